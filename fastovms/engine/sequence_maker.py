@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from copy import copy
 from itertools import count
 
 from fastovms.engine.beams.beam_request import beam_token_limit
@@ -80,7 +81,7 @@ class SequenceMaker:
         rank = rank_of(next(self._arrivals), request.priority)
         group = SequenceGroup(params.beam_search.num_beams) if params.beam_search else None
         samples = group.sequences if group else []
-        prompt_token_ids = array("q", request.prompt_token_ids)
+        processors = logits_processors(params, array("q", request.prompt_token_ids))
         time_budget = GrammarTimeBudget()
         for index in range(1 if group else params.n):
             samples.append(
@@ -93,7 +94,7 @@ class SequenceMaker:
                     rank=rank,
                     parent=samples[0] if samples else None,
                     group=group,
-                    processors=logits_processors(params, prompt_token_ids),
+                    processors=tuple(map(copy, processors)),
                     grammar=self._start_grammar(params, num_prompt_tokens, time_budget),
                 )
             )

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fastovms.engine.scheduling.blocks import BlockManager
@@ -38,6 +40,20 @@ def test_samples_share_a_prompt_and_draw_otherwise(maker: SequenceMaker) -> None
     [again] = maker.make(request(seed=7))
     assert again.seed == first.seed
     assert again.seq_id == 3
+
+
+def test_samples_have_tokens_and_processors_of_their_own(maker: SequenceMaker) -> None:
+    asked = replace(request(n=2, repetition_penalty=1.5), generated_token_ids=(4, 5))
+    first, second = maker.make(asked)
+    assert first.token_ids == second.token_ids == array("q", [*PROMPT, 4, 5])
+    assert first.token_ids is not second.token_ids
+    [mine], [other] = first.processors, second.processors
+    assert mine is not other
+    logits = np.ones(9, np.float32)
+    mine(logits, array("q", [*PROMPT, 8]))
+    logits = np.ones(9, np.float32)
+    other(logits, array("q", PROMPT))
+    assert np.flatnonzero(logits != 1).tolist() == PROMPT
 
 
 def test_who_comes_later_is_later_in_the_queue(maker: SequenceMaker) -> None:

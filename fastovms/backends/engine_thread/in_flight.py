@@ -150,10 +150,10 @@ class RequestsInFlight:
         self._longest_step = max(self._longest_step, seconds)
 
     def end_all(self, reason: FinishReason, error: str | None) -> None:
-        for request_id in list(self._requests):
-            request = self._requests.get(request_id)
-            if request is not None:  # else an earlier one's listener has aborted it
-                for index in sorted(request.unfinished):
+        for request_id, request in list(self._requests.items()):
+            for index in sorted(request.unfinished):
+                # What a listener does may have ended its own request, and others.
+                if self._requests.get(request_id) is request:
                     output = GenerationOutput(index, (), reason, 0, error=error)
                     self._tell(request_id, request, output)
 

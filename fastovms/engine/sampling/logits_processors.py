@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +75,9 @@ class MinTokens:
             logits[self._ids] = -np.inf
 
 
+_ROOM: Final = 64
+
+
 class Penalties:
     """Applies the repetition penalty over prompt and output, then the frequency and presence
     penalties over the output (in the order and with the reach of vLLM and of openvino_genai)."""
@@ -84,10 +88,12 @@ class Penalties:
         self._presence = np.float32(params.presence_penalty)
         self._num_read = len(prompt_token_ids)
         repeats = params.repetition_penalty != 1
-        seen = np.unique(np.array(prompt_token_ids if repeats else (), np.int64))
-        self._slots = {int(token_id): slot for slot, token_id in enumerate(seen)}
-        self._ids = seen
-        self._counts = np.zeros(seen.size, np.float32)
+        self._prompt_ids = np.unique(np.array(prompt_token_ids if repeats else (), np.int64))
+        # Of each generated token: its slot, by id, and what stands there.
+        self._slots: dict[int, int] = {}
+        self._ids = np.zeros(_ROOM, np.int64)
+        self._counts = np.zeros(_ROOM, np.float32)
+        self._is_new = np.zeros(_ROOM, np.bool_)  # not one of the prompt
 
     def __call__(self, logits: Floats, token_ids: array[int]) -> None:
         if len(token_ids) > self._num_read:
@@ -95,33 +101,47 @@ class Penalties:
             self._num_read = len(token_ids)
         num_seen = len(self._slots)
         ids, counts = self._ids[:num_seen], self._counts[:num_seen]
-        values = logits[ids]
         if self._repetition != 1:
-            values = np.where(values > 0, values / self._repetition, values * self._repetition)
-        values -= self._frequency * counts
-        values -= np.where(counts > 0, self._presence, np.float32(0))
+            logits[self._prompt_ids] = self._repeated(logits[self._prompt_ids])
+            new = ids[self._is_new[:num_seen]]
+            logits[new] = self._repeated(logits[new])
+        values = logits[ids] - self._frequency * counts
+        values -= self._presence
         logits[ids] = values
 
     def __copy__(self) -> Penalties:
+        """Returns what goes on by itself. The tokens of the prompt, which may be many, are
+        shared."""
         clone = object.__new__(Penalties)
         clone.__dict__.update(self.__dict__)
         clone._slots = self._slots.copy()
-        clone._ids = self._ids.copy()
-        clone._counts = self._counts.copy()
+        clone._ids, clone._counts = self._ids.copy(), self._counts.copy()
+        clone._is_new = self._is_new.copy()
         return clone
+
+    def _repeated(self, values: Floats) -> Floats:
+        return np.where(values > 0, values / self._repetition, values * self._repetition)
 
     def _count(self, token_ids: Iterable[int]) -> None:
         for token_id, count in Counter(token_ids).items():
-            slot = self._slots.setdefault(token_id, len(self._slots))
-            if slot == self._ids.size:
-                self._grow()
-            self._ids[slot] = token_id
+            slot = self._slots.get(token_id)
+            if slot is None:
+                slot = self._slots[token_id] = len(self._slots)
+                if slot == self._ids.size:
+                    self._grow()
+                self._ids[slot] = token_id
+                self._is_new[slot] = not self._is_of_prompt(token_id)
             self._counts[slot] += count
 
+    def _is_of_prompt(self, token_id: int) -> bool:
+        place = int(np.searchsorted(self._prompt_ids, token_id))
+        return place < self._prompt_ids.size and bool(self._prompt_ids[place] == token_id)
+
     def _grow(self) -> None:
-        room = max(64, self._ids.size)
+        room = self._ids.size
         self._ids = np.concatenate([self._ids, np.zeros(room, np.int64)])
         self._counts = np.concatenate([self._counts, np.zeros(room, np.float32)])
+        self._is_new = np.concatenate([self._is_new, np.zeros(room, np.bool_)])
 
 
 _Maker = Callable[[SamplingParams, "array[int]"], LogitsProcessor]

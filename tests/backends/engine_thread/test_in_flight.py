@@ -122,6 +122,20 @@ def test_at_the_end_every_sample_has_its_reason() -> None:
     ]
 
 
+def test_a_listener_that_fails_at_the_end_keeps_it_from_nobody() -> None:
+    flight, told = Flight(), []
+
+    def fail(_: GenerationOutput) -> None:
+        flight.discard("bad", None)
+        raise ValueError("no")
+
+    flight.add(request("bad", n=2), fail)
+    flight.add(request("good"), told.append)
+    flight.end_all(FinishReason.ERROR, "gone")
+    assert flight.aborted == ["bad"]
+    assert [each.error for each in told] == ["gone"]
+
+
 @pytest.mark.parametrize(("num_tokens", "fits"), [(63, True), (64, False), (65, False)])
 def test_a_prompt_must_leave_room(num_tokens: int, fits: bool) -> None:
     asked = GenerationRequest("r", [1] * num_tokens, SamplingParams())

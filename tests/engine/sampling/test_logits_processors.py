@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from array import array
+from copy import copy
 
 import numpy as np
 import pytest
@@ -66,13 +67,29 @@ def test_an_ordinary_request_has_none() -> None:
     assert logits_processors(params, array("q", PROMPT)) == ()
 
 
-@given(st.lists(st.integers(0, 299), max_size=400))
-def test_penalties_count_every_token_however_many(generated: list[int]) -> None:
-    params = SamplingParams(frequency_penalty=1.0, presence_penalty=0.25)
-    (penalties,) = logits_processors(params, array("q", PROMPT))
-    row = np.zeros(300, np.float32)
-    for length in (len(generated) // 2, len(generated)):
-        row = np.zeros(300, np.float32)
-        penalties(row, array("q", PROMPT + generated[:length]))
-    counts = np.bincount(np.array(generated, np.int64), minlength=300)
-    assert (row == -counts - 0.25 * (counts > 0)).all()
+@given(
+    generated=st.lists(st.integers(0, 299), max_size=400),
+    prompt=st.lists(st.integers(0, 299), max_size=40),
+    repetition=st.sampled_from([1.0, 1.5]),
+)
+def test_penalties_count_every_token_however_many(
+    generated: list[int], prompt: list[int], repetition: float
+) -> None:
+    params = SamplingParams(
+        repetition_penalty=repetition, frequency_penalty=1.0, presence_penalty=0.25
+    )
+    (penalties,) = logits_processors(params, array("q", prompt))
+    logits = np.linspace(-2, 2, 300, dtype=np.float32)
+    half = len(generated) // 2
+    penalties(logits.copy(), array("q", prompt + generated[:half]))
+    other = copy(penalties)
+    other(logits.copy(), array("q", [*prompt, *generated[:half], 7]))
+    row = logits.copy()
+    penalties(row, array("q", prompt + generated))
+    counts = np.bincount(np.array(generated, np.int64), minlength=300).astype(np.float32)
+    seen = np.isin(np.arange(300), prompt + generated)
+    expected = logits.copy()
+    repeated = np.where(logits > 0, logits / np.float32(repetition), logits * repetition)
+    expected[seen] = repeated[seen]
+    expected -= counts + np.float32(0.25) * (counts > 0)
+    np.testing.assert_allclose(row, expected, rtol=1e-6)

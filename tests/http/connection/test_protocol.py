@@ -220,7 +220,7 @@ async def test_drain_lets_a_stream_end() -> None:
     transport = bench.connect()
     transport.receive(get("/stream"))
     await ticks()
-    stream = bench.common.streams[0]
+    stream = bench.streams[0]
     stream.send(b"data: 1\n\n")
     bench.state.draining = True
     next(iter(bench.state.connections)).drain()

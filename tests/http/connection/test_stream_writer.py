@@ -20,7 +20,7 @@ async def test_a_stream_says_when_it_is_writable() -> None:
     transport.room = 0
     transport.receive(get("/stream"))
     await ticks()
-    stream = bench.common.streams[0]
+    stream = bench.streams[0]
     calls: list[bool] = []
     stream.on_writable = lambda: calls.append(stream.writable)
     assert stream.writable
@@ -44,12 +44,12 @@ async def test_pings_while_a_stream_is_silent() -> None:
     assert transport.sent.startswith(b"HTTP/1.1 200 OK\r\n")
     assert transport.sent.endswith(b"8\r\n: ping\n\n\r\n")
     await asyncio.sleep(10)  # at 25.1 s
-    bench.common.streams[0].send(b"data: 1\n\n")
+    bench.streams[0].send(b"data: 1\n\n")
     await asyncio.sleep(14.8)
     assert transport.sent.count(b"ping") == 1
     await asyncio.sleep(0.2)
     assert transport.sent.count(b"ping") == 2
-    bench.common.streams[0].finish()
+    bench.streams[0].finish()
     bench.waits[0].set_result(None)
     await asyncio.sleep(60)
     assert transport.sent.count(b"ping") == 2
@@ -61,7 +61,7 @@ async def test_no_pings_to_a_client_that_does_not_read() -> None:
     transport.room = 0
     transport.receive(get("/stream"))
     await ticks()
-    bench.common.streams[0].send(b"x" * 70_000)
+    bench.streams[0].send(b"x" * 70_000)
     await asyncio.sleep(50)
     assert b"ping" not in transport.buffer
 
@@ -71,7 +71,7 @@ async def test_no_pings_where_none_are_wanted(kind: str) -> None:
     bench = Bench()
 
     async def handler(request: Request) -> Response | None:
-        bench.common.streams.append(request.stream(content_type=kind, ping=kind == "text/plain"))
+        bench.streams.append(request.stream(content_type=kind, ping=kind == "text/plain"))
         return await bench.wait(request)
 
     bench.state.dispatcher._router.add("GET", "/quiet", handler)

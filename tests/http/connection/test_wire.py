@@ -45,11 +45,11 @@ async def test_a_stream_nobody_reads_is_cut_at_its_bound() -> None:
     transport.receive(get("/stream"))
     await ticks()
     for _ in range(20):
-        bench.common.streams[0].send(b"x" * 100_000)
+        bench.streams[0].send(b"x" * 100_000)
     assert transport.aborted
     await ticks()
     assert bench.cancelled == 1
-    assert bench.common.streams[0].closed
+    assert bench.streams[0].closed
     assert bench.exchanges[0].completed is False
 
 
@@ -59,7 +59,7 @@ async def test_a_stalled_stream_is_cut_at_its_deadline() -> None:
     transport.room = 0
     transport.receive(get("/stream"))
     await ticks()
-    bench.common.streams[0].send(b"x" * 100_000)
+    bench.streams[0].send(b"x" * 100_000)
     await asyncio.sleep(61)
     assert transport.aborted
     assert bench.cancelled == 1

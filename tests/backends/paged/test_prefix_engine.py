@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from fastovms.backends.paged.paged_backend import PagedBackend
@@ -38,6 +39,9 @@ async def test_what_one_process_computed_the_next_one_reads(tmp_path: Path) -> N
         stats = backend.stats().stored_prefixes
         assert stats.num_tokens_restored == num_cached
         assert (stats.num_bytes_read > 0) == (num_cached > 0)
+        async with asyncio.timeout(60):  # a backend that closes goes on for some seconds only
+            while directory.num_blocks < 75:
+                await asyncio.sleep(0.01)
         await backend.close()
         assert directory.num_blocks == 75
         directory.close()

@@ -23,7 +23,7 @@ from fastovms.api.generation.context import ApiContext
 from fastovms.api.routes import add_model_routes
 from fastovms.api.serving.served import ServedModels
 from fastovms.api.wire.bodies.body_reader import BodyReader
-from fastovms.batches.batch_faults import raise_disk_error
+from fastovms.batches.batch_faults import cause_of_end
 from fastovms.batches.input_check import CheckedInput, InputRules
 from fastovms.batches.input_checker import InputChecker
 from fastovms.batches.line_caller import LineCaller
@@ -157,6 +157,11 @@ async def _run_lines(
     threads: DiskThreads,
     checked: CheckedInput,
 ) -> None:
+    """Runs the lines that have no result.
+
+    Raises:
+        StateFailed: the results cannot be written.
+    """
     with tqdm(
         total=checked.num_requests,
         initial=log.num_done,
@@ -175,14 +180,10 @@ async def _run_lines(
             await log.flush()
             await threads.run(log.sync)
         except (OSError, ExceptionGroup) as error:
-            _raise_told(error)
-
-
-def _raise_told(error: Exception) -> None:
-    try:
-        raise_disk_error(error)
-    except OSError as fault:
-        raise StateFailed(f"the results cannot be written: {fault}") from None
+            cause = cause_of_end(error)
+            if isinstance(cause, OSError):
+                raise StateFailed(f"the results cannot be written: {cause}") from None
+            raise
 
 
 # Models

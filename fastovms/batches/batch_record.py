@@ -28,8 +28,8 @@ ENDED: Final = frozenset(
 )
 
 
-class LineError(msgspec.Struct, frozen=True):
-    """What is wrong with the input of a batch.
+class BatchError(msgspec.Struct, frozen=True):
+    """What is wrong with a batch, or with a line of its input.
 
     Attributes:
         line: its number, from 1; None = it is not about one line.
@@ -67,7 +67,7 @@ class BatchRecord(msgspec.Struct, kw_only=True):
     status: BatchStatus = BatchStatus.VALIDATING
     outcome: BatchStatus = BatchStatus.COMPLETED
     model: str | None = None
-    errors: list[LineError] = []
+    errors: list[BatchError] = []
     num_lines: int = 0
     total: int = 0
     completed: int = 0

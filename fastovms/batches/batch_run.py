@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,14 +12,9 @@ from typing import Final
 
 import msgspec
 
-from fastovms.batches.batch_faults import (
-    lost_input,
-    raise_disk_error,
-    server_fault,
-    too_many_ends,
-)
+from fastovms.batches.batch_faults import BatchFaults, cause_of_end, too_many_ends
 from fastovms.batches.batch_line import CANCELLED, EXPIRED
-from fastovms.batches.batch_record import BatchRecord, BatchStatus, LineError
+from fastovms.batches.batch_record import BatchRecord, BatchStatus
 from fastovms.batches.input_check import InputRules
 from fastovms.batches.input_checker import InputChecker
 from fastovms.batches.line_caller import LineCaller
@@ -35,12 +29,6 @@ logger = logging.getLogger(__name__)
 MAX_IDLE_STARTS: Final = 5
 """After how many ends of the process in a row without any line done a batch has failed: it may be
 what ends it."""
-
-_RETRY_DELAY: Final = 30.0
-"""Seconds after which a batch goes on whose files could not be written."""
-
-_MAX_RETRIES: Final = 3
-"""How often a cancelled batch tries to write its files before it ends without them."""
 
 _CODES: Final = {BatchStatus.EXPIRED: EXPIRED, BatchStatus.CANCELLED: CANCELLED}
 
@@ -88,8 +76,7 @@ class BatchRun:
         self._lines: asyncio.Task[None] | None = None
         self._log: ResultLog | None = None
         self._has_started = False
-        self._wake = asyncio.Event()
-        self._num_retries = 0
+        self._faults = BatchFaults(record, parts.files)
 
     async def drive(self) -> None:
         """Returns when the batch has ended. Where a disk fails, it tries again later; any other
@@ -98,37 +85,16 @@ class BatchRun:
             try:
                 await self._go_on()
             except Exception as error:
-                if self._is_passing(error):
+                if self._faults.is_passing(error):
                     logger.error("%s is held up: %s", self.record.id, error)
-                    await self._rest()
+                    await self._faults.rest()
                 else:
                     await self._give_up(error)
-
-    def _is_passing(self, error: Exception) -> bool:
-        """Whether it may help to try again. A cancelled batch does not do so for ever."""
-        is_cancelled = self.record.outcome is BatchStatus.CANCELLED
-        may_retry = not is_cancelled or self._num_retries < _MAX_RETRIES
-        return isinstance(error, OSError) and may_retry and not self._has_lost_input()
-
-    def _has_lost_input(self) -> bool:
-        """Whether the input is needed, and its content is gone."""
-        if self.record.status is BatchStatus.FINALIZING:
-            return False
-        return not self._parts.files.path_of(self.record.input_file_id).is_file()
-
-    async def _rest(self) -> None:
-        """Waits before a retry, unless the batch is cancelled."""
-        if self.record.outcome is BatchStatus.CANCELLED:
-            self._num_retries += 1
-            await asyncio.sleep(_RETRY_DELAY)
-            return
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), _RETRY_DELAY)
 
     async def _give_up(self, error: Exception) -> None:
         """Has the batch end, with files of what is done unless it is these that fail."""
         record, now = self.record, self._parts.clock()
-        self._blame(self._fault(error))
+        self._faults.blame(error)
         if record.status is not BatchStatus.FINALIZING:
             record.enter(BatchStatus.FINALIZING, now)
             return
@@ -137,24 +103,6 @@ class BatchRun:
             await self._save(record)
         except OSError as fault:
             logger.error("the end of %s cannot be kept: %s", record.id, fault)
-
-    def _fault(self, error: Exception) -> LineError:
-        """Returns what the client is told of an error, of which the log has all."""
-        record = self.record
-        if self._has_lost_input():
-            fault = lost_input(record.input_file_id)
-            logger.error("%s cannot go on: %s", record.id, fault.message)
-        else:
-            fault = server_fault(error)
-            logger.error("%s cannot go on", record.id, exc_info=error)
-        return fault
-
-    def _blame(self, fault: LineError) -> None:
-        """Notes what ends the batch: it has failed, unless it was to end without that."""
-        record = self.record
-        record.errors = [*record.errors, fault]
-        if record.outcome is not BatchStatus.CANCELLED:
-            record.outcome = BatchStatus.FAILED
 
     async def cancel(self) -> BatchRecord:
         """Has the batch end, with what is done by then. Its lines end at once. Returns the record
@@ -167,7 +115,7 @@ class BatchRun:
         if record.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
             record.enter(BatchStatus.CANCELLING, self._parts.clock())
             record.outcome = BatchStatus.CANCELLED
-            self._wake.set()
+            self._faults.end_rest()
         if self._lines is not None:
             self._lines.cancel()
         cancelled = msgspec.structs.replace(record)
@@ -245,9 +193,9 @@ class BatchRun:
             if was_checked and record.outcome in _CODES:
                 await runner.skip_rest(_CODES[record.outcome])
         except Exception as error:
-            if self._is_passing(error):
+            if self._faults.is_passing(error):
                 raise
-            self._blame(self._fault(error))
+            self._faults.blame(error)
 
     async def _may_start(self) -> bool:
         """Returns whether the batch may run, which it may not where it has ended one process after
@@ -261,7 +209,7 @@ class BatchRun:
         record.num_idle_starts = record.num_idle_starts + 1 if is_idle else 1
         record.num_done = log.num_done
         if record.num_idle_starts > MAX_IDLE_STARTS:
-            self._blame(too_many_ends(MAX_IDLE_STARTS))
+            self._faults.end_with(too_many_ends(MAX_IDLE_STARTS))
             logger.error("%s cannot go on: %s", record.id, record.errors[-1].message)
             return False
         await self._save(record)
@@ -282,8 +230,8 @@ class BatchRun:
             self._lines.cancel()
             await asyncio.wait([self._lines])
             lines, self._lines = self._lines, None
-        if not lines.cancelled():
-            raise_disk_error(lines.exception())
+        if not lines.cancelled() and (error := lines.exception()) is not None:
+            raise cause_of_end(error)
 
     def _count(self) -> None:
         """Has the record tell what is done."""

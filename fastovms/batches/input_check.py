@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.batches.batch_line import MAX_CUSTOM_ID, MAX_LINE, NOT_JSON, is_utf8, read_lines
-from fastovms.batches.batch_record import LineError
+from fastovms.batches.batch_record import BatchError
 from fastovms.batches.pace import Pace
 from fastovms.errors import RequestError
 
@@ -70,7 +70,7 @@ class CheckedInput:
     num_requests: int = 0
     last_line: int = 0
     model: str | None = None
-    errors: list[LineError] = field(default_factory=list)
+    errors: list[BatchError] = field(default_factory=list)
     digest: str = ""
 
 
@@ -105,7 +105,7 @@ def check_input(path: Path, rules: InputRules, pace: Pace | None = None) -> Chec
         digest.update(line)
         if checked.num_requests >= rules.max_lines:
             message = f"the file has more than {rules.max_lines} requests, which is the limit"
-            checked.errors.append(LineError("too_many_requests", message))
+            checked.errors.append(BatchError("too_many_requests", message))
             break
         checked.num_requests += 1
         checked.last_line = number
@@ -115,7 +115,7 @@ def check_input(path: Path, rules: InputRules, pace: Pace | None = None) -> Chec
         if len(checked.errors) >= MAX_ERRORS:
             break
     if not checked.num_requests:
-        checked.errors.append(LineError("empty_file", "the file has no line"))
+        checked.errors.append(BatchError("empty_file", "the file has no line"))
     if len(checked.errors) < MAX_ERRORS:
         most = MAX_ERRORS - len(checked.errors)
         unread = {error.line for error in checked.errors if error.code in _UNREAD}
@@ -128,61 +128,61 @@ def check_input(path: Path, rules: InputRules, pace: Pace | None = None) -> Chec
 
 def _check_line(
     line: bytes, rules: InputRules, checked: CheckedInput, seed: bytes, hashes: array[int]
-) -> LineError | None:
+) -> BatchError | None:
     """Returns what is wrong with a line, and notes its model and the hash of its id."""
     if len(line) > MAX_LINE:
-        return LineError("line_too_long", f"a line must have at most {MAX_LINE} bytes")
+        return BatchError("line_too_long", f"a line must have at most {MAX_LINE} bytes")
     if not is_utf8(line):
-        return LineError("invalid_json_line", "the line is not UTF-8")
+        return BatchError("invalid_json_line", "the line is not UTF-8")
     if len(line) >= _WEIGHED:
         try:
             rules.weigh(line)
         except RequestError as error:
-            return LineError("invalid_json_line", str(error))
+            return BatchError("invalid_json_line", str(error))
     try:
         request = msgspec.json.decode(line, type=_Line)
     except NOT_JSON:
-        return LineError("invalid_json_line", "the line is not a JSON object")
+        return BatchError("invalid_json_line", "the line is not a JSON object")
     for name in _FIELDS:
         value = memoryview(request.body) if name == "body" else getattr(request, name)
         if value in (None, b"", b"null"):
-            return LineError("missing_required_parameter", f"{name} is required", name)
+            return BatchError("missing_required_parameter", f"{name} is required", name)
     custom_id = request.custom_id
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
         message = f"custom_id must be a string of 1 to {MAX_CUSTOM_ID} characters"
-        return LineError("invalid_custom_id", message, "custom_id")
+        return BatchError("invalid_custom_id", message, "custom_id")
     hashes.append(_hash(custom_id, seed))
     if request.method != "POST":
-        return LineError("invalid_method", "method must be POST", "method")
+        return BatchError("invalid_method", "method must be POST", "method")
     url = request.url
     if not isinstance(url, str) or not rules.is_endpoint(url):
-        return LineError("invalid_url", f"url: {str(url)[:_SHOWN]} is no endpoint", "url")
+        return BatchError("invalid_url", f"url: {str(url)[:_SHOWN]} is no endpoint", "url")
     if rules.endpoint is not None and url != rules.endpoint:
         message = f"url must be {rules.endpoint}, the batch's endpoint, not {url[:_SHOWN]}"
-        return LineError("mismatched_url", message, "url")
+        return BatchError("mismatched_url", message, "url")
     try:
         model = msgspec.json.decode(request.body, type=_Body).model
     except NOT_JSON:
-        return LineError("invalid_body", "body must be an object", "body")
+        return BatchError("invalid_body", "body must be an object", "body")
     return _check_model(model, url, rules, checked)
 
 
 def _check_model(
     name: object, url: str, rules: InputRules, checked: CheckedInput
-) -> LineError | None:
+) -> BatchError | None:
     if name is not None and not isinstance(name, str):
-        return LineError("invalid_model", "model must be a string", "body.model")
+        return BatchError("invalid_model", "model must be a string", "body.model")
     model = rules.find_model(name, url)
     if model is None:
         message = f"the model {'' if name is None else name[:_SHOWN]} does not exist"
         if name is None:
             message = "model is required"
-        return LineError("model_not_found", message, "body.model")
+        return BatchError("model_not_found", message, "body.model")
     if checked.model is None:
         checked.model = model
     if model != checked.model and rules.endpoint is not None:
         message = f"all lines must name one model: {checked.model}, not {model}"
-        return LineError("mismatched_model", message, "body.model")
+        return BatchError("mismatched_model", message, "body.model")
     return None
 
 
@@ -193,7 +193,7 @@ def _hash(custom_id: str, seed: bytes) -> int:
 
 def _repeated(
     lines: Iterator[tuple[int, bytes]], hashes: array[int], seed: bytes, most: int
-) -> list[LineError]:
+) -> list[BatchError]:
     """Returns the errors of ids that come twice. Among a million ids two have one hash by chance
     with a probability of 3e-8.
 
@@ -206,7 +206,7 @@ def _repeated(
         return []
     del known
     seen = np.zeros(len(repeated), bool)
-    errors: list[LineError] = []
+    errors: list[BatchError] = []
     for number, line in lines:
         try:
             request = msgspec.json.decode(line, type=_Line)
@@ -220,7 +220,7 @@ def _repeated(
             continue
         if seen[place]:
             message = f"custom_id: an earlier line has {request.custom_id[:_SHOWN]} too"
-            errors.append(LineError("duplicate_custom_id", message, "custom_id", number))
+            errors.append(BatchError("duplicate_custom_id", message, "custom_id", number))
             if len(errors) >= most:
                 break
         seen[place] = True

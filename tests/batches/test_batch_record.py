@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fastovms.batches.batch_record import BatchRecord, BatchStatus, LineError
+from fastovms.batches.batch_record import BatchError, BatchRecord, BatchStatus
 
 
 def new_record(**fields) -> BatchRecord:
@@ -25,7 +25,7 @@ def new_record(**fields) -> BatchRecord:
 
 
 def test_it_is_read_as_it_was_written() -> None:
-    record = new_record(errors=[LineError("a", "b", line=5)], metadata={"c": "d"})
+    record = new_record(errors=[BatchError("a", "b", line=5)], metadata={"c": "d"})
     assert not record.has_ended
     record.enter(BatchStatus.CANCELLED, 1234.5)
     assert record.cancelled_at == 1234

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fastovms.api.batches.endpoints import refuse_line
-from fastovms.batches import batch_run
+from fastovms.batches import batch_faults
 from fastovms.batches.batch_record import BatchRecord, BatchStatus
 from fastovms.batches.batch_run import MAX_IDLE_STARTS, BatchParts, BatchRun
 from fastovms.batches.input_check import InputRules
@@ -161,7 +161,7 @@ async def test_what_was_done_before_every_process_ended_is_in_the_files(server) 
 
 @pytest.mark.parametrize("is_wrong", [False, True])
 async def test_nobody_sees_an_end_that_is_not_kept(server, monkeypatch, is_wrong: bool) -> None:
-    monkeypatch.setattr(batch_run, "_RETRY_DELAY", 0.0)
+    monkeypatch.setattr(batch_faults, "_RETRY_DELAY", 0.0)
     record, seen = new_record(), []
     save = server.save
 
@@ -273,7 +273,7 @@ async def test_an_end_while_finalizing_changes_nothing(server) -> None:
 
 
 async def test_a_disk_that_fails_holds_it_up(server, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(batch_run, "_RETRY_DELAY", 0.0)
+    monkeypatch.setattr(batch_faults, "_RETRY_DELAY", 0.0)
     record = new_record()
     faults = [OSError("full"), OSError("full")]
     add = server.files.add
@@ -368,10 +368,10 @@ async def test_a_cancel_ends_though_no_file_can_be_written(server, monkeypatch, 
     monkeypatch.setattr(run, "_run_lines", fail)
     task = asyncio.ensure_future(run.drive())
     await held_up.wait()
-    monkeypatch.setattr(batch_run, "_RETRY_DELAY", 0.0)
+    monkeypatch.setattr(batch_faults, "_RETRY_DELAY", 0.0)
     await run.cancel()
     async with asyncio.timeout(20):
         await task
     assert record.status is BatchStatus.CANCELLED
     assert [error.message for error in record.errors] == ["the batch could not go on: full"]
-    assert caplog.text.count("is held up") == 1 + batch_run._MAX_RETRIES
+    assert caplog.text.count("is held up") == 1 + batch_faults._MAX_RETRIES

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from PIL import Image as pillow
 
@@ -38,11 +40,21 @@ def comment(text: bytes) -> bytes:
         (PROGRESSIVE[:-2] + (b"\xff" * 9 + LAST) * MAX_SCANS + EOI, True),
         (b"", False),
         (b"\xff", False),
+        (b"\xff" * 9, False),
+        (b"\xff" * 9 + b"\x00" + LAST * (MAX_SCANS + 1), True),
         (SOS, False),
     ],
 )
 def test_scans_are_counted_as_a_decoder_finds_them(data, expected):
     assert has_too_many_scans(data) is expected
+
+
+def test_a_run_of_fill_bytes_is_read_once():
+    data = PROGRESSIVE[:2] + b"\xff" * 30_000
+    started = time.thread_time()
+    for end in (b"", b"\x00"):
+        assert not has_too_many_scans(data + end)
+    assert time.thread_time() - started < 1
 
 
 def test_too_many_are_refused_before_they_are_decoded():

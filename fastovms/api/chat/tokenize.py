@@ -130,6 +130,7 @@ class Tokenization:
         body, model = await self._read(request, OvmsTokenizeRequest, dialect)
         texts = _texts(body, model)
         padding = _padding(body, texts)
+        num_padded = 0 if padding is None else (body.max_length or 0) * len(texts)
         tokenizer = tokens_of(model)
 
         def answer() -> bytes:
@@ -144,7 +145,7 @@ class Tokenization:
                 {"tokens": token_lists[0] if len(token_lists) == 1 else token_lists}
             )
 
-        return Response(200, await offload.run(answer, encoding_cost(texts)))
+        return Response(200, await offload.run(answer, encoding_cost(texts) + num_padded))
 
 
 def _text(body: TokenizeRequest, model: AnyServed, dialect: Dialect) -> tuple[str, str, bool]:
@@ -214,6 +215,12 @@ def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
 
     def pad(token_lists: list[list[int]], pad_token_id: int) -> list[list[int]]:
         width = max(map(len, token_lists)) if length is None else length
+        if width * len(token_lists) > MAX_PADDED:
+            raise InvalidField(
+                f"text must make at most {MAX_PADDED} tokens with its padding, not "
+                f"{width * len(token_lists)}: max_length bounds what pad_to_max_length fills up to",
+                param="text",
+            )
         filler = [pad_token_id]
         if side == "right":
             return [token_ids + filler * (width - len(token_ids)) for token_ids in token_lists]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fastovms.api.chat.tokenize import MAX_PADDED
+from fastovms.api.request.prompting import offload
 from tests.api.chat_models import MESSAGES, chat_model, tool
 from tests.fakes import EOS, model_info
 
@@ -186,3 +187,31 @@ async def test_bad_messages(make_api, fields, field):
     status, answer = await api.post("/tokenize", {"messages": MESSAGES, **fields})
     assert (status, answer["error"]["param"]) == (400, field), answer
     assert field in answer["error"]["message"]
+
+
+async def test_texts_are_not_padded_to_what_would_fill_the_memory(make_api):
+    longest = MAX_PADDED // 1024
+    body = {"model": "fake", "text": ["a" * longest] + [""] * 1023, "pad_to_max_length": True}
+    status, answer = await make_api().post("/v3/tokenize", body)
+    assert (status, {len(tokens) for tokens in answer["tokens"]}) == (200, {longest})
+    body["text"] = ["a" * (longest + 1)] + [""] * 1023
+    status, answer = await make_api().post("/v3/tokenize", body)
+    assert status == 400
+    for name in ("text", "max_length", "pad_to_max_length", str(MAX_PADDED + 1024)):
+        assert name in answer["error"]
+
+
+async def test_padding_counts_as_work_that_is_done_in_a_thread(make_api, monkeypatch):
+    costs = []
+    run = offload.run
+
+    async def spied(work, cost):
+        costs.append(cost)
+        return await run(work, cost)
+
+    monkeypatch.setattr(offload, "run", spied)
+    body = {"model": "fake", "text": ["a", "b"], "max_length": 5000}
+    for pads in (False, True):
+        status, _ = await make_api().post("/v3/tokenize", {**body, "pad_to_max_length": pads})
+        assert status == 200
+    assert costs[0] < offload.MUCH < 10_000 <= costs[1]

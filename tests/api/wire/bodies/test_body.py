@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -19,6 +19,7 @@ class Schema(msgspec.Struct):
     items: list[str | int] | None = None
     table: dict[str, float] | None = None
     kind: Literal["a", "b"] | None = None
+    free: dict[str, Any] | None = None
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,8 @@ class Schema(msgspec.Struct):
         (b'{"items": ["a", null]}', "items[1]", "items[1] must be an integer or a string, not null"),  # noqa: E501
         (b'{"table": {"a": "b"}}', "table.a", 'table.a must be a number, not "b"'),
         (b'{"number": 1e999}', "number", "number: number out of range"),
+        (b'{"table": {"a": 1e999}}', "table", "table: number out of range"),
+        (b'{"free": {"a": {"b": [1, 1e999]}}}', "free", "free: number out of range"),
     ],
 )  # fmt: skip
 def test_invalid_field(body, param, message):

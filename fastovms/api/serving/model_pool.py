@@ -239,7 +239,7 @@ class ModelPool:
             BackendUnavailable: requests still run on it. It leaves when they have ended.
         """
         self.dismiss(name)
-        if not self._residency[name].leaves:
+        if self._residency[name].is_away:
             return
         left = asyncio.get_running_loop().create_future()
         self._leaving[name].append(left)

@@ -30,9 +30,6 @@ class ModelState(Enum):
     FAILED = "failed"
 
 
-_AWAY: Final = (ModelState.UNLOADED, ModelState.FAILED)
-
-
 class MoveKind(Enum):
     """What is done to a model next."""
 
@@ -73,6 +70,11 @@ class Resident:
     is_removed: bool = False
     num_failures: int = 0
     retry_at: float = 0.0
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it takes no memory."""
+        return self.state in (ModelState.UNLOADED, ModelState.FAILED)
 
     @property
     def is_idle(self) -> bool:
@@ -128,7 +130,7 @@ class Residency:
         model = self._models[name]
         model.size = size
         model.num_failures, model.retry_at = 0, 0.0
-        model.leaves = model.state not in _AWAY
+        model.leaves = not model.is_away
         if model.state is ModelState.FAILED:
             model.state = ModelState.UNLOADED
 
@@ -136,7 +138,7 @@ class Residency:
         """Forgets a model, at once or when the last request on it has ended. Nobody may wait."""
         model = self._models[name]
         assert not model.num_waiting
-        if model.state in _AWAY:
+        if model.is_away:
             del self._models[name]
         else:
             model.leaves = model.is_removed = True
@@ -199,7 +201,8 @@ class Residency:
     def ask_to_leave(self, name: str) -> None:
         """Has a model unloaded when the last request on it has ended."""
         model = self._models[name]
-        model.leaves = model.state in (ModelState.AVAILABLE, ModelState.LOADING)
+        if model.state is not ModelState.UNLOADING:
+            model.leaves = not model.is_away
 
     # What is done
 
@@ -272,9 +275,9 @@ class Residency:
             assert model.num_waiting >= 0
             assert not model.num_uses or model.state is ModelState.AVAILABLE
             assert not (model.is_removed and model.num_waiting)
-            assert not (model.leaves and model.state in _AWAY)
+            assert not (model.leaves and model.is_away)
         limit = self._config.max_loaded_models
-        present = [model for model in self if model.state not in _AWAY]
+        present = [model for model in self if not model.is_away]
         assert limit is None or len(present) <= limit
 
     def _begin(self, kind: MoveKind, model: Resident) -> Move:
@@ -292,12 +295,12 @@ class Residency:
 
     def _wanted(self, now: float) -> Resident | None:
         """Returns the model that has been waited for the longest and may be loaded."""
-        waiting = [m for m in self if m.num_waiting and m.state in _AWAY and m.retry_at <= now]
+        waiting = [m for m in self if m.num_waiting and m.is_away and m.retry_at <= now]
         return min(waiting, key=lambda model: model.waits_since, default=None)
 
     def _has_room(self, wanted: Resident) -> bool:
         limit, memory = self._config.max_loaded_models, self._config.model_memory
-        present = [model for model in self if model.state not in _AWAY]
+        present = [model for model in self if not model.is_away]
         if limit is not None and len(present) >= limit:
             return False
         if memory is None or not present:  # one alone is let in, whatever its size is said to be

@@ -27,6 +27,8 @@ class Loader:
         self.error: Exception | None = None
         self.go = asyncio.Event()
         self.go.set()
+        self.may_reclaim = asyncio.Event()
+        self.may_reclaim.set()
 
     async def load(self, config: ModelConfig, num_loaded: int) -> ServedModels:
         self.moves.append(f"load {config.name} beside {num_loaded}")
@@ -41,6 +43,7 @@ class Loader:
         return ServedModels([model], close=lambda: self.moves.append(f"close {config.name}"))
 
     async def reclaim(self) -> None:
+        await self.may_reclaim.wait()
         self.moves.append("reclaim")
 
 
@@ -160,6 +163,23 @@ async def test_who_waits_too_long_is_told() -> None:
     await pool.close()
     with pytest.raises(BackendUnavailable):
         await waiting
+
+
+async def test_whoever_unloads_a_model_that_is_leaving_waits_until_it_is_out_of_memory() -> None:
+    pool = Pool(plan("a"))
+    await pool.use("a")
+    pool.loader.may_reclaim.clear()
+    orders = [asyncio.ensure_future(pool.unload("a"))]
+    while pool.state("a") is not ModelState.UNLOADING:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    orders.append(asyncio.ensure_future(pool.unload("a")))
+    done, _ = await asyncio.wait(orders, timeout=0.02)
+    assert not done
+    pool.loader.may_reclaim.set()
+    async with asyncio.timeout(20):
+        await asyncio.gather(*orders)
+    assert pool.state("a") is ModelState.UNLOADED
+    await pool.close()
 
 
 async def test_operators_unload_and_idle_models_leave() -> None:

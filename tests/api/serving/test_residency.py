@@ -122,6 +122,20 @@ def test_a_model_that_is_removed_ends_its_requests_first() -> None:
     assert "a" not in models
 
 
+def test_a_model_that_is_leaving_is_asked_to_leave_once_more() -> None:
+    models = residency("a")
+    load(models, "a", 0)
+    models.release("a", 1)
+    models.ask_to_leave("a")
+    assert models.next_move(2) == Move(UNLOAD, "a")
+    models.ask_to_leave("a")
+    assert models["a"].leaves
+    models.unloaded()
+    models.ask_to_leave("a")
+    assert not models["a"].leaves
+    models.check()
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_random_operations(seed: int) -> None:
     """Whatever happens, no model in use leaves, limits hold, and whoever waits has a turn."""

@@ -29,6 +29,10 @@ _SHOWN: Final = 60
 _WEIGHED: Final = 1024 * 1024
 """Bytes from which a line is weighed before it is decoded: a decoder has the GIL for all of it."""
 
+_MANY_BRACKETS: Final = 300
+"""Arrays and objects from which it is, too. A decoder goes as deep as the stack of its thread has
+room, which another thread, when the line runs, may have less of."""
+
 _UNREAD: Final = ("line_too_long", "invalid_json_line")
 """The codes of lines whose ids are not looked at."""
 
@@ -134,7 +138,7 @@ def _check_line(
         return BatchError("line_too_long", f"a line must have at most {MAX_LINE} bytes")
     if not is_utf8(line):
         return BatchError("invalid_json_line", "the line is not UTF-8")
-    if len(line) >= _WEIGHED:
+    if len(line) >= _WEIGHED or line.count(b"[") + line.count(b"{") > _MANY_BRACKETS:
         try:
             rules.weigh(line)
         except RequestError as error:

@@ -161,3 +161,15 @@ def test_a_long_line_is_weighed_before_it_is_decoded(tmp_path, monkeypatch) -> N
         (3, "custom_id: an earlier line has a too"),
     ]
     assert weighed == [long.encode()]
+
+
+def test_many_brackets_are_weighed_too(tmp_path) -> None:
+    """Such a line may be deep: the thread that runs it may have less room for that."""
+
+    def weigh(content: bytes) -> None:
+        raise MalformedBody("too deep")
+
+    deep = line("b", body={"model": "m", "x": None}).replace("null", "[" * 950 + "]" * 950)
+    rules = replace(write(tmp_path, line("a"), deep), weigh=weigh)
+    [error] = check_input(tmp_path / "in", rules).errors
+    assert (error.code, error.line, error.message) == ("invalid_json_line", 2, "too deep")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fastovms.errors import MalformedBody
+
 
 @pytest.mark.parametrize(
     ("url", "exists"),
@@ -32,3 +34,5 @@ def test_endpoints(make_api, url: str, exists: bool) -> None:
     assert rules.find_model("other", "/v1/completions") is None
     assert rules.find_model(None, "/v3/completions") is None
     assert "/v1/completions" in endpoints.all()
+    with pytest.raises(MalformedBody, match="nested more than 100 levels"):
+        rules.weigh(b"[" * 101 + b"]" * 101)

@@ -44,6 +44,8 @@ def draft_lengths(
         return [0] * len(chances)
     if seconds <= 0:
         return [len(of) for of in chances]
+    if num_rows == num_sequences and costs.is_plain_step_due(num_sequences):
+        return [0] * len(chances)
     likeliest = np.argsort(-values, kind="stable")
     gains = np.cumsum(values[likeliest])
     best, best_rate = 0, _LEAST_GAIN * num_sequences / seconds
@@ -56,6 +58,8 @@ def draft_lengths(
         rate = (num_sequences + float(gains[size - 1])) / seconds
         if rate > best_rate:
             best, best_rate = size, rate
+    if best == 0:
+        costs.refuse_drafts(num_sequences)
     owners = np.repeat(np.arange(len(chances)), [len(of) for of in chances])
     counts: list[int] = np.bincount(owners[likeliest[:best]], minlength=len(chances)).tolist()
     return counts

@@ -76,6 +76,8 @@ class DraftPolicy:
             return PlannedDraft(min(self._fixed_num_tokens, max_tokens), float("inf"))
         if max_tokens < 1 or length < self._pause_until:
             return NO_DRAFT
+        if costs.is_plain_step_due(num_sequences):
+            return NO_DRAFT
         plain = costs.decode_seconds(num_sequences, num_sequences)
         if plain is None:
             return NO_DRAFT
@@ -98,6 +100,7 @@ class DraftPolicy:
             if rate > best_rate:
                 best, best_rate = num_tokens, rate
         if best == 0 and plain > 0:
+            costs.refuse_drafts(num_sequences)
             self._start_pause(length)
         return PlannedDraft(best, best_rate)
 

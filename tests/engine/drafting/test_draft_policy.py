@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fastovms.engine.drafting.draft_policy import DraftPolicy
+from fastovms.engine.scheduling.step_costs import StepCosts
 from tests.engine.drafting.test_draft_lengths import costs
 
 
@@ -60,3 +61,18 @@ def test_mediocre_drafts_pay_where_rows_are_cheap_but_not_where_they_are_dear() 
 
 def test_drafting_that_costs_as_much_as_it_saves_is_never_tried() -> None:
     assert play(DraftPolicy(None, cost=1.0), 1000, 1) == []
+
+
+def test_a_cost_that_was_too_high_is_found_out_by_the_draft_model_too() -> None:
+    policy, known = DraftPolicy(None), StepCosts()
+    for num_tokens in (256, 256):
+        known.learn(num_decodes=0, num_rows=0, num_prefill_tokens=num_tokens, seconds=0.256)
+    lengths = []
+    for length in range(2000):
+        planned = policy.plan(length, known, num_sequences=1, max_tokens=8).num_tokens
+        seconds = 0.010 + 0.001 * planned + 0.2 * (0 < len(lengths) < 4)
+        known.learn(num_decodes=1, num_rows=1 + planned, num_prefill_tokens=0, seconds=seconds)
+        if planned:
+            lengths.append(planned)
+            policy.learn(planned, planned, length)
+    assert 900 < len(lengths) < 1995, "nearly all again, except those without which none is told"

@@ -170,7 +170,7 @@ class BackgroundRun:
         """Runs what was submitted to its end, or until another process is to go on with it."""
         try:
             with self._generation:
-                if not await self._is_accepted():
+                if not await self._accept():
                     return
                 writing = asyncio.ensure_future(self._writer.run(self.lose))
                 try:
@@ -186,8 +186,9 @@ class BackgroundRun:
         finally:
             self._writer.advanced.set()
 
-    async def _is_accepted(self) -> bool:
-        """Keeps the response as one that runs, unless it is kept already."""
+    async def _accept(self) -> bool:
+        """Keeps the response as one that runs, unless it is kept already, tells who waits for that,
+        and returns whether it is kept."""
         if not self._is_kept:
             record = self._record(ResponseProgress.RUNNING)
             try:

@@ -8,6 +8,6 @@ Release = Callable[[], None]
 """Gives back what was taken into use, once."""
 
 
-def uncounted() -> Release:
+def no_hold() -> Release:
     """Returns what gives back a model that nobody unloads."""
     return lambda: None

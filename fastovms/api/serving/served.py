@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from fastovms.api.serving.chat_model import ChatModel
 from fastovms.api.serving.images import ImageInput
-from fastovms.api.serving.release import Release, uncounted
+from fastovms.api.serving.release import Release, no_hold
 from fastovms.api.serving.residency import ModelState
 from fastovms.api.serving.served_encoder import ServedEncoder
 from fastovms.api.wire.dialect import Dialect
@@ -42,7 +42,7 @@ class ServedModel:
     chat: ChatModel = field(default_factory=ChatModel)
     aliases: tuple[str, ...] = ()
     images: ImageInput | None = None
-    hold: Callable[[], Release] = uncounted
+    hold: Callable[[], Release] = no_hold
 
     @property
     def info(self) -> ModelInfo:

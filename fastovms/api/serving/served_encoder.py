@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fastovms.api.serving.release import Release, uncounted
+from fastovms.api.serving.release import Release, no_hold
 from fastovms.api.wire.bodies.fair_thread import FairThread
 from fastovms.backend import EncoderBackend
 from fastovms.config.encoder_config import EncoderConfig
@@ -40,7 +40,7 @@ class ServedEncoder:
     metrics: GenerationMetrics
     tokenizing: FairThread[Any]
     aliases: tuple[str, ...] = ()
-    hold: Callable[[], Release] = uncounted
+    hold: Callable[[], Release] = no_hold
 
     @property
     def info(self) -> ModelInfo:

@@ -4,7 +4,8 @@ each image stands in its prompt once."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from fastovms.errors import InvalidField
@@ -28,9 +29,20 @@ def image_tag(index: int) -> str:
 
 def without_tags(text: str, num_images: int) -> str:
     """Returns the text without the tags of its images."""
-    for index in range(num_images):
-        text = text.replace(image_tag(index), "")
-    return text
+    return _replaced(text, dict.fromkeys(map(image_tag, range(num_images)), ""))
+
+
+def renumbered(text: str, num_images: int) -> tuple[str, list[int]]:
+    """Returns the text with tags that count only the images it has, and the numbers that these had
+    before."""
+    indices = {image_tag(index): index for index in range(num_images)}
+    kept = sorted({indices[found[0]] for found in _TAG.finditer(text) if found[0] in indices})
+    tags = {image_tag(index): image_tag(position) for position, index in enumerate(kept)}
+    return _replaced(text, tags), kept
+
+
+def _replaced(text: str, tags: Mapping[str, str]) -> str:
+    return _TAG.sub(lambda found: tags.get(found[0], found[0]), text)
 
 
 def check_tags(
@@ -53,10 +65,10 @@ def check_tags(
         ForbiddenTag: the text has another tag that stands for an image.
         InvalidField: an image is missing.
     """
-    found = [match[0] for match in _TAG.finditer(text)]
-    expected = [image_tag(index) for index in range(num_images)]
-    for tag in found:
-        if tag not in expected or found.count(tag) > 1:
+    found = Counter(match[0] for match in _TAG.finditer(text))
+    expected = {image_tag(index) for index in range(num_images)}
+    for tag, count in found.items():
+        if tag not in expected or count > 1:
             raise forbidden_tag(tag, name)
     for tag in reserved:
         if tag in text:

@@ -17,6 +17,7 @@ from fastovms.errors import InvalidField
 from fastovms.media.data_url import decode_data_url
 from fastovms.media.decode import Decode, decode_image, is_available
 from fastovms.media.fetch import Fetcher
+from fastovms.media.image_tags import image_tag
 from fastovms.media.local_file import LocalFiles
 from fastovms.media.memory_budget import MemoryBudget
 from fastovms.params import Image
@@ -42,6 +43,38 @@ class ImageSource(NamedTuple):
     url: str
     name: str
     detail: str = "auto"
+
+
+class GivenImages:
+    """Collects the images of one request as they are read.
+
+    Args:
+        max_images: how many there may be; None = any number, of which some may be dropped.
+
+    Attributes:
+        sources: those that have been read.
+    """
+
+    def __init__(self, max_images: int | None) -> None:
+        self._max_images = max_images
+        self.sources: list[ImageSource] = []
+
+    def add(self, source: ImageSource) -> str:
+        """Adds an image and returns the tag that stands for it in the prompt.
+
+        Raises:
+            InvalidField: it is one too many.
+        """
+        if self._max_images is not None and len(self.sources) >= self._max_images:
+            raise _too_many(source, self._max_images)
+        self.sources.append(source)
+        return image_tag(len(self.sources) - 1)
+
+
+def _too_many(source: ImageSource, max_images: int) -> InvalidField:
+    return InvalidField(
+        f"{source.name} is one image too many: a request may have {max_images}", param=source.name
+    )
 
 
 class _Sizes:
@@ -104,6 +137,11 @@ class ImageLoader:
         )
         self._threads = ThreadPoolExecutor(_NUM_THREADS, "media")
 
+    @property
+    def max_images(self) -> int:
+        """How many one request may have."""
+        return self._config.max_images
+
     async def load(self, sources: Sequence[ImageSource]) -> list[Image]:
         """Returns the images, in the order of their sources.
 
@@ -113,10 +151,7 @@ class ImageLoader:
         """
         config = self._config
         if len(sources) > config.max_images:
-            name = sources[config.max_images].name
-            raise InvalidField(
-                f"{name} is one image too many: a request may have {config.max_images}", param=name
-            )
+            raise _too_many(sources[config.max_images], config.max_images)
         at_once = asyncio.Semaphore(_NUM_AT_ONCE)
         sizes = _Sizes(self._budget.max_bytes)
         tasks = [asyncio.ensure_future(self._one(source, at_once, sizes)) for source in sources]

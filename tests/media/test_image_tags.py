@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from fastovms.errors import InvalidField
-from fastovms.media.image_tags import check_tags, image_tag, without_tags
+from fastovms.media.image_tags import check_tags, image_tag, renumbered, without_tags
 
 ONE, TWO = image_tag(0), image_tag(1)
 
@@ -44,3 +46,19 @@ def test_a_template_that_loses_an_image():
 
 def test_text_without_tags():
     assert without_tags(f"a{ONE}b{TWO}", 2) == "ab"
+    assert without_tags(f"a{ONE}b{TWO}", 1) == f"ab{TWO}"
+
+
+def test_tags_count_the_images_that_are_left():
+    text = f"a{image_tag(12)}b{TWO}c{image_tag(20)}"
+    assert renumbered(text, 13) == (f"a{TWO}b{ONE}c{image_tag(20)}", [1, 12])
+    assert renumbered("a", 2) == ("a", [])
+
+
+def test_many_images_are_work_in_proportion_to_them():
+    tags = "".join(map(image_tag, range(100_000)))
+    started = time.thread_time()
+    check_tags(tags, 100_000, "messages")
+    assert without_tags(tags, 100_000) == ""
+    assert renumbered(tags, 100_000) == (tags, list(range(100_000)))
+    assert time.thread_time() - started < 5

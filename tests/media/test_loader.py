@@ -19,7 +19,8 @@ from fastovms.errors import InvalidField, Overloaded
 from fastovms.media.data_url import decode_data_url
 from fastovms.media.decode import decode_image
 from fastovms.media.fetch import Fetcher
-from fastovms.media.loader import ImageLoader, ImageSource
+from fastovms.media.image_tags import image_tag
+from fastovms.media.loader import GivenImages, ImageLoader, ImageSource
 from fastovms.params import Image
 from tests.media.pictures import BLUE, RED, encode, png
 
@@ -133,6 +134,18 @@ async def test_too_many() -> None:
     with pytest.raises(InvalidField, match="one image too many: a request may have 2") as error:
         await load(loader, *[data_url(png())] * 4)
     assert error.value.param == "part[2]"
+
+
+def test_images_are_counted_as_they_are_read() -> None:
+    sources = [ImageSource("x", f"part[{index}]") for index in range(3)]
+    images = GivenImages(2)
+    assert [images.add(source) for source in sources[:2]] == [image_tag(0), image_tag(1)]
+    with pytest.raises(InvalidField, match="one image too many: a request may have 2") as error:
+        images.add(sources[2])
+    assert error.value.param == "part[2]"
+    assert images.sources == sources[:2]
+    unbounded = GivenImages(None)
+    assert [unbounded.add(source) for source in sources][-1] == image_tag(2)
 
 
 async def test_images_count_until_nobody_has_them() -> None:

@@ -41,6 +41,7 @@ from fastovms.api.request.prompting.prompt_task import PromptTask
 from fastovms.api.request.prompting.prompts import Prompt
 from fastovms.api.request.tokens.token_budget import TokenBudget, token_budget
 from fastovms.api.request.tokens.token_report import token_report
+from fastovms.api.serving.images import images_of_request
 from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.bodies.request_schemas import ChatRequest
 from fastovms.api.wire.dialect import Dialect
@@ -97,7 +98,7 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
 
     def read() -> tuple[ReadChat, Message]:
         messages, images = read_messages(
-            body.messages, request.dialect, takes_images=model.images is not None
+            body.messages, request.dialect, images_of_request(model.images)
         )
         tools = _tools(body, request.dialect)
         maker = PromptMaker(request, tools, template, options.truncation)

@@ -21,7 +21,7 @@ from fastovms.api.request.prompting import offload
 from fastovms.api.request.prompting.prompts import check_token_range, encoding_cost
 from fastovms.api.request.tokens.logprob_formats import TokenNames
 from fastovms.api.request.typed_body import Body, read_any_body
-from fastovms.api.serving.images import uncounted
+from fastovms.api.serving.images import image_tokens_unknown, images_of_request
 from fastovms.api.serving.served import AnyServed
 from fastovms.api.serving.served_encoder import ServedEncoder
 from fastovms.api.wire.bodies.body import show
@@ -165,10 +165,9 @@ def _text(body: TokenizeRequest, model: AnyServed, dialect: Dialect) -> tuple[st
         kwargs=body.chat_template_kwargs,
     )
     options = template_options(model, fields)
-    takes_images = model.images is not None
-    messages, images = read_messages(body.messages, dialect, takes_images=takes_images)
+    messages, images = read_messages(body.messages, dialect, images_of_request(model.images))
     if images:
-        raise uncounted(images[0])
+        raise image_tokens_unknown(images[0])
     tools = read_tools(body.tools, None, None, dialect)
     text = render_prompt(messages, tools, options, model)
     return text, "messages", adds_special_tokens(body.add_special_tokens)

@@ -10,8 +10,7 @@ from fastovms.api.serving.images import IMAGE_PARTS, read_image_part, unknown_pa
 from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
-from fastovms.media.image_tags import image_tag
-from fastovms.media.loader import ImageSource
+from fastovms.media.loader import GivenImages, ImageSource
 from fastovms.text.custom_input import input_arguments
 
 Message = dict[str, Any]
@@ -43,15 +42,14 @@ class ChatMessages(NamedTuple):
 def read_messages(
     given: str | Sequence[Mapping[str, Any]] | None,
     dialect: Dialect,
-    *,
-    takes_images: bool = False,
+    images: GivenImages | None = None,
 ) -> ChatMessages:
     """Returns messages whose content is text, the parts of a list joined by line ends as vLLM and
     OVMS do. A text in place of messages is what the user says (Runpod). Unknown members are left
     out.
 
     Args:
-        takes_images: whether there may be any.
+        images: collects those of the messages; None = there may be none.
 
     Raises:
         InvalidField: they are absent, empty, of a wrong type, or have parts that are not text.
@@ -64,31 +62,31 @@ def read_messages(
         if not dialect.takes_text_for_messages:
             raise InvalidField(f"messages must be an array, not {show(given)}", param="messages")
         return ChatMessages([{"role": "user", "content": given}])
-    reader = ContentReader(dialect, takes_images=takes_images)
+    reader = ContentReader(dialect, images)
     messages = [
         _message(message, f"messages[{position}]", reader) for position, message in enumerate(given)
     ]
     _add_legacy_ids(given, messages)
-    return ChatMessages(messages, reader.images)
+    return ChatMessages(messages, () if images is None else images.sources)
 
 
 class ContentReader:
     """Makes text of the contents of messages.
 
-    Attributes:
-        images: those of the contents that have been read.
+    Args:
+        images: collects those of the contents; None = there may be none.
     """
 
-    def __init__(self, dialect: Dialect, *, takes_images: bool) -> None:
+    def __init__(self, dialect: Dialect, images: GivenImages | None = None) -> None:
         self._dialect = dialect
-        self._takes_images = takes_images
-        self.images: list[ImageSource] = []
+        self._images = images
 
     def __call__(self, content: object, name: str) -> str:
         """Returns the text of a content.
 
         Raises:
-            InvalidField: it is of a wrong type, or has parts that are not text.
+            InvalidField: it is of a wrong type, or has parts that are not text, or an image too
+                many.
         """
         if content is None:
             return ""
@@ -109,12 +107,12 @@ class ContentReader:
             raise InvalidField(
                 f"{name}.type must be a string, not {show(kind)}", param=f"{name}.type"
             )
-        if kind in IMAGE_PARTS and self._takes_images:
-            self.images.append(read_image_part(part, name, self._dialect))
-            return ContentPart(image_tag(len(self.images) - 1), is_image=True)
+        if kind in IMAGE_PARTS and self._images is not None:
+            tag = self._images.add(read_image_part(part, name, self._dialect))
+            return ContentPart(tag, is_image=True)
         member = _TEXT_PARTS.get(kind)
         if member is None:
-            raise unknown_part(kind, name, takes_images=self._takes_images)
+            raise unknown_part(kind, name, takes_images=self._images is not None)
         text = part.get(member)
         if not isinstance(text, str):
             raise InvalidField(

@@ -13,6 +13,7 @@ from fastovms.api.messages.content_blocks import Block, BlockReader, read_blocks
 from fastovms.api.messages.server_tools import is_of_server, shown_text
 from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
+from fastovms.media.loader import GivenImages
 
 _ROLES: Final = ("user", "assistant", "system")
 _CALLING: Final = ("text", "thinking", "redacted_thinking", "tool_use")
@@ -28,20 +29,22 @@ _ERROR: Final = "Error: "
 def to_messages(
     system: str | Sequence[Mapping[str, Any]] | None,
     given: Sequence[Mapping[str, Any]] | None,
-    *,
-    takes_images: bool = False,
+    images: GivenImages | None = None,
 ) -> ChatMessages:
     """Returns the messages of a chat. Messages of one role that follow each other are one turn.
 
+    Args:
+        images: collects those of the messages; None = there may be none.
+
     Raises:
         InvalidField: they are absent or say nothing at all, or a block is malformed or of a type
-            that is not taken.
+            that is not taken, or an image too many.
     """
     if given is None:
         raise InvalidField("messages is required", param="messages")
     if not given:
         raise InvalidField("messages must not be empty", param="messages")
-    reader = BlockReader(takes_images=takes_images)
+    reader = BlockReader(images)
     messages: list[Message] = []
     if system is not None:
         messages += _system(_texts(system, "system"), reader)
@@ -56,7 +59,7 @@ def to_messages(
                 messages += _system(blocks, reader)
     if not messages:
         raise InvalidField("messages must have one that says something", param="messages")
-    return ChatMessages(messages, reader.images)
+    return ChatMessages(messages, () if images is None else images.sources)
 
 
 def _blocks(given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Block]]]:

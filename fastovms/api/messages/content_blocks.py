@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple
 from fastovms.api.conversation.chat_messages import ContentPart, join_parts
 from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
-from fastovms.media.image_tags import image_tag
-from fastovms.media.loader import ImageSource
+from fastovms.media.loader import GivenImages, ImageSource
 
 
 class Block(NamedTuple):
@@ -76,21 +75,19 @@ class BlockReader:
     """Makes text of blocks.
 
     Args:
-        takes_images: whether there may be any.
-
-    Attributes:
-        images: those of the blocks that have been read, in whose text tags stand for them.
+        images: collects those of the blocks, in whose text tags stand for them; None = there may
+            be none.
     """
 
-    def __init__(self, *, takes_images: bool) -> None:
-        self._takes_images = takes_images
-        self.images: list[ImageSource] = []
+    def __init__(self, images: GivenImages | None = None) -> None:
+        self._images = images
 
     def __call__(self, blocks: Sequence[Block]) -> str:
         """Returns the text of blocks.
 
         Raises:
-            InvalidField: a block is malformed, or of a type that is not taken there.
+            InvalidField: a block is malformed, of a type that is not taken there, or one image too
+                many.
         """
         return join_parts([part for block in blocks for part in self._parts(block)])
 
@@ -99,11 +96,11 @@ class BlockReader:
             return [self._image(block)]
         read = _READERS.get(block.kind)
         if read is None:
-            raise unknown_block(block, _READERS, takes_images=self._takes_images)
+            raise unknown_block(block, _READERS, takes_images=self._images is not None)
         return read(self, block)
 
     def _image(self, block: Block) -> ContentPart:
-        if not self._takes_images:
+        if self._images is None:
             raise unknown_block(block, _READERS, takes_images=False)
         source = Block(block.object("source"), f"{block.place}.source")
         kind = source.text("type")
@@ -115,8 +112,8 @@ class BlockReader:
             url = source.filled_text(key)
         else:
             raise source.wrong("type", '"base64" or "url"')
-        self.images.append(ImageSource(url, f"{source.place}.{key}", "auto"))
-        return ContentPart(image_tag(len(self.images) - 1), is_image=True)
+        tag = self._images.add(ImageSource(url, f"{source.place}.{key}", "auto"))
+        return ContentPart(tag, is_image=True)
 
     def _document(self, block: Block) -> list[ContentPart]:
         """Reads a document, which must be text: its title and context go before it."""

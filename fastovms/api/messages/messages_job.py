@@ -35,6 +35,7 @@ from fastovms.api.request.prompting.prompt_task import PromptTask
 from fastovms.api.request.prompting.prompts import Prompt
 from fastovms.api.request.tokens.token_budget import TokenBudget, token_budget
 from fastovms.api.request.tokens.token_report import token_report
+from fastovms.api.serving.images import images_of_request
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.warning_header import passed_over
 from fastovms.errors import InvalidField
@@ -175,8 +176,7 @@ def _in_our_words(
 
 def _messages(request: Preparation[MessagesRequest]) -> ChatMessages:
     body = request.body
-    takes_images = request.model.images is not None
-    return to_messages(body.system, body.messages, takes_images=takes_images)
+    return to_messages(body.system, body.messages, images_of_request(request.model.images))
 
 
 def _template(

@@ -34,10 +34,11 @@ from fastovms.api.request.prompting.prompt_task import PromptTask
 from fastovms.api.request.prompting.prompts import Prompt, check_token_range, context_exceeded
 from fastovms.api.request.tokens.token_budget import token_budget
 from fastovms.api.request.tokens.token_report import token_report
+from fastovms.api.serving.images import images_of_request
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
-from fastovms.media.loader import ImageSource
+from fastovms.media.loader import GivenImages, ImageSource
 from fastovms.text.scanning.output import OutputParser
 
 _ANSWER_SHARE = 8
@@ -89,8 +90,7 @@ async def prepare_chat(asking: Asking, body: OllamaChatRequest) -> OllamaJob:
     if tools and model.chat.tool_format is None:
         name = show(asking.model_name)
         raise InvalidField(f"tools: {name} does not support tools", param="tools")
-    takes_images = model.images is not None
-    read = partial(read_ollama_messages, given, dialect, takes_images=takes_images)
+    read = partial(read_ollama_messages, given, dialect, _images_of(asking))
     return await _prepare(asking, _Chat(read, read_tools(tools, None, None, dialect)))
 
 
@@ -101,7 +101,7 @@ async def prepare_prompt(asking: Asking, body: OllamaGenerateRequest) -> OllamaJ
     if context and model.images is not None:
         raise InvalidField("context cannot be used with a model that takes images", param="context")
     check_token_range(context, "context", model.info)
-    read = partial(_prompt_messages, body, model)
+    read = partial(_prompt_messages, body, _images_of(asking))
     return await _prepare(asking, _Chat(read, context=context, tells_context=model.images is None))
 
 
@@ -121,7 +121,7 @@ async def _prepare(asking: Asking, chat: _Chat) -> OllamaJob:
     fields = thinking_fields(
         asking.body.think, asking.model_name, can_think=model.chat.reasoning_format is not None
     )
-    drops = asking.body.truncate is not False
+    drops = _drops(asking)
 
     def read() -> ReadChat:
         messages, images = chat.read()
@@ -149,15 +149,23 @@ async def _prepare(asking: Asking, chat: _Chat) -> OllamaJob:
     return OllamaJob(request, options, task, new_parser, chat.tells_context, warnings)
 
 
-def _prompt_messages(body: OllamaGenerateRequest, model: ServedModel) -> ChatMessages:
+def _drops(asking: Asking) -> bool:
+    """Returns whether messages are dropped that the context has no room for."""
+    return asking.body.truncate is not False
+
+
+def _images_of(asking: Asking) -> GivenImages | None:
+    return images_of_request(asking.preparation.model.images, may_drop=_drops(asking))
+
+
+def _prompt_messages(body: OllamaGenerateRequest, images: GivenImages | None) -> ChatMessages:
     """Returns the messages that `/api/generate` has answered."""
     messages: list[Message] = []
     if body.system:
         messages.append({"role": "system", "content": body.system})
     said: Message = {"role": "user", "content": body.prompt or ""}
-    images: list[ImageSource] = []
-    add_images(said, body.images or (), "images", images, takes_images=model.images is not None)
-    return ChatMessages([*messages, said], images)
+    add_images(said, body.images or (), "images", images)
+    return ChatMessages([*messages, said], () if images is None else images.sources)
 
 
 def _is_begun(last: Message) -> bool:

@@ -10,62 +10,60 @@ from fastovms.api.conversation.chat_messages import ChatMessages, Message, read_
 from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
-from fastovms.media.image_tags import image_tag
-from fastovms.media.loader import ImageSource
+from fastovms.media.loader import GivenImages, ImageSource
 
 _ANY_IMAGE: Final = "data:image/*;base64,"
 """What stands before an image's base64 in a URL. What kind of image it is, its bytes say."""
 
 
 def read_ollama_messages(
-    given: Sequence[Mapping[str, Any]], dialect: Dialect, *, takes_images: bool
+    given: Sequence[Mapping[str, Any]], dialect: Dialect, images: GivenImages | None = None
 ) -> ChatMessages:
     """Returns the messages, with a tag for each image before the text of its message.
 
+    Args:
+        images: collects those of the messages; None = the model takes none.
+
     Raises:
-        InvalidField: one is malformed, or brings an image to a model that takes none.
+        InvalidField: one is malformed, or brings an image to a model that takes none, or one too
+            many.
     """
     messages = read_messages([_without_type(message) for message in given], dialect).messages
     _link_results(given, messages)
-    images: list[ImageSource] = []
     for position, (message, read) in enumerate(zip(given, messages, strict=True)):
         name = f"messages[{position}].images"
         found = message.get("images")
         if found is not None and not isinstance(found, list):
             raise InvalidField(f"{name} must be a list of base64, not {show(found)}", param=name)
-        add_images(read, found or (), name, images, takes_images=takes_images)
-    return ChatMessages(messages, images)
+        add_images(read, found or (), name, images)
+    return ChatMessages(messages, () if images is None else images.sources)
 
 
 def add_images(
-    message: Message,
-    given: Sequence[object],
-    name: str,
-    images: list[ImageSource],
-    *,
-    takes_images: bool,
+    message: Message, given: Sequence[object], name: str, images: GivenImages | None
 ) -> None:
     """Adds the images of a message to those before it, and their tags to its text.
 
     Args:
         name: the field that they are in.
+        images: those before it; None = the model takes none.
 
     Raises:
-        InvalidField: one is no text, or the model takes none.
+        InvalidField: one is no text, or one too many, or the model takes none.
     """
-    if given and not takes_images:
+    if not given:
+        return
+    if images is None:
         raise InvalidField(f"{name}: this model takes no images", param=name)
     tags = ""
     for index, image in enumerate(given):
         place = f"{name}[{index}]"
         if not isinstance(image, str) or not image:
             raise InvalidField(f"{place} must be base64, not {show(image)}", param=place)
-        tags += image_tag(len(images))
         # Some clients send a URL of the same.
         url = image if image.startswith("data:") else _ANY_IMAGE + image
-        images.append(ImageSource(url, place))
-    if tags:
-        message["content"] = tags + (message["content"] or "")
+        tags += images.add(ImageSource(url, place))
+    message["content"] = tags + (message["content"] or "")
 
 
 def _without_type(message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -31,7 +31,7 @@ from fastovms.api.responses.input.items_to_messages import to_messages
 from fastovms.api.responses.input.response_fields import ResponseFields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.responses.stored.history import History
-from fastovms.api.serving.images import uncounted
+from fastovms.api.serving.images import image_tokens_unknown, images_of_request
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
@@ -115,7 +115,7 @@ async def count_tokens(
     make = partial(_make_prompt, request, maker, history, TokenBudget(None, None))
     prompt, images = await offload.run(make, history.size)
     if images:
-        raise uncounted(images[0])
+        raise image_tokens_unknown(images[0])
     return len(prompt.token_ids)
 
 
@@ -163,7 +163,7 @@ def _make_prompt(
         history.items,
         request.body.instructions,
         num_earlier=len(history.items) - len(history.input),
-        takes_images=model.images is not None,
+        images=images_of_request(model.images, may_drop=maker.may_lose_images),
     )
     if not history.items:
         messages.append({"role": "user", "content": ""})

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
-from fastovms.media.loader import ImageLoader, ImageSource
+from fastovms.media.loader import GivenImages, ImageLoader, ImageSource
 from fastovms.params import ModelInfo
 from fastovms.text.tokens.tokenizer import Tokenizer
 
@@ -55,6 +55,18 @@ class ImageInput:
         return cls(loader, tuple(text for text in dict.fromkeys(texts) if text.strip()))
 
 
+def images_of_request(model: ImageInput | None, *, may_drop: bool = False) -> GivenImages | None:
+    """Returns what collects the images of a request; None = the model takes none.
+
+    Args:
+        may_drop: whether the request may be left without some of its messages: then images are
+            counted when they are loaded.
+    """
+    if model is None:
+        return None
+    return GivenImages(None if may_drop else model.loader.max_images)
+
+
 def unknown_part(kind: str, name: str, *, takes_images: bool) -> InvalidField:
     """Returns the error about a part of a type that the model does not take."""
     takes = f"only text and parts of type {' or '.join(IMAGE_PARTS)}"
@@ -65,7 +77,7 @@ def unknown_part(kind: str, name: str, *, takes_images: bool) -> InvalidField:
     )
 
 
-def uncounted(image: ImageSource) -> InvalidField:
+def image_tokens_unknown(image: ImageSource) -> InvalidField:
     """Returns the error about a prompt with an image of which tokens are asked for."""
     return InvalidField(
         f"{image.name}: the tokens of images are only known when they are read", param=image.name

@@ -47,7 +47,7 @@ async def test_calls_in_the_history(make, given, shown):
     ],
 )
 def test_contents(content, text):
-    assert ContentReader(OPENAI, takes_images=False)(content, "c") == text
+    assert ContentReader(OPENAI)(content, "c") == text
 
 
 @pytest.mark.parametrize(

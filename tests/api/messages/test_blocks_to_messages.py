@@ -10,6 +10,7 @@ from fastovms.api.conversation.sealed_text import seal
 from fastovms.api.messages.blocks_to_messages import to_messages
 from fastovms.errors import InvalidField
 from fastovms.media.image_tags import image_tag
+from fastovms.media.loader import GivenImages
 
 HI = {"role": "user", "content": "Hi"}
 PIXEL = {"type": "image", "source": {"type": "url", "url": "http://a/b.png"}}
@@ -113,7 +114,7 @@ def test_system(system: Any, messages: list[Any]) -> None:
     ],
 )
 def test_messages(given: list[Any], messages: list[Any]) -> None:
-    assert to_messages(None, given, takes_images=True).messages == messages
+    assert to_messages(None, given, GivenImages(16)).messages == messages
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_messages(given: list[Any], messages: list[Any]) -> None:
 )
 def test_faults(given: Any, param: str) -> None:
     with pytest.raises(InvalidField) as caught:
-        to_messages(None, given, takes_images=True)
+        to_messages(None, given, GivenImages(16))
     assert caught.value.param == param
     assert param in caught.value.message
 
@@ -153,4 +154,4 @@ def test_faults(given: Any, param: str) -> None:
 @pytest.mark.parametrize("system", [[PIXEL], [5]])
 def test_faults_of_the_system(system: Any) -> None:
     with pytest.raises(InvalidField, match=r"system\[0\]"):
-        to_messages(system, [HI], takes_images=True)
+        to_messages(system, [HI], GivenImages(16))

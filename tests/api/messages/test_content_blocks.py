@@ -9,7 +9,7 @@ import pytest
 from fastovms.api.messages.content_blocks import BlockReader, read_blocks
 from fastovms.errors import InvalidField
 from fastovms.media.image_tags import image_tag
-from fastovms.media.loader import ImageSource
+from fastovms.media.loader import GivenImages, ImageSource
 
 URL = {"type": "image", "source": {"type": "url", "url": "http://a/b.png"}}
 BASE64 = {
@@ -39,13 +39,13 @@ def document(**source: Any) -> dict[str, Any]:
     ],
 )
 def test_texts(content: Any, text: str) -> None:
-    assert BlockReader(takes_images=True)(read_blocks(content, "content")) == text
+    assert BlockReader(GivenImages(2))(read_blocks(content, "content")) == text
 
 
 def test_images() -> None:
-    reader = BlockReader(takes_images=True)
-    reader(read_blocks([BASE64, URL], "content"))
-    assert reader.images == [
+    images = GivenImages(2)
+    BlockReader(images)(read_blocks([BASE64, URL], "content"))
+    assert images.sources == [
         ImageSource("data:image/png;base64,AAAA", "content[0].source.data", "auto"),
         ImageSource("http://a/b.png", "content[1].source.url", "auto"),
     ]
@@ -58,6 +58,7 @@ def test_images() -> None:
         (None, "content"),
         ([5], "content[0]"),
         ([{}], "content[0].type"),
+        ([URL, URL, URL], "content[2].source.url"),
         ([TEXT, {"type": "text"}], "content[1].text"),
         ([{"type": "text", "text": 5}], "content[0].text"),
         ([{"type": "other"}], "content[0]"),
@@ -81,11 +82,11 @@ def test_images() -> None:
 )
 def test_faults(content: Any, param: str) -> None:
     with pytest.raises(InvalidField) as caught:
-        BlockReader(takes_images=True)(read_blocks(content, "content"))
+        BlockReader(GivenImages(2))(read_blocks(content, "content"))
     assert caught.value.param == param
     assert param in caught.value.message
 
 
 def test_images_of_a_model_that_takes_none() -> None:
     with pytest.raises(InvalidField, match=r'content\[0\] is of type "image".*only text'):
-        BlockReader(takes_images=False)(read_blocks([URL], "content"))
+        BlockReader()(read_blocks([URL], "content"))

@@ -10,13 +10,13 @@ from fastovms.api.ollama.ollama_messages import read_ollama_messages
 from fastovms.api.wire.dialect import OLLAMA
 from fastovms.errors import InvalidField
 from fastovms.media.image_tags import image_tag
-from fastovms.media.loader import ImageSource
+from fastovms.media.loader import GivenImages, ImageSource
 
 USER = {"role": "user", "content": "Look"}
 
 
 def read(*messages: dict[str, Any], takes_images: bool = True) -> Any:
-    return read_ollama_messages(messages, OLLAMA, takes_images=takes_images)
+    return read_ollama_messages(messages, OLLAMA, GivenImages(3) if takes_images else None)
 
 
 def call(name: str = "add", **members: Any) -> dict[str, Any]:
@@ -68,6 +68,11 @@ def test_thoughts_are_sent_back() -> None:
         ({**USER, "images": ["aGk="]}, False, r"messages\[0\].images: this model takes no images"),
         ({**USER, "images": "aGk="}, True, r"messages\[0\].images must be a list of base64"),
         ({**USER, "images": [5]}, True, r"messages\[0\].images\[0\] must be base64, not 5"),
+        (
+            {**USER, "images": ["aGk="] * 4},
+            True,
+            r"messages\[0\].images\[3\] is one image too many",
+        ),
         ({"content": "a"}, True, r"messages\[0\].role must be a string, not null"),
         ({**USER, "content": 5}, True, r"messages\[0\].content must be a string"),
     ],

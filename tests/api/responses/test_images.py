@@ -40,8 +40,8 @@ def body(*items: object, **fields: object) -> dict[str, Any]:
 
 @pytest.fixture
 def make_vision(make_api, make_state):
-    def make(script="Hello!", *, context=2000, **options):
-        images = ImageInput(ImageLoader(MediaConfig()), ("<|image_pad|>",))
+    def make(script="Hello!", *, context=2000, media=None, **options):
+        images = ImageInput(ImageLoader(media or MediaConfig()), ("<|image_pad|>",))
         model = model_info(max_model_len=context, takes_images=True)
         options.setdefault("state", make_state())
         return make_api(script, model=model, chat=chat_model(), images=images, **options)
@@ -131,6 +131,18 @@ async def test_messages_are_dropped_with_their_images(make_vision):
     found, colors = given(api)
     assert found == f"u:{TAG(0)}b;u:c{TAG(1)};>"
     assert colors == [list(BLUE), list(RED)]
+
+
+async def test_images_of_messages_that_are_dropped_do_not_count(make_vision):
+    api = make_vision(context=150, media=MediaConfig(max_images=1))
+    items = [said(image(), text("x" * 140)), said(image(BLUE), text("b"))]
+    asked = body(*items, truncation="auto")
+    status, answer = await ask(api, "POST", V1, asked)
+    assert status == 200, answer
+    assert given(api) == (f"u:{TAG(0)}b;>", [list(BLUE)])
+    asked["input"].append(said(image()))
+    status, answer = await ask(api, "POST", V1, asked)
+    assert (status, answer["error"]["param"]) == (400, "input[2].content[0].image_url")
 
 
 PLACE = "input[0].content[1]"

@@ -12,6 +12,7 @@ from fastovms.config.api_config import MediaConfig
 from fastovms.errors import FieldFault, Overloaded
 from fastovms.media.loader import ImageLoader
 from fastovms.params import ModelInfo, Refusal
+from fastovms.text.templating.chat_template import ChatTemplate
 from tests.api.chat_models import MESSAGES, chat_model
 from tests.fakes import ByteTokenizer, FakeStream, model_info
 from tests.media.pictures import BLUE, RED, png
@@ -20,6 +21,7 @@ V1 = "/v1/chat/completions"
 V3 = "/v3/chat/completions"
 COMPLETIONS = "/v1/completions"
 TAG = "<ov_genai_image_{}>".format
+ANTHROPIC_IMAGE = {"type": "image", "source": {"type": "url", "url": "x"}}
 
 
 def data_url(data: bytes) -> str:
@@ -224,6 +226,43 @@ async def test_more_images_than_are_allowed(make):
     api = make(media=MediaConfig(max_images=2))
     status, body = await api.post(V1, chat(image(), image(), image()))
     assert (status, body["error"]["param"]) == (400, "messages[0].content[2].image_url.url")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "place"),
+    [
+        (V1, chat(*[image()] * 3), "messages[0].content[2].image_url.url"),
+        ("/tokenize", chat(*[image()] * 3), "messages[0].content[2].image_url.url"),
+        (
+            "/v1/messages",
+            {"model": "fake", "max_tokens": 5, "messages": [user(*[ANTHROPIC_IMAGE] * 3)]},
+            "messages[0].content[2].source.url",
+        ),
+        (
+            "/v1/responses",
+            {"model": "fake", "input": [user(*[{"type": "input_image", "image_url": "x"}] * 3)]},
+            "input[0].content[2].image_url",
+        ),
+        (
+            "/api/chat",
+            {
+                "model": "fake",
+                "messages": [{"role": "user", "content": "a", "images": ["aGk="] * 3}],
+                "truncate": False,
+            },
+            "messages[0].images[2]",
+        ),
+    ],
+)
+async def test_images_are_counted_before_anything_is_done_for_them(
+    make, monkeypatch, path, body, place
+):
+    def render(self, *arguments, **options):
+        raise AssertionError("the prompt is made though an image is one too many")
+
+    monkeypatch.setattr(ChatTemplate, "render", render)
+    status, answer = await make(media=MediaConfig(max_images=2)).post(path, body)
+    assert (status, error(answer).partition(" is ")[0]) == (400, place)
 
 
 async def test_no_memory_for_images_is_overload(make, monkeypatch):

@@ -14,7 +14,7 @@ from fastovms.api.request.prompting.preparation import Preparation
 from fastovms.api.request.prompting.prompt_task import PromptTask
 from fastovms.api.request.prompting.prompts import Prompt
 from fastovms.api.wire.bodies.request_schemas import GenerationFields
-from fastovms.media.image_tags import ForbiddenTag, forbidden_tag, image_tag
+from fastovms.media.image_tags import ForbiddenTag, forbidden_tag, renumbered
 from fastovms.media.loader import ImageSource
 from fastovms.params import TextPrompt
 
@@ -65,8 +65,5 @@ async def with_images(
 def kept_images(prompt: Prompt, sources: Sequence[ImageSource]) -> tuple[Prompt, list[ImageSource]]:
     """Returns, where messages were dropped, the prompt with tags that count only the images that
     are left, and these."""
-    text = prompt.text or ""
-    kept = [index for index in range(len(sources)) if image_tag(index) in text]
-    for position, index in enumerate(kept):
-        text = text.replace(image_tag(index), image_tag(position))
+    text, kept = renumbered(prompt.text or "", len(sources))
     return replace(prompt, text=text), [sources[index] for index in kept]

@@ -8,24 +8,22 @@ from typing import Any
 from fastovms.api.conversation.chat_messages import ContentPart, join_parts
 from fastovms.api.responses.input.input_items import IMAGE, TEXT_PARTS
 from fastovms.errors import InvalidField
-from fastovms.media.image_tags import image_tag
-from fastovms.media.loader import ImageSource
+from fastovms.media.loader import GivenImages, ImageSource
 
 
 def text_of(
     parts: str | Sequence[Mapping[str, Any]],
     name: str = "input",
-    images: list[ImageSource] | None = None,
+    images: GivenImages | None = None,
 ) -> str:
     """Returns what a template is given of a content that has been read.
 
     Args:
         name: the content's, for error messages.
-        images: those of the content are added to it, and tags stand for them; None = the model
-            takes none.
+        images: collects those of the content, and tags stand for them; None = the model takes none.
 
     Raises:
-        InvalidField: there is one all the same, which another model was told of.
+        InvalidField: there is one all the same, which another model was told of, or one too many.
     """
     if isinstance(parts, str):
         return parts
@@ -36,6 +34,6 @@ def text_of(
             continue
         if images is None:
             raise InvalidField(f"{name} has an image, but this model takes only text", param=name)
-        images.append(ImageSource(part["image_url"], f"{name}[{position}].image_url"))
-        read.append(ContentPart(image_tag(len(images) - 1), is_image=True))
+        tag = images.add(ImageSource(part["image_url"], f"{name}[{position}].image_url"))
+        read.append(ContentPart(tag, is_image=True))
     return join_parts(read)

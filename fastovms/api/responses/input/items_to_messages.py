@@ -11,7 +11,7 @@ from fastovms.api.conversation.sealed_text import told_summary, unseal
 from fastovms.api.conversation.tool_targets import flat_name
 from fastovms.api.responses.input.input_items import Item
 from fastovms.api.responses.input.item_text import text_of
-from fastovms.media.loader import ImageSource
+from fastovms.media.loader import GivenImages
 from fastovms.text.custom_input import input_arguments
 
 
@@ -20,7 +20,7 @@ def to_messages(
     instructions: str | None = None,
     *,
     num_earlier: int = 0,
-    takes_images: bool = False,
+    images: GivenImages | None = None,
 ) -> ChatMessages:
     """Returns the messages of items: what a model said, thought and called in one turn is one
     message, however many items it is.
@@ -29,13 +29,12 @@ def to_messages(
         items: read, with no reference among them.
         instructions: what the system says before everything else.
         num_earlier: how many of the items came before the request's input.
-        takes_images: whether the model does.
+        images: collects those of the items; None = the model takes none.
 
     Raises:
-        InvalidField: the model takes none, but there are some.
+        InvalidField: the model takes none, but there are some, or there is one too many.
     """
     messages: list[Message] = []
-    images: list[ImageSource] | None = [] if takes_images else None
     if instructions:
         messages.append({"role": "system", "content": instructions})
     turn = _Turn()
@@ -54,7 +53,7 @@ def to_messages(
         if is_compacted:
             message = _joined(messages, message)
         messages.append(message)
-    return ChatMessages(messages + turn.messages(), images or ())
+    return ChatMessages(messages + turn.messages(), () if images is None else images.sources)
 
 
 @dataclass(slots=True)
@@ -116,7 +115,7 @@ def _reasoning(item: Item) -> str:
     return text_of(parts) or unseal(item.get("encrypted_content") or "")
 
 
-def _others_message(item: Item, name: str, images: list[ImageSource] | None) -> Message:
+def _others_message(item: Item, name: str, images: GivenImages | None) -> Message:
     if item["type"] == "compaction":
         return {"role": "user", "content": told_summary(item["encrypted_content"])}
     if item["type"] == "message":

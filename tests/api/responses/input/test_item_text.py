@@ -7,7 +7,7 @@ import pytest
 from fastovms.api.responses.input.item_text import text_of
 from fastovms.errors import InvalidField
 from fastovms.media.image_tags import image_tag
-from fastovms.media.loader import ImageSource
+from fastovms.media.loader import GivenImages
 
 URL = "data:image/png;base64,AAAA"
 IMAGE = {"type": "input_image", "image_url": URL}
@@ -24,9 +24,15 @@ PARTS = [
     [("a", "a"), ([], ""), (PARTS[:2], "a\nb"), (PARTS, f"a\nb{image_tag(0)}c")],
 )
 def test_texts(content, text):
-    images: list[ImageSource] = []
+    images = GivenImages(1)
     assert text_of(content, "input[0].content", images) == text
-    assert [image.url for image in images] == [URL] * (content is PARTS)
+    assert [image.url for image in images.sources] == [URL] * (content is PARTS)
+
+
+def test_an_image_too_many():
+    with pytest.raises(InvalidField) as caught:
+        text_of([*PARTS, IMAGE], "input[0].content", GivenImages(1))
+    assert caught.value.param == "input[0].content[4].image_url"
 
 
 def test_a_model_that_takes_no_images_is_not_told_of_one():

@@ -28,6 +28,10 @@ _REASONING: Final = ("reasoning_content", "reasoning", "thinking")
 """The names under which clients send back what a model thought."""
 
 
+_MAX_ROLE: Final = 64
+"""Characters of a role: templates know a few words, and write into their prompts what they get."""
+
+
 class ChatMessages(NamedTuple):
     """The messages of a chat in the form that templates get.
 
@@ -153,6 +157,11 @@ def _message(message: Mapping[str, Any], name: str, read_content: ContentReader)
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise InvalidField(f"{name}.role must be a string, not {show(role)}", param=f"{name}.role")
+    if len(role) > _MAX_ROLE:
+        raise InvalidField(
+            f"{name}.role must have at most {_MAX_ROLE} characters, not {len(role)}",
+            param=f"{name}.role",
+        )
     read: Message = {
         "role": "tool" if role == "function" else role,
         "content": read_content(message.get("content"), f"{name}.content"),

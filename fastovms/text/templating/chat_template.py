@@ -22,6 +22,9 @@ from fastovms.text.templating.template_files import (
 from fastovms.text.templating.template_messages import Message, TemplateForm, adapt, find_form
 from fastovms.text.templating.template_sandbox import Sandbox
 
+_MAX_REASON: Final = 300
+"""Characters that are repeated of what a template says: it may repeat a whole message."""
+
 _RESERVED: Final = {"messages", "tools", "documents", "add_generation_prompt"}
 _CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
 """What is put behind the final message to find its end. It is transformers' own word."""
@@ -222,6 +225,8 @@ class _Prepared:
             return self._environment.render(self._template, every)
         except (Exception, RecursionError, MemoryError) as error:  # whatever its code raises
             reason = str(error) or type(error).__name__
+            if len(reason) > _MAX_REASON:
+                reason = f"{reason[:_MAX_REASON]}..."
             raise FieldFault(
                 "messages", f": {reason}", before="the chat template cannot render the "
             ) from error

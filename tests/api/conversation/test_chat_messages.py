@@ -60,12 +60,18 @@ def test_contents(content, text):
         ([{"role": "user", "content": [{"type": 5}]}], "messages[0].content[0].type"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
         ([{"role": "user", "content": "a"}, {"content": "b"}], "messages[1].role"),
+        ([{"role": "r" * 65, "content": "a"}], "messages[0].role"),
     ],
 )
 def test_faults_are_named_by_their_place(given, param):
     with pytest.raises(InvalidField) as caught:
         read_messages(given, OPENAI)
     assert caught.value.param == param
+
+
+def test_roles_are_left_to_the_template():
+    [message] = read_messages([{"role": "r" * 64, "content": "a"}], OPENAI).messages
+    assert message["role"] == "r" * 64
 
 
 def test_a_text_in_place_of_messages_is_taken_by_one_dialect():

@@ -103,3 +103,14 @@ def test_what_cannot_be_continued(source, content, add_generation_prompt, reason
             messages, add_generation_prompt=add_generation_prompt, continue_final_message=True
         )
     assert error.value.param == "continue_final_message"
+
+
+def test_what_a_template_says_is_repeated_in_part_only():
+    source = "{{ raise_exception('unknown role ' + messages[0].role) }}"
+    for length in (280, 5000):
+        with pytest.raises(RequestError) as error:
+            template(source).render([{"role": "r" * length, "content": "a"}])
+        words, _, reason = error.value.message.partition(": ")
+        assert words == "the chat template cannot render the messages"
+        said = f"unknown role {'r' * length}"
+        assert reason == (said if len(said) <= 300 else f"{said[:300]}...")

@@ -82,6 +82,7 @@ RANKS = (
         "api.messages",
         "api.ollama",
         "api.responses",
+        "api.tokens",
         "app.loading",
     },
     {"api", "api.openapi", "app.batch_service", "app.greeting", "doctor", "supply"},

@@ -6,7 +6,6 @@ from fastovms.api.admin.health import HealthRoutes
 from fastovms.api.admin.models import ModelRoutes
 from fastovms.api.admin.servables import Reload, ServableRoutes
 from fastovms.api.chat.chat import ChatCompletions
-from fastovms.api.chat.tokenize import Tokenization
 from fastovms.api.completions.completions import Completions
 from fastovms.api.embeddings.embeddings import EmbeddingsRoute
 from fastovms.api.embeddings.ollama_embed import OllamaEmbed
@@ -21,6 +20,8 @@ from fastovms.api.responses.compaction import Compaction
 from fastovms.api.responses.conversations import Conversations
 from fastovms.api.responses.create import Responses
 from fastovms.api.responses.response_by_id import StoredResponses
+from fastovms.api.tokens.ovms_tokenize import OvmsTokenization
+from fastovms.api.tokens.tokenize import Tokenization
 from fastovms.api.wire.dialect import ANTHROPIC, COHERE, DIALECTS, OLLAMA, OPENAI, OVMS, Dialect
 from fastovms.api.wire.endpoint import endpoint
 from fastovms.http.routing.router import Router
@@ -41,14 +42,14 @@ def add_model_routes(
     models = context.models
     completions = Completions(context)
     chat = ChatCompletions(context)
-    tokenization = Tokenization(context)
+    tokenization, of_ovms = Tokenization(context), OvmsTokenization(context)
     encoding = (
         ("/embeddings", EmbeddingsRoute(context)),
         ("/rerank", RerankRoute(context)),
         ("/score", ScoreRoute(context)),
     )
     for dialect in DIALECTS:
-        tokenize = tokenization.ovms_tokenize if dialect is OVMS else tokenization.tokenize
+        tokenize = of_ovms.tokenize if dialect is OVMS else tokenization.tokenize
         listing = ModelRoutes(models, dialect)
         # Programs ask for the models at the root, too, to find out what kind of server it is.
         for prefix in (*dialect.prefixes, "") if dialect is OPENAI else dialect.prefixes:

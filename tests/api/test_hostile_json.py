@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastovms.api.chat.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
 from fastovms.api.responses.input.responses_schema import (
     ConversationRequest,
     ItemsRequest,
     ResponsesRequest,
 )
+from fastovms.api.tokens.ovms_tokenize import OvmsTokenizeRequest
+from fastovms.api.tokens.tokenize import DetokenizeRequest, TokenizeRequest
 from fastovms.api.wire.bodies.request_schemas import ChatRequest, CompletionRequest
 from tests.api.chat_models import chat_model
 from tests.fakes import FakeStream

@@ -10,7 +10,8 @@ import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fastovms.api.chat.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from fastovms.api.tokens.ovms_tokenize import OvmsTokenizeRequest
+from fastovms.api.tokens.tokenize import DetokenizeRequest, TokenizeRequest
 from fastovms.api.wire.bodies.request_schemas import CompletionRequest
 from fastovms.api.wire.dialect import OPENAI, OVMS, Dialect
 from tests.api.test_fields import VALID

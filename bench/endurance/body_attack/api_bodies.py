@@ -11,7 +11,6 @@ import msgspec
 
 from bench.endurance.body_attack.api_values import FIELDS, GRAMMAR_FIELDS, value_of
 from bench.endurance.body_attack.body_mutations import any_json, change, change_text, encode
-from fastovms.api.chat.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
 from fastovms.api.embeddings.embedding_schemas import (
     EmbeddingRequest,
     RerankRequest,
@@ -26,6 +25,8 @@ from fastovms.api.responses.input.responses_schema import (
     ItemsRequest,
     ResponsesRequest,
 )
+from fastovms.api.tokens.ovms_tokenize import OvmsTokenizeRequest
+from fastovms.api.tokens.tokenize import DetokenizeRequest, TokenizeRequest
 from fastovms.api.wire.bodies.request_schemas import ChatRequest, CompletionRequest
 from fastovms.api.wire.dialect import DIALECTS, OVMS
 

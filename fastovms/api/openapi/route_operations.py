@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from fastovms.api.chat.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
 from fastovms.api.embeddings.embedding_schemas import (
     EmbeddingRequest,
     RerankRequest,
@@ -61,6 +60,8 @@ from fastovms.api.responses.input.responses_schema import (
     ItemsRequest,
     ResponsesRequest,
 )
+from fastovms.api.tokens.ovms_tokenize import OvmsTokenizeRequest
+from fastovms.api.tokens.tokenize import DetokenizeRequest, TokenizeRequest
 from fastovms.api.wire.bodies.request_schemas import ChatRequest, CompletionRequest
 from fastovms.api.wire.dialect import DIALECTS
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from fastovms.api.serving.served import AnyServed
 from fastovms.api.serving.served_encoder import ServedEncoder
 from fastovms.errors import InvalidField
+from fastovms.params import ModelInfo
 from fastovms.text.tokens.text_encoder import TextEncoder
+
+_MIN_LIMIT: Final = 2**20
+_CHARS_PER_TOKEN: Final = 8
 
 
 class TextTokens(Protocol):
@@ -61,4 +65,14 @@ def check_detokenizer(model: AnyServed, param: str) -> None:
             f"{param} cannot be answered: the model {model.info.name} was exported without a "
             "detokenizer",
             param=param,
+        )
+
+
+def check_length(text: str, name: str, model: ModelInfo) -> None:
+    """Raises for a text that no context of this model could hold many times over: encoding holds
+    the GIL, and would stop every stream for as long as it takes."""
+    limit = max(_MIN_LIMIT, model.max_model_len * _CHARS_PER_TOKEN)
+    if len(text) > limit:
+        raise InvalidField(
+            f"{name} must be at most {limit} characters, not {len(text)}", param=name
         )

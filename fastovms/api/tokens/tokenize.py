@@ -1,13 +1,11 @@
-"""Answers `POST /tokenize` and `/detokenize`, in vLLM's form and in OVMS's."""
+"""Answers `POST /tokenize` and `/detokenize` in vLLM's form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
-from fastovms.api.chat.text_tokens import check_detokenizer, tokens_of
 from fastovms.api.conversation.chat_messages import read_messages
 from fastovms.api.conversation.chat_prompt import (
     TemplateFields,
@@ -18,25 +16,17 @@ from fastovms.api.conversation.chat_prompt import (
 from fastovms.api.conversation.chat_tools import read_tools
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.request.prompting import offload
-from fastovms.api.request.prompting.prompts import check_token_range, encoding_cost
+from fastovms.api.request.prompting.prompts import check_token_range
 from fastovms.api.request.tokens.logprob_formats import TokenNames
 from fastovms.api.request.typed_body import Body, read_any_body
 from fastovms.api.serving.images import image_tokens_unknown, images_of_request
 from fastovms.api.serving.served import AnyServed
 from fastovms.api.serving.served_encoder import ServedEncoder
-from fastovms.api.wire.bodies.body import show
+from fastovms.api.tokens.text_tokens import check_detokenizer, check_length, tokens_of
 from fastovms.api.wire.bodies.request_schemas import ModelField
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
-from fastovms.params import ModelInfo
-
-MAX_TEXTS: Final = 1024
-MAX_PADDED: Final = 2**20
-"""The most tokens, padding included, that padding may make of a request's texts."""
-
-_MIN_LIMIT: Final = 2**20
-_CHARS_PER_TOKEN: Final = 8
 
 
 class TokenizeRequest(ModelField, frozen=True, kw_only=True):
@@ -60,18 +50,8 @@ class DetokenizeRequest(ModelField, frozen=True, kw_only=True):
     tokens: list[int] | None = None
 
 
-class OvmsTokenizeRequest(ModelField, frozen=True, kw_only=True):
-    """The body of OVMS's `/tokenize`."""
-
-    text: str | list[str] | None = None
-    max_length: int | None = None
-    pad_to_max_length: bool | None = None
-    padding_side: str | None = None
-    add_special_tokens: bool | None = None
-
-
 class Tokenization:
-    """The handlers, for every dialect."""
+    """The handlers. OVMS has a form of its own for what `tokenize` takes."""
 
     def __init__(self, context: ApiContext) -> None:
         self._models = context.models
@@ -90,7 +70,7 @@ class Tokenization:
 
         def answer() -> bytes:
             text, name, special = _text(body, model, dialect)
-            _check_length(text, name, model.info)
+            check_length(text, name, model.info)
             token_ids = tokenizer.encode(text, add_special_tokens=special)
             names = TokenNames(tokenizer.token_bytes)
             return orjson.dumps(
@@ -125,28 +105,6 @@ class Tokenization:
 
         return Response(200, await offload.run(answer, len(token_ids)))
 
-    async def ovms_tokenize(self, request: Request, dialect: Dialect) -> Response:
-        """Answers with one list of tokens for one text, a list of lists for several."""
-        body, model = await self._read(request, OvmsTokenizeRequest, dialect)
-        texts = _texts(body, model)
-        padding = _padding(body, texts)
-        num_padded = 0 if padding is None else (body.max_length or 0) * len(texts)
-        tokenizer = tokens_of(model)
-
-        def answer() -> bytes:
-            token_lists = [
-                tokenizer.encode(text, add_special_tokens=body.add_special_tokens is not False)
-                for text in texts
-            ]
-            token_lists = [token_ids[: body.max_length] for token_ids in token_lists]
-            if padding is not None:
-                token_lists = padding(token_lists, tokenizer.pad_token_id)
-            return orjson.dumps(
-                {"tokens": token_lists[0] if len(token_lists) == 1 else token_lists}
-            )
-
-        return Response(200, await offload.run(answer, encoding_cost(texts) + num_padded))
-
 
 def _text(body: TokenizeRequest, model: AnyServed, dialect: Dialect) -> tuple[str, str, bool]:
     """Returns what is encoded, the name of its field, and whether special tokens are added to
@@ -171,68 +129,3 @@ def _text(body: TokenizeRequest, model: AnyServed, dialect: Dialect) -> tuple[st
     tools = read_tools(body.tools, None, None, dialect)
     text = render_prompt(messages, tools, options, model)
     return text, "messages", adds_special_tokens(body.add_special_tokens)
-
-
-def _texts(body: OvmsTokenizeRequest, model: AnyServed) -> list[str]:
-    given = body.text
-    if given is None:
-        raise InvalidField("text is required", param="text")
-    texts = [given] if isinstance(given, str) else given
-    if not texts:
-        raise InvalidField("text must not be an empty list", param="text")
-    if len(texts) > MAX_TEXTS:
-        raise InvalidField(
-            f"text must have at most {MAX_TEXTS} entries, not {len(texts)}", param="text"
-        )
-    _check_length("".join(texts), "text", model.info)
-    return texts
-
-
-Padding = Callable[[list[list[int]], int], list[list[int]]]
-"""Fills lists of tokens up with a token."""
-
-
-def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
-    """Checks the fields that have to do with length. None = the lists of tokens keep their
-    lengths."""
-    length = body.max_length
-    if length is not None and length < 1:
-        raise InvalidField(f"max_length must be at least 1, not {length}", param="max_length")
-    side = body.padding_side
-    if side not in (None, "left", "right"):
-        raise InvalidField(
-            f'padding_side must be "left" or "right", not {show(side)}', param="padding_side"
-        )
-    if body.pad_to_max_length is not True:
-        return None
-    if length is not None and length * len(texts) > MAX_PADDED:
-        raise InvalidField(
-            f"max_length must be at most {MAX_PADDED // len(texts)} when pad_to_max_length is "
-            f"true, not {length}",
-            param="max_length",
-        )
-
-    def pad(token_lists: list[list[int]], pad_token_id: int) -> list[list[int]]:
-        width = max(map(len, token_lists)) if length is None else length
-        if width * len(token_lists) > MAX_PADDED:
-            raise InvalidField(
-                f"text must make at most {MAX_PADDED} tokens with its padding, not "
-                f"{width * len(token_lists)}: max_length bounds what pad_to_max_length fills up to",
-                param="text",
-            )
-        filler = [pad_token_id]
-        if side == "right":
-            return [token_ids + filler * (width - len(token_ids)) for token_ids in token_lists]
-        return [filler * (width - len(token_ids)) + token_ids for token_ids in token_lists]
-
-    return pad
-
-
-def _check_length(text: str, name: str, model: ModelInfo) -> None:
-    """Raises for a text that no context of this model could hold many times over: encoding holds
-    the GIL, and would stop every stream for as long as it takes."""
-    limit = max(_MIN_LIMIT, model.max_model_len * _CHARS_PER_TOKEN)
-    if len(text) > limit:
-        raise InvalidField(
-            f"{name} must be at most {limit} characters, not {len(text)}", param=name
-        )

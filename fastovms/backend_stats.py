@@ -123,6 +123,7 @@ class BackendStats:
     Attributes:
         step_allowance: seconds for which the step that has begun may go on without a sign of
             life, and does not hang.
+        num_held: how many of those that wait do so for the disk: no step would take them.
         block_size: tokens of a block of the KV cache.
         num_blocks: how many blocks the cache has. Like their size, it does not change.
         step_seconds: how long the steps took; None before the first. It goes on to change.
@@ -141,6 +142,7 @@ class BackendStats:
         Histogram | None,
         Series("histogram", "step_seconds", "Duration of the engine's steps", STEP_BUCKETS),
     ] = None
+    num_held: int = 0
     block_size: int = 0
     num_blocks: int = 0
     num_free_blocks: int = 0

@@ -35,7 +35,7 @@ class ProgressWatch:
         take its time."""
         elapsed = min(now - self._observed_at, _MAX_INTERVAL)
         self._observed_at = now
-        has_work = stats.num_running or stats.num_waiting
+        has_work = stats.num_running or stats.num_waiting > stats.num_held
         if has_work and stats.counters.num_steps == self._num_steps:
             self._in_step_for += elapsed
         else:

@@ -52,6 +52,16 @@ def test_stalls(busy):
     assert watch.stalled_for == 0
 
 
+def test_what_waits_for_the_disk_is_no_stall():
+    held = BackendStats(num_waiting=2, num_held=2, counters=EngineCounters(num_steps=5))
+    both = BackendStats(num_waiting=3, num_held=2, counters=EngineCounters(num_steps=5))
+    watch = ProgressWatch(0)
+    assert watch.observe(IDLE, 1)
+    assert watch.observe(held, 2)
+    assert watch.observe(held, 3)
+    assert not watch.observe(both, 4)
+
+
 def test_a_step_may_be_allowed_its_time():
     watch = ProgressWatch(0)
     long_step = BackendStats(num_running=1, counters=EngineCounters(num_steps=5), step_allowance=10)

@@ -322,6 +322,7 @@ class PagedBackend:
     def _run(self) -> None:
         assert self._loop is not None
         assert self._stopped is not None
+        is_in_order = False
         try:
             self._engine.warm_up()
             engine: SteppedEngine = self._prefixes or self._engine
@@ -333,8 +334,7 @@ class PagedBackend:
                 clock=self._clock,
                 turn=self._cores.turn.step,
             )
-            if self._prefixes is not None:
-                self._prefixes.close()
+            is_in_order = True
         except EngineFailed as error:
             logger.error("the engine has failed: %s", error)
             self._call_loop(self.fail, str(error))
@@ -343,6 +343,8 @@ class PagedBackend:
             self._call_loop(self.fail, f"{type(error).__name__}: {reason_of(error)}")
         finally:
             self._cores.engines.end()
+            if self._prefixes is not None:
+                self._prefixes.close(flush=is_in_order)
             self._call_loop(_resolve, self._stopped)
 
     def _publish(self, step: StepReport) -> None:
@@ -363,9 +365,11 @@ class PagedBackend:
 
     def _take_stats(self) -> BackendStats:
         engine, prefixes = self._engine, self._prefixes
+        num_held = prefixes.num_held if prefixes else 0
         return BackendStats(
             num_running=len(engine.scheduler.running),
-            num_waiting=len(engine.scheduler.waiting) + (prefixes.num_held if prefixes else 0),
+            num_waiting=len(engine.scheduler.waiting) + num_held,
+            num_held=num_held,
             stored_prefixes=prefixes.stats if prefixes else StoredPrefixStats(),
             counters=replace(engine.counters),
             block_size=engine.blocks.block_size,

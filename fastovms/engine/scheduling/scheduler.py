@@ -50,6 +50,11 @@ class Scheduler:
 
     Where a model rotates the positions of long texts otherwise (see `long_rope`), a sequence that
     becomes one of them is preempted as well, and all of it is computed again.
+
+    Attributes:
+        reclaim_blocks: takes back the blocks that are held beside those of sequences, and returns
+            whether there were any. It is called before a sequence is preempted for want of blocks,
+            and where nothing could go on.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class Scheduler:
         """Makes a scheduler over `blocks`. `rope_switch_len`, `states`: see `Model`."""
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
+        self.reclaim_blocks: Callable[[], bool] = lambda: False
         # A running sequence needs a token of budget in every step, else streams would stutter.
         self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
         self._blocks = blocks
@@ -223,6 +229,8 @@ class Scheduler:
                     self._tables.fork_block(sequence, position, plan)
                 position += 1
             except OutOfBlocks:
+                if self.reclaim_blocks():
+                    continue
                 self._preempt_last()
                 if sequence.status is SequenceStatus.WAITING:
                     return False
@@ -272,6 +280,8 @@ class Scheduler:
             if num_seqs + num_new > self.max_num_seqs:
                 break
             if not self._tables.give_blocks(sequence, plan):
+                if not plan.chunks and self.reclaim_blocks():
+                    continue
                 break
             num_seqs += num_new
             self.waiting.remove(sequence)

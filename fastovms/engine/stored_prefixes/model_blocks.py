@@ -44,6 +44,7 @@ class ModelBlocks:
         self.bytes_per_block = model.bytes_per_block
         self._model = model
         self._files = files
+        self._read_rows: list[NDArray[np.uint8]] = []
 
     @property
     def held(self) -> Held:
@@ -67,9 +68,17 @@ class ModelBlocks:
         """Returns what is in a block."""
         return np.concatenate(self._model.block_rows(block_id))
 
-    def read(self, key: bytes, block_id: int, position: int) -> int:
-        """Reads a block into memory that nobody else uses; see `BlockDirectory.read`."""
-        return self.directory.read(key, self._model.block_rows(block_id), position)
+    def read(self, key: bytes, position: int) -> int:
+        """Reads a block into memory of its own, which the cache does not wait for; see
+        `BlockDirectory.read`. One thread reads."""
+        if not self._read_rows:
+            self._read_rows = [np.empty_like(row) for row in self._model.block_rows(0)]
+        return self.directory.read(key, self._read_rows, position)
+
+    def put_read(self, block_id: int) -> None:
+        """Copies the block that was read last to one of the cache."""
+        for row, read in zip(self._model.block_rows(block_id), self._read_rows, strict=True):
+            row[:] = read
 
     def write(self, key: bytes, content: NDArray[np.uint8], position: int) -> int:
         """Writes a block; see `BlockDirectory.write`."""

@@ -17,6 +17,7 @@ from fastovms.engine.scheduling.blocks import BlockManager
 from fastovms.engine.scheduling.sequence import Sequence
 from fastovms.engine.stored_prefixes.job_thread import JobThread
 from fastovms.engine.stored_prefixes.model_blocks import ModelBlocks
+from fastovms.errors import description_of
 from fastovms.prefix_cache.block_directory import NoRoom
 from fastovms.prefix_cache.prefix_keys import PrefixNamespace
 
@@ -31,16 +32,27 @@ BUSY_SHARE: Final = 0.125
 FLUSH_SECONDS: Final = 5.0
 """How long a server that ends goes on writing."""
 
+_STOP_SECONDS: Final = 1.0
+"""How long the block may take that is being written when the server has failed."""
+
 _RETRY_AFTER: Final = 60.0
 """Seconds without another try when nothing could be written."""
 
 
 class _Wanted(NamedTuple):
-    """A block to write, as long as it holds that text, with how many blocks of it come before."""
+    """A block to write.
+
+    Attributes:
+        text: it is of use as long as it holds this.
+        position: how many blocks of the text come before it.
+        before: the key of the last of these; None = it is the first. Without it on disk nobody
+            would ever read this one.
+    """
 
     block_id: int
     text: object
     position: int
+    before: bytes | None
 
 
 class PrefixSaver:
@@ -69,7 +81,9 @@ class PrefixSaver:
         self._is_busy = is_busy
         self._clock = clock
         self._wanted: OrderedDict[bytes, _Wanted] = OrderedDict()
+        self._at_writer: tuple[bytes, _Wanted] | None = None
         self._is_writing = False
+        self._is_off = False
         self._trouble = ""
         self._writer = JobThread("prefix-writer")
 
@@ -84,26 +98,37 @@ class PrefixSaver:
         num_worth = sequence.num_registered_blocks
         if sequence.num_prompt_tokens < MIN_PROMPT_TOKENS:
             num_worth = min(num_worth, sequence.num_cached_tokens // size)
-        if sequence.index > 0 or num_worth == 0 or not self._stored.is_kept(salt):
+        if sequence.index > 0 or num_worth == 0 or not self._stored.is_kept(salt) or self._is_off:
             return
         namespace = PrefixNamespace(sequence.tenant, salt, sequence.prefix_root)
         keys = self._stored.keys(sequence.token_ids[: num_worth * size], namespace)
+        before = None
         for position, key in enumerate(keys):
             block_id = sequence.block_table[position]
             text = self._blocks.text_of(block_id)
             if text is not None and key not in self._stored.directory:
-                self._wanted[key] = _Wanted(block_id, text, position)
+                self._wanted[key] = _Wanted(block_id, text, position, before)
+            before = key
         while len(self._wanted) > self._blocks.num_blocks:
             self._wanted.popitem(last=False)
         if self._wanted and not self._is_writing:
             self._is_writing = True
             self._writer.do(partial(self._call, self._hand_over))
 
-    def close(self) -> None:
-        """Writes what is left, as long as a server that ends may take for it."""
+    def give_up(self) -> None:
+        """Writes nothing from now on."""
+        self._is_off = True
+        self._is_writing = False
+        self._at_writer = None
+        self._wanted.clear()
+
+    def close(self, *, flush: bool) -> None:
+        """Ends the thread. What is left is written, if at all, as long as a server that ends may
+        take for it."""
         deadline = self._clock() + FLUSH_SECONDS
-        if not self._writer.close(FLUSH_SECONDS):
+        if not self._writer.close(FLUSH_SECONDS if flush else _STOP_SECONDS) or not flush:
             return
+        self._take_back()
         try:
             while self._clock() < deadline and (found := self._next()) is not None:
                 key, block = found
@@ -116,16 +141,29 @@ class PrefixSaver:
 
     def _next(self) -> tuple[bytes, _Wanted] | None:
         """Takes the next block out that is still worth it."""
+        directory = self._stored.directory
         while self._wanted:
             key, block = self._wanted.popitem(last=False)
             is_there = self._blocks.text_of(block.block_id) == block.text
-            if is_there and key not in self._stored.directory:
+            before = block.before
+            is_reached = before is None or before in directory or before in self._wanted
+            if is_there and is_reached and key not in directory:
                 return key, block
         return None
 
+    def _take_back(self) -> None:
+        """Wants the block again that the writer had, and first, if it has not been written."""
+        if self._at_writer is not None:
+            key, block = self._at_writer
+            self._at_writer = None
+            if key not in self._stored.directory:
+                self._wanted[key] = block
+                self._wanted.move_to_end(key, last=False)
+
     def _hand_over(self) -> None:
         """Gives the writer a copy of the next block: the block itself may be evicted meanwhile."""
-        found = self._next()
+        self._take_back()
+        self._at_writer = found = self._next()
         self._is_writing = found is not None
         if found is not None:
             key, block = found
@@ -135,15 +173,20 @@ class PrefixSaver:
 
     def _write(self, key: bytes, content: NDArray[np.uint8], position: int, share: float) -> None:
         """Writes a block, in the writer's thread, and asks for the next when one may be written."""
-        trouble = ""
+        trouble, pause = "", _RETRY_AFTER
+        surprise = None
         try:
             num_bytes = self._stored.write(key, content, position)
             self._stats.num_bytes_written += num_bytes
             pause = self._stored.directory.budget.spend(num_bytes, share)
         except (NoRoom, OSError) as error:
-            trouble, pause = str(error), _RETRY_AFTER
+            trouble = str(error)
+        except Exception as error:  # such as a want of memory: it may go well some day
+            trouble, surprise = description_of(error), error
         if trouble and not self._trouble:
-            logger.warning("prefix cache: nothing is written for now: %s", trouble)
+            logger.warning(
+                "prefix cache: nothing is written for now: %s", trouble, exc_info=surprise
+            )
         self._trouble = trouble
         self._writer.pause(pause)
         self._call(self._hand_over)

@@ -46,18 +46,18 @@ class StoredEngine:
             num_blocks=num_blocks,
             max_model_len=min(800, num_blocks * model.block_size),
         )
-        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.timers: list[Callable[[], None]] = []
         self.prefixes = PrefixEngine(
             self.engine,
             ModelBlocks(model, PrefixFiles(directory, "0-m", fingerprint, keeps_salted)),
-            call=self._calls.put,
+            call=self.calls.put,
             call_later=lambda _, function: self.timers.append(function),
         )
 
     def call_next(self) -> None:
         """Waits for another thread's call, and does it."""
-        self._calls.get(timeout=5)()
+        self.calls.get(timeout=5)()
 
     def run(self) -> dict[str, list[int]]:
         """Runs until every request is over, and returns their texts."""
@@ -75,6 +75,21 @@ class StoredEngine:
     def ask(self, asked: GenerationRequest) -> list[int]:
         self.prefixes.add(asked)
         return self.run()[asked.request_id]
+
+    def fire_timers(self) -> None:
+        """Lets all the time pass for which requests wait."""
+        timers, self.timers = self.timers, []
+        for timer in timers:
+            timer()
+
+    def check(self) -> None:
+        """Asserts that all blocks are accounted for, those included that are being read into."""
+        scheduler = self.engine.scheduler
+        sequences = [*scheduler.running, *scheduler.waiting]
+        restorations = self.prefixes._restorer._running.values()
+        self.engine.blocks.check(
+            [*(s.block_table for s in sequences), *(r._block_table for r in restorations)]
+        )
 
     @property
     def num_restored(self) -> int:

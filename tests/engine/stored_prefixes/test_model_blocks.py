@@ -18,7 +18,9 @@ def test_a_block_moves_to_disk_and_back(tmp_path: Path) -> None:
     [key] = stored.keys(array("q", range(7)), PrefixNamespace("", b"", stored.root(7)))
     model.block_rows(1)[0][:] = range(32)
     assert stored.write(key, stored.copy(1), 0) > 0
-    assert stored.read(key, 2, 0) > 0
+    assert stored.read(key, 0) > 0
+    assert stored.copy(2).tolist() != list(range(32))
+    stored.put_read(2)
     assert stored.copy(2).tolist() == list(range(32))
     assert [stored.root(length) for length in (10, 11)] == [ROOT, LONG_ROOT]
     assert stored.is_kept(b"")

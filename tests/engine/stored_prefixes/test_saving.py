@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from array import array
 from pathlib import Path
 
 import pytest
@@ -72,15 +73,21 @@ def test_blocks_that_were_evicted_are_not_written(tmp_path: Path) -> None:
         assert engine.num_restored == 0
 
 
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), MemoryError("No space left")]
+)
 def test_a_disk_that_fails_costs_a_line_and_is_tried_again_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
 ) -> None:
     fails = True
     write = BlockDirectory.write
 
     def failing(directory: BlockDirectory, *arguments: object) -> int:
         if fails:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise error
         return write(directory, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(BlockDirectory, "write", failing)
@@ -93,4 +100,34 @@ def test_a_disk_that_fails_costs_a_line_and_is_tried_again_later(
         assert "No space left" in caplog.text
         fails = False
         write_all(engine)
-    assert 50 < num_files(tmp_path) < 64
+    assert num_files(tmp_path) == 64, "the first block, too, without which the others are of no use"
+
+
+def test_no_block_is_written_whose_predecessor_is_lost(tmp_path: Path) -> None:
+    with stored_engine(tmp_path) as engine:
+        engine.ask(request("a", LONG))
+        lost = list(engine.prefixes._saver._wanted.values())[40]
+        engine.engine.blocks.forget(array("i", [lost.block_id]))
+        write_all(engine)
+    assert num_files(tmp_path) == lost.position == 40
+
+
+def test_the_end_writes_what_the_writer_has_not_come_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stored_engine(tmp_path) as engine:
+        engine.ask(request("a", LONG))
+        saver = engine.prefixes._saver
+        monkeypatch.setattr(saver._writer, "do", lambda _: None)
+        engine.call_next()
+        assert saver._at_writer is not None
+    assert num_files(tmp_path) == 64
+
+
+def test_nothing_is_written_at_the_end_of_an_engine_that_has_failed(tmp_path: Path) -> None:
+    with stored_engine(tmp_path) as engine:
+        engine.ask(request("a", LONG))
+        engine.prefixes.close(flush=False)
+        assert not engine.prefixes._saver._writer._thread.is_alive()
+        assert not engine.prefixes._restorer._reader._thread.is_alive()
+        assert num_files(tmp_path) < 2

@@ -283,12 +283,14 @@ class ModelPool:
             self._timer = loop.call_later(at - now + _LATER, self._advance)
 
     async def _do(self, move: Move) -> None:
-        if move.kind is MoveKind.LOAD:
-            await self._load(move.name)
-        else:
-            await self._unload(move.name)
-        self._tell()
-        self._advance()
+        try:
+            if move.kind is MoveKind.LOAD:
+                await self._load(move.name)
+            else:
+                await self._unload(move.name)
+        finally:
+            self._tell()
+            self._advance()
 
     async def _load(self, name: str) -> None:
         known = self._known[name]
@@ -341,9 +343,6 @@ class ModelPool:
             logger.info("%s is unloaded", name)
             self.num_unloads[name] += 1
             self._residency.unloaded()
-            for left in self._leaving.pop(name, ()):
-                if not left.done():
-                    left.set_result(None)
 
     def _adopt(self, plan: ModelPlan, *, is_loaded: bool) -> None:
         name = plan.known.name
@@ -364,7 +363,7 @@ class ModelPool:
         self._residency.change(known.name, plan.size)
 
     def _tell(self) -> None:
-        """Has everybody see the models, and where each is."""
+        """Has everybody see the models, and where each is; who waits for one to leave, too."""
         for name in list(self._known):
             if name in self._residency:
                 self._known[name].state = self._residency[name].state
@@ -372,6 +371,11 @@ class ModelPool:
                 del self._known[name]
         leaving = [known for name, known in self._known.items() if name not in self._configs]
         self._models.set_known([self._known[name] for name in self._configs], leaving)
+        for name in list(self._leaving):
+            if name not in self._residency or self._residency[name].is_away:
+                for left in self._leaving.pop(name):
+                    if not left.done():
+                        left.set_result(None)
 
     async def close(self) -> None:
         """Loads and unloads nothing any more; whoever waits is told so."""

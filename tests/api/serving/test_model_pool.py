@@ -182,6 +182,24 @@ async def test_whoever_unloads_a_model_that_is_leaving_waits_until_it_is_out_of_
     await pool.close()
 
 
+async def test_whoever_unloads_a_model_that_cannot_be_loaded_is_told_at_once() -> None:
+    pool = Pool(plan("a"), max_loaded_models=1)
+    pool.loader.go.clear()
+    pool.loader.error = ConfigurationError("a file is broken")
+    waiting = asyncio.ensure_future(pool.hold("a"))
+    while pool.state("a") is not ModelState.LOADING:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    order = asyncio.ensure_future(pool.unload("a"))
+    await asyncio.sleep(0)
+    pool.loader.go.set()
+    async with asyncio.timeout(10):
+        await order
+        with pytest.raises(BackendUnavailable, match="a file is broken"):
+            await waiting
+    assert pool.state("a") is ModelState.FAILED
+    await pool.close()
+
+
 async def test_operators_unload_and_idle_models_leave() -> None:
     pool = Pool(plan("a"), idle_unload=0.02)
     await pool.use("a")

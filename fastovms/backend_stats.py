@@ -131,6 +131,10 @@ class BackendStats:
 
     num_running: Annotated[int, Gauge("num_requests_running", "Sequences in the running batch")] = 0
     num_waiting: Annotated[int, Gauge("num_requests_waiting", "Sequences that wait to run")] = 0
+    num_held: Annotated[
+        int,
+        Gauge("num_requests_waiting_for_disk", "Of these, how many wait for their prompts on disk"),
+    ] = 0
     longest_step_seconds: Annotated[
         float, Gauge("longest_step_seconds", "The longest step so far")
     ] = 0.0
@@ -142,7 +146,6 @@ class BackendStats:
         Histogram | None,
         Series("histogram", "step_seconds", "Duration of the engine's steps", STEP_BUCKETS),
     ] = None
-    num_held: int = 0
     block_size: int = 0
     num_blocks: int = 0
     num_free_blocks: int = 0

@@ -1,10 +1,11 @@
-"""Decides what the next step computes: a token budget shared by running decodes, unfinished prompts
-and newcomers, in that order, and who is preempted where blocks run out."""
+"""Decides what the next step computes: a token budget shared by running decodes first, and then by
+prompts, in order of rank; and who is preempted where blocks run out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain, groupby
+from math import inf
 from operator import attrgetter
 
 from fastovms.backend_stats import EngineCounters
@@ -40,6 +41,9 @@ def _is_in_step(group: SequenceGroup) -> bool:
 
 class Scheduler:
     """Owns the waiting and the running sequences, and through them every block table.
+
+    Prompts are computed in order of rank: one of higher priority is admitted beside those that have
+    begun, and goes first. Their blocks are theirs already, so that this takes none from anybody.
 
     Running sequences are kept in order of admission. When blocks run out, the one admitted last
     is preempted: it loses its blocks, waits before its equals and computes its tokens again
@@ -106,8 +110,8 @@ class Scheduler:
         Args:
             max_prefill_tokens: returns how many tokens of a prompt the step may have, given how
                 many sequences decode, their rows, the prompt's sequence, and the budget that is
-                left. It is asked only for a prompt behind which no other waits: else the crowd goes
-                first.
+                left. It is asked only for a prompt behind which no other waits, of the streams'
+                priority: else the crowd goes first.
         """
         self._restart_outgrown()
         plan = Plan()
@@ -121,8 +125,7 @@ class Scheduler:
         if prompt is not None:
             limit = max_prefill_tokens(plan.num_decodes, plan.num_decode_rows, prompt, budget)
             budget = min(budget, limit)
-        budget = self._plan_prefills(plan, budget)
-        self._admit(plan, budget)
+        self._plan_prompts(plan, budget)
         return plan
 
     def mark_computed(self, plan: Plan) -> None:
@@ -185,18 +188,26 @@ class Scheduler:
         return max(1, min(num_tokens, room - sequence.num_computed_tokens - 1))
 
     def _only_prompt(self) -> Sequence | None:
-        """Returns the first of the sequences that are neither decoding nor of different requests;
-        None = prompts of several requests wait for each other."""
-        prefilling = (s for s in self.running if not _is_decoding(s))
-        first = next(prefilling, None) or self._next_waiting()
-        others = chain(prefilling, self.waiting)
-        return first if all(s.request_id == first.request_id for s in others) else None
+        """Returns the prompt that goes first, unless prompts of other requests wait behind it.
+        Those of lower priority than some stream may wait for it: they are no crowd.
 
-    def _plan_prefills(self, plan: Plan, budget: int) -> int:
-        for sequence in self.running:
-            if budget > 0 and not _is_decoding(sequence):
+        Something must be decoding."""
+        prefilling = [s for s in self.running if not _is_decoding(s)]
+        first = min(prefilling, key=attrgetter("rank"), default=None) or self._next_waiting()
+        urgent = min(s.priority for s in self.running if _is_decoding(s))
+        for other in chain(prefilling, self.waiting):
+            if other.request_id != first.request_id and other.priority <= urgent:
+                return None
+        return first
+
+    def _plan_prompts(self, plan: Plan, budget: int) -> None:
+        """Shares the budget by rank between prompts that have begun and those that wait."""
+        prefilling = [s for s in self.running if not _is_decoding(s)]
+        for sequence in sorted(prefilling, key=attrgetter("rank")):
+            budget = self._admit(plan, budget, before=sequence.rank)
+            if budget > 0:
                 budget -= self._plan_chunk(sequence, plan, budget)
-        return budget
+        self._admit(plan, budget)
 
     def _plan_chunk(self, sequence: Sequence, plan: Plan, budget: int) -> int:
         num_tokens = min(sequence.num_uncomputed_tokens - num_held_tokens(sequence), budget)
@@ -272,10 +283,13 @@ class Scheduler:
 
     # Waiting sequences
 
-    def _admit(self, plan: Plan, budget: int) -> None:
+    def _admit(self, plan: Plan, budget: int, *, before: float = inf) -> int:
+        """Admits those that wait, of a rank below `before`. Returns what is left of the budget."""
         num_seqs = self._num_reserved_seqs() if self.waiting else 0
         while self.waiting and budget > 0:
             sequence = self._next_waiting()
+            if sequence.rank >= before:
+                break
             num_new = self._num_newly_reserved(sequence)
             if num_seqs + num_new > self.max_num_seqs:
                 break
@@ -289,6 +303,7 @@ class Scheduler:
             self.running.append(sequence)
             plan.admitted.append(sequence)
             budget -= self._plan_chunk(sequence, plan, budget)
+        return budget
 
     def _next_waiting(self) -> Sequence:
         """Returns the next to admit: what is left of a group, until all of it runs, comes first."""

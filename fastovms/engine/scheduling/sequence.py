@@ -83,6 +83,7 @@ class Sequence:
         cache_salt: prefixes are shared only with sequences of the same salt.
         tenant: prefixes on disk, and texts to guess drafts from, are found only by sequences of the
             same tenant.
+        priority: as the client gave it; lower goes first.
         prefix_root: the prefix cache's node before the first block of `block_table`.
         prefix_node: the prefix cache's node of the last registered full block.
         num_registered_blocks: full blocks of `block_table` that the prefix cache knows.
@@ -109,6 +110,7 @@ class Sequence:
         "parent",
         "prefix_node",
         "prefix_root",
+        "priority",
         "processors",
         "prompt_logprobs",
         "rank",
@@ -159,6 +161,7 @@ class Sequence:
         self.params = request.params
         self.token_limit = token_limit
         self.seed = seed
+        self.priority = request.priority
         self.rank = rank
         self.cache_salt = (request.cache_salt or "").encode("utf-8", "surrogatepass")
         self.tenant = request.tenant

@@ -126,6 +126,7 @@ def run_streams(
     *,
     base: float = BASE,
     token_seconds: float = TOKEN,
+    late_priority: int = 0,
 ) -> tuple[TimedModel, Engine]:
     """Streams that decode, and then prompts that come while they do, until those are computed."""
     model = TimedModel()
@@ -145,7 +146,8 @@ def run_streams(
         engine.step()
     del model.num_tokens_per_step[:]
     for i in range(num_late):
-        engine.add(GenerationRequest(f"late {i}", [i] * late_length, params))
+        prompt = [i] * late_length
+        engine.add(GenerationRequest(f"late {i}", prompt, params, priority=late_priority))
     while engine.scheduler.waiting or any(
         sequence.num_uncomputed_tokens > 1 for sequence in engine.scheduler.running
     ):
@@ -180,6 +182,12 @@ def test_prompts_that_wait_for_each_other_get_the_whole_budget() -> None:
     assert model.num_tokens_per_step[:num_crowded] == [256] * num_crowded
     assert max(model.step_seconds[num_crowded + 1 :]) <= 2.05 * undisturbed
     assert len(model.num_tokens_per_step) > num_crowded + 5
+
+
+def test_a_crowd_of_lower_priority_waits_for_those_who_decode() -> None:
+    model, _ = run_streams(8, 4, 900, late_priority=1)
+    undisturbed = BASE + TOKEN * 12
+    assert max(model.step_seconds[1:]) <= 2.05 * undisturbed
 
 
 def test_short_prompts_are_not_held_back() -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
+import pytest
+
+from fastovms.engine.scheduling.plan import Plan
 from fastovms.params import GenerationRequest, SamplingParams
 from tests.engine.fake_model import continue_greedily
 from tests.engine.random_operations import RandomOperations
@@ -65,6 +69,74 @@ def test_priorities_order_those_that_wait() -> None:
         params = SamplingParams(temperature=0, max_tokens=3)
         engine.add(GenerationRequest(name, [1, 2], params, priority=priority))
     assert list(dict.fromkeys(name for name, _ in run(engine))) == ["high", "first", "low"]
+
+
+def urgent(request_id: str, prompt: list[int], **params: object) -> GenerationRequest:
+    return replace(greedy(request_id, prompt, **params), priority=-1)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_prompt_of_higher_priority_is_computed_before_the_rest_of_one_that_has_begun(
+    n: int,
+) -> None:
+    engine, _ = make_engine(max_num_batched_tokens=16, num_blocks=300, max_model_len=1100)
+    long, short = [i * 7 % 97 for i in range(1000)], [5, 6, 7, 8, 9]
+    engine.add(greedy("long", long, max_tokens=4))
+    engine.step()
+    engine.add(greedy("equal", short, max_tokens=4))
+    engine.add(urgent("urgent", short, max_tokens=4, n=n))
+    assert [request_id for request_id, _ in engine.step()] == ["urgent"]
+    outputs = run(engine)
+    assert list(dict.fromkeys(request_id for request_id, _ in outputs)) == [
+        "urgent",
+        "long",
+        "equal",
+    ]
+    assert text(outputs["long", 0]) == continue_greedily(long, 4)
+    for index in range(1, n):
+        assert text(outputs["urgent", index]) == continue_greedily(short, 4)
+
+
+def test_what_comes_first_by_rank_goes_on_first_of_those_that_have_begun() -> None:
+    engine, _ = make_engine(max_num_batched_tokens=16, num_blocks=300, max_model_len=1100)
+    engine.add(greedy("long", [1] * 500, max_tokens=1))
+    engine.step()
+    engine.add(urgent("urgent", [2] * 160, max_tokens=1))
+    num_steps = 1
+    while not (outputs := engine.step()):
+        num_steps += 1
+    assert (outputs[0][0], num_steps) == ("urgent", 10)
+
+
+def test_prompts_that_overtake_wait_for_their_blocks() -> None:
+    """Those that have begun keep theirs."""
+    engine, _ = make_engine(max_num_batched_tokens=8, num_blocks=16, max_model_len=64)
+    engine.add(greedy("long", [1] * 60, max_tokens=4))
+    engine.step()
+    engine.add(urgent("urgent", [2] * 20, max_tokens=4))
+    outputs = run(engine)
+    assert list(outputs) == [("long", 0), ("urgent", 0)]
+    assert engine.counters.num_preemptions == 0
+    for name, token, length in (("long", 1, 60), ("urgent", 2, 20)):
+        assert text(outputs[name, 0]) == continue_greedily([token] * length, 4)
+
+
+@pytest.mark.parametrize("num_blocks", [20, 60])
+def test_ten_thousand_operations_with_prompts_that_overtake_each_other(num_blocks: int) -> None:
+    engine, _ = make_engine(num_blocks=num_blocks, max_model_len=80, max_num_batched_tokens=6)
+    overtakings = 0
+    plan = engine.scheduler.plan
+
+    def count(*args: object) -> Plan:
+        nonlocal overtakings
+        begun = [s.rank for s in engine.scheduler.running if s.num_uncomputed_tokens > 1]
+        planned = plan(*args)  # type: ignore[arg-type]
+        overtakings += sum(s.rank < max(begun, default=0) for s in planned.admitted)
+        return planned
+
+    engine.scheduler.plan = count  # type: ignore[method-assign]
+    RandomOperations(engine, random.Random(1)).run(10_000)
+    assert overtakings > 100
 
 
 def test_ten_thousand_operations_around_the_length_of_long_texts() -> None:

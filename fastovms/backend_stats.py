@@ -28,7 +28,10 @@ class EngineCounters:
     ] = 0
     num_prefix_cache_hits: Annotated[int, Counter("prefix_cache_hits", "Prompt tokens found")] = 0
     num_preemptions: Annotated[
-        int, Counter("num_preemptions", "Sequences put back to recompute")
+        int,
+        Counter(
+            "num_preemptions", "Sequences put back for want of KV blocks, to compute them again"
+        ),
     ] = 0
     num_prompt_tokens: Annotated[int, Counter("prompt_tokens", "Prompt tokens processed")] = 0
     num_generated_tokens: Annotated[int, Counter("generation_tokens", "Tokens generated")] = 0

@@ -118,11 +118,13 @@ class BlockTables:
         return True
 
     def _count_prefix(self, sequence: Sequence, num_cached_tokens: int) -> None:
-        """Counts prefix cache hits. What a sample takes over from its request's first is none."""
+        """Counts prefix cache hits, once a request: what a sample takes over from the first one is
+        none, nor is what it finds of its own after a preemption."""
         sequence.num_computed_tokens = num_cached_tokens
         if sequence.parent is not None:
             sequence.num_cached_tokens = sequence.parent.num_cached_tokens
-        elif sequence.num_generated_tokens == 0:
+        elif not sequence.is_prefix_counted:
+            sequence.is_prefix_counted = True
             sequence.num_cached_tokens = num_cached_tokens
             self._counters.num_prefix_cache_queries += sequence.num_prompt_tokens
             self._counters.num_prefix_cache_hits += num_cached_tokens

@@ -249,11 +249,11 @@ class Scheduler:
 
     def _preempt_last(self) -> None:
         """Preempts the last. What is planned stays: decodes are in order of admission."""
-        group = self.running[-1].group
-        if group is None:
-            self._preempt(self.running[-1])
-            return
-        self._preempt_all([s for s in self.running if s.group is group])
+        last = self.running[-1]
+        group = last.group
+        sequences = [last] if group is None else [s for s in self.running if s.group is group]
+        self._counters.num_preemptions += len(sequences)
+        self._preempt_all(sequences)
 
     def _preempt_all(self, sequences: list[Sequence]) -> None:
         """Preempts running sequences, given in order of admission, in which they will wait. The
@@ -266,7 +266,8 @@ class Scheduler:
                 sequence.parent = None if sequence is first else first
 
     def _restart_outgrown(self) -> None:
-        """Preempts texts that have become long ones: nothing computed is of use to them."""
+        """Preempts texts that have become long ones: nothing computed is of use to them. That is no
+        want of blocks, and not counted as such."""
         if self._rope_switch_len is None:
             return
         self._preempt_all([s for s in self.running if s.prefix_root != self._tables.prefix_root(s)])
@@ -279,7 +280,6 @@ class Scheduler:
         sequence.num_registered_blocks = 0
         del sequence.draft_token_ids[:]
         self.waiting.put_back(sequence)
-        self._counters.num_preemptions += 1
 
     # Waiting sequences
 

@@ -79,6 +79,8 @@ class Sequence:
     Attributes:
         token_ids: int64, prompt and generated tokens.
         num_computed_tokens: tokens whose KV is in the cache (a prefix of `token_ids`).
+        num_cached_tokens: prompt tokens that were in the prefix cache when it was first admitted.
+        is_prefix_counted: whether that is settled.
         block_table: int32 ids of the KV blocks, in order. Owned through `BlockManager` only.
         cache_salt: prefixes are shared only with sequences of the same salt.
         tenant: prefixes on disk, and texts to guess drafts from, are found only by sequences of the
@@ -102,6 +104,7 @@ class Sequence:
         "grammar",
         "group",
         "index",
+        "is_prefix_counted",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_prompt_tokens",
@@ -174,6 +177,8 @@ class Sequence:
         self.status = SequenceStatus.WAITING
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
+        # What is not its request's first sample, or has been resumed, is not counted at all.
+        self.is_prefix_counted = index > 0 or self.num_generated_tokens > 0
         self.block_table = array("i")
         self.prefix_root = ROOT
         self.prefix_node = ROOT

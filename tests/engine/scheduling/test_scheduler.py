@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fastovms.engine.scheduling.plan import Plan
+from fastovms.engine.scheduling.sequence import Sequence
 from fastovms.params import GenerationRequest, SamplingParams
 from tests.engine.fake_model import continue_greedily
 from tests.engine.random_operations import RandomOperations
@@ -139,11 +140,48 @@ def test_ten_thousand_operations_with_prompts_that_overtake_each_other(num_block
     assert overtakings > 100
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_blocks_found_again_after_a_preemption_are_no_hits(n: int) -> None:
+    """Be it before the first token or after it: a prompt is looked up once."""
+    engine, _ = make_engine(
+        num_blocks=32, max_model_len=128, max_num_batched_tokens=8, enable_prompt_lookup=False
+    )
+    prompt = [(i * 7 + 3) % 97 for i in range(82)]
+    engine.add(greedy("running", list(range(40)), max_tokens=60))
+    for _ in range(6):
+        engine.step()
+    engine.add(greedy("new", prompt, max_tokens=4, n=n))
+    outputs = run(engine)
+    assert engine.counters.num_preemptions > 0
+    for index in range(n):
+        assert outputs["new", index][0].num_cached_tokens == 0
+        assert text(outputs["new", index]) == continue_greedily(prompt, 4)
+    assert engine.counters.num_prefix_cache_queries == 40 + 82
+    assert engine.counters.num_prefix_cache_hits == 0
+
+
+def test_a_text_that_becomes_a_long_one_counts_as_no_preemption() -> None:
+    engine, _ = make_engine(num_blocks=100, max_model_len=300, rope_switch_len=60)
+    engine.add(greedy("r", list(range(50)), max_tokens=20))
+    assert len(text(run(engine)["r", 0])) == 20
+    assert engine.counters.num_preemptions == 0
+
+
 def test_ten_thousand_operations_around_the_length_of_long_texts() -> None:
     engine, _ = make_engine(
         num_blocks=40, max_model_len=80, max_num_batched_tokens=32, rope_switch_len=18
     )
+    num_restarts = 0
+    preempt = engine.scheduler._preempt
+
+    def count(sequence: Sequence) -> None:
+        nonlocal num_restarts
+        num_restarts += 1
+        preempt(sequence)
+
+    engine.scheduler._preempt = count  # type: ignore[method-assign]
     RandomOperations(engine, random.Random(0)).run(10_000)
-    assert engine.counters.num_preemptions > 1000
+    assert num_restarts > 1000
+    assert engine.counters.num_preemptions == 0, "none was for want of blocks"
     assert engine.counters.num_prefix_cache_hits > 1000
     assert engine.counters.num_accepted_tokens > 300

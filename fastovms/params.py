@@ -128,7 +128,8 @@ class SamplingParams:
         grammar: what the text must look like; it ends where the grammar does.
         beam_search: search instead of sampling, if not None; `temperature` and the filters that
             go with it are then not used.
-        num_assistant_tokens: tokens to draft at a time; 0 = none, None = as many as pays.
+        num_assistant_tokens: tokens to draft at a time; 0 = none but what a grammar forces, None =
+            as many as pay.
         max_ngram_size: the longest end of the text that prompt lookup searches for.
         assistant_confidence_threshold: a draft ends where its model is less sure than this;
             0 <= threshold <= 1. None = drafts have a fixed length.

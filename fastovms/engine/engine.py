@@ -140,10 +140,10 @@ class Engine:
     def abort(self, request_id: str, index: int | None = None) -> None:
         """Ends a request, or one of its samples, without an output. Unknown ids are ignored."""
         search = self._searches.get(request_id)
-        if search is not None and index is not None:
-            index = index if search.discard(index) else None
+        if search is not None and index is not None and search.discard(index):
+            return  # others of its texts are still wanted, and come of the same beams
         for sequence in list(self._requests.get(request_id, ())):
-            if index is None or (search is None and sequence.index == index):
+            if search is not None or index is None or sequence.index == index:
                 self._finish(sequence)
 
     def step(self) -> list[EngineOutput]:

@@ -21,7 +21,9 @@ from fastovms.params import GenerationRequest, SamplingParams
 
 
 class SequenceMaker:
-    """
+    """Checks requests, and makes the sequences that stand for them: each with its seed, its rank
+    among those that wait, and what changes its logits.
+
     Args:
         blocks: those of the cache, in which all beams of a search have to fit.
         max_num_seqs: how many sequences may run at once.

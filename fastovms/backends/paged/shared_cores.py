@@ -11,7 +11,8 @@ from fastovms.backends.paged.idle_tuning import IdleTuning
 
 @dataclass(frozen=True, slots=True)
 class SharedCores:
-    """
+    """What the models of one process share so that they do not compute at the same time.
+
     Attributes:
         engines: counts those that work; `turn` and `idle_tuning` watch it.
         turn: has engines' steps and encoders come in turn.

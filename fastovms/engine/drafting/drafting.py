@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections.abc import Hashable
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from fastovms.engine.scheduling.sequence import Sequence, SequenceGrammar
 from fastovms.engine.scheduling.step_costs import StepCosts
 from fastovms.params import MAX_DRAFT_TOKENS
 
+logger = logging.getLogger(__name__)
+
 _OWN_TEXT_TOKENS = 64 * 1024
 """How many tokens the index has where no sequence is guessed from the texts of others."""
 
@@ -29,6 +32,9 @@ class Drafting:
     from what steps cost. Where the draft model, if there is one, promises more, it drafts instead.
     A request that says how many tokens to draft, or how sure of them, but nothing of matches,
     speaks to the draft model if there is one. Beams are not drafted.
+
+    Nothing needs a draft. So what fails to make one is done without from then on: the drafters of
+    that sequence, or the draft model.
     """
 
     def __init__(
@@ -105,7 +111,7 @@ class Drafting:
             if drafters is None or sequence.group is not None:
                 continue
             drafters.is_by_model = False
-            guess = self._guesser.guess(sequence, drafters, self._room(sequence))
+            guess = self._guess(sequence, drafters)
             if drafters.num_tokens is not None and drafters.looks_up:
                 sequence.draft_token_ids = array("q", guess.token_ids.tolist())
                 num_rows += len(guess.token_ids)
@@ -116,8 +122,35 @@ class Drafting:
                 offers.append(_Offer(sequence, drafters, guess))
         if offers:
             self._choose(offers, num_sequences, num_rows)
-        elif self._model is not None:
-            self._model.propose(())
+        else:
+            self._have_model_propose([])
+
+    def _guess(self, sequence: Sequence, drafters: SequenceDrafters) -> Guess:
+        try:
+            return self._guesser.guess(sequence, drafters, self._room(sequence))
+        except Exception:
+            self._do_without(sequence)
+            return NO_GUESS
+
+    def _do_without(self, sequence: Sequence) -> None:
+        """Ends the drafts of a sequence, after an exception."""
+        logger.exception("request %s goes on without drafts", sequence.request_id)
+        self._drafters.pop(sequence.seq_id).model_policy = None
+        if self._model is not None:
+            self._model.free(sequence)
+
+    def _have_model_propose(self, wanted: list[WantedDraft]) -> None:
+        if self._model is None:
+            return
+        try:
+            self._model.propose(wanted)
+        except Exception:
+            logger.exception("the draft model has failed, and is not used any more")
+            self._model = None
+            for sequence, _, _ in wanted:
+                del sequence.draft_token_ids[:]
+            for drafters in self._drafters.values():
+                drafters.model_policy = None
 
     def _choose(self, offers: list[_Offer], num_sequences: int, num_rows: int) -> None:
         """Drafts as much of each guess as pays, and has the draft model draft where that pays
@@ -147,12 +180,15 @@ class Drafting:
                     guesses.append(draft)
                     continue
             sequence.draft_token_ids = draft
-        if self._model is None:
-            return
-        self._model.propose(wanted)
+        self._have_model_propose(wanted)
         for (sequence, drafters, _), draft in zip(wanted, guesses, strict=True):
             if sequence.draft_token_ids and sequence.grammar is not None:
-                _cut_by_grammar(sequence, sequence.grammar, drafters)
+                try:
+                    _cut_by_grammar(sequence, sequence.grammar, drafters)
+                except Exception:
+                    del sequence.draft_token_ids[:]
+                    self._do_without(sequence)
+                    continue
             if not sequence.draft_token_ids:
                 sequence.draft_token_ids, drafters.is_by_model = draft, False
 

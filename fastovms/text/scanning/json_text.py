@@ -16,6 +16,11 @@ _CUT_SCALAR = re.compile(
 _ESCAPED = frozenset('"\\/bfnrt')
 _CUT_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{0,3})?")
 _HEX = re.compile(r"[0-9A-Fa-f]{4}")
+_HALF = re.compile(r"\\u[dD][89a-fA-F][0-9A-Fa-f]{2}")
+_BOTH_HALVES = re.compile(r"\\u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}")
+_CUT_HALVES = re.compile(
+    r"\\u[dD][89abAB][0-9A-Fa-f]{2}(\\(u([dD]([c-fC-F][0-9A-Fa-f]?)?)?)?)?"
+)
 _SHORT_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 _TO_ESCAPE = re.compile(r'["\\\x00-\x1f]')
 
@@ -30,8 +35,9 @@ def escape(text: str) -> str:
 def copy_string(scan: Scanner, emit: Emit) -> Incremental[bool]:
     """Passes on a string as it is generated.
 
-    Two faults of models are mended, since nothing else can be meant: control characters become
-    their escapes, and a backslash that escapes nothing is doubled.
+    Three faults of models are mended, since nothing else can be meant: control characters become
+    their escapes, a backslash that escapes nothing is doubled, and half of a character becomes the
+    one that stands for a fault.
     """
     if not (yield from scan.take('"')):
         return False
@@ -61,11 +67,29 @@ def _copy_escape(scan: Scanner, emit: Emit) -> Incremental[bool]:
     if not is_escape and scan.is_ended and _CUT_ESCAPE.fullmatch(following):
         emit((yield from scan.read(len(following))))
         return False
+    if is_escape and _HALF.fullmatch(following):
+        return (yield from copy_half(scan, emit))
     if is_escape:
         emit((yield from scan.read(len(following))))
     else:
         yield from scan.read(1)
         emit("\\\\")
+    return True
+
+
+def copy_half(scan: Scanner, emit: Emit) -> Incremental[bool]:
+    r"""Passes on the escape of half of a character (`\ud83d`) with its other half, which is next.
+    Where that is missing, the character that stands for a fault is passed on: UTF-8, in which the
+    client gets the string, has no halves (RFC 3629, 3), and many readers of JSON take none."""
+    halves = yield from scan.peek(12)
+    if _BOTH_HALVES.fullmatch(halves):
+        emit((yield from scan.read(12)))
+        return True
+    if scan.is_ended and _CUT_HALVES.fullmatch(halves):
+        emit((yield from scan.read(len(halves))))
+        return False
+    yield from scan.read(6)
+    emit("\\ufffd")
     return True
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import re
 
-from fastovms.text.scanning.json_text import escape
+from fastovms.text.scanning.json_text import copy_half, escape
 from fastovms.text.scanning.literals import Notation, copy_value
 from fastovms.text.scanning.scanner import Emit, Incremental, Scanner
 
@@ -58,9 +58,13 @@ def _copy_escape(scan: Scanner, emit: Emit) -> Incremental[bool]:
         digits = code[2:]
         if len(digits) == length and all(digit in "0123456789abcdefABCDEF" for digit in digits):
             value = int(digits, 16)
+            is_half = 0xD800 <= value <= 0xDFFF
+            if is_half and length == _CODE_LENGTHS["u"]:
+                # Python knows no pairs of escapes, but models write them, as in JSON.
+                return (yield from copy_half(scan, emit))
             if value <= 0x10FFFF:
                 yield from scan.read(2 + length)
-                emit(json.dumps(chr(value))[1:-1])
+                emit(json.dumps("\ufffd" if is_half else chr(value))[1:-1])
                 return True
         if scan.is_ended and len(digits) < length:
             yield from scan.read(len(code))

@@ -27,6 +27,14 @@ def test_what_is_escaped_is_the_inside_of_a_string(text: str) -> None:
         ('"a\nb\tc"', '"a\\nb\\tc"', True, ""),
         (r'"\d \u12x \" \\"', r'"\\d \\u12x \" \\"', True, ""),
         ('"half \\u12', '"half \\u12', False, ""),
+        (r'"\ud83d\ude00 \uD83D\uDE00"', r'"\ud83d\ude00 \uD83D\uDE00"', True, ""),
+        (r'{"\ud800": "\udc00\ud800"}', r'{"\ufffd": "\ufffd\ufffd"}', True, ""),
+        (r'"\ud83d\ud83d\ude00\n"', r'"\ufffd\ud83d\ude00\n"', True, ""),
+        (r'"\ud83d\u00e9', r'"\ufffd\u00e9', False, ""),
+        (r'"\ud83d\u00e', r'"\ufffd\u00e', False, ""),
+        (r'"\ud83d', r'"\ud83d', False, ""),
+        (r'"\ud83d\ude0', r'"\ud83d\ude0', False, ""),
+        (r'"\ude00', r'"\ufffd', False, ""),
         ('{"a": tr', '{"a": tr', False, ""),
         ('{"a": trx}', '{"a": ', False, "trx}"),
         ("[1,]", "[1,", False, "]"),
@@ -42,7 +50,15 @@ def test_copy_json(text: str, told: str, is_whole: bool, rest: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "read"), [('"a\\"b"', 'a"b'), ('""', ""), ('"a', None), ("a", None), ("", None)]
+    ("text", "read"),
+    [
+        ('"a\\"b"', 'a"b'),
+        ('""', ""),
+        (r'"a\ud800"', "a\ufffd"),
+        ('"a', None),
+        ("a", None),
+        ("", None),
+    ],
 )
 def test_read_string(text: str, read: str | None) -> None:
     scan = Scanner()

@@ -85,5 +85,6 @@ async def _run(
             timeline.failure = Cancelled()
             raise
         finally:
+            timeline.ended = time.perf_counter()
             on_end(timeline)
     return timeline

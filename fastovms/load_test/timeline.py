@@ -20,6 +20,7 @@ class Timeline:
         arrivals: of each event that brought output. Events that were read at once have one time.
         prompt_tokens, completion_tokens: as the server counts them; None = it does not say.
         failure: why there is no whole answer.
+        ended: when it was over, however it ended; None = that is not known.
     """
 
     started: float = 0.0
@@ -27,6 +28,14 @@ class Timeline:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     failure: RequestFailed | None = None
+    ended: float | None = None
+
+    @property
+    def last(self) -> float:
+        """The last that is known of it: its end, its last output, or its start."""
+        if self.ended is not None:
+            return self.ended
+        return self.arrivals[-1] if self.arrivals else self.started
 
     @property
     def time_to_first_token(self) -> float:
@@ -72,7 +81,12 @@ class Timeline:
 
 
 class Load(NamedTuple):
-    """What requests came to that ran together. `seconds` from the first one to the last output."""
+    """What requests came to that ran together.
+
+    Attributes:
+        seconds: from the start of the first request to the end of the last one, also of those that
+            have failed: a server that lets most of them hang is not the faster for it.
+    """
 
     seconds: float
     timelines: list[Timeline]
@@ -80,7 +94,7 @@ class Load(NamedTuple):
     @classmethod
     def of(cls, timelines: list[Timeline]) -> Load:
         first = min((timeline.started for timeline in timelines), default=0.0)
-        last = max((t.arrivals[-1] for t in timelines if t.arrivals), default=first)
+        last = max((timeline.last for timeline in timelines), default=first)
         return cls(last - first, timelines)
 
     @property

@@ -70,6 +70,18 @@ async def test_a_request_that_takes_too_long_is_given_up() -> None:
     assert str(timeline.failure) == "timeout: no end after 0.1 s"
 
 
+async def test_requests_that_time_out_count_towards_the_duration() -> None:
+    with scripted_server(Script(pause=0.05)) as url:
+        client = HttpClient(Target.from_url(url))
+        load = await run_load(client, [request(), request(100)], max_seconds=1.0)
+        await client.close()
+    done, given_up = load.timelines
+    assert done.failure is None
+    assert given_up.failure is not None
+    assert done.latency < 0.9
+    assert load.seconds >= 0.99
+
+
 async def test_when_it_is_cancelled_what_there_is_is_told() -> None:
     ended: list[Timeline] = []
     has_ended = asyncio.Event()

@@ -43,7 +43,12 @@ def test_an_error_in_the_stream() -> None:
         recorded((b'{"error": "gone"}', 11.0))
 
 
-def test_a_load_lasts_from_the_first_request_to_the_last_output() -> None:
+def test_a_load_lasts_until_the_last_request_has_ended_however_it_did() -> None:
+    hanging = Timeline(started=9.0, failure=RequestFailed("timeout", ""), ended=609.0)
+    assert Load.of([recorded((TOKEN, 11.0), (TOKEN, 13.0)), hanging]).seconds == 600.0
+
+
+def test_where_no_end_is_known_a_load_lasts_to_the_last_output() -> None:
     failed = Timeline(started=9.0, failure=RequestFailed("timeout", ""))
     load = Load.of([recorded((TOKEN, 11.0), (TOKEN, 13.0)), failed])
     assert load.seconds == 4.0

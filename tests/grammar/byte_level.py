@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
+
+import numpy as np
+from llguidance import LLTokenizer
+
+from fastovms.grammar.grammar_compiler import GrammarCompiler
+from fastovms.params import Grammar
 from tests.paths import BYTE_LEVEL_TOKENIZER
 
 TOKENIZER_JSON = BYTE_LEVEL_TOKENIZER.read_text()
@@ -17,3 +24,24 @@ SCHEMA = {
     "additionalProperties": False,
 }
 PROMPT = [5, 6]
+
+
+def generate(
+    compiler: GrammarCompiler, tokenizer: LLTokenizer, grammar: Grammar, seed: int, use_forced: bool
+) -> str:
+    """Follows random logits until the end, taking forced tokens where wanted."""
+    rng = np.random.default_rng(seed)
+    state = compiler.start(grammar, len(PROMPT))
+    token_ids = array("q", PROMPT)
+    for _ in range(300):
+        if use_forced:
+            token_ids.extend(state.forced_tokens(token_ids))
+        logits = rng.standard_normal(tokenizer.vocab_size + 3).astype(np.float32)
+        logits[-3:] = 100  # ids beyond the tokenizer's are never possible
+        state(logits, token_ids)
+        assert not state.error
+        token_id = int(logits.argmax())
+        if token_id == EOS:
+            return str(tokenizer.decode_str(token_ids[len(PROMPT) :].tolist()))
+        token_ids.append(token_id)
+    raise AssertionError("the grammar never ended")

@@ -4,40 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from array import array
 
-import numpy as np
 import pytest
 from llguidance import LLTokenizer
 
 from fastovms.grammar.grammar_compiler import GrammarCompiler
 from fastovms.params import Grammar, GrammarKind
-from tests.grammar.byte_level import EOS, PROMPT, SCHEMA
+from tests.grammar.byte_level import SCHEMA, generate
 
 GBNF = 'root ::= "x" ("1" | "2") end\nend ::= "."'
 
 LARK = 'start: "x" ("1" | "2") "."'
-
-
-def generate(
-    compiler: GrammarCompiler, tokenizer: LLTokenizer, grammar: Grammar, seed: int, use_forced: bool
-) -> str:
-    """Follows random logits until the end, taking forced tokens where wanted."""
-    rng = np.random.default_rng(seed)
-    state = compiler.start(grammar, len(PROMPT))
-    token_ids = array("q", PROMPT)
-    for _ in range(300):
-        if use_forced:
-            token_ids.extend(state.forced_tokens(token_ids))
-        logits = rng.standard_normal(tokenizer.vocab_size + 3).astype(np.float32)
-        logits[-3:] = 100  # ids beyond the tokenizer's are never possible
-        state(logits, token_ids)
-        assert not state.error
-        token_id = int(logits.argmax())
-        if token_id == EOS:
-            return str(tokenizer.decode_str(token_ids[len(PROMPT) :].tolist()))
-        token_ids.append(token_id)
-    raise AssertionError("the grammar never ended")
 
 
 @pytest.mark.parametrize("use_forced", [False, True])

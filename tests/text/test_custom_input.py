@@ -28,7 +28,7 @@ from fastovms.text.scanning.output import (
     joined,
 )
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
-from tests.grammar.test_grammar import generate
+from tests.grammar.byte_level import generate
 from tests.paths import BYTE_LEVEL_TOKENIZER
 
 QUOTED = r'"[a-z]{2}\n\\[<>]"'

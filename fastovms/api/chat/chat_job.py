@@ -23,6 +23,7 @@ from fastovms.api.conversation.chat_task import (
     ReadChat,
     chat_task,
     finds_markup,
+    hides_content,
     parser_maker,
 )
 from fastovms.api.conversation.chat_tools import ToolUse, read_functions, read_tools
@@ -201,7 +202,7 @@ def _form(
         prefix=(last["content"] or "") if body.echo and last["role"] == role else "",
         shown=ShownPieces(
             hides_reasoning=body.include_reasoning is False and chat.reasoning_format is not None,
-            hides_content=tools.is_required,
+            hides_content=hides_content(request, options, tools),
             one_call=not tools.is_parallel,
         ),
         is_named=tools.is_named,

@@ -82,5 +82,13 @@ def finds_markup(
     return _parses(request, options) and (has_calls or chat.reasoning_format is not None)
 
 
+def hides_content(
+    request: Preparation[GenerationFields], options: GenerationOptions, tools: ToolUse
+) -> bool:
+    """Returns whether only calls are told of an answer that must be calls. Where nothing looks for
+    them, all that the model says is content."""
+    return tools.is_required and _parses(request, options)
+
+
 def _parses(request: Preparation[GenerationFields], options: GenerationOptions) -> bool:
     return options.skip_special_tokens or request.dialect.parses_special_tokens

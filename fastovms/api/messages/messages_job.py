@@ -16,7 +16,7 @@ from fastovms.api.conversation.chat_prompt import (
     TemplateOptions,
     template_options,
 )
-from fastovms.api.conversation.chat_task import ReadChat, chat_task, parser_maker
+from fastovms.api.conversation.chat_task import ReadChat, chat_task, hides_content, parser_maker
 from fastovms.api.conversation.shown_pieces import ShownPieces
 from fastovms.api.generation.deltas import Usage
 from fastovms.api.messages.answer_form import AnswerForm
@@ -106,7 +106,7 @@ async def _prepare(
     tools = chat.tools
     shown = ShownPieces(
         hides_reasoning=not _thinks(request, fields),
-        hides_content=tools.is_required,
+        hides_content=hides_content(request, options, tools),
         one_call=not tools.is_parallel,
     )
     # The operator's limit counts as if the request had named it.

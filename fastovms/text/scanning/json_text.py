@@ -18,9 +18,7 @@ _CUT_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{0,3})?")
 _HEX = re.compile(r"[0-9A-Fa-f]{4}")
 _HALF = re.compile(r"\\u[dD][89a-fA-F][0-9A-Fa-f]{2}")
 _BOTH_HALVES = re.compile(r"\\u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}")
-_CUT_HALVES = re.compile(
-    r"\\u[dD][89abAB][0-9A-Fa-f]{2}(\\(u([dD]([c-fC-F][0-9A-Fa-f]?)?)?)?)?"
-)
+_CUT_HALVES = re.compile(r"\\u[dD][89abAB][0-9A-Fa-f]{2}(\\(u([dD]([c-fC-F][0-9A-Fa-f]?)?)?)?)?")
 _SHORT_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 _TO_ESCAPE = re.compile(r'["\\\x00-\x1f]')
 

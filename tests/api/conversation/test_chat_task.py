@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.api.chat_models import call_text, prompt_of, tool
 from tests.api.chats import BODY, V1, V3, make
 
 __all__ = ["make"]
 
 
-async def test_a_text_with_special_tokens_is_parsed_in_openais_dialect_alone(make):
-    body = {**BODY, "tools": [tool()], "skip_special_tokens": False}
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_a_text_with_special_tokens_is_parsed_in_openais_dialect_alone(make, choice):
+    body = {**BODY, "tools": [tool()], "tool_choice": choice, "skip_special_tokens": False}
     _, answer = await make(call_text()).post(V1, body)
     assert answer["choices"][0]["message"]["tool_calls"]
     _, answer = await make(call_text()).post(V3, body)

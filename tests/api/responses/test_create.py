@@ -80,6 +80,14 @@ async def test_a_text_with_its_special_tokens(make, path, kinds):
     assert [item["type"] for item in body["output"]] == kinds
 
 
+async def test_a_call_that_must_be_made_is_text_where_nothing_looks_for_calls(make):
+    script = '<tool_call>\n{"name": "get_weather", "arguments": {}}\n</tool_call>'
+    body = {**BODY, "tools": [TOOL], "tool_choice": "required", "skip_special_tokens": False}
+    _, body = await ask(make(script), "POST", V3, body)
+    [message] = body["output"]
+    assert message["content"][0]["text"] == script
+
+
 async def test_empty_input_is_a_probe(make):
     for given in ("", []):
         api = make()

@@ -7,6 +7,7 @@ from typing import Final
 
 import orjson
 
+from fastovms.api.conversation.chat_task import hides_content
 from fastovms.api.generation.alignment import TokenAligner
 from fastovms.api.generation.envelope import Envelope
 from fastovms.api.request.common_fields import is_streamed
@@ -91,7 +92,7 @@ def output_form(
         summarizes_reasoning=job.preparation.dialect.responses.summarizes_reasoning,
         seals_reasoning=fields.seals_reasoning,
         max_calls=min(limits, default=None),
-        hides_content=job.tools.is_required,
+        hides_content=hides_content(job.preparation, job.options, job.tools),
         aligner=TokenAligner(job.preparation.model.chat.tags) if tells else None,
         tell_logprobs=tell if tells else None,
         max_logprobs_length=_MAX_STREAMED_LOGPROBS if is_streamed(body) else None,

@@ -12,17 +12,18 @@ _DIM: Final = "\x1b[2m"
 _PLAIN: Final = "\x1b[0m"
 
 _BIDI_CONTROLS: Final = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_SURROGATES: Final = range(0xD800, 0xE000)
 _CONTROLS: Final = {
     code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-    for code in (*range(32), *range(127, 160), *_BIDI_CONTROLS)
+    for code in (*range(32), *range(127, 160), *_BIDI_CONTROLS, *_SURROGATES)
     if chr(code) not in "\n\t"
 }
 """What a terminal obeys, and what turns the direction of writing: shown as escapes, because a model
-may have read them from anybody."""
+may have read them from anybody. So are surrogates, which cannot be written at all."""
 
 
 def visible(text: str) -> str:
-    """Returns the text with escapes for what a terminal would obey."""
+    """Returns the text with escapes for what a terminal would obey, or cannot have."""
     return text.translate(_CONTROLS)
 
 

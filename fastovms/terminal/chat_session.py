@@ -121,7 +121,10 @@ class ChatSession:
 
     async def _post(self, printer: AnswerPrinter) -> None:
         path = f"{self._client.target.path}/chat/completions"
-        body = orjson.dumps(self._dialogue.body())
+        try:
+            body = orjson.dumps(self._dialogue.body())
+        except TypeError as error:  # JSON has no such text or number, as a lone surrogate is one
+            raise RequestFailed("cannot be sent", str(error)) from None
         async with self._client.connection() as connection:
             await connection.exchange("POST", path, body, printer.on_event)
 

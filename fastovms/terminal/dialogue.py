@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+import orjson
 
 from fastovms.errors import FastovmsError
 
@@ -13,16 +16,32 @@ class WrongInput(FastovmsError):
     """What was typed cannot be done; nothing has changed."""
 
 
+def _number(value: str) -> float:
+    """Raises ValueError: JSON has no such number."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def _integer(value: str) -> int:
+    """Raises ValueError: it is none, or too large for those who read JSON."""
+    integer = int(value)
+    if not -(2**63) <= integer < 2**64:
+        raise ValueError
+    return integer
+
+
 OPTIONS: Final[Mapping[str, Callable[[str], object]]] = {
-    "temperature": float,
-    "top_p": float,
-    "top_k": int,
-    "min_p": float,
-    "max_tokens": int,
-    "seed": int,
-    "frequency_penalty": float,
-    "presence_penalty": float,
-    "repetition_penalty": float,
+    "temperature": _number,
+    "top_p": _number,
+    "top_k": _integer,
+    "min_p": _number,
+    "max_tokens": _integer,
+    "seed": _integer,
+    "frequency_penalty": _number,
+    "presence_penalty": _number,
+    "repetition_penalty": _number,
     "reasoning_effort": str,
 }
 """Fields of requests that can be set, and how their values are read. The server judges them."""
@@ -72,7 +91,7 @@ class Dialogue:
         try:
             self.options[name] = read(value)
         except ValueError:
-            kind = "an integer" if read is int else "a number"
+            kind = "an integer of 64 bits" if read is _integer else "a finite number"
             raise WrongInput(f"{name} must be {kind}, not {value!r}") from None
 
     def to_json(self) -> str:
@@ -88,10 +107,10 @@ class Dialogue:
     def restore(self, text: str) -> None:
         """Raises WrongInput: the text is none of `to_json`."""
         try:
-            kept = json.loads(text)
+            kept = orjson.loads(text)  # which refuses what no request can have, as lone surrogates
             system, tools = kept["system"], kept["tools"]
             options, messages = kept["options"], kept["messages"]
-        except (ValueError, LookupError, TypeError, RecursionError):
+        except (ValueError, LookupError, TypeError):
             raise WrongInput("the file is no chat that was saved here") from None
         is_whole = (
             isinstance(system, str | None)

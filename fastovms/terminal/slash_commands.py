@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import orjson
 
 from fastovms.terminal.dialogue import OPTIONS, Dialogue, WrongInput
 
@@ -70,8 +71,8 @@ def _model(dialogue: Dialogue, rest: str) -> str:
 
 def _tools(dialogue: Dialogue, rest: str) -> str:
     try:
-        tools = json.loads(_read(rest)) if rest else []
-    except (ValueError, RecursionError):
+        tools = orjson.loads(_read(rest)) if rest else []
+    except ValueError:
         tools = None
     if not isinstance(tools, list):
         raise WrongInput(f"{rest} must have a JSON list of tools, as OpenAI's API takes them")
@@ -87,9 +88,9 @@ def _clear(dialogue: Dialogue, rest: str) -> str:
 def _save(dialogue: Dialogue, rest: str) -> str:
     path = _path(rest)
     try:
-        path.write_text(dialogue.to_json())
-    except OSError as error:
-        raise WrongInput(f"cannot write {path}: {error.strerror}") from None
+        path.write_bytes(dialogue.to_json().encode())
+    except (OSError, ValueError) as error:
+        raise WrongInput(f"cannot write {path}: {_reason(error)}") from None
     return f"saved in {path}"
 
 
@@ -119,13 +120,22 @@ COMMANDS: Final[Mapping[str, SlashCommand]] = {
 def _path(rest: str) -> Path:
     if not rest:
         raise WrongInput("it needs the name of a file")
-    return Path(rest).expanduser()
+    try:
+        return Path(rest).expanduser()
+    except (RuntimeError, ValueError):
+        raise WrongInput(f"there is no home directory for {rest}") from None
 
 
 def _read(rest: str) -> str:
     path = _path(rest)
     try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
-        raise WrongInput(f"cannot read {path}: {reason}") from None
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise WrongInput(f"cannot read {path}: {_reason(error)}") from None
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Says why a file cannot be had; ValueError is of names and texts that files cannot have."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no UTF-8"
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -17,7 +17,9 @@ HELLO = [{"choices": [{"delta": {"content": "Hel"}}]}, {"choices": [{"delta": {"
 CALL = {"index": 0, "id": "call_1", "function": {"name": "add", "arguments": "{}"}}
 
 
-def talk(script: Script, *lines: str) -> tuple[str, str, list[dict[str, Any]]]:
+def talk(
+    script: Script, *lines: str, system: str | None = None
+) -> tuple[str, str, list[dict[str, Any]]]:
     """Returns what was printed, what was complained of, and the messages of the last request."""
     output, errors = StringIO(), StringIO()
     with (
@@ -26,7 +28,7 @@ def talk(script: Script, *lines: str) -> tuple[str, str, list[dict[str, Any]]]:
     ):
         client = HttpClient(Target.from_url(url))
         session = ChatSession(
-            client, Dialogue("m"), runner, output, errors, is_terminal=True, in_colour=False
+            client, Dialogue("m", system), runner, output, errors, is_terminal=True, in_colour=False
         )
         session.talk(typed(*lines, EOFError))
         runner.run(client.close())
@@ -55,6 +57,15 @@ def test_a_message_that_fails_is_forgotten() -> None:
     assert errors == "fastovms: HTTP 500: status 500\n"
     assert output == "Hello\n\n"
     assert [message["content"] for message in messages] == ["Again"]
+
+
+def test_what_json_lacks_ends_no_chat() -> None:
+    script = Script(events=HELLO)
+    lines = ("Hi", "/system Be brief.", "/model \udce9", "/model m", "Again")
+    output, errors, messages = talk(script, *lines, system="\udce9")
+    assert errors == "fastovms: cannot be sent: str is not valid UTF-8: surrogates not allowed\n"
+    assert "model: \\udce9\n" in output
+    assert [message["content"] for message in messages] == ["Be brief.", "Again"]
 
 
 def test_an_answer_without_a_word() -> None:

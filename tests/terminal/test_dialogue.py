@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import orjson
 import pytest
 
 from fastovms.terminal.dialogue import Dialogue, WrongInput
@@ -31,13 +32,25 @@ def test_bodies() -> None:
     ("name", "value", "words"),
     [
         ("heat", "1", "there is no option 'heat', only temperature, top_p"),
-        ("temperature", "hot", "temperature must be a number, not 'hot'"),
-        ("seed", "1.5", "seed must be an integer, not '1.5'"),
+        ("temperature", "hot", "temperature must be a finite number, not 'hot'"),
+        ("temperature", "nan", "temperature must be a finite number, not 'nan'"),
+        ("top_p", "-inf", "top_p must be a finite number, not '-inf'"),
+        ("seed", "1.5", "seed must be an integer of 64 bits, not '1.5'"),
+        ("seed", str(2**64), "seed must be an integer of 64 bits, not '18446744073709551616'"),
+        ("top_k", str(-(2**63) - 1), "top_k must be an integer of 64 bits"),
     ],
 )
 def test_wrong_options(name: str, value: str, words: str) -> None:
     with pytest.raises(WrongInput, match=words):
         Dialogue("m").set_option(name, value)
+
+
+@pytest.mark.parametrize("value", [2**64 - 1, -(2**63)])
+def test_integers_of_64_bits(value: int) -> None:
+    dialogue = Dialogue("m")
+    dialogue.set_option("seed", str(value))
+    assert dialogue.options == {"seed": value}
+    orjson.dumps(dialogue.body())
 
 
 def test_a_chat_can_be_kept() -> None:
@@ -57,6 +70,9 @@ def test_a_chat_can_be_kept() -> None:
         "{}",
         '{"system": 5, "tools": [], "options": {}, "messages": []}',
         '{"system": null, "tools": [], "options": {}, "messages": ["a"]}',
+        '{"system": "\\ud800", "tools": [], "options": {}, "messages": []}',
+        '{"system": null, "tools": [], "options": {"top_p": NaN}, "messages": []}',
+        "[" * 100_000,
     ],
 )
 def test_what_is_no_chat(text: str) -> None:

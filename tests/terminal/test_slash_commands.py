@@ -55,16 +55,32 @@ def test_files(dialogue: Dialogue, tmp_path: Path) -> None:
         ("/load {0}/none", "cannot read {0}/none: No such file"),
         ("/load {0}/bytes", "cannot read {0}/bytes: it is no UTF-8"),
         ("/tools {0}/object", "must have a JSON list"),
+        ("/tools {0}/half", "must have a JSON list"),
+        ("/save ~nosuchuser/x", "there is no home directory for ~nosuchuser/x"),
+        ("/load ~nosuchuser/x", "there is no home directory for ~nosuchuser/x"),
+        ("/save {0}/\0", "cannot write .*: embedded null byte"),
+        ("/load {0}/\0", "cannot read .*: embedded null byte"),
+        ("/load ~a\0b", "there is no home directory"),
         ("/set heat 1", "no option"),
     ],
 )
 def test_what_is_refused(dialogue: Dialogue, tmp_path: Path, line: str, words: str) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff")
     (tmp_path / "object").write_text("{}")
+    (tmp_path / "half").write_text('["\\ud800"]')
     before = dialogue.to_json()
     with pytest.raises(WrongInput, match=words.format(tmp_path)):
         run_command(dialogue, line.format(tmp_path))
     assert dialogue.to_json() == before
+
+
+def test_what_utf_8_lacks_cannot_be_kept(dialogue: Dialogue, tmp_path: Path) -> None:
+    dialogue.system = "\udce9"  # as a byte of Latin-1 on the command line becomes
+    kept = tmp_path / "chat.json"
+    kept.write_text("before")
+    with pytest.raises(WrongInput, match=r"cannot write .*surrogates not allowed"):
+        run_command(dialogue, f"/save {kept}")
+    assert kept.read_text() == "before"
 
 
 @pytest.mark.parametrize("line", ["/exit", "/bye"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 from fastovms.errors import ConfigurationError
@@ -34,16 +36,30 @@ def read_json(path: Path) -> object:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Writes a file, which is the old one or the new one, whatever happens.
+    """Writes a file, which is the old one or the new one, whatever happens. Links to it stay, and
+    so do its permissions and, where the system lets us, its owner.
 
     Raises:
         ConfigurationError: it cannot be written.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    target = Path(os.path.realpath(path))
+    partial = target.with_name(f".{target.name}.partial")
     try:
         partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
+        with suppress(FileNotFoundError):
+            _copy_access(target.stat(), partial)
+        os.replace(partial, target)
     except OSError as error:
         raise ConfigurationError(f"cannot write {path}: {error.strerror or error}") from None
     except UnicodeEncodeError as error:
         raise ConfigurationError(f"cannot write {path}: {error}") from None
+
+
+def _copy_access(old: os.stat_result, path: Path) -> None:
+    """Lets those read and write a file who might the old one."""
+    new = path.stat()
+    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+        # Only root may give files away: as somebody else's the file is better than not written.
+        with suppress(PermissionError):
+            os.chown(path, old.st_uid, old.st_gid)
+    path.chmod(stat.S_IMODE(old.st_mode))  # last: another owner clears some bits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,40 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path, monkeypatch) -> None:
     assert path.read_text(encoding="utf-8") == "new é"
     with pytest.raises(ConfigurationError, match=r"cannot write .*No such file"):
         write_file(tmp_path / "none" / "f", "")
+
+
+def test_links_and_permissions_stay(tmp_path) -> None:
+    real = tmp_path / "real" / "f"
+    real.parent.mkdir()
+    real.write_text("old")
+    real.chmod(0o640)
+    owner = (0, 4242) if os.getuid() == 0 else (real.stat().st_uid, real.stat().st_gid)
+    os.chown(real, *owner)
+    link = tmp_path / "f"
+    link.symlink_to(Path("real", "f"))
+    write_file(link, "new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+    status = real.stat()
+    assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (0o640, *owner)
+    assert os.listdir(tmp_path / "real") == ["f"]
+
+
+def test_a_file_of_somebody_else_is_written_all_the_same(tmp_path, monkeypatch) -> None:
+    def forbid(*_: object) -> None:
+        raise PermissionError
+
+    path = tmp_path / "f"
+    path.write_text("old")
+    path.chmod(0o600)
+    is_asked: list[object] = []
+    old = path.stat()
+    other = os.stat_result((*old[:4], old.st_uid + 1, *old[5:]))
+    monkeypatch.setattr(os, "chown", lambda *given: is_asked.append(given) or forbid())
+    real_stat = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda p, **k: other if p == path else real_stat(p, **k))
+    write_file(path, "new")
+    assert is_asked
+    monkeypatch.undo()
+    assert path.read_text() == "new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600

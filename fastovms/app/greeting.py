@@ -25,6 +25,8 @@ def greeting(addresses: list[str], models: ServedModels, *, needs_key: bool) -> 
         later = "" if model.served is not None else ", loaded when it is asked for"
         length = "" if model.max_model_len is None else f": context of {model.max_model_len} tokens"
         lines.append(f"model {model.name}{length}{later}")
+    if not models.known:
+        return "\n".join([*lines, "no model is served until the list of models names one"])
     first = models.known[0]
     path, rest = _TRIALS[first.task]
     body = json.dumps({"model": first.name, **rest})

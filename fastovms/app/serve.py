@@ -340,9 +340,10 @@ def _describe(
 ) -> dict[str, object]:
     """Returns the description of the API. Where a key is needed it does not tell strangers what the
     models are called."""
+    known = models.known
     return openapi_document(
         router.routes(),
-        model="MODEL" if needs_key else models.known[0].name,
+        model="MODEL" if needs_key or not known else known[0].name,
         root_path=config.http.root_path,
         needs_key=needs_key,
     )

@@ -48,6 +48,8 @@ def run_batch(arguments: argparse.Namespace, settings: Settings) -> int:
     """Runs the batch, and returns the exit code."""
     paths = _take_paths(arguments)
     models, settings = chosen_models(arguments, settings)
+    if not models:
+        raise ConfigurationError(f"{arguments.config_path} lists no model to run the batch on")
     if SERVICE.log_level not in settings.given:
         settings = settings | Settings.of(ServiceConfig, log_level="warning")
     service = settings.section(ServiceConfig)

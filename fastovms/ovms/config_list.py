@@ -49,7 +49,8 @@ def read_config_list(path: Path) -> ConfigList:
     """Reads the file, or the config.json of a directory. Paths in it start from where it is.
 
     Raises:
-        ConfigurationError: it cannot be read, is not as OVMS wants it, or names no model.
+        ConfigurationError: it cannot be read, or is not as OVMS wants it. A list without a model
+            is as OVMS wants it: its command line writes one when it takes the last one off.
     """
     path = config_file(path)
     try:
@@ -67,6 +68,8 @@ def _read(root: object, folder: Path) -> ConfigList:
     for name in _UNUSED_LISTS:
         if _list(members.get(name, []), name):
             raise _Fault(f"{name} is for models of tensors: it must be empty")
+    if not any(name in members for name in (_MODELS, _GRAPHS)):
+        raise _Fault(f"the file has neither {_MODELS} nor {_GRAPHS}")
     models = [
         _model(entry, folder, f"{_MODELS}[{position}]")
         for position, entry in enumerate(_list(members.get(_MODELS, []), _MODELS))
@@ -75,8 +78,6 @@ def _read(root: object, folder: Path) -> ConfigList:
         _graph(entry, folder, f"{_GRAPHS}[{position}]")
         for position, entry in enumerate(_list(members.get(_GRAPHS, []), _GRAPHS))
     ]
-    if not models:
-        raise _Fault(f"neither {_MODELS} nor {_GRAPHS} names a model")
     enable = _metrics_enable(members.get(_MONITORING, {}))
     return ConfigList(models, Settings.of(ServiceConfig, ovms_metrics=enable))
 

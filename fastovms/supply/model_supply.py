@@ -97,7 +97,7 @@ class ModelSupply:
         blocks = self._open_blocks()
         if blocks is not None:
             self._prefixes = PrefixDirectory(blocks, self._keeps_salted)
-        if self._residency.loads_on_demand:
+        if self._residency.loads_on_demand or not self._configs:
             models = ServedModels()
             models.set_known([plan.known for plan in self._plans])
         else:
@@ -164,7 +164,7 @@ class ModelSupply:
 
         def plan() -> tuple[list[ModelPlan], list[str]]:
             found = find_each(read_list(), self._find, present, self._config)
-            if not found.configs:
+            if found.faults and not found.configs:
                 raise ConfigurationError("; ".join(found.faults))
             return plan_models(found.configs, self._config), found.faults
 

@@ -63,6 +63,11 @@ def test_a_model_is_tried_at_what_it_does(task: Task, path: str, fields: set[str
     assert json.loads(words[-1]).keys() == fields
 
 
+def test_a_list_without_models() -> None:
+    lines = greeting(["x"], ServedModels(), needs_key=False).split("\n")
+    assert lines[1:] == ["no model is served until the list of models names one"]
+
+
 def test_models_that_are_loaded_later() -> None:
     models = ServedModels()
     models.set_known([KnownModel("a", max_model_len=8), KnownModel("b")])

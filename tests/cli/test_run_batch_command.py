@@ -57,6 +57,13 @@ def test_words(calls: list[Call], line: list[str], model: str) -> None:
     assert calls == [(PATHS, model, 5, "WARNING")]
 
 
+def test_a_list_without_models(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"model_config_list": []}')
+    with pytest.raises(ConfigurationError, match=r"config\.json lists no model"):
+        run("in", "out", "--config-path", str(path))
+
+
 def test_the_log_as_it_is_asked_for(calls: list[Call]) -> None:
     run("in", "out", "--log-level", "debug")
     assert calls[0][3] == "DEBUG"

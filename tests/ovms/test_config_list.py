@@ -85,12 +85,17 @@ def test_what_is_about_tensors_is_told(folder, caplog):
     ]
 
 
+@pytest.mark.parametrize("name", ["model_config_list", "mediapipe_config_list"])
+def test_a_list_may_be_empty(folder, name):
+    assert models_of({name: []}, folder) == []
+
+
 @pytest.mark.parametrize(
     ("root", "message"),
     [
         ([], "the file must be an object"),
-        ({}, "neither model_config_list nor mediapipe_config_list names a model"),
-        ({"model_config_list": []}, "names a model"),
+        ({}, "the file has neither model_config_list nor mediapipe_config_list"),
+        ({"monitoring": {}}, "the file has neither"),
         ({"models": []}, "the file has no member models"),
         ({"model_config_list": {}}, "model_config_list must be a list"),
         ({"model_config_list": [5]}, "model_config_list[0] must be an object"),

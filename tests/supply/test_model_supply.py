@@ -22,6 +22,7 @@ import pytest
 
 from fastovms.api.serving.model_pool import ModelChanges, ModelPlan
 from fastovms.api.serving.served import ServedModels
+from fastovms.cli.main import main
 from fastovms.config.model_config import DEMO_MODEL, ModelConfig
 from fastovms.config.residency_config import ResidencyConfig
 from fastovms.config.settings import ModelSource
@@ -232,6 +233,27 @@ def test_the_list_changes(server: Server, tmp_path: Path) -> None:
     assert status == 503
     assert "the model new could not be loaded: " in answer["error"]["message"]
     assert server.ask("GET", "/v1/models/new")[1]["status"]["failed"] is True
+
+
+def test_a_list_that_is_empty_at_first_and_at_last(tmp_path: Path) -> None:
+    models = tmp_path / "config.json"
+    write_list(models)
+    complete = {"prompt": "Once", "max_tokens": 2}
+    with running(models, "--file-system-poll-wait-seconds", "0") as server:
+        for _ in range(2):
+            assert server.ask("GET", "/ready")[0] == server.ask("GET", "/health")[0] == 200
+            assert server.ask("GET", "/v1/models") == (200, {"object": "list", "data": []})
+            assert server.ask("GET", "/api/tags") == (200, {"models": []})
+            assert server.ask("GET", "/openapi.json")[0] == 200
+            assert (server.states(), server.complete("a")) == ({}, 404)
+            code, answer = server.ask("POST", "/v1/completions", complete)
+            assert (code, answer["error"]["message"]) == (404, "no model is served at the moment")
+            write_list(models, a=DEMO_MODEL)
+            assert server.ask("POST", "/v1/config/reload")[0] == 201
+            assert server.complete("a") == 200
+            assert server.ask("POST", "/v1/completions", complete)[0] == 200
+            assert main(["--remove-from-config", str(models), "--model-name", "a"]) == 0
+            assert server.ask("POST", "/v1/config/reload") == (201, {})
 
 
 def test_models_that_encode_texts_come_and_go_as_others(tmp_path: Path) -> None:

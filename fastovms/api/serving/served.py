@@ -17,7 +17,7 @@ from fastovms.api.wire.error_responses import model_not_found
 from fastovms.backend import GenerationBackend
 from fastovms.config.model_config import ModelLimits
 from fastovms.encoding import Task
-from fastovms.errors import InvalidField
+from fastovms.errors import InvalidField, ModelNotFound
 from fastovms.params import ModelInfo
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.tokens.tokenizer import Tokenizer
@@ -230,11 +230,15 @@ class ServedModels:
 
         Raises:
             InvalidField: a model must be named.
-            ModelNotFound: it is unknown.
+            ModelNotFound: it is unknown, or none is named and there is none.
         """
         if name is None:
             if dialect.model_required:
                 raise InvalidField("model is required and must be a string", param="model")
+            if not self._known:
+                raise ModelNotFound(
+                    "no model is served at the moment", param="model", code="model_not_found"
+                )
             return next(iter(self._known.values()))
         model = self.get(name)
         if model is None:

@@ -54,6 +54,17 @@ class TokenAligner:
         self._position = end
         return taken
 
+    def skip_to(self, position: int) -> None:
+        """Forgets the text before a position, which is no piece, and the tokens that begin in
+        it."""
+        num_chars = position - self._position
+        if num_chars <= 0:
+            return
+        self._texts = ["".join(self._texts)[num_chars:]]
+        self._position = position
+        while self._tokens and self._tokens[0].offset < position:
+            self._tokens.popleft()
+
     def _find(self, text: str, piece: str) -> int:
         """Returns where the piece begins; -1 = nowhere."""
         found = text.find(piece)
@@ -94,6 +105,8 @@ class ContentTokens:
         """Returns the tokens of a piece; none of one that is no content."""
         if self._aligner is None:
             return self.rest()
+        if isinstance(piece, CallEnd):
+            self._aligner.skip_to(piece.position)
         if isinstance(piece, CallBegin | CallArguments | CallEnd):
             return ()
         tokens = self._aligner.take(piece.text)

@@ -22,12 +22,16 @@ class PieceCollector:
     White space beside a call or a thought belongs to the markup. So content with markup in it, and
     every thought, is told without white space at its beginning and its end.
 
+    Args:
+        position: returns how many characters the parser has read.
+
     Attributes:
         in_reasoning: whether the parser is within reasoning.
         num_calls: how many calls have begun so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, position: Callable[[], int]) -> None:
+        self._position = position
         self._pieces: list[Piece] = []
         self._kind: Callable[[str], Piece] = Content
         self._texts: list[str] = []
@@ -83,7 +87,7 @@ class PieceCollector:
 
     def end(self, *, complete: bool) -> None:
         self._join()
-        self._pieces.append(CallEnd(self.num_calls - 1, complete))
+        self._pieces.append(CallEnd(self.num_calls - 1, complete, self._position()))
 
     def finish(self) -> None:
         """Ends the text."""
@@ -148,7 +152,7 @@ class IncrementalParser:
 
     def __init__(self, start: Callable[[Scanner, PieceCollector], Incremental[None]]) -> None:
         self._scanner = Scanner()
-        self._output = PieceCollector()
+        self._output = PieceCollector(lambda: self._scanner.position)
         self._steps = start(self._scanner, self._output)
         next(self._steps, None)
 

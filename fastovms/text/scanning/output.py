@@ -45,10 +45,12 @@ class CallArguments(NamedTuple):
 
 class CallEnd(NamedTuple):
     """The end of a call. Its arguments are all there or, not `complete`, will never be: the text
-    ended or broke within them."""
+    ended or broke within them. `position` is how many characters of the answer's text have been
+    read then."""
 
     call_index: int
     complete: bool
+    position: int = 0
 
 
 Piece = Content | Reasoning | CallBegin | CallArguments | CallEnd

@@ -24,21 +24,29 @@ _SPACE = re.compile(r"\s*")
 class Scanner:
     """The text that has not been read yet, and whether there will be more."""
 
-    __slots__ = ("_at", "_recorded", "_text", "is_ended")
+    __slots__ = ("_at", "_num_forgotten", "_recorded", "_text", "is_ended")
 
     def __init__(self) -> None:
         self._text = ""
         self._at = 0
+        # Characters before those of `_text`.
+        self._num_forgotten = 0
         self._recorded: list[str] | None = None
         self.is_ended = False
 
     def feed(self, text: str) -> None:
+        self._num_forgotten += self._at
         self._text = self._text[self._at :] + text
         self._at = 0
 
     def end(self) -> None:
         """Takes note that there will be no more text."""
         self.is_ended = True
+
+    @property
+    def position(self) -> int:
+        """How many characters have been read."""
+        return self._num_forgotten + self._at
 
     @property
     def is_empty(self) -> bool:
@@ -56,6 +64,7 @@ class Scanner:
 
     def put_back(self, text: str) -> None:
         """Undoes the reading of `text`, which was read last."""
+        self._num_forgotten = self.position - len(text)
         self._text = text + self._text[self._at :]
         self._at = 0
         if self._recorded is not None:

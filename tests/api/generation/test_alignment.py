@@ -108,3 +108,24 @@ def test_tokens_of_content(has_markup, pieces, expected):
     content.push(A_TOKEN_A_CHARACTER, tokens)
     found = [*map(content.take, pieces), content.rest()]
     assert ["".join(chr(token.token_id) for token in taken) for taken in found] == expected
+
+
+@pytest.mark.parametrize("num_pushed", [1, 4, 30])
+def test_what_a_call_says_is_no_content(num_pushed: int) -> None:
+    """Also where content says the same as a call before it."""
+    text = '<c>{"add": 1}</c> add <c>{"x": "it"}</c> it'
+    parts = [text[i : i + num_pushed] for i in range(0, len(text), num_pushed)]
+    ends = [text.index("}") + 1, text.rindex("}") + 1]
+    content = ContentTokens(TokenAligner({"<c>", "</c>"}))
+    offset = 0
+    for part in parts:
+        tokens = [TextToken(offset + i, offset + i, None) for i in range(len(part))]
+        content.push(part, tokens)
+        offset += len(part)
+    pieces = [CallBegin(0, "f"), CallArguments(0, '{"add": 1}'), CallEnd(0, True, ends[0]),
+              Content("add"), CallBegin(1, "f"), CallArguments(1, '{"x": "it"}'),
+              CallEnd(1, True, ends[1]), Content(" it")]  # fmt: skip
+    found = [[token.token_id for token in content.take(piece)] for piece in pieces]
+    add, it = text.index(" add") + 1, text.rindex(" it")
+    assert found[3] == [add, add + 1, add + 2]
+    assert found[7] == [it, it + 1, it + 2]

@@ -133,7 +133,7 @@ def read(name: str, reasoning: str | None, answer: Answer, texts: list[str]) -> 
                 calls.append((called, ""))
             case CallArguments(index, text):
                 calls[index] = (calls[index][0], calls[index][1] + text)
-            case CallEnd(index, complete):
+            case CallEnd(index, complete, _):
                 if complete:
                     calls[index] = (calls[index][0], json.loads(calls[index][1]))
             case Content(text) | Reasoning(text):

@@ -157,7 +157,7 @@ def read(answer: Answer, parts: list[str]) -> Answer:
                 calls.append((name, ""))
             case CallArguments(_, text):
                 calls[-1] = (calls[-1][0], text)
-            case CallEnd(_, is_whole):
+            case CallEnd(_, is_whole, _):
                 assert is_whole
                 calls[-1] = (calls[-1][0], json.loads(calls[-1][1]))
             case Content(text) | Reasoning(text):

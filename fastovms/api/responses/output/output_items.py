@@ -188,7 +188,9 @@ class OutputBuilder:
                 case CallArguments(text=text):
                     if isinstance(self._open, _OpenCall) and not self._skips_call:
                         self._open.add(text)
-                case CallEnd(complete=is_complete):
+                case CallEnd(complete=is_complete, position=position):
+                    if aligner is not None:
+                        aligner.skip_to(position)
                     if not is_complete and not self._skips_call:
                         self.end_item("incomplete")
                         self.has_cut_call = True

@@ -61,6 +61,7 @@ class StateWorker:
         self._jobs: deque[_QueuedOperation] = deque()
         self._closing = False
         self._is_stuck = False
+        self._num_unsettled = 0
         self._last_failure = ""
         self.num_failures = 0
         self._threads = [
@@ -81,12 +82,17 @@ class StateWorker:
         """
         if self._is_stuck:
             raise StateFailed("the state is not written: its disk does not answer")
+        future: asyncio.Future[object] | None = None
         try:
             async with asyncio.timeout(self._timeout):
                 await self._room.acquire()
-                return cast("T", await self._enqueue(operation))
+                future = self._enqueue(operation)
+                return cast("T", await future)
         except TimeoutError:
-            self._is_stuck = True
+            if future is not None and future.done() and not future.cancelled():
+                return cast("T", future.result())  # it came in the turn in which the time was up
+            # Where nothing is left to settle, nothing would ever take this back.
+            self._is_stuck = self._num_unsettled > 0
             raise StateFailed(
                 f"the state was not written within {self._timeout:g} seconds"
             ) from None
@@ -114,11 +120,13 @@ class StateWorker:
                 raise StateFailed("the state is closed")
             self._jobs.append(_QueuedOperation(operation, future))
             self._changed.notify()
+        self._num_unsettled += 1
         return future
 
     def _settle(self, jobs: list[_QueuedOperation], outcomes: list[OperationOutcome]) -> None:
         """Gives jobs their outcomes, on the event loop."""
         self._is_stuck = False
+        self._num_unsettled -= len(jobs)
         for job, (result, error) in zip(jobs, outcomes, strict=True):
             self._room.release()
             if job.future.done():

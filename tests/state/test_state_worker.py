@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 
 import pytest
@@ -175,6 +176,41 @@ async def test_a_disk_that_hangs_is_not_waited_for(start):
             break
         except StateFailed:
             await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def skip_time(monkeypatch):
+    """Returns what has the loop's clock go on by so many seconds within one turn of it."""
+    loop = asyncio.get_running_loop()
+    read_clock, skipped = loop.time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: read_clock() + skipped)
+
+    def skip(seconds: float) -> None:
+        nonlocal skipped
+        skipped += seconds
+
+    return skip
+
+
+@pytest.mark.parametrize("is_too_late", [False, True])
+async def test_a_result_in_the_turn_of_its_timeout_leaves_nothing_stuck(
+    start, monkeypatch, skip_time, is_too_late
+):
+    """One long turn of the loop ends behind both. Which one comes first is the loop's business."""
+    worker, _ = start(timeout=30.0)
+    loop, results = asyncio.get_running_loop(), queue.SimpleQueue()
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "_report", lambda *values: results.put(values) or True)
+        waiting = asyncio.ensure_future(worker.run(add("a")))
+        result = await asyncio.to_thread(results.get)
+    loop.call_later(31.0 if is_too_late else 0.0, worker._settle, *result)
+    skip_time(60.0)
+    if is_too_late:
+        with pytest.raises(StateFailed, match="was not written within"):
+            await waiting
+    else:
+        assert await waiting is None
+    assert await worker.run(find("a")) == b"{}"
 
 
 async def test_who_leaves_is_not_answered(start):

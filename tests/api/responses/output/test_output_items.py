@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastovms.api.generation.alignment import TokenAligner
 from fastovms.api.responses.output.events import EventEncoder
 from fastovms.api.responses.output.output_items import OutputBuilder, OutputForm
 from fastovms.text.scanning.output import (
@@ -16,6 +19,7 @@ from fastovms.text.scanning.output import (
     Piece,
     Reasoning,
 )
+from fastovms.text.tokens.tracking import TextToken
 from tests.api.responses.events import _Output
 
 TEXT = st.text(alphabet="ab \n", min_size=1, max_size=5)
@@ -57,3 +61,26 @@ def test_events_add_up_to_the_items(pieces: list[Piece], status, data):
     assert output.open is None
     assert output.items == builder.items
     assert builder.items
+
+
+def test_the_tokens_of_a_text_behind_a_call_are_its_own() -> None:
+    """Also where the call says the same."""
+    text = '<c>{"add": 1}</c> add'
+    told: list[int] = []
+
+    def tell(tokens: Sequence[TextToken]) -> list[bytes]:
+        told.extend(token.token_id for token in tokens)
+        return [b"{}" for _ in tokens]
+
+    form = OutputForm(
+        lambda prefix: prefix,
+        lambda: "call",
+        aligner=TokenAligner({"<c>", "</c>"}),
+        tell_logprobs=tell,
+    )
+    builder = OutputBuilder(form, EventEncoder(named=True).emit)
+    call = [CallBegin(0, "f"), CallArguments(0, "{}"), CallEnd(0, True, text.index("}") + 1)]
+    tokens = [TextToken(place, place, None) for place in range(len(text))]
+    builder.push([*call, Content("add")], text, tokens)
+    builder.finish("completed")
+    assert told == [18, 19, 20]

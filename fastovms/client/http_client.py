@@ -149,7 +149,9 @@ class ClientConnection(asyncio.Protocol):
         try:
             if not self._is_open:
                 raise RequestFailed("connection closed", "before the request")
-            self._transport.write(head.encode() + b"\r\n" + body)
+            # What stood on the command line in another encoding is sent as it stood there.
+            fields = head.encode(errors="surrogateescape")
+            self._transport.write(fields + b"\r\n" + body)
             await ended
         finally:
             self._ended = self._on_event = None

@@ -14,6 +14,7 @@ class Target(NamedTuple):
     """The API of a server.
 
     Attributes:
+        host: name or address, in ASCII (RFC 5891).
         path: what all its paths begin with, such as "/v1".
     """
 
@@ -35,15 +36,25 @@ class Target(NamedTuple):
         try:
             parts = urlsplit(url)
             port = parts.port
+            # As `create_connection` encodes it, which UnicodeError would come out of (a..b).
+            host = None if parts.hostname is None else parts.hostname.encode("idna").decode()
         except ValueError as error:
             raise ConfigurationError(f"{name} {url!r}: {error}") from None
-        if parts.scheme not in _PORTS or parts.hostname is None:
+        if parts.scheme not in _PORTS or host is None:
             raise ConfigurationError(
                 f"{name} must be http://HOST:PORT or https://HOST:PORT, with or without a path "
                 f"such as /v1, not {url!r}"
             )
+        unused = {
+            "query": parts.query,
+            "fragment": parts.fragment,
+            "user name": parts.username or parts.password,
+        }
+        for what, value in unused.items():
+            if value:
+                raise ConfigurationError(f"{name} must have no {what}: requests would not have it")
         return cls(
-            parts.hostname,
+            host,
             _PORTS[parts.scheme] if port is None else port,
             parts.path.rstrip("/") or "/v1",
             parts.scheme == "https",

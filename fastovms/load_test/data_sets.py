@@ -112,7 +112,7 @@ def _of_file(config: DataConfig) -> Iterator[Sample]:
         raise ConfigurationError(f"--dataset-name {config.dataset_name} needs --dataset-path")
     path = Path(config.dataset_path)
     try:
-        text = path.read_text()
+        text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
         raise ConfigurationError(f"cannot read --dataset-path {path}: {reason}") from None
@@ -120,7 +120,8 @@ def _of_file(config: DataConfig) -> Iterator[Sample]:
         if config.dataset_name == "sharegpt":
             yield from _sharegpt(json.loads(text), config)
         else:
-            for line in filter(str.strip, text.splitlines()):
+            # JSON may have the other characters that end lines for Python within its texts.
+            for line in filter(str.strip, text.split("\n")):
                 yield _custom(json.loads(line), config)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         forms = {
@@ -138,11 +139,18 @@ def _sharegpt(conversations: list[dict[str, Any]], config: DataConfig) -> Iterat
     for conversation in conversations:
         turns = [turn["value"] for turn in conversation["conversations"][:2]]
         if len(turns) == 2 and all(turns):
-            yield Sample(turns[0], config.output_len or max(1, len(turns[1]) // 4))
+            yield Sample(_whole(turns[0]), config.output_len or max(1, len(turns[1]) // 4))
 
 
 def _custom(line: dict[str, Any], config: DataConfig) -> Sample:
     prompt, length = line["prompt"], line.get("output_tokens")
-    if not isinstance(prompt, str) or not isinstance(length, int | None):
-        raise TypeError("prompt must be text, output_tokens an integer")
-    return Sample(prompt, config.output_len or length or DEFAULT_OUTPUT_LEN)
+    is_length = length is None or (type(length) is int and length >= 1)  # True is an int, too
+    if not isinstance(prompt, str) or not is_length:
+        raise TypeError("prompt must be text, output_tokens an integer of at least 1")
+    return Sample(_whole(prompt), config.output_len or length or DEFAULT_OUTPUT_LEN)
+
+
+def _whole(text: str) -> str:
+    """Returns the text with a replacement for each lone surrogate, which JSON may escape, and which
+    no request can have."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

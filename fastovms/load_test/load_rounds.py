@@ -10,6 +10,7 @@ import orjson
 from fastovms.client.http_client import HttpClient
 from fastovms.client.model_list import first_model
 from fastovms.client.target import Target
+from fastovms.errors import ConfigurationError
 from fastovms.load_test.arrivals import arrival_times
 from fastovms.load_test.data_sets import Sample, draw_samples
 from fastovms.load_test.load_config import BACKENDS, DataConfig, LoadConfig
@@ -61,6 +62,7 @@ async def run_rounds(
         on_end: is told of each request that counts, when it ends.
 
     Raises:
+        ConfigurationError: JSON cannot have what each request is to.
         RequestFailed: a server cannot be asked which models it has.
     """
     for server in servers:
@@ -95,10 +97,13 @@ async def _run_round(
     on_end: OnEnd,
 ) -> None:
     path = config.endpoint or server.client.target.path + BACKENDS[config.backend]
-    requests = [
-        LoadRequest(path, orjson.dumps(_body(sample, server.model, config)), due)
-        for sample, due in zip(samples, times, strict=True)
-    ]
+    try:
+        requests = [
+            LoadRequest(path, orjson.dumps(_body(sample, server.model, config)), due)
+            for sample, due in zip(samples, times, strict=True)
+        ]
+    except TypeError as error:  # of --model or --extra-body: an integer beyond 64 bits, say
+        raise ConfigurationError(f"requests cannot be written as JSON: {error}") from None
     await run_load(
         server.client,
         requests,

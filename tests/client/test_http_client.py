@@ -54,6 +54,13 @@ async def answering(
                 await handler
 
 
+async def test_bytes_of_the_command_line_are_sent_as_they_stood_there() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    async with answering(answer) as (client, asked):
+        assert await client.ask("GET", "/caf\udce9") == b"ok"
+    assert asked[0].startswith(b"GET /caf\xe9 HTTP/1.1\r\n")
+
+
 async def test_connections_are_used_again() -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
     async with answering(answer, answer) as (client, asked):

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -66,6 +69,41 @@ def test_a_file_of_lines(tmp_path: Path) -> None:
     assert {sample.output_len for sample in draw(config, 2)} == {8}
 
 
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    prompt = "a\u2028b\u2029c\x85d"
+    line = json.dumps({"prompt": prompt, "output_tokens": 3}, ensure_ascii=False)
+    path.write_bytes(b"\xef\xbb\xbf" + f"{line}\r\n{line}".encode())
+    assert draw(DataConfig(dataset_name="custom", dataset_path=str(path)), 2) == [(prompt, 3)] * 2
+
+
+def test_the_locale_does_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes('{"prompt": "Grüße"}'.encode())
+    code = f"""
+import random
+from fastovms.load_test.data_sets import draw_samples
+from fastovms.load_test.load_config import DataConfig
+config = DataConfig(dataset_name="custom", dataset_path={str(path)!r})
+print(ascii(draw_samples(config, 1, random.Random(0), as_text=True)[0].prompt))
+"""
+    environ = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-X", "utf8=0", "-c", code]
+    assert subprocess.check_output(command, env=environ, text=True) == "'Gr\\xfc\\xdfe'\n"
+
+
+@pytest.mark.parametrize("name", ["custom", "sharegpt"])
+def test_half_of_a_character_is_replaced(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "file"
+    content = {
+        "custom": {"prompt": "a\ud83d!\U0001f600"},
+        "sharegpt": [{"conversations": [{"value": "a\ud83d!\U0001f600"}, {"value": "b"}]}],
+    }
+    path.write_text(json.dumps(content[name]))
+    [sample] = draw(DataConfig(dataset_name=name, dataset_path=str(path)), 1)
+    assert sample.prompt == "a\ufffd!\U0001f600"
+
+
 def test_first_turns_of_conversations(tmp_path: Path) -> None:
     path = tmp_path / "sharegpt.json"
     turns = [{"from": "human", "value": "Who?"}, {"from": "gpt", "value": "x" * 40}]
@@ -82,6 +120,11 @@ def test_first_turns_of_conversations(tmp_path: Path) -> None:
         ("custom", "{", "must have lines of JSON"),
         ("custom", '{"prompt": 5}', "must have lines of JSON"),
         ("custom", "[]", "must have lines of JSON"),
+        ("custom", '{"prompt": "a", "output_tokens": -5}', "an integer of at least 1"),
+        ("custom", '{"prompt": "a", "output_tokens": 0}', "an integer of at least 1"),
+        ("custom", '{"prompt": "a", "output_tokens": true}', "an integer of at least 1"),
+        ("custom", '{"prompt": "a", "output_tokens": 1.5}', "an integer of at least 1"),
+        ("sharegpt", '[{"conversations": [{"value": 5}, {"value": "a"}]}]', "a JSON list"),
         ("sharegpt", "{}", "has no prompt"),
         ("sharegpt", '[{"a": 1}]', "must have a JSON list"),
         ("sharegpt", b"\xff", "cannot read --dataset-path .*no UTF-8"),

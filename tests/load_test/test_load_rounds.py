@@ -4,6 +4,7 @@ import pytest
 
 from fastovms.client.request_failed import RequestFailed
 from fastovms.client.target import Target
+from fastovms.errors import ConfigurationError
 from fastovms.load_test.load_config import DataConfig, LoadConfig
 from fastovms.load_test.load_rounds import LoadedServer, run_rounds
 from tests.client.scripted_server import Script, scripted_server
@@ -68,6 +69,14 @@ async def test_a_failed_request_ends_no_round() -> None:
         [server] = await run(LoadConfig(num_prompts=2, num_warmups=0, max_concurrency=1), url)
     failures = [timeline.failure for timeline in server.load.timelines]
     assert [failure and failure.kind for failure in failures] == ["HTTP 503", None]
+
+
+async def test_what_json_lacks_is_refused() -> None:
+    with (
+        scripted_server(Script()) as url,
+        pytest.raises(ConfigurationError, match="cannot be written as JSON: Integer exceeds"),
+    ):
+        await run(LoadConfig(extra_body={"seed": 2**64}), url)
 
 
 async def test_a_server_without_a_model() -> None:

@@ -46,7 +46,6 @@ SOME_FAILED: Final = 1
 """The exit code where some line was not answered with a status of 200."""
 
 WRONG_INPUT: Final = 2
-INTERRUPTED: Final = 128 + signal.SIGINT
 
 _CLOSE_TIMEOUT: Final = 5.0
 
@@ -74,8 +73,8 @@ class OfflineParts:
 
 
 def run_batch(paths: BatchPaths, parts: OfflineParts) -> int:
-    """Runs a batch, and returns the exit code. SIGINT and SIGTERM end it: what is done is in the
-    output, and another run goes on there.
+    """Runs a batch, and returns the exit code. SIGINT and SIGTERM end it, with 128 and the signal's
+    number: what is done is in the output, and another run goes on there.
 
     Raises:
         ConfigurationError: a model or a file cannot be had.
@@ -100,11 +99,11 @@ def _check_paths(paths: BatchPaths) -> None:
 
 async def _run_until_signal(paths: BatchPaths, parts: OfflineParts) -> int:
     task = asyncio.ensure_future(_run(paths, parts))
-    with cancelled_by(signal.SIGINT, signal.SIGTERM, task=task):
+    with cancelled_by(signal.SIGINT, signal.SIGTERM, task=task) as cancellation:
         await asyncio.wait([task])
     if task.cancelled():
         print(f"stopped: the same command goes on in {paths.output}", file=sys.stderr)
-        return INTERRUPTED
+        return cancellation.exit_code
     return task.result()
 
 

@@ -30,14 +30,14 @@ from fastovms.load_test.timeline import Load
 
 FAILED: Final = 1
 """The exit code where some request has failed."""
-INTERRUPTED: Final = 128 + signal.SIGINT
 
 
 def bench(url: str, config: LoadConfig, data: DataConfig, report: ReportConfig) -> int:
-    """Runs the load and prints what it came to. Ctrl-C ends it early.
+    """Runs the load and prints what it came to. Ctrl-C and SIGTERM end it early.
 
     Returns:
-        The exit code: `FAILED` or `INTERRUPTED` where not everything went well.
+        The exit code: `FAILED`, or 128 and the number of the signal that has ended it, where not
+        everything went well.
 
     Raises:
         ConfigurationError: what is asked for contradicts itself, or a file cannot be had.
@@ -52,18 +52,18 @@ def bench(url: str, config: LoadConfig, data: DataConfig, report: ReportConfig) 
     draw_samples(data, 1, random.Random(0), as_text=True)  # a file at fault is told of now
     _raise_file_limit()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        is_cut = runner.run(_run(servers, config, data, report))
+        code_of_signal = runner.run(_run(servers, config, data, report))
     if not all(server.loads for server in servers):
         print("fastovms: ended before there was anything to tell", file=sys.stderr)
-        return INTERRUPTED
+        return code_of_signal
     has_failures = _write(servers, config, report)
-    return INTERRUPTED if is_cut else FAILED if has_failures else 0
+    return code_of_signal or (FAILED if has_failures else 0)
 
 
 async def _run(
     servers: Sequence[LoadedServer], config: LoadConfig, data: DataConfig, report: ReportConfig
-) -> bool:
-    """Runs all rounds, and returns whether a signal has cut them."""
+) -> int:
+    """Runs all rounds, and returns the exit code of a signal that has cut them; 0 = none has."""
     num_rounds = config.rounds if len(servers) > 1 else 1
     with tqdm(
         total=config.num_prompts * num_rounds * len(servers),
@@ -74,13 +74,14 @@ async def _run(
         task = asyncio.create_task(
             run_rounds(servers, config, data, num_rounds, lambda timeline: progress.update())
         )
-        with cancelled_by(signal.SIGINT, signal.SIGTERM, task=task):
+        with cancelled_by(signal.SIGINT, signal.SIGTERM, task=task) as cancellation:
             await asyncio.wait([task])
     for server in servers:
         await server.client.close()
-    if not task.cancelled():
-        task.result()
-    return task.cancelled()
+    if task.cancelled():
+        return cancellation.exit_code
+    task.result()
+    return 0
 
 
 def _raise_file_limit() -> None:

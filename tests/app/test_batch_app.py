@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,19 @@ def test_goes_on_after_a_kill(tmp_path) -> None:
     failed = [id for id, entry in found.items() if entry["response"]["status_code"] != 200]
     assert failed == [f"c{BAD}"]
     assert found["c3"]["response"]["body"]["usage"]["completion_tokens"] == 2
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it(tmp_path, number: signal.Signals, code: int) -> None:
+    (tmp_path / "in").write_text("".join(map(line, range(5_000))))
+    with start(tmp_path) as running:
+        while not (tmp_path / "out").exists() or not (tmp_path / "out").stat().st_size:
+            assert running.poll() is None
+            time.sleep(0.01)
+        running.send_signal(number)
+        told, errors = running.communicate(timeout=DEADLINE)
+    assert (running.returncode, told) == (code, "")
+    assert errors == "stopped: the same command goes on in out\n"
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,8 @@ def test_a_file_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_p
     assert f"cannot write --result-filename {tmp_path}: Is a directory" in output.err
 
 
-def test_ctrl_c_prints_what_there_is() -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_prints_what_there_is(number: signal.Signals, code: int) -> None:
     script = Script(pause=0.05)
     with scripted_server(script) as url:
         command = [sys.executable, "-m", "fastovms", "bench", *FLAGS, "--num-prompts", "1000"]
@@ -110,8 +111,8 @@ def test_ctrl_c_prints_what_there_is() -> None:
             [*command, "--max-concurrency", "2", url], stdout=subprocess.PIPE, text=True
         ) as process:
             script.wait_until_received(6)  # some have ended
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             output, _ = process.communicate(timeout=20)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "cancelled:                             2" in output
     assert "Mean TTFT" in output

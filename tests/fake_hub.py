@@ -16,7 +16,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class FakeHub:
-    """Models by id, each a mapping of paths to contents.
+    """Models by id, each a mapping of paths to contents, with a branch "main" and a tag "v1", which
+    are one commit.
 
     Attributes:
         url: of the server.
@@ -47,6 +48,11 @@ def files_of(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if path.is_file()
     }
+
+
+def model_files_of(folder: Path) -> dict[str, bytes]:
+    """Returns the files without what is noted of a pull."""
+    return {path: data for path, data in files_of(folder).items() if not path.endswith(".pulled")}
 
 
 @contextmanager
@@ -93,7 +99,7 @@ def _handler(hub: FakeHub) -> type[BaseHTTPRequestHandler]:
                 self._send(hub.status)
             elif found is None or found[1] not in hub.models or not authorized:
                 self._send(404, error="RepoNotFound")
-            elif api is not None and api[3] not in (None, "main", COMMIT):
+            elif api is not None and api[3] not in (None, "main", "v1", COMMIT):
                 self._send(404, error="RevisionNotFound")
             elif api is not None:
                 tree = hub.tree(api[1])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fastovms.config.model_config import DEMO_MODEL
-from tests.fake_hub import FakeHub, files_of, running
+from tests.fake_hub import FakeHub, files_of, model_files_of, running
 
 ID = "org/demo"
 
@@ -45,7 +45,7 @@ def test_pull(hub, tmp_path):
     code, output, errors = run(hub.url, tmp_path, "pull", ID)
     assert (code, output) == (0, f"{path}\n"), errors
     assert f"pulling {ID} into {path}" in errors
-    assert files_of(path) == files_of(DEMO_MODEL)
+    assert model_files_of(path) == files_of(DEMO_MODEL)
     assert run("http://127.0.0.1:9", tmp_path, "pull", ID) == (0, f"{path}\n", "")
 
 
@@ -78,4 +78,4 @@ def test_serve_pulls_and_later_needs_no_network(hub, tmp_path):
         finally:
             process.kill()
             process.communicate()
-    assert files_of(tmp_path / "models" / ID) == files_of(DEMO_MODEL)
+    assert model_files_of(tmp_path / "models" / ID) == files_of(DEMO_MODEL)

@@ -14,6 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from fastovms.catalog.pulled_revision import (
+    MAIN,
+    PulledRevision,
+    forget_pulled,
+    note_pulled,
+    read_pulled,
+)
 from fastovms.errors import ConfigurationError
 from fastovms.system.user_dirs import NOWHERE, user_directory
 
@@ -65,36 +72,43 @@ class Repository:
         """Downloads a model that is not there yet, which takes as long as the network does.
 
         Args:
-            revision: branch, tag or commit; None = the main branch.
+            revision: branch, tag or commit; None = what is there, else the main branch.
             overwrite: whether to take what the hub has now in the place of what is there.
 
         Raises:
-            ConfigurationError: there is no such model, it is not for OpenVINO, or it cannot be had
-                from here.
+            ConfigurationError: there is no such model, it is not for OpenVINO, it cannot be had
+                from here, or another revision of it is there.
         """
         path = self.root / model_id
         if path.exists() and not overwrite:
+            if revision is not None:
+                _check_revision(model_id, path, revision)
             return path
         repository = repository_of(model_id)
         file = model_id[len(repository) + 1 :]
         folder = self.root / repository
         partial = folder.with_name(f"{folder.name}.partial")
         logger.info("pulling %s into %s", model_id, folder)
-        self._download(model_id, revision, partial, file)
+        pulled = self._download(model_id, revision, partial, file)
         try:
             shutil.rmtree(partial / ".cache", ignore_errors=True)  # huggingface_hub's notes
+            forget_pulled(path)
             if path.is_dir():
                 shutil.rmtree(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             os.replace(partial / file, path)
+            note_pulled(path, pulled)
             if file:
                 shutil.rmtree(partial)
         except OSError as error:
             raise _failure(model_id, f"{path}: {error.strerror or error}") from None
         return path
 
-    def _download(self, model_id: str, revision: str | None, folder: Path, file: str) -> None:
-        """Downloads the files of a model. `file` is the only one that is wanted; "" = all."""
+    def _download(
+        self, model_id: str, revision: str | None, folder: Path, file: str
+    ) -> PulledRevision:
+        """Downloads the files of a model, and returns what they are. `file` is the only one that is
+        wanted; "" = all."""
         # Imported here because it takes a moment that a model at hand need not wait.
         from huggingface_hub import HfApi, snapshot_download
         from huggingface_hub.errors import (
@@ -121,6 +135,7 @@ class Repository:
                 allow_patterns=[file] if file else None,
                 endpoint=self._endpoint,
             )
+            return PulledRevision(revision or MAIN, info.sha or "")
         except GatedRepoError:
             raise _failure(model_id, "ask for access on its page, and set HF_TOKEN") from None
         except RepositoryNotFoundError:
@@ -142,6 +157,18 @@ class Repository:
         except Exception as error:  # the network's errors are several libraries'
             reason = f"{api.endpoint} cannot be reached: {error or type(error).__name__}"
             raise _failure(model_id, reason) from None
+
+
+def _check_revision(model_id: str, path: Path, revision: str) -> None:
+    """Raises ConfigurationError where another revision than the one that is asked for is there."""
+    pulled = read_pulled(path)
+    if pulled is None:
+        logger.warning(
+            "whether %s is revision %s is not known: --overwrite-models pulls that", path, revision
+        )
+    elif not pulled.is_named(revision):
+        reason = f"{path} is revision {pulled}, not {revision}: --overwrite-models pulls that"
+        raise _failure(model_id, reason)
 
 
 def _check_files(model_id: str, files: list[str], file: str) -> None:

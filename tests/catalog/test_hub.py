@@ -9,7 +9,7 @@ import pytest
 
 from fastovms.catalog.hub import Repository, is_model_id, model_root
 from fastovms.errors import ConfigurationError
-from tests.fake_hub import FakeHub, files_of, running
+from tests.fake_hub import COMMIT, FakeHub, files_of, model_files_of, running
 
 TINY = {"openvino_model.xml": b"<net/>", "openvino_model.bin": b"x" * 100, "more/notes.txt": b"hi"}
 
@@ -66,7 +66,7 @@ def test_a_model_is_pulled_once(hub, repository):
     assert repository.find("org/tiny") is None
     path = repository.pull("org/tiny")
     assert path == repository.root / "org" / "tiny" == repository.find("org/tiny")
-    assert files_of(repository.root) == {f"org/tiny/{name}": data for name, data in TINY.items()}
+    assert model_files_of(repository.root) == {f"org/tiny/{name}": TINY[name] for name in TINY}
     hub.status = 500
     assert repository.pull("org/tiny") == path, "what is there needs no network"
     assert sorted(hub.downloads) == sorted(TINY)
@@ -84,7 +84,7 @@ def test_a_pull_that_was_cut_short_goes_on(hub, repository):
     hub.downloads.clear()
     repository.pull("org/tiny")
     assert set(hub.downloads) == set(TINY) - finished
-    assert files_of(repository.root / "org" / "tiny") == TINY
+    assert model_files_of(repository.root / "org" / "tiny") == TINY
 
 
 def test_a_model_is_pulled_again_on_demand(hub, repository):
@@ -96,6 +96,34 @@ def test_a_model_is_pulled_again_on_demand(hub, repository):
     assert repository.find("org/tiny") is not None, "a pull that fails takes nothing away"
     repository.pull("org/tiny", revision="main", overwrite=True)
     assert files_of(repository.root / "org" / "tiny")["openvino_model.bin"] == b"new"
+
+
+@pytest.mark.parametrize("model_id", ["org/tiny", "org/gguf/q4.gguf"])
+def test_the_revision_that_is_there(hub, repository, caplog, model_id):
+    path = repository.pull(model_id, revision="v1")
+    for same in (None, "v1", COMMIT, COMMIT[:8]):
+        assert repository.pull(model_id, revision=same) == path
+    assert refused(repository, model_id, revision="main").endswith(
+        f"{path} is revision v1 (commit {COMMIT}), not main: --overwrite-models pulls that"
+    )
+    repository.pull(model_id, revision="main", overwrite=True)
+    repository.pull(model_id, revision="main")
+    assert "not v1" in refused(repository, model_id, revision="v1")
+    repository.pull(model_id, overwrite=True)
+    assert repository.pull(model_id, revision="main") == path, "what none was named for"
+    assert not caplog.records
+
+
+def test_a_revision_that_is_not_known(repository, caplog):
+    path = repository.root / "org" / "tiny"
+    path.mkdir(parents=True)
+    assert repository.pull("org/tiny") == path
+    assert not caplog.records
+    assert repository.pull("org/tiny", revision="v2") == path
+    [record] = caplog.records
+    assert record.getMessage() == (
+        f"whether {path} is revision v2 is not known: --overwrite-models pulls that"
+    )
 
 
 def test_what_cannot_be_pulled(hub, repository):
@@ -112,7 +140,7 @@ def test_one_file_of_many(hub, repository):
     assert path == repository.root / "org/gguf/q4.gguf" == repository.find("org/gguf/q4.gguf")
     assert repository.pull("org/gguf/more/q8.gguf").read_bytes() == b"88888888"
     assert hub.downloads == ["q4.gguf", "more/q8.gguf"]
-    assert set(files_of(repository.root)) == {"org/gguf/q4.gguf", "org/gguf/more/q8.gguf"}
+    assert set(model_files_of(repository.root)) == {"org/gguf/q4.gguf", "org/gguf/more/q8.gguf"}
     assert "only q4.gguf, more/q8.gguf" in refused(repository, "org/gguf/q5.gguf")
     (repository.root / "org" / "gguf").rename(repository.root / "moved")
     assert "name one of q4.gguf, more/q8.gguf behind it" in refused(repository, "org/gguf")

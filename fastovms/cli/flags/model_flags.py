@@ -37,7 +37,8 @@ REPOSITORY_FLAGS: Final = (
          "where models of a hub are kept, in ORG/NAME (default: fastovms/models in the user's "
          "cache directory)", shows_default=False),
     Flag("--revision", REPOSITORY.revision, "REVISION", text,
-         "branch, tag or commit to pull (default: the main branch)", shows_default=False),
+         "branch, tag or commit to pull; where another one is there already, --overwrite-models "
+         "takes its place (default: what is there, else the main branch)", shows_default=False),
     Flag("--overwrite-models", REPOSITORY.overwrite, "", None,
          "pull models again that are there"),
 )  # fmt: skip

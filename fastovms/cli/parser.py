@@ -115,7 +115,8 @@ def _add_serve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         description="Serves models over HTTP, with the APIs of OpenAI and vLLM below /v1 and of "
         "OpenVINO Model Server below /v3.",
         epilog="Sizes may be written as 64K, 16M or 1G. Flags of OpenVINO Model Server, with "
-        "underscores, and of vLLM are understood or overlooked with a warning.",
+        "underscores, and of vLLM are understood or overlooked with a warning; those that would "
+        "change answers, and that it does not have, are refused.",
         allow_abbrev=False,
     )
     add_model_arguments(parser)

@@ -23,6 +23,18 @@ ALIASES: Final[Mapping[str, str]] = {
 }
 """Other servers' names for flags that mean the same here."""
 
+_SHORT: Final = {
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-q": "--quantization",
+    "-O": "--compilation-config",
+}
+"""Short forms of vLLM's."""
+
+_API_KEY: Final = "--api-key"
+_OF_MODELS: Final = ("--model", "--model-path", "--source-model", "--config-path")
+
 MODES: Final = ("--pull", "--list-models", "--configure")
 """Switches of OVMS that ask for something else than serving."""
 
@@ -83,6 +95,10 @@ def normalize(argv: Sequence[str]) -> list[str]:
             normal.append(_switch(name, value))
         else:
             normal.append(f"{name}={value}")
+    if normal[0] in (SERVE, RUN_BATCH):
+        normal = [_long(argument) for argument in normal]
+    if normal[0] == SERVE:
+        normal = _with_keys_apart(normal)
     if is_ovms and not names & _ADDRESSES:
         normal += ["--host", _ANYWHERE]
     return normal
@@ -94,6 +110,28 @@ def _split(argument: str) -> tuple[str, str | None]:
         return argument, None
     name, separator, value = argument.partition("=")
     return name.replace("_", "-"), value if separator else None
+
+
+def _long(argument: str) -> str:
+    """Returns the long form of a short one, `-tp`, `-tp=2` or `-O3`."""
+    name, separator, value = argument.partition("=")
+    if name in _SHORT:
+        return f"{_SHORT[name]}{separator}{value}"
+    if argument.startswith("-O"):
+        return f"{_SHORT['-O']}={argument[2:]}"
+    return argument
+
+
+def _with_keys_apart(line: Sequence[str]) -> list[str]:
+    """Writes --api-key before each of several keys, as vLLM takes them behind one. Where the line
+    has no model before them, the second word may be that, and stays."""
+    has_model = line[1:2] != [] and not line[1].startswith("-")
+    has_model |= any(argument.partition("=")[0] in _OF_MODELS for argument in line)
+    apart: list[str] = []
+    for argument in line:
+        is_key = has_model and apart[-2:-1] == [_API_KEY] and not argument.startswith("-")
+        apart += [_API_KEY, argument] if is_key else [argument]
+    return apart
 
 
 def _switch(name: str, value: str) -> str:

@@ -265,6 +265,18 @@ _BOOLEANS: Final = {
 }
 
 
+def media_limits(value: str) -> object:
+    """Reads how many images and the like a prompt may have: "image=2,video=0", or JSON."""
+    if re.fullmatch(r"\w+=\d+(,\w+=\d+)*", value, re.ASCII):
+        return value
+    try:
+        return json_object(value)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"must be such as image=2, or a JSON object, not {value!r}"
+        ) from None
+
+
 def json_object(value: str) -> dict[str, object]:
     try:
         parsed = json.loads(value)

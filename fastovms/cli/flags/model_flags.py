@@ -32,6 +32,14 @@ _MAX_CACHE_GB: Final = 1_000_000
 _MAX_INDEX_TOKENS: Final = 64 * 1024 * 1024
 """They take 3 GB."""
 
+_TASK_ALIASES: Final = {
+    "generate": "text_generation",
+    "embed": "embeddings",
+    "embedding": "embeddings",
+    "score": "rerank",
+}
+"""vLLM's names for tasks."""
+
 REPOSITORY_FLAGS: Final = (
     Flag("--model-repository-path", REPOSITORY.path, "DIR", path,
          "where models of a hub are kept, in ORG/NAME (default: fastovms/models in the user's "
@@ -136,7 +144,8 @@ CHAT_FLAGS: Final = (
 )  # fmt: skip
 
 ENCODER_FLAGS: Final = (
-    Flag("--task", ENCODER.task, "TASK", choice("auto", "text_generation", "embeddings", "rerank"),
+    Flag("--task", ENCODER.task, "TASK",
+         choice("auto", "text_generation", "embeddings", "rerank", aliases=_TASK_ALIASES),
          "what the model does: text_generation, embeddings, rerank, or auto = as its files say, of "
          "which rerankers that are decoders look like models that generate"),
     Flag("--pooling", ENCODER.pooling, "POOLING", choice("auto", "cls", "mean", "last"),

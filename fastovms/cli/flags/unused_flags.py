@@ -1,16 +1,25 @@
 """Lists flags of OpenVINO Model Server and vLLM that have no use here.
 
 They are accepted, so that a command line need not change, and each is told in one line of the log.
-A wrong value is refused all the same: it would have been there.
+A wrong value is refused all the same: it would have been there. Those that change answers are
+refused, with what to do instead.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, NoReturn
 
-from fastovms.cli.flags.flag_types import choice, integer, json_object, number, reader_of, text
+from fastovms.cli.flags.flag_types import (
+    choice,
+    integer,
+    json_object,
+    media_limits,
+    number,
+    reader_of,
+    text,
+)
 from fastovms.ovms.options import ALWAYS_IN_PARTS, LOG_FLAGS, ONE_DEVICE, OVMS_OPTIONS
 
 _PREFIX: Final = "unused "
@@ -33,6 +42,9 @@ class ForeignFlag(NamedTuple):
 
 _FILES: Final = "the model's files say it"
 _ALWAYS: Final = "it is always so"
+_ONE_SERVER: Final = "one process answers"
+_EXPORT: Final = "the exported graph says it: export the model with it"
+_ADAPTERS: Final = "adapters are not loaded: merge them into the model before it is exported"
 
 OVMS_FLAGS: Final = tuple(
     ForeignFlag(
@@ -80,9 +92,46 @@ VLLM_FLAGS: Final = (
     ForeignFlag("--uvicorn-log-level", text, LOG_FLAGS),
     ForeignFlag("--guided-decoding-backend", text, "there is one, llguidance", ("auto",)),
     ForeignFlag("--structured-outputs-config", json_object, "there is one, llguidance"),
-    ForeignFlag("--limit-mm-per-prompt", json_object, "see --max-images"),
+    ForeignFlag("--limit-mm-per-prompt", media_limits, "see --max-images"),
+    ForeignFlag("--mm-processor-kwargs", json_object, _FILES),
     ForeignFlag("--shutdown-timeout", number("seconds"), "see --drain-timeout"),
+    ForeignFlag("--download-dir", text, "see --model-repository-path"),
+    ForeignFlag("--hf-token", text, "the environment's HF_TOKEN is heeded"),
+    ForeignFlag("--tokenizer-revision", text, _FILES),
+    ForeignFlag("--code-revision", text, "no code of models is run"),
+    ForeignFlag("--model-impl", text, "models are OpenVINO's graphs", ("auto",)),
+    ForeignFlag("--runner", text, "see --task", ("auto", "generate")),
+    ForeignFlag("--convert", text, "see --task", ("auto", "none")),
+    ForeignFlag("--compilation-config", text, "OpenVINO compiles as --plugin-config says"),
+    ForeignFlag("--distributed-executor-backend", text, ONE_DEVICE),
+    ForeignFlag("--max-seq-len-to-capture", integer(0), "there are no graphs of CUDA"),
+    ForeignFlag("--num-scheduler-steps", integer(1), "every step is scheduled", (1,)),
+    ForeignFlag("--stream-interval", integer(1), "every token is sent when it is there", (1,)),
+    ForeignFlag("--api-server-count", integer(0), _ONE_SERVER, (1,)),
+    ForeignFlag("--disable-frontend-multiprocessing", None, _ONE_SERVER, (True,)),
+    ForeignFlag("--enable-server-load-tracking", None, "/metrics says how much runs and waits",
+                (False,)),
+    ForeignFlag("--h11-max-header-count", integer(1), "the server has a limit of its own"),
+    ForeignFlag("--log-config-file", text, LOG_FLAGS),
+    ForeignFlag("--disable-uvicorn-access-log", None, LOG_FLAGS, (False,)),
+    ForeignFlag("--enable-reasoning", None, "see --reasoning-parser", (True,)),
 )  # fmt: skip
+
+REFUSED_FLAGS: Final[Mapping[str, str]] = {
+    "--override-generation-config": "give --generation-config a file with these defaults",
+    "--speculative-config": "--draft-model and --enable-prompt-lookup say how tokens are guessed",
+    "--enable-force-include-usage": "streams have usage where requests ask for it, with "
+    "stream_options",
+    "--return-tokens-as-token-ids": "a request asks for it, with return_tokens_as_token_ids",
+    "--exclude-tools-when-tool-choice-none": "a request that wants no tools names none",
+    "--rope-scaling": _EXPORT,
+    "--hf-overrides": _EXPORT,
+    "--enable-lora": _ADAPTERS,
+    "--lora-modules": _ADAPTERS,
+    "--config": "flags stand in the command line or in VLLM_EXTRA_ARGS, and lists of models in the "
+    "file of --config-path",
+}
+"""Flags of vLLM that change answers, and have no counterpart of their form: what to do instead."""
 
 FOREIGN_FLAGS: Final = OVMS_FLAGS + VLLM_FLAGS
 
@@ -103,6 +152,25 @@ def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(
                 flag.name, dest=dest, default=default, help=argparse.SUPPRESS, type=flag.parse
             )
+
+    for name in REFUSED_FLAGS:
+        parser.add_argument(
+            name, nargs="*", default=argparse.SUPPRESS, help=argparse.SUPPRESS, action=_Refusal
+        )
+
+
+class _Refusal(argparse.Action):
+    """Refuses a flag, with what to do instead."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        reason = REFUSED_FLAGS[self.option_strings[0]]
+        raise argparse.ArgumentError(self, f"is not supported: {reason}")
 
 
 def given_flags(arguments: argparse.Namespace) -> dict[str, object]:

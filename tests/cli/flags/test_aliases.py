@@ -33,6 +33,16 @@ def test_values_are_left_alone():
         ("serve --port 1", "serve --port 1"),
         ("--pull true --source_model a/b", "serve --pull --source-model a/b"),
         ("--dynamic_split_fuse=false", "serve --no-dynamic-split-fuse"),
+        ("m -tp 1 -pp=2 -dp 1 -q awq",
+         "serve m --tensor-parallel-size 1 --pipeline-parallel-size=2 --data-parallel-size 1 "
+         "--quantization awq"),
+        ("m -O3 -O 2", "serve m --compilation-config=3 --compilation-config 2"),
+        ("run-batch -i in -o out -tp 1", "run-batch -i in -o out --tensor-parallel-size 1"),
+        ("chat -q x", "chat -q x"),
+        # Several keys behind one flag, where a word cannot be the model.
+        ("m --api-key a b c --port 1", "serve m --api-key a --api-key b --api-key c --port 1"),
+        ("--api_key a b --model m", "serve --api-key a --api-key b --model m"),
+        ("--api-key a m", "serve --api-key a m"),
         # In OVMS's lines --port is for gRPC, wherever it stands, and the default address any.
         ("--port 9000 --rest_port 8000",
          "serve --grpc-port 9000 --port 8000 --host 0.0.0.0"),

@@ -9,7 +9,7 @@ import pytest
 
 from fastovms.cli.flags.aliases import ALIASES
 from fastovms.cli.flags.flags import FLAGS, read_flags
-from fastovms.cli.flags.unused_flags import FOREIGN_FLAGS, unused_flags
+from fastovms.cli.flags.unused_flags import FOREIGN_FLAGS, REFUSED_FLAGS, unused_flags
 from fastovms.config.api_config import ApiConfig, MediaConfig
 from fastovms.config.http_config import HttpConfig, SecurityConfig
 from fastovms.config.model_config import RepositoryConfig
@@ -86,9 +86,46 @@ def test_a_line_of_vllm():
     assert told == {"--gpu-memory-utilization", "--trust-remote-code", "--uvicorn-log-level"}
 
 
+HARMLESS = """
+-tp 2 -pp 1 -q awq -O3 --limit-mm-per-prompt image=2 --download-dir d --hf-token t
+--distributed-executor-backend mp --disable-uvicorn-access-log --max-seq-len-to-capture 8192
+--num-scheduler-steps 8 --model-impl vllm --api-server-count 2 --disable-frontend-multiprocessing
+--tokenizer-revision r --code-revision r --runner pooling --convert embed --mm-processor-kwargs {}
+--stream-interval 4 --enable-server-load-tracking --h11-max-header-count 9 --log-config-file f
+--enable-reasoning
+"""
+
+
+def test_harmless_flags_of_vllm():
+    arguments = arguments_of(*HARMLESS.split())
+    told = {line.partition(" is not used: ")[0] for line in unused_flags(arguments)}
+    given = {word for word in HARMLESS.split() if word.startswith("--")}
+    unchanged = {"--disable-frontend-multiprocessing", "--enable-reasoning"}
+    assert told == (given - unchanged) | {
+        "--tensor-parallel-size", "--quantization", "--compilation-config",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [("generate", "text_generation"), ("embed", "embeddings"), ("score", "rerank")],
+)
+def test_tasks_in_the_words_of_vllm(task, expected):
+    assert read_flags(arguments_of("--task", task)).given[ENCODER.task] == expected
+
+
+@pytest.mark.parametrize("name", REFUSED_FLAGS)
+@pytest.mark.parametrize("values", [[], ["a=b", "c=d"]])
+def test_flags_that_change_answers_are_refused_with_a_reason(name, values):
+    with pytest.raises(argparse.ArgumentError) as caught:
+        arguments_of(name, *values)
+    assert str(caught.value) == f"argument {name}: is not supported: {REFUSED_FLAGS[name]}"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--limit-mm-per-prompt", "two"], "must be such as image=2, or a JSON object, not 'two'"),
         (["--rest_workers", "0"], "must be an integer at least 1, not '0'"),
         (["--num_streams", "0"], "must be an integer at least 1, not '0'"),
         (["--pipeline_type", "cb"], "must be AUTO, LM, VLM, LM_CB, VLM_CB or OMNI, not 'cb'"),
@@ -109,5 +146,6 @@ def test_flags_without_use_are_not_those_with_one():
     names = [flag.name for flag in (*FLAGS, *FOREIGN_FLAGS)]
     assert len(names) == len(set(names))
     assert not set(names) & set(ALIASES)
+    assert not {*names, *ALIASES} & set(REFUSED_FLAGS)
     for flag in FOREIGN_FLAGS:
         assert flag.reason or flag.neutral

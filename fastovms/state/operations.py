@@ -22,8 +22,9 @@ from fastovms.state.store import (
     ResponseProgress,
     StoredItem,
     StoredResponse,
+    UnknownPrevious,
 )
-from fastovms.state.tables import ObjectKind, Tables
+from fastovms.state.tables import MAX_CHAIN, ObjectKind, Tables
 from fastovms.state.watchers import response_topic
 
 
@@ -49,8 +50,28 @@ class Operations:
     def add_response(
         self, tenant: str, response: StoredResponse, conversation_id: str | None
     ) -> bool:
-        tables = self._tables
-        key = tables.insert(
+        if not self._insert(tenant, response, conversation_id):
+            return False
+        if response.previous_id is not None:
+            # Behind the insertion: of two servers that add responses which continue each other,
+            # the one that looks later finds that its own is among those, or that one is missing.
+            last = self._tables.chain(tenant, response.id, MAX_CHAIN)[-1]
+            if last.previous_id is not None:
+                raise UnknownPrevious(last.previous_id)
+        return True
+
+    def finish_response(
+        self, tenant: str, response: StoredResponse, conversation_id: str | None
+    ) -> bool:
+        if self._key_of_own(tenant, response.id) is None:
+            return False
+        self._tables.delete(tenant, ObjectKind.RESPONSE, response.id)
+        self._insert(tenant, response, conversation_id)
+        self._notify(response_topic(tenant, response.id))
+        return True
+
+    def _insert(self, tenant: str, response: StoredResponse, conversation_id: str | None) -> bool:
+        key = self._tables.insert(
             tenant,
             ObjectKind.RESPONSE,
             response.id,
@@ -66,16 +87,6 @@ class Operations:
             self._running.start(key, response.resumption)
         if conversation_id is not None:
             self.add_items(tenant, conversation_id, [*response.input, *response.output])
-        return True
-
-    def finish_response(
-        self, tenant: str, response: StoredResponse, conversation_id: str | None
-    ) -> bool:
-        if self._key_of_own(tenant, response.id) is None:
-            return False
-        self._tables.delete(tenant, ObjectKind.RESPONSE, response.id)
-        self.add_response(tenant, response, conversation_id)
-        self._notify(response_topic(tenant, response.id))
         return True
 
     def find_response(self, tenant: str, id: str) -> FoundResponse | None:
@@ -99,7 +110,7 @@ class Operations:
         return self._tables.delete(tenant, ObjectKind.RESPONSE, id)
 
     def response_context(self, tenant: str, id: str, max_bytes: int) -> EarlierItems | None:
-        chain = self._tables.chain(tenant, id)
+        chain = self._tables.chain(tenant, id, MAX_CHAIN - 1)  # there is to be room for one more
         if not chain:
             return None
         keys = [link.key for link in chain]

@@ -198,6 +198,11 @@ class UnknownCursor(Exception):
     """`Page.after` is none of the items."""
 
 
+class UnknownPrevious(Exception):
+    """A response cannot be added that continues one which is not there, or itself. `str` is the id
+    of that one."""
+
+
 class StateStore(Protocol):
     """Keeps responses and conversations. Every method may raise `errors.StateFailed`, and
     `errors.TooLarge` where an object becomes larger than one may be; None and False mean: no such
@@ -214,7 +219,12 @@ class StateStore(Protocol):
         self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None
     ) -> bool:
         """Adds it, and its items to the conversation as well, if that is still there. One that is
-        RUNNING becomes this replica's. False = there is one with its id already."""
+        RUNNING becomes this replica's. False = there is one with its id already.
+
+        Raises:
+            UnknownPrevious: not all that it continues is there, or it would continue itself.
+            TooLarge: it continues more than any may.
+        """
 
     async def finish_response(
         self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None
@@ -230,7 +240,11 @@ class StateStore(Protocol):
         self, tenant: str, id: str, *, max_bytes: int
     ) -> EarlierItems | None:
         """Returns the input and output of the response and of all that it continues, of these the
-        newest that have no more than `max_bytes` together. It is a use of all of them."""
+        newest that have no more than `max_bytes` together. It is a use of all of them.
+
+        Raises:
+            TooLarge: it continues so many that none may continue it.
+        """
 
     async def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
         """Returns a page of the input of a response, with that of the responses before it.

@@ -48,6 +48,10 @@ _HAS_WRONG_SIZE: Final = (
 _HAS_WRONG_PROGRESS: Final = "(progress = ?) <> (key IN (SELECT object FROM runs))"
 """Holds for an object that runs though nobody owns it, or the reverse."""
 
+MAX_CHAIN: Final = 10_000
+"""How many responses may continue each other, the first one included: all are read whenever another
+one is added, while others wait."""
+
 _PAGE: Final = 100
 """How many objects are read at once that have a fault."""
 
@@ -130,9 +134,14 @@ class Tables:
             return None
         return tuple(unseal(value) if isinstance(value, bytes) else value for value in row)
 
-    def chain(self, tenant: str, id: str) -> list[ChainLink]:
+    def chain(self, tenant: str, id: str, max_length: int) -> list[ChainLink]:
         """Returns the response and all that it continues, the newest first, up to one that is
-        missing."""
+        missing, or that continues this one.
+
+        Raises:
+            TooLarge: there are more than `max_length`, or they go round in a circle that this one
+                is not part of.
+        """
         rows = self._execute(
             "WITH RECURSIVE chain (depth, key, id, previous_id, progress) AS ("
             "SELECT 0, key, id, previous_id, progress FROM objects "
@@ -140,10 +149,13 @@ class Tables:
             "UNION ALL "
             "SELECT depth + 1, o.key, o.id, o.previous_id, o.progress "
             "FROM chain CROSS JOIN objects AS o "
-            "WHERE o.tenant = ? AND o.kind = ? AND o.id = chain.previous_id"
+            "WHERE o.tenant = ? AND o.kind = ? AND o.id = chain.previous_id "
+            "AND o.id <> ? AND depth < ?"
             ") SELECT key, id, previous_id, progress FROM chain ORDER BY depth",
-            (tenant, ObjectKind.RESPONSE, id, tenant, ObjectKind.RESPONSE),
+            (tenant, ObjectKind.RESPONSE, id, tenant, ObjectKind.RESPONSE, id, max_length),
         ).fetchall()
+        if len(rows) > max_length:
+            raise TooLarge(f"no more than {MAX_CHAIN} responses may continue each other")
         return [
             ChainLink(key, id, previous_id, ResponseProgress(progress))
             for key, id, previous_id, progress in rows

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from fastovms.errors import TooLarge
+from fastovms.state import operations
 from fastovms.state.store import (
     EventPack,
     FoundEvents,
@@ -13,6 +17,7 @@ from fastovms.state.store import (
     StoredItem,
     StoredResponse,
     UnknownCursor,
+    UnknownPrevious,
 )
 from tests.state.transactions import add, context, do, find, ids, items
 
@@ -55,6 +60,81 @@ def test_a_chain_says_which_response_is_missing(make_database):
     found = context(database, "leaf")
     assert found.missing_id == "middle"
     assert ids(found) == ["leaf-in", "leaf-out"]
+
+
+def test_nothing_is_added_that_continues_itself(make_database):
+    database = make_database()
+    add(database, "a")
+    add(database, "b", "a")
+    add(database, "c", "b")
+    do(database, lambda state: state.delete_response("t", "a"))
+    totals = database.totals
+    for previous in ("a", "b", "c"):
+        with pytest.raises(UnknownPrevious, match=r"^a$"):
+            add(database, "a", previous)
+    assert find(database, "a") is None
+    assert database.totals == totals
+    assert context(database, "c").missing_id == "a"
+    add(database, "a")
+    assert len(context(database, "c").items) == 6
+    database.check()
+
+
+@pytest.mark.parametrize("progress", [ResponseProgress.FINISHED, ResponseProgress.RUNNING])
+def test_nothing_is_added_that_continues_what_is_gone(make_database, progress):
+    database = make_database()
+    add(database, "a")
+    add(database, "b", "a")
+    add(database, "theirs", tenant="other")
+    do(database, lambda state: state.delete_response("t", "a"))
+    for previous, missing in (("a", "a"), ("b", "a"), ("theirs", "theirs")):
+        with pytest.raises(UnknownPrevious, match=f"^{missing}$"):
+            add(database, "c", previous, progress=progress)
+    assert find(database, "c") is None
+    database.check()
+
+
+def test_a_running_response_is_finished_though_what_it_continues_is_gone(make_database):
+    database = make_database()
+    add(database, "a")
+    running = add(database, "b", "a", progress=ResponseProgress.RUNNING)
+    do(database, lambda state: state.delete_response("t", "a"))
+    done = replace(running, progress=ResponseProgress.FINISHED)
+    assert do(database, lambda state: state.finish_response("t", done, None)) is True
+    assert context(database, "b").missing_id == "a"
+    database.check()
+
+
+def test_a_circle_that_was_stored_ends(make_database):
+    """Older versions could be made to store one."""
+    database = make_database()
+    add(database, "a")
+    add(database, "b", "a")
+    add(database, "c", "b")
+    with database.transaction() as tables:
+        tables.execute("UPDATE objects SET previous_id = 'b' WHERE id = 'a'")
+    assert ids(context(database, "b")) == ["a-in", "a-out", "b-in", "b-out"]
+    assert context(database, "b").missing_id == "b"
+    with pytest.raises(TooLarge, match="no more than 10000 responses"):
+        context(database, "c")
+    with pytest.raises(TooLarge):
+        add(database, "d", "c")
+    assert do(database, lambda state: state.delete_response("t", "a")) is True
+
+
+def test_a_chain_has_an_end(make_database, monkeypatch):
+    monkeypatch.setattr(operations, "MAX_CHAIN", 3)
+    database = make_database()
+    for id, previous in (("a", None), ("b", "a"), ("c", "b")):
+        add(database, id, previous)
+    assert len(context(database, "b").items) == 4
+    with pytest.raises(TooLarge):  # before anybody has waited for what cannot be kept
+        context(database, "c")
+    with pytest.raises(TooLarge):
+        add(database, "d", "c")
+    assert find(database, "c") is not None
+    assert find(database, "d") is None
+    database.check()
 
 
 def test_of_a_long_chain_the_newest_items_are_read(make_database):

@@ -10,6 +10,7 @@ from fastovms.state.store import (
     ResponseProgress,
     StoredItem,
     StoredResponse,
+    UnknownPrevious,
 )
 from tests.state.transactions import context, do, ids, items
 
@@ -29,6 +30,14 @@ class Model:
             turns.append([item.id for item in (*response.input, *response.output)])
             next_id = response.previous_id
         return [item for turn in reversed(turns) for item in turn]
+
+    def is_whole(self, tenant: str, id: str | None) -> bool:
+        """Whether all is there that is continued by who continues this one."""
+        while id is not None:
+            if (tenant, id) not in self.responses:
+                return False
+            id = self.responses[tenant, id].previous_id
+        return True
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -60,10 +69,17 @@ def test_random_operations(make_database, clock, seed, tmp_path):
                     progress=rng.choice([ResponseProgress.RUNNING, ResponseProgress.FINISHED]),
                 )
                 conversation_id = rng.choice([None, id])
-                added = do(
-                    database,
-                    lambda s, t=tenant, r=response, c=conversation_id: s.add_response(t, r, c),
-                )
+
+                def add(s, t=tenant, r=response, c=conversation_id) -> bool:
+                    return s.add_response(t, r, c)
+
+                if (tenant, id) not in model.responses and not model.is_whole(
+                    tenant, response.previous_id
+                ):
+                    with pytest.raises(UnknownPrevious):
+                        do(database, add)
+                    continue
+                added = do(database, add)
                 assert added == ((tenant, id) not in model.responses)
                 if not added:
                     continue

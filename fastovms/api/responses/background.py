@@ -15,6 +15,7 @@ from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.responses.output.events import ResponseRun
 from fastovms.api.responses.stored.event_log import EventLog
 from fastovms.api.responses.stored.event_writer import EventWriter
+from fastovms.api.responses.stored.missing import previous_not_found
 from fastovms.api.responses.stored.records import from_record, to_record
 from fastovms.errors import BackendUnavailable, InvalidField, StateFailed, TooLarge
 from fastovms.params import GenerationOutput
@@ -25,6 +26,7 @@ from fastovms.state.store import (
     StateStore,
     StoredItem,
     StoredResponse,
+    UnknownPrevious,
 )
 
 logger = logging.getLogger(__name__)
@@ -150,7 +152,7 @@ class BackgroundRun:
         """Returns once the response is kept, so that a restart will not forget it.
 
         Raises:
-            StateFailed, TooLarge, InvalidField: it is not kept, and does not run.
+            StateFailed, TooLarge, InvalidField, NotFound: it is not kept, and does not run.
         """
         await asyncio.shield(self._accepted)
 
@@ -194,12 +196,18 @@ class BackgroundRun:
             try:
                 if not await self._store.add_response(self._kept_for.tenant, record):
                     raise id_is_taken(self.id)
+            except UnknownPrevious as error:
+                self._refuse(previous_not_found(str(error)))
+                return False
             except (StateFailed, TooLarge, InvalidField) as error:
-                self._accepted.set_exception(error)
-                self._accepted.exception()  # retrieved, so that asyncio does not complain about it
+                self._refuse(error)
                 return False
         self._accepted.set_result(None)
         return True
+
+    def _refuse(self, error: Exception) -> None:
+        self._accepted.set_exception(error)
+        self._accepted.exception()  # retrieved, so that asyncio does not complain about it
 
     async def _finished(self) -> None:
         finished = asyncio.ensure_future(self._generation.finished())

@@ -241,3 +241,31 @@ async def test_an_id_is_had_once(make, path, request_id, id, background):
     assert (await ask(api, "GET", f"{V1}/{id}"))[1]["id"] == id
     response = await api.call("POST", path, body, FakeStream(), tenant="somebody else")
     assert response.status == 200
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"background": True}])
+async def test_what_is_continued_is_deleted_meanwhile(make, make_state, monkeypatch, fields):
+    """With ids of clients' own, responses could continue each other in a circle."""
+    state = make_state()
+    api = make(state=state)
+    await ask(api, "POST", V1, {**BODY, "request_id": "a"})
+    await ask(api, "POST", V1, {**BODY, "request_id": "b", "previous_response_id": "resp_a"})
+    add = state.store.add_response
+
+    async def add_late(tenant, response, **options):
+        await state.store.delete_response(tenant, "resp_b")
+        return await add(tenant, response, **options)
+
+    monkeypatch.setattr(state.store, "add_response", add_late)
+    body = {**BODY, "request_id": "c", "previous_response_id": "resp_b", **fields}
+    stream = FakeStream()
+    response = await api.call("POST", V1, body, stream)
+    if fields.get("stream"):
+        assert stream.events[-2]["type"] == "response.failed"
+        message = stream.events[-2]["response"]["error"]["message"]
+    else:
+        error = orjson.loads(response.body)["error"]
+        assert (response.status, error["code"]) == (404, "previous_response_not_found")
+        message = error["message"]
+    assert "'resp_b' not found" in message
+    assert (await ask(api, "GET", f"{V1}/resp_c"))[0] == 404

@@ -15,8 +15,8 @@ from fastovms.api.request.prompting.prompts import context_exceeded
 from fastovms.api.responses.input.input_items import Item, ItemRules, distinct, read_input
 from fastovms.api.responses.input.response_fields import ResponseFields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
-from fastovms.api.responses.stored.missing import not_found
-from fastovms.errors import InvalidField, NotFound
+from fastovms.api.responses.stored.missing import not_found, previous_not_found
+from fastovms.errors import InvalidField
 from fastovms.params import ModelInfo
 from fastovms.state.store import EarlierItems, ResponseProgress, StateStore, StoredItem
 
@@ -118,7 +118,7 @@ async def _past(
             tenant, fields.conversation_id, max_bytes=max_bytes
         )
         if found is None:
-            raise _not_found("Conversation", fields.conversation_id, name)
+            raise not_found("Conversation", fields.conversation_id, param=name)
     else:
         assert fields.previous_id is not None
         name = "previous_response_id"
@@ -133,7 +133,7 @@ async def _past(
 def _check_chain(found: EarlierItems | None, previous_id: str, name: str) -> None:
     missing_id = previous_id if found is None else found.missing_id
     if missing_id is not None:
-        raise _not_found("Previous response", missing_id, name)
+        raise previous_not_found(missing_id)
     assert found is not None
     if found.progress is ResponseProgress.RUNNING:
         raise InvalidField(f"{name}: response '{previous_id}' is not finished yet", param=name)
@@ -151,7 +151,7 @@ async def _resolved(items: Sequence[Item], tenant: str, store: StateStore | None
             found.update(await store.find_items(tenant, some))
         for item_id in some:
             if item_id not in found:
-                raise _not_found("Item", item_id, "input")
+                raise not_found("Item", item_id, param="input")
     return [
         orjson.loads(found[item["id"]]) if item["type"] == "item_reference" else item
         for item in items
@@ -163,8 +163,3 @@ def _store(store: StateStore | None, fields: ResponseFields) -> StateStore:
         name = "conversation" if fields.previous_id is None else "previous_response_id"
         raise InvalidField(f"{name} cannot be used: this server keeps no responses", param=name)
     return store
-
-
-def _not_found(what: str, id: str, name: str) -> NotFound:
-    code = "previous_response_not_found" if name == "previous_response_id" else None
-    return not_found(what, id, param=name, code=code)

@@ -32,14 +32,13 @@ from fastovms.api.responses.output.events import ResponseRun
 from fastovms.api.responses.responses_job import ResponsesJob, count_tokens, names_of, prepare
 from fastovms.api.responses.resumption.kept_job import numbered_ids, resumption_of, with_seed
 from fastovms.api.responses.stored.history import History, item_cost, read_history
-from fastovms.api.responses.stored.missing import previous_not_found
 from fastovms.api.responses.stored.records import to_items, to_record
 from fastovms.api.responses.stored.replay import replay
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import log_fields_of
 from fastovms.api.wire.sse_frames import DONE
 from fastovms.api.wire.warning_header import passed_over, warning_headers
-from fastovms.errors import InvalidField, NotFound, StateFailed, TooLarge
+from fastovms.errors import InvalidField, StateFailed, TooLarge
 from fastovms.http.routing.messages import HeaderPairs, Request, Response
 from fastovms.state.store import Resumption, StoredItem, UnknownPrevious
 from fastovms.telemetry.tracing import GenerationKind
@@ -199,7 +198,7 @@ class Responses:
             run.fail(failure)
         try:
             await self._keep(task)
-        except (InvalidField, NotFound) as error:
+        except InvalidField as error:
             run.fail(error)
         run.end()
         stream.finish(rest + b"".join(run.take_events()) + DONE)
@@ -228,7 +227,6 @@ class Responses:
 
         Raises:
             InvalidField: another replica has taken the id meanwhile.
-            NotFound: what it continues is gone meanwhile.
         """
         fields, run, state = task.fields, task.run, self._state
         conversation_id = fields.conversation_id if run.status.is_answer else None
@@ -246,7 +244,8 @@ class Responses:
                 items = [*record.input, *record.output]
                 await state.store.add_items(tenant, conversation_id, items)
         except UnknownPrevious as error:
-            raise previous_not_found(str(error)) from None
+            logger.warning("response %s is not kept: %s is gone meanwhile", run.form.id, error)
+            run.note_not_kept()
         except (StateFailed, TooLarge) as error:
             logger.error("response %s is not kept: %s", run.form.id, error)
             run.note_not_kept()

@@ -260,12 +260,11 @@ async def test_what_is_continued_is_deleted_meanwhile(make, make_state, monkeypa
     body = {**BODY, "request_id": "c", "previous_response_id": "resp_b", **fields}
     stream = FakeStream()
     response = await api.call("POST", V1, body, stream)
-    if fields.get("stream"):
-        assert stream.events[-2]["type"] == "response.failed"
-        message = stream.events[-2]["response"]["error"]["message"]
-    else:
+    if fields.get("background"):
         error = orjson.loads(response.body)["error"]
         assert (response.status, error["code"]) == (404, "previous_response_not_found")
-        message = error["message"]
-    assert "'resp_b' not found" in message
+        assert "'resp_b' not found" in error["message"]
+    else:
+        answer = stream.events[-2]["response"] if fields else orjson.loads(response.body)
+        assert (answer["status"], answer["store"]) == ("completed", False)
     assert (await ask(api, "GET", f"{V1}/resp_c"))[0] == 404

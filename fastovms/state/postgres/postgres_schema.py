@@ -137,11 +137,21 @@ def make_tables(session: PostgresSession) -> None:
 
 
 def need_tables(session: PostgresSession) -> None:
-    """Raises NoTables unless tables are there, and makes those of an older version new as
-    `make_tables` does."""
-    if _version(session) is None:
+    """Checks that tables of this version are there. Nothing is changed: servers of an older version
+    may use the database, and could not connect to it anew.
+
+    Raises:
+        NoTables: there are none.
+        OtherVersion: they are of another version.
+    """
+    version = _version(session)
+    if version is None:
         raise NoTables("it has no tables of a state")
-    make_tables(session)
+    if version != VERSION:
+        raise OtherVersion(
+            f"its format is {version}, not {VERSION}: a server of this version makes it new when "
+            "it starts, after which older ones cannot connect anew"
+        )
 
 
 def _version(session: PostgresSession) -> int | None:

@@ -4,6 +4,7 @@ import psycopg
 import pytest
 
 from fastovms.errors import ConfigurationError, StateFailed
+from fastovms.state.postgres.postgres_connection import open_session
 from fastovms.state.postgres.postgres_place import open_url
 from fastovms.state.postgres.server_address import ServerAddress
 from tests.state.conftest import UNBOUNDED
@@ -55,6 +56,20 @@ def test_one_that_has_no_state_is_left_as_it_is(postgres, caplog):
         pass
     with open_url(postgres, UNBOUNDED, must_exist=True) as state:
         assert list(state.faults()) == []
+
+
+def test_reading_leaves_older_tables_as_they_are(postgres):
+    with open_url(postgres, UNBOUNDED):
+        pass
+    session = open_session(postgres.connection_parameters())
+    session.execute("UPDATE state_version SET version = 3")
+    with (
+        pytest.raises(StateFailed, match="its format is 3, not 4: a server of this version"),
+        open_url(postgres, UNBOUNDED, must_exist=True),
+    ):
+        pass
+    assert session.execute("SELECT version FROM state_version").fetchall() == [(3,)]
+    session.close()
 
 
 def test_what_fails_within(postgres):

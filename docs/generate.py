@@ -1,4 +1,4 @@
-"""Writes what the pages tell from the code: flags.md, endpoints.md, metrics.md, files.md, and the
+"""Writes the pages that are generated from the code: flags.md, endpoints.md, metrics.md, and the
 map of the package in architecture.md.
 
 python -m docs.generate            writes them
@@ -277,22 +277,6 @@ def _escape(cell: str) -> str:
 # Architecture
 
 
-def files_page() -> str:
-    """Every file of the package, by its folder."""
-    return _page(
-        [
-            "# Files",
-            _WARNING,
-            "Every file of the package, with the first sentence of its docstring, so that a search "
-            "for a word on this page finds the file of a behaviour. [Contributing]"
-            "(contributing.md#where-do-i-change-x) tells by tasks which files belong together; "
-            "[Architecture](architecture.md) has the tree of the folders and the words of the "
-            "code.",
-            house_map.files(),
-        ]
-    )
-
-
 def architecture_page() -> str:
     """The page as it stands, with its maps drawn anew."""
     text = (Path(__file__).parent / "architecture.md").read_text()
@@ -309,7 +293,6 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "endpoints.md": endpoints_page,
     "metrics.md": metrics_page,
     "architecture.md": architecture_page,
-    "files.md": files_page,
 }
 
 

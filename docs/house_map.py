@@ -1,5 +1,4 @@
-"""Draws maps of the package from the code: its tree and ranks for architecture.md, and the list of
-all files."""
+"""Returns maps of the package, read from the code, for architecture.md: its tree and its layers."""
 
 from __future__ import annotations
 
@@ -34,23 +33,6 @@ def tree() -> str:
     return _block(f"{name:<{width}}  {summary}".rstrip() for name, summary in lines)
 
 
-def files() -> str:
-    """Returns a list for each folder with files in it: the folder's line, then one for each file,
-    with the first lines of their docstrings."""
-    parts = []
-    for folder in [PACKAGE, *_rooms(PACKAGE)]:
-        name = folder.relative_to(PACKAGE.parent).as_posix()
-        lines = [
-            f"- `{path.name}`: {_markdown(_summary(path)).removesuffix(':')}"
-            for path in sorted(folder.glob("*.py"))
-            if not path.name.startswith("__")
-        ]
-        if lines:
-            about = _markdown(_summary(folder / "__init__.py"))
-            parts.append("\n".join([f"## `{name}/`", "", about, "", *lines]))
-    return "\n\n".join(parts)
-
-
 def ranks() -> str:
     """Returns a block with the rooms of each rank, the highest first."""
     return _block(
@@ -62,20 +44,6 @@ def ranks() -> str:
 def foundation() -> str:
     """Names the files that are one room at the package's root."""
     return ", ".join(f"`{name}`" for name in sorted(FOUNDATION))
-
-
-def _rooms(path: Path) -> Iterator[Path]:
-    """Yields every folder below one, each before those in it."""
-    for folder in _folders(path):
-        yield folder
-        yield from _rooms(folder)
-
-
-def _markdown(summary: str) -> str:
-    """Returns the line of a docstring as Markdown shows it: what is no code must be no HTML."""
-    parts = summary.split("`")
-    parts[::2] = [part.replace("<", "&lt;").replace("*", "\\*") for part in parts[::2]]
-    return "`".join(parts)
 
 
 def _folders(path: Path) -> list[Path]:

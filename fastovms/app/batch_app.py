@@ -39,6 +39,7 @@ from fastovms.service.engine_watch import EngineWatch
 from fastovms.supply.model_supply import ModelSupply
 from fastovms.system.daemon_thread import in_daemon_thread
 from fastovms.system.disk_threads import DiskThreads
+from fastovms.system.processor_time import ProcessorTime
 
 logger = logging.getLogger(__name__)
 
@@ -216,7 +217,7 @@ async def _watched(run: Coroutine[None, None, None], models: ServedModels, patie
         timeout=patience,
         on_progress=lambda: None,
         interval=None,
-        clock=time.monotonic,
+        time=ProcessorTime(time.monotonic),
     )
     lines, watching = asyncio.ensure_future(run), asyncio.ensure_future(watch.run())
     try:

@@ -23,6 +23,7 @@ from fastovms.http.listening.systemd import Notifier
 from fastovms.http.server import HttpServer
 from fastovms.service.engine_watch import EngineWatch
 from fastovms.system.daemon_thread import in_daemon_thread
+from fastovms.system.processor_time import ProcessorTime
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +154,7 @@ class Lifecycle:
             timeout=self._config.engine_timeout,
             on_progress=self._on_progress,
             interval=self._notifier.watchdog_interval,
-            clock=time.monotonic,
+            time=ProcessorTime(time.monotonic),
         )
         watching = asyncio.ensure_future(watch.run())
         stopped = asyncio.ensure_future(self._stop.wait())

@@ -8,6 +8,7 @@ import pytest
 
 from fastovms.backend_stats import BackendStats, EngineCounters
 from fastovms.service.engine_watch import EngineWatch, ProgressWatch
+from fastovms.system.processor_time import ProcessorTime
 
 
 class Clock:
@@ -37,50 +38,42 @@ RUNNING = BackendStats(num_running=1, counters=EngineCounters(num_steps=5))
 WAITING = BackendStats(num_waiting=1, counters=EngineCounters(num_steps=5))
 
 
+def stats(num_steps=5, **members):
+    return BackendStats(counters=EngineCounters(num_steps=num_steps), **members)
+
+
 @pytest.mark.parametrize("busy", [RUNNING, WAITING])
-def test_stalls(busy):
-    watch = ProgressWatch(0)
-    assert watch.observe(IDLE, 1)
-    assert watch.observe(IDLE, 50), "nothing to do is no stall"
-    assert not watch.observe(busy, 51)
-    assert not watch.observe(busy, 52)
-    assert watch.stalled_for == 2
-    assert watch.observe(BackendStats(num_running=1, counters=EngineCounters(num_steps=6)), 53)
-    assert watch.stalled_for == 0
-    assert not watch.observe(BackendStats(num_running=1, counters=EngineCounters(num_steps=6)), 54)
-    assert watch.observe(IDLE, 55)
-    assert watch.stalled_for == 0
+def test_progress_watch_counts_time_in_one_step(busy):
+    watch = ProgressWatch()
+    for now, seconds, stalled_for in (
+        (IDLE, 1, 0),
+        (IDLE, 50, 0),
+        (busy, 1, 1),
+        (busy, 0, 1),
+        (busy, 1, 2),
+        (stats(6, num_running=1), 1, 0),
+        (stats(6, num_running=1), 1, 1),
+        (IDLE, 1, 0),
+    ):
+        watch.observe(now, seconds)
+        assert watch.stalled_for == stalled_for
 
 
-def test_what_waits_for_the_disk_is_no_stall():
-    held = BackendStats(num_waiting=2, num_held=2, counters=EngineCounters(num_steps=5))
-    both = BackendStats(num_waiting=3, num_held=2, counters=EngineCounters(num_steps=5))
-    watch = ProgressWatch(0)
-    assert watch.observe(IDLE, 1)
-    assert watch.observe(held, 2)
-    assert watch.observe(held, 3)
-    assert not watch.observe(both, 4)
-
-
-def test_a_step_may_be_allowed_its_time():
-    watch = ProgressWatch(0)
-    long_step = BackendStats(num_running=1, counters=EngineCounters(num_steps=5), step_allowance=10)
-    assert watch.observe(RUNNING, 1)
-    for now in (5, 9, 11):
-        assert watch.observe(long_step, now)
-    assert not watch.observe(long_step, 12)
+def test_progress_watch_ignores_requests_that_wait_for_the_disk():
+    watch = ProgressWatch()
+    watch.observe(IDLE, 1)
+    watch.observe(stats(num_waiting=2, num_held=2), 1)
+    assert not watch.stalled_for
+    watch.observe(stats(num_waiting=3, num_held=2), 1)
     assert watch.stalled_for == 1
-    assert watch.observe(BackendStats(num_running=1, counters=EngineCounters(num_steps=6)), 13)
-    assert not watch.observe(
-        BackendStats(num_running=1, counters=EngineCounters(num_steps=6)), 14
-    ), "each anew"
 
 
-def test_time_in_which_nobody_looked_does_not_count():
-    watch = ProgressWatch(0)
+def test_progress_watch_allows_a_step_its_time():
+    watch = ProgressWatch()
     watch.observe(RUNNING, 1)
-    watch.observe(RUNNING, 1000)
-    assert watch.stalled_for == 5
+    for stalled_for in (0, 0, 1):
+        watch.observe(stats(num_running=1, step_allowance=10), 5 if not stalled_for else 1)
+        assert watch.stalled_for == stalled_for
 
 
 @pytest.fixture
@@ -93,31 +86,50 @@ def engines():
     return [Engine(), Engine()]
 
 
-def make_watch(engines, clock, *, timeout=3.0, interval=None):
+class Process(ProcessorTime):
+    """Time of a process that gets a share of a processor."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.share = 1.0
+
+    def take(self, interval: float) -> float:
+        return interval * self.share
+
+
+def make_watch(engines, clock, *, timeout=3.0, interval=None, process=None):
     looks: list[float] = []
     watch = EngineWatch(
         lambda: engines,
         timeout=timeout,
         on_progress=lambda: looks.append(clock.now),
         interval=interval,
-        clock=clock,
+        time=process or Process(clock),
     )
     return watch, looks
 
 
-def test_a_hanging_engine_is_declared_dead(engines, clock):
-    watch, looks = make_watch(engines, clock)
-    assert watch.look() is None
+def test_look_declares_a_hanging_engine_dead(engines, clock):
+    watch, _ = make_watch(engines, clock, timeout=4.0)
     engines[1].progress = RUNNING
-    assert watch.look() is None, "its first step since the last look"
-    for _ in range(2):
-        clock.now += 1
-        assert watch.look() is None
-    assert looks == [100, 100], "no progress was reported while one of them stood still"
-    clock.now += 1
-    assert watch.look() == "no step has ended for 3 s"
-    assert engines[1].failure == "no step has ended for 3 s"
+    for _ in range(4):
+        assert watch.look() is None, "the first look sees the step before"
+    assert watch.look() == "no step has ended for 4 s"
+    assert engines[1].failure == "no step has ended for 4 s"
     assert engines[0].failure is None
+
+
+def test_look_spares_a_starved_engine(engines, clock):
+    process = Process(clock)
+    process.share = 0.01
+    watch, looks = make_watch(engines, clock, timeout=4.0, interval=2.0, process=process)
+    engines[1].progress = RUNNING
+    for _ in range(300):
+        assert watch.look() is None
+    assert len(looks) == 300, "systemd is told of progress meanwhile"
+    process.share = 1.0
+    assert watch.look() is None
+    assert watch.look() == "no step has ended for 5 s"
 
 
 def test_without_a_timeout_only_progress_is_told(engines, clock):

@@ -1,0 +1,90 @@
+"""Measures for how long the process could have run, so that a starved process is told from one that
+hangs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from fastovms.system.cgroup import num_usable_cpus
+
+_ROOT: Final = Path("/")
+_NANOSECONDS: Final = 1e-9
+_MICROSECONDS: Final = 1e-6
+
+_LEAST_USE: Final = 0.01
+"""The share of a processor that a process uses at least which computes, however starved it is.
+Threads that wait for each other use less."""
+
+
+class ProcessorTime:
+    """Counts the seconds in which the threads of the process had a processor or wanted none.
+
+    A thread that is ready to run and does not, because of other processes or of the quota of a
+    control group, waits in a run queue; Linux counts that time for each thread. Threads of a
+    deadlock sleep, and wait for no processor.
+
+    Args:
+        clock: seconds, of a clock that goes on while the process is stopped.
+        own_clock: seconds of processor time that the process has had.
+        num_cpus: how many processors the process may use at once.
+        root: where `proc` is mounted.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        own_clock: Callable[[], float] = time.process_time,
+        num_cpus: Callable[[], int] = num_usable_cpus,
+        root: Path = _ROOT,
+    ) -> None:
+        self._clock = clock
+        self._own_clock = own_clock
+        self._num_cpus = num_cpus()
+        self._root = root
+        self._taken_at = clock()
+        self._used = own_clock()
+        self._waits: dict[str, float] = {}
+        self._pressure = 0.0
+
+    def take(self, interval: float) -> float:
+        """Returns the seconds since the last call in which the process could run.
+
+        Args:
+            interval: seconds after which this call was due. Of a call that comes far later, as
+                after SIGSTOP, only the processor time counts, and no more than the interval.
+        """
+        now, used = self._clock(), self._own_clock()
+        elapsed, own = now - self._taken_at, used - self._used
+        self._taken_at, self._used = now, used
+        waited = self._waited(is_computing=own >= _LEAST_USE * elapsed)
+        could_run = elapsed - waited if elapsed < 2 * interval else 0.0
+        return min(interval, max(could_run, own / self._num_cpus))
+
+    def _waited(self, *, is_computing: bool) -> float:
+        """Returns how long the thread waited for a processor that waited the longest. Kernels that
+        do not count that tell how long any thread of the machine did."""
+        before, self._waits = self._waits, self._run_delays()
+        if self._waits:
+            return max(wait - before.get(thread, 0.0) for thread, wait in self._waits.items())
+        pressure, self._pressure = self._pressure, self._cpu_pressure()
+        return self._pressure - pressure if is_computing else 0.0
+
+    def _run_delays(self) -> dict[str, float]:
+        delays = {}
+        for task in (self._root / "proc/self/task").glob("*/schedstat"):
+            try:
+                delays[task.parent.name] = int(task.read_text().split()[1]) * _NANOSECONDS
+            except (OSError, IndexError, ValueError):  # the thread has ended, or nothing is counted
+                continue
+        return delays
+
+    def _cpu_pressure(self) -> float:
+        try:
+            some = (self._root / "proc/pressure/cpu").read_text().splitlines()[0]
+            return int(some.rpartition("total=")[2]) * _MICROSECONDS
+        except (OSError, IndexError, ValueError):
+            return 0.0

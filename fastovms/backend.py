@@ -32,6 +32,13 @@ class Backend(Protocol):
     def start(self) -> None:
         """Starts work on the running event loop, to which the outputs will be handed."""
 
+    async def warmed_up(self) -> None:
+        """Returns once the first request takes no longer than later ones.
+
+        Raises:
+            EngineFailed: the backend cannot compute anything.
+        """
+
     def stats(self) -> BackendStats: ...
 
     def fail(self, reason: str) -> None:

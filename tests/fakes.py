@@ -10,7 +10,7 @@ import orjson
 
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats
-from fastovms.errors import InvalidField, Overloaded, RequestError
+from fastovms.errors import EngineFailed, InvalidField, Overloaded, RequestError
 from fastovms.http.routing.messages import HeaderPairs, Headers, Request, Stream, StreamHead
 from fastovms.params import (
     ALL_LOGPROBS,
@@ -113,6 +113,7 @@ class FakeBackend:
         queue_time: told with the first output of every sample.
         num_accepted_tokens: told with every output.
         paused: steps are not run while set.
+        warm: set unless the backend is yet to warm up.
         max_num_waiting: samples; with so many waiting `submit` refuses more.
     """
 
@@ -140,6 +141,8 @@ class FakeBackend:
         self.max_num_waiting = 1_000_000
         self.failure: str | None = None
         self.num_cached_tokens = 0
+        self.warm = asyncio.Event()
+        self.warm.set()
 
     @property
     def model(self) -> ModelInfo:
@@ -147,6 +150,11 @@ class FakeBackend:
 
     def start(self) -> None:
         pass
+
+    async def warmed_up(self) -> None:
+        await self.warm.wait()
+        if self.failure is not None:
+            raise EngineFailed(self.failure)
 
     async def compile_grammar(self, grammar: Grammar, client: str) -> Grammar:
         self.compiled.append(grammar)

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from fastovms import __version__
 from fastovms.api.admin.health import HealthRoutes
+from fastovms.api.admin.start_wait import StartWait
 from fastovms.api.admin.status import ServerStatus
 from fastovms.api.batches.batch_routes import UPLOAD_ROUTES
 from fastovms.api.generation.context import ApiContext
@@ -52,6 +53,7 @@ from fastovms.http import HttpServer, JsonOnly, Observer, Router
 from fastovms.http.listening.systemd import Notifier, inherited_sockets
 from fastovms.http.observing.access_log import AccessLog
 from fastovms.http.observing.http_metrics import HttpMetrics
+from fastovms.http.routing.messages import Request
 from fastovms.prefix_cache.directory_choice import open_block_directory
 from fastovms.service.gates import cors_policy, gates_for
 from fastovms.service.guard import Guard
@@ -68,6 +70,7 @@ from fastovms.state.state_metrics import StateCollector
 from fastovms.supply.model_supply import ModelSupply, ReadList
 from fastovms.supply.on_demand import settle_memory
 from fastovms.system.free_memory import find_trim
+from fastovms.system.last_waits import LastWaits, LeavableExecutor
 from fastovms.telemetry.metrics import GenerationCollector
 from fastovms.telemetry.tracing import Tracer
 from fastovms.ui.page_files import read_page_files
@@ -163,13 +166,18 @@ def run(
         settle_memory()
         return models
 
+    async def serve_models() -> None:
+        # At the end, no thread is waited for whose time is over.
+        asyncio.get_running_loop().set_default_executor(LeavableExecutor())
+        await _run(config, log, access_lines, tracer, load_and_settle, supply)
+
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with (
         span_tracer(config.service.otlp_traces_endpoint, os.environ) as tracer,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         _access_log(config.service, log) as access_lines,
     ):
-        runner.run(_run(config, log, access_lines, tracer, load_and_settle, supply))
+        runner.run(serve_models())
 
 
 async def _run(
@@ -182,7 +190,7 @@ async def _run(
 ) -> None:
     router = Router()
     registry = CollectorRegistry()
-    status = ServerStatus()
+    status = ServerStatus(_may_wait)
     page = read_page_files(config.http.root_path) if config.security.ui else None
     open_paths = () if page is None else tuple(page.paths())
     guard = Guard(status, config.security, os.environ, open_paths)
@@ -224,6 +232,7 @@ async def _run(
     trimmer = MemoryTrimmer(find_trim())
     bodies = BodyReader()
     router.more_to_come = True
+    router.pending = StartWait(status, router, bodies, config.residency.wait_timeout)
 
     def on_loaded(models: ServedModels) -> None:
         loop_watch.start(loop)  # until now a model was loaded, and nobody was served
@@ -265,6 +274,7 @@ async def _run(
         trouble=(lambda: "") if store is None else store.trouble,
     )
     notifier = Notifier(os.environ, os.getpid())
+    waits = LastWaits(config.http.drain_timeout)
     try:
         await Lifecycle(
             server,
@@ -273,18 +283,25 @@ async def _run(
             config.http,
             config.service,
             hooks,
+            waits,
             listens_early=not inherited,
         ).run()
     finally:
         loop_watch.stop()
         trimmer.stop()
         bodies.close()
-        await batches.close()
-        await runs.drain(_LAST_WRITES)
+        await waits.wait("the files of batches", batches.close())
+        await waits.wait("responses in the background", runs.drain(_LAST_WRITES))
         if keeper is not None:
-            await keeper.close()
+            await waits.wait("giving up responses", keeper.close())
         if store is not None:
-            await store.close()
+            await waits.wait("the store of responses", store.close())
+
+
+def _may_wait(request: Request) -> bool:
+    """Returns whether a request may wait for the models at start. Files are not uploaded then: no
+    handler takes them piece by piece yet."""
+    return request.method == "POST" and request.path not in UPLOAD_ROUTES
 
 
 def _state_dir(config: StateConfig) -> Path | None:

@@ -64,9 +64,10 @@ def run() -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     code = main()
-    if any(thread.daemon and thread.is_alive() for thread in threading.enumerate()):
+    if any(thread is not threading.main_thread() for thread in threading.enumerate()):
         # A thread may still be in native code, loading a model or hanging: an orderly end of the
-        # interpreter would free what that code uses.
+        # interpreter would free what that code uses. A thread of a pool may wait for a disk that
+        # does not answer, and the interpreter would wait for that thread.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Final
+from typing import Final, TypeVar
 
 from fastovms.api.admin.status import ServerPhase, ServerStatus
 from fastovms.api.serving.served import ServedModels
@@ -23,6 +23,7 @@ from fastovms.http.listening.systemd import Notifier
 from fastovms.http.server import HttpServer
 from fastovms.service.engine_watch import EngineWatch
 from fastovms.system.daemon_thread import in_daemon_thread
+from fastovms.system.last_waits import LastWaits
 from fastovms.system.processor_time import ProcessorTime
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 _EXTENSION: Final = 30.0
 """Seconds of patience to ask the service manager for, at a time."""
 _ENGINE_STOP_TIMEOUT: Final = 5.0
+
+Result = TypeVar("Result")
 
 Load = Callable[[], ServedModels]
 """Loads the models, which takes seconds or minutes, in a thread. Raises ConfigurationError."""
@@ -45,7 +48,8 @@ class LifecycleHooks:
         announce: called once the models can be asked.
         reloads: each reads a part of the configuration again, and raises ConfigurationError when it
             cannot be used.
-        drains: what else may end by itself at shutdown; each takes the seconds that it has.
+        drains: end at shutdown what else may end by itself; each takes the seconds that are left,
+            after which it is cancelled.
         ends: called when the time for that is over, before the models are closed.
         trouble: returns what the service manager's status line says besides; "" = nothing.
     """
@@ -54,7 +58,7 @@ class LifecycleHooks:
     on_loaded: Callable[[ServedModels], None]
     announce: Callable[[ServedModels], None]
     reloads: Sequence[Callable[[], None]]
-    drains: Sequence[Callable[[float], Awaitable[None]]]
+    drains: Sequence[Callable[[float], Coroutine[object, object, None]]]
     ends: Sequence[Callable[[], Awaitable[None]]]
     trouble: Callable[[], str]
 
@@ -64,7 +68,8 @@ class Lifecycle:
     once; SIGHUP reloads what can be.
 
     Args:
-        listens_early: whether to answer 503 while the model loads. Not with inherited sockets: in
+        waits: bounds the waits of the shutdown, after what runs has ended.
+        listens_early: whether to answer while the model loads. Not with inherited sockets: in
             those, clients wait for the answer that they want, also across a restart.
     """
 
@@ -76,6 +81,7 @@ class Lifecycle:
         http: HttpConfig,
         config: ServiceConfig,
         hooks: LifecycleHooks,
+        waits: LastWaits,
         *,
         listens_early: bool,
     ) -> None:
@@ -85,6 +91,7 @@ class Lifecycle:
         self._http = http
         self._config = config
         self._hooks = hooks
+        self._waits = waits
         self._listens_early = listens_early
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
@@ -101,20 +108,22 @@ class Lifecycle:
             try:
                 await self._run()
             finally:
+                self._status.phase = ServerPhase.CLOSING  # requests that wait for models end, too
                 await self._server.drain(self._http.drain_grace)
                 await self._server.close()
 
     async def _run(self) -> None:
         if self._listens_early:
             await self._server.start()
-        models = await self._load_models()
-        if models is None:
+        self._notifier.status("loading the model")
+        models = await self._unless_stopped(in_daemon_thread("load", self._hooks.load))
+        if models is None:  # the thread is left to its work
             return
-        self._hooks.on_loaded(models)
-        for model in models:
-            model.backend.start()
-        self._status.open(models)
         try:
+            if not await self._unless_stopped(asyncio.ensure_future(_warm_up(models))):
+                return
+            self._hooks.on_loaded(models)
+            self._status.open(models)
             if not self._listens_early:
                 await self._server.start()
             self._hooks.announce(models)
@@ -123,30 +132,26 @@ class Lifecycle:
             # Requests that still run end with an error of their own, which a client can tell from
             # a lost connection; only then are the connections cut.
             for end in self._hooks.ends:
-                await end()
+                await self._waits.wait("loading and unloading", end())
             await self._close_all([model.backend for model in models])
-            await asyncio.to_thread(models.close)
+            await self._waits.wait("closing the models", in_daemon_thread("close", models.close))
 
-    async def _load_models(self) -> ServedModels | None:
-        """Returns the loaded models, or None if a signal came first; the thread is then left to its
-        work."""
-        self._notifier.status("loading the model")
-        loading = in_daemon_thread("load", self._hooks.load)
+    async def _unless_stopped(self, work: asyncio.Future[Result]) -> Result | None:
+        """Returns the outcome of some work of the start, or None if a signal came first."""
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
-            while not loading.done():
+            while not work.done():
                 self._notifier.extend_timeout(_EXTENSION)
                 await asyncio.wait(
-                    (loading, stopped),
-                    timeout=_EXTENSION / 2,
-                    return_when=asyncio.FIRST_COMPLETED,
+                    (work, stopped), timeout=_EXTENSION / 2, return_when=asyncio.FIRST_COMPLETED
                 )
                 if stopped.done():
                     self._notifier.stopping("stopped while loading")
                     return None
-            return loading.result()
+            return work.result()
         finally:
             stopped.cancel()
+            work.cancel()
 
     async def _serve(self, models: ServedModels) -> None:
         watch = EngineWatch(
@@ -182,8 +187,9 @@ class Lifecycle:
         config, http = self._config, self._http
         logger.info("shutting down: running requests may end")
         self._notifier.stopping("shutting down: running requests may end")
-        patience = config.drain_delay + http.drain_timeout + http.drain_grace + http.close_timeout
-        self._notifier.extend_timeout(patience + _EXTENSION)
+        patience = config.drain_delay + http.drain_grace + http.close_timeout
+        # What may end by itself has as much time as what is closed afterwards.
+        self._notifier.extend_timeout(patience + 2 * http.drain_timeout + _EXTENSION)
         self._status.phase = ServerPhase.LEAVING
         await _first_of(asyncio.sleep(config.drain_delay), self._stop_now.wait())
         if not self._stop_now.is_set():
@@ -192,8 +198,11 @@ class Lifecycle:
 
     async def _close_all(self, backends: Sequence[Backend]) -> None:
         """Closes the backends. An engine that does not stop is left behind."""
+        if not backends:
+            return
         closing = [asyncio.ensure_future(backend.close()) for backend in backends]
-        await _first_of(asyncio.wait(closing, timeout=_ENGINE_STOP_TIMEOUT), self._stop_now.wait())
+        closed = self._waits.wait("the engines", asyncio.wait(closing), _ENGINE_STOP_TIMEOUT)
+        await _first_of(closed, self._stop_now.wait())
         for backend, task in zip(backends, closing, strict=True):
             if not task.done():
                 backend.fail("it does not stop")
@@ -206,7 +215,8 @@ class Lifecycle:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         for drain in (self._server.drain, *self._hooks.drains):
-            await drain(max(0.0, end - loop.time()))
+            left = max(0.0, end - loop.time())
+            await _first_of(drain(left), asyncio.sleep(left))
 
     # What the service manager is told
 
@@ -267,6 +277,20 @@ class Lifecycle:
         logger.info("certificates, keys and log files are reloaded%s", but)
         if serving:
             self._notifier.ready(self._activity())
+
+
+async def _warm_up(models: ServedModels) -> bool:
+    """Starts the backends, and returns True once none lets its first request wait.
+
+    Raises:
+        EngineFailed: a model cannot compute anything.
+    """
+    backends = [model.backend for model in models]
+    for backend in backends:
+        backend.start()
+    for backend in backends:
+        await backend.warmed_up()
+    return True
 
 
 def _on_loop(

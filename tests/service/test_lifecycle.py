@@ -16,6 +16,7 @@ from fastovms.config.service_config import ServiceConfig
 from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.service import lifecycle
 from fastovms.service.lifecycle import Lifecycle, LifecycleHooks
+from fastovms.system.last_waits import LastWaits
 from fastovms.telemetry.metrics import GenerationMetrics
 from tests.fakes import ByteTokenizer, FakeBackend
 
@@ -104,6 +105,7 @@ class Run:
                 http,
                 config,
                 hooks,
+                LastWaits(http.drain_timeout),
                 listens_early=self._early,
             ).run()
 

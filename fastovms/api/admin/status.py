@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
@@ -35,19 +37,36 @@ class ServerPhase(Enum):
 
 
 # Look-ups in an Enum class are slow, and every request asks.
-_SERVING, _LEAVING = ServerPhase.SERVING, ServerPhase.LEAVING
+_LOADING, _SERVING, _LEAVING = ServerPhase.LOADING, ServerPhase.SERVING, ServerPhase.LEAVING
 
 
 class ServerStatus:
     """Answers what health checks report and what admits requests.
 
+    Args:
+        may_wait: returns whether a request is admitted while the models are loaded at start, since
+            its handler waits for them.
+
     Attributes:
         models: None until they are loaded.
+        has_loaded: set once the phase is no longer LOADING.
     """
 
-    def __init__(self) -> None:
-        self.phase = ServerPhase.LOADING
+    def __init__(self, may_wait: Callable[[Request], bool] = lambda request: False) -> None:
+        self._phase = ServerPhase.LOADING
+        self._may_wait = may_wait
         self.models: ServedModels | None = None
+        self.has_loaded = asyncio.Event()
+
+    @property
+    def phase(self) -> ServerPhase:
+        return self._phase
+
+    @phase.setter
+    def phase(self, phase: ServerPhase) -> None:
+        self._phase = phase
+        if phase is not ServerPhase.LOADING:
+            self.has_loaded.set()
 
     @classmethod
     def serving(cls, models: ServedModels) -> ServerStatus:
@@ -81,8 +100,19 @@ class ServerStatus:
 
     def admit(self, request: Request) -> Response | None:
         """Refuses what cannot be served now; an `http.messages.Check`."""
-        phase = self.phase
-        reason = self.failure if phase is _SERVING or phase is _LEAVING else phase.value
-        if reason is None or request.path in _ALWAYS_ANSWERED:
+        if self._refusal is None or request.path in _ALWAYS_ANSWERED:
             return None
-        return error_response(BackendUnavailable(reason), dialect_of(request.path), request.id)
+        if self._phase is _LOADING and self._may_wait(request):
+            return None
+        error = BackendUnavailable(self._refusal)
+        return error_response(error, dialect_of(request.path), request.id)
+
+    def check(self) -> None:
+        """Raises BackendUnavailable where nothing can be served now."""
+        if self._refusal is not None:
+            raise BackendUnavailable(self._refusal)
+
+    @property
+    def _refusal(self) -> str | None:
+        phase = self._phase
+        return self.failure if phase is _SERVING or phase is _LEAVING else phase.value

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from fastovms.api.serving.model_waiters import ModelWaiters
 from fastovms.api.serving.release import Release
 from fastovms.api.serving.residency import Move, MoveKind, Residency
-from fastovms.api.serving.served import KnownModel, ServedModels
+from fastovms.api.serving.served import AnyServed, KnownModel, ServedModels
 from fastovms.config.model_config import ModelConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError, Overloaded, description_of
 
@@ -298,6 +298,7 @@ class ModelPool:
         try:
             loaded = await self._loader.load(self._configs[name], num_loaded)
             [model] = loaded
+            await _warm_up(model)
         except Exception as error:
             known.reason = description_of(error)
             trace = None if isinstance(error, ConfigurationError) else error
@@ -317,7 +318,6 @@ class ModelPool:
         if known.metrics is not None:
             model.metrics.continue_from(known.metrics)
         model = replace(model, hold=partial(self._hold_again, name))
-        model.backend.start()
         known.note_loaded(model)
         self._closes[name] = loaded.close
         self.num_loads[name] += 1
@@ -389,6 +389,21 @@ class ModelPool:
         for name, known in self._known.items():
             if name not in self._configs and known.served is not None:
                 await known.served.backend.close()
+
+
+async def _warm_up(model: AnyServed) -> None:
+    """Starts a model's backend, and returns once its first request need not wait. Closes the
+    backend otherwise.
+
+    Raises:
+        EngineFailed: the model cannot compute anything.
+    """
+    model.backend.start()
+    try:
+        await model.backend.warmed_up()
+    except BaseException:
+        await model.backend.close()
+        raise
 
 
 def _not_loaded(known: KnownModel, seconds: float) -> BackendUnavailable:

@@ -139,6 +139,9 @@ class ThreadedEncoder:
         self._turn.add_encoder()
         threading.Thread(target=self._run, name="encoder", daemon=True).start()
 
+    async def warmed_up(self) -> None:
+        """Returns at once: loading computes the first, slow steps."""
+
     async def encode(
         self, texts: Sequence[EncoderText], client: str, priority: int = 0
     ) -> EncodedTexts:

@@ -58,6 +58,7 @@ def load_encoder(
         pad_token_id=pad if isinstance(pad, int) else texts.pad_token_id,
         max_length=info.max_model_len,
     )
+    model.warm_up()
     what = "reranker" if task is Task.RERANK else f"vectors of {graph.info.width}, {_of(pooling)}"
     logger.info(
         "%s: %s, in %d segments, %.1f s",

@@ -95,6 +95,13 @@ class EncoderModel:
         request.infer()
         batch.carried = request.get_output_tensor(0)
 
+    def warm_up(self) -> None:
+        """Computes one text and drops the result: OpenVINO compiles kernels when it first needs
+        them."""
+        batch = self.batch([EncoderText(np.full(1, self._pad_token_id, np.int64))])
+        for segment in range(self.num_segments):
+            self.compute(batch, segment)
+
 
 class EncoderBatch:
     """Texts that are computed together.

@@ -150,6 +150,9 @@ class GenaiBackend:
         self._grammars.start()
         threading.Thread(target=self._read, args=[writer], name="genai-read", daemon=True).start()
 
+    async def warmed_up(self) -> None:
+        """Returns at once: loading computes the first, slow steps."""
+
     async def compile_grammar(self, grammar: Grammar, client: str) -> Grammar:
         check_grammar(grammar)
         return await self._grammars.compile(grammar, client)

@@ -107,6 +107,7 @@ class PagedBackend:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
+        self._warm: asyncio.Future[None] | None = None
         self._requests = RequestsInFlight(
             max_num_waiting=config.max_num_queued_requests,
             abort=self.abort,
@@ -246,6 +247,7 @@ class PagedBackend:
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
+        self._warm = self._loop.create_future()
         if self._stored is not None:
             self._prefixes = PrefixEngine(
                 self._engine, self._stored, call=self._call, call_later=self._call_later
@@ -256,6 +258,13 @@ class PagedBackend:
             self._cores.idle_tuning.add(self._measurement)
         if self._grammars is not None:
             self._grammars.start()
+
+    async def warmed_up(self) -> None:
+        assert self._warm is not None
+        assert self._stopped is not None
+        await asyncio.wait((self._warm, self._stopped), return_when=asyncio.FIRST_COMPLETED)
+        if self._failure is not None:
+            raise EngineFailed(f"the engine has failed: {self._failure}")
 
     async def compile_grammar(self, grammar: Grammar, client: str) -> Grammar:
         if self._grammars is None:
@@ -325,6 +334,7 @@ class PagedBackend:
         is_in_order = False
         try:
             self._engine.warm_up()
+            self._call_loop(_resolve, self._warm)
             engine: SteppedEngine = self._prefixes or self._engine
             run_engine(
                 engine,

@@ -63,10 +63,13 @@ class Router:
     Attributes:
         more_to_come: whether routes are still being added, so that an unknown path may yet be one
             of them.
+        pending: answers a POST to an unknown path while there are more routes to come; None = such
+            a path does not exist.
     """
 
     def __init__(self) -> None:
         self.more_to_come = False
+        self.pending: Handler | None = None
         self._fixed: dict[str, dict[str, Match]] = {}
         self._patterns: list[tuple[_Pattern, dict[str, Handler]]] = []
 
@@ -100,6 +103,12 @@ class Router:
 
     def match(self, method: str, raw_path: str) -> Match | MethodNotAllowed | None:
         """Returns the route of a path; None = there is no such path."""
+        found = self._match(method, raw_path)
+        if found is None and self.more_to_come and self.pending is not None and method == "POST":
+            return Match(self.pending, "", {})
+        return found
+
+    def _match(self, method: str, raw_path: str) -> Match | MethodNotAllowed | None:
         fixed = self._fixed.get(raw_path)
         if fixed is None:
             segments = raw_path.split("/")

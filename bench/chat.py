@@ -86,6 +86,9 @@ class HandBackend:
     def fail(self, reason: str) -> None:
         self.failure = reason
 
+    async def warmed_up(self) -> None:
+        pass
+
     async def close(self) -> None:
         pass
 

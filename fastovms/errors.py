@@ -103,6 +103,10 @@ class BackendUnavailable(BackendError):
         self.retry_after = retry_after
 
 
+class ServerClosing(BackendUnavailable):
+    """The server shuts down: another process may answer."""
+
+
 class StateFailed(BackendUnavailable):
     """What is kept of earlier requests cannot be read or written."""
 

@@ -92,6 +92,9 @@ class NullBackend:
         self.failure = reason
         self._end_all(FinishReason.ERROR, reason)
 
+    async def warmed_up(self) -> None:
+        pass
+
     async def close(self) -> None:
         self._end_all(FinishReason.ABORT, None)
 

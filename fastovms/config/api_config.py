@@ -21,6 +21,8 @@ class ApiConfig:
             hundred bytes while the answer is made.
         max_grammar_length: characters of a schema, an expression or other grammar.
         max_pending_chars: text that waits for a client which does not read its stream.
+        max_background_tokens: tokens of a response in the background whose request sets no limit;
+            0 = as many as the context holds.
         per_request_metrics: answers of one sample tell how long it took.
     """
 
@@ -32,6 +34,7 @@ class ApiConfig:
     max_total_logprobs: int = 5_000_000
     max_grammar_length: int = 256 * 1024
     max_pending_chars: int = 1024 * 1024
+    max_background_tokens: int = 8192
     per_request_metrics: bool = False
 
 

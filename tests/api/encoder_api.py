@@ -114,6 +114,9 @@ class FakeEncoder:
     def fail(self, reason: str) -> None:
         raise NotImplementedError
 
+    async def warmed_up(self) -> None:
+        pass
+
     async def close(self) -> None:
         pass
 

@@ -13,7 +13,7 @@ from fastovms.api.generation.generate import BeginSpan
 from fastovms.api.request.common_fields import is_streamed, request_id
 from fastovms.api.request.prompting.preparation import FieldNames, Preparation
 from fastovms.api.request.typed_body import read_body
-from fastovms.api.serving.served import ServedModels
+from fastovms.api.serving.served import ServedModel, ServedModels
 from fastovms.api.wire.bodies.body_reader import BodyReader
 from fastovms.api.wire.bodies.request_schemas import GenerationFields
 from fastovms.api.wire.dialect import Dialect
@@ -55,16 +55,26 @@ class ApiContext:
             RequestError: as `read_body` does.
         """
         body, model = await read_body(request, schema, self.models, dialect, self.bodies)
+        return self.preparation(request, body, model, dialect, names_of(body))
+
+    def preparation(
+        self,
+        request: Request,
+        body: Body,
+        model: ServedModel,
+        dialect: Dialect,
+        names: FieldNames,
+    ) -> Preparation[Body]:
+        """Returns a request that is read, and notes whether the answer is streamed."""
         request.log_fields["stream"] = is_streamed(body)
-        size, names, client = len(request.body), names_of(body), request.sender
         return Preparation(
             body,
-            size,
+            len(request.body),
             model,
             dialect,
             self.config,
             names,
-            client,
+            request.sender,
             request.tenant,
             priority=request.priority,
         )

@@ -145,16 +145,41 @@ async def hold_model(
         BackendError: it cannot be loaded now.
         InvalidField: it does something else.
     """
+    served = try_model(request, model, models, tasks)
+    if served is not None:
+        return served
+    if streams:
+        request.open_early()
+    assert models.holder is not None
+    request.hold(await models.holder.hold(model.name))
+    return loaded_model(model, tasks)
+
+
+def try_model(
+    request: Request, model: KnownModel, models: ServedModels, tasks: Collection[Task]
+) -> AnyServed | None:
+    """Returns the model, which the request holds to its end, or None where it must be loaded first.
+
+    Args:
+        tasks: what it may do.
+
+    Raises:
+        InvalidField: it does something else.
+    """
     check_task(model, tasks)
     holder = models.holder
     if holder is not None:
         release = holder.try_hold(model.name)
         if release is None:
-            if streams:
-                request.open_early()
-            release = await holder.hold(model.name)
+            return None
         request.hold(release)
-    check_task(model, tasks)  # what it does may be known only now
+    return loaded_model(model, tasks)
+
+
+def loaded_model(model: KnownModel, tasks: Collection[Task]) -> AnyServed:
+    """Returns a model in memory. Raises InvalidField as `check_task` does: what a model does may be
+    known only once it is loaded."""
+    check_task(model, tasks)
     assert model.served is not None
     return model.served
 

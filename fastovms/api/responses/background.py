@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,7 +18,7 @@ from fastovms.api.responses.stored.event_log import EventLog
 from fastovms.api.responses.stored.event_writer import EventWriter
 from fastovms.api.responses.stored.missing import previous_not_found
 from fastovms.api.responses.stored.records import from_record, to_record
-from fastovms.errors import BackendUnavailable, InvalidField, StateFailed, TooLarge
+from fastovms.errors import BackendUnavailable, InvalidField, ServerClosing, StateFailed, TooLarge
 from fastovms.params import GenerationOutput
 from fastovms.state.store import (
     ResponseKey,
@@ -40,6 +41,10 @@ _PATIENCE: Final = 300.0
 store that replicas share cannot be had."""
 
 
+Begin = Callable[[], Awaitable[tuple[TextGeneration, ResponseRun]]]
+"""Waits for a model, and makes what runs a response on it."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeptFor:
     """The tenant that a response belongs to, and the conversation that it adds to."""
@@ -52,6 +57,8 @@ class BackgroundRun:
     """One response that runs without a client.
 
     Args:
+        generation: makes the text; or what returns, once the model is loaded, the generation, of
+            which the context is entered already, and a run for `ResponseRun.adopt`.
         resumption: what others need to go on with it; None = nobody can.
         log: what its stream has said already, where this goes on with it.
         ahead: what is kept of what the model has said behind that.
@@ -63,7 +70,7 @@ class BackgroundRun:
     def __init__(
         self,
         run: ResponseRun,
-        generation: TextGeneration,
+        generation: TextGeneration | Begin,
         input: Sequence[StoredItem],
         kept_for: KeptFor,
         store: StateStore,
@@ -77,7 +84,12 @@ class BackgroundRun:
         self._is_cut = False
         self._has_opened = False
         self._run = run
-        self._generation = generation
+        self._generation: TextGeneration | None = None
+        self._begin: Begin | None = None
+        if isinstance(generation, TextGeneration):
+            self._generation = generation
+        else:
+            self._begin = generation
         self._input = input
         self._kept_for = kept_for
         self._store = store
@@ -115,7 +127,8 @@ class BackgroundRun:
         """
         self._run.open(is_queued=True)
         self._writer.add(self._run.take_events())
-        self._generation.submit(self._on_delta, self._writer.add_output)
+        if self._generation is not None:
+            self._generation.submit(self._on_delta, self._writer.add_output)
 
     def hear(self, outputs: Iterable[GenerationOutput]) -> None:
         """Takes over what the model has said in a process that has ended. It may be told piece by
@@ -123,6 +136,7 @@ class BackgroundRun:
         if not self._has_opened:
             self._run.open(is_queued=True)
         self._has_opened = True
+        assert self._generation is not None
         self._generation.hear(outputs, self._on_heard)
 
     def go_on(self) -> None:
@@ -131,6 +145,7 @@ class BackgroundRun:
         self.hear(())
         self._run.skip_events(self.log.num_events)
         self._writer.add(self._run.take_events())
+        assert self._generation is not None
         self._generation.submit(self._on_delta, self._writer.add_output)
 
     async def advanced(self) -> None:
@@ -171,12 +186,17 @@ class BackgroundRun:
     async def drive(self) -> None:
         """Runs what was submitted to its end, or until another process is to go on with it."""
         try:
-            with self._generation:
+            with ExitStack() as stack:
+                if self._generation is not None:
+                    stack.enter_context(self._generation)
                 if not await self._accept():
                     return
                 writing = asyncio.ensure_future(self._writer.run(self.lose))
                 try:
-                    await self._finished()
+                    if self._begin is not None:
+                        await self._wait_for_model(self._begin, stack)
+                    if self._generation is not None and not self.has_ended:
+                        await self._finished(self._generation)
                 finally:
                     writing.cancel()
                     await asyncio.wait((writing,))
@@ -209,17 +229,49 @@ class BackgroundRun:
         self._accepted.set_exception(error)
         self._accepted.exception()  # retrieved, so that asyncio does not complain about it
 
-    async def _finished(self) -> None:
-        finished = asyncio.ensure_future(self._generation.finished())
+    async def _wait_for_model(self, begin: Begin, stack: ExitStack) -> None:
+        """Submits the response once its model is loaded, unless it is cancelled before.
+
+        Args:
+            stack: leaves the context of the generation.
+        """
+        beginning = asyncio.ensure_future(begin())
+        try:
+            await asyncio.wait((beginning, self._stopped), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            beginning.cancel()
+            await asyncio.wait((beginning,))
+            if not beginning.cancelled() and beginning.exception() is None:
+                stack.push(beginning.result()[0])
+        if self.has_ended:
+            return
+        try:
+            generation, run = beginning.result()
+            self._run.adopt(run)
+            generation.submit(self._on_delta, self._writer.add_output)
+            self._generation = generation
+        except Exception as error:
+            self._end_by(error, cuts=isinstance(error, ServerClosing))
+
+    async def _finished(self, generation: TextGeneration) -> None:
+        finished = asyncio.ensure_future(generation.finished())
         await asyncio.wait((finished, self._stopped), return_when=asyncio.FIRST_COMPLETED)
         if not finished.done():
             finished.cancel()
         elif isinstance(error := finished.exception(), Exception) and not self.has_ended:
             # Not the answer's fault, but that of a server that ends.
-            ends = isinstance(error, BackendUnavailable) or self._generation.has_lost_backend
-            self._is_cut = ends and self._resumption is not None
-            if not self._is_cut:
-                self._run.fail(error)
+            lost = isinstance(error, BackendUnavailable) or generation.has_lost_backend
+            self._end_by(error, cuts=lost)
+
+    def _end_by(self, error: Exception, *, cuts: bool) -> None:
+        """Ends the response by an error.
+
+        Args:
+            cuts: whether another process can resume the response.
+        """
+        self._is_cut = cuts and self._resumption is not None
+        if not self._is_cut:
+            self._run.fail(error)
 
     async def _keep(self) -> None:
         run = self._run

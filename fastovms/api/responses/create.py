@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import orjson
@@ -18,11 +18,12 @@ from fastovms.api.generation.deltas import SampleDelta, merged
 from fastovms.api.generation.envelope import Envelope
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.generation.ranking import best_samples
-from fastovms.api.request.common_fields import is_streamed
+from fastovms.api.request.common_fields import is_streamed, request_id
 from fastovms.api.request.prompting import offload
 from fastovms.api.request.prompting.preparation import Preparation
+from fastovms.api.request.typed_body import hold_model, loaded_model, read_named, try_model
 from fastovms.api.responses.affinity import with_affinity
-from fastovms.api.responses.answering import answering, item_ids
+from fastovms.api.responses.answering import answering, item_ids, queued_run
 from fastovms.api.responses.background import BackgroundRun, KeptFor, id_is_taken
 from fastovms.api.responses.background_runs import ResponsesState
 from fastovms.api.responses.input.input_items import ItemRules
@@ -30,20 +31,34 @@ from fastovms.api.responses.input.response_fields import ResponseFields, read_fi
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.responses.output.events import ResponseRun
 from fastovms.api.responses.responses_job import ResponsesJob, count_tokens, names_of, prepare
-from fastovms.api.responses.resumption.kept_job import numbered_ids, resumption_of, with_seed
+from fastovms.api.responses.resumption.kept_job import (
+    model_key,
+    numbered_ids,
+    queued_resumption,
+    resumption_of,
+    with_seed,
+)
 from fastovms.api.responses.stored.history import History, item_cost, read_history
 from fastovms.api.responses.stored.records import to_items, to_record
 from fastovms.api.responses.stored.replay import replay
+from fastovms.api.serving.served import KnownModel, ServedModel
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import log_fields_of
 from fastovms.api.wire.sse_frames import DONE
 from fastovms.api.wire.warning_header import passed_over, warning_headers
+from fastovms.encoding import Task
 from fastovms.errors import InvalidField, StateFailed, TooLarge
 from fastovms.http.routing.messages import HeaderPairs, Request, Response
+from fastovms.params import ModelInfo
 from fastovms.state.store import Resumption, StoredItem, UnknownPrevious
 from fastovms.telemetry.tracing import GenerationKind
 
 logger = logging.getLogger(__name__)
+
+_TASKS: Final = (Task.TEXT_GENERATION,)
+
+_LONG_CONTEXT: Final = 2**20
+"""Tokens of a context that is not known yet."""
 
 _RESPONSE_IDS: Final = ("resp_", "resp-")
 
@@ -64,8 +79,7 @@ class _Task:
     resumption: Resumption | None
 
     async def input_items(self) -> Sequence[StoredItem]:
-        items = self.history.input
-        return await offload.run(lambda: to_items(items), item_cost(self.history.size))
+        return await _stored(self.history)
 
 
 class Responses:
@@ -81,17 +95,23 @@ class Responses:
         Raises:
             RequestError, BackendError: the answer has not begun, and cannot.
         """
-        context, state = self._context, self._state
-        preparation = await context.read(request, ResponsesRequest, dialect, names_of)
-        fields = read_fields(preparation.body, dialect, keeps=state is not None)
+        context, state, models = self._context, self._state, self._context.models
+        body, known = await read_named(request, ResponsesRequest, models, dialect, context.bodies)
+        fields = read_fields(body, dialect, keeps=state is not None)
         if fields.background and state is not None:
             state.runs.check_room()
-            preparation = replace(preparation, body=with_seed(preparation.body))
-        body = preparation.body
+            body = with_seed(body)
+        model = try_model(request, known, models, _TASKS)
+        if model is None and fields.background and state is not None:
+            return await self._queue(request, dialect, body, known, fields, state)
+        if model is None:
+            streams = is_streamed(body)
+            model = await hold_model(request, known, models, _TASKS, streams=streams)
+        assert isinstance(model, ServedModel)
+        preparation = context.preparation(request, body, model, dialect, names_of(body))
         history = await history_of(context, state, preparation, fields, request.tenant)
         job = await prepare(preparation, fields, history)
-        continued = fields.conversation_id or fields.previous_id
-        new_id = with_affinity(context.new_id(), request.headers, continued)
+        new_id = self._new_id(request, fields)
         envelope = context.envelope(id_prefix(body, dialect), new_id, preparation)
         if state is not None and fields.store and body.request_id is not None:
             await _check_free(state, request.tenant, envelope.id)
@@ -104,6 +124,74 @@ class Responses:
             attending = state.attending(request.tenant, envelope.id)
         with attending, task.generation:
             return await (self._stream(task) if is_streamed(body) else self._complete(task))
+
+    async def _queue(
+        self,
+        request: Request,
+        dialect: Dialect,
+        body: ResponsesRequest,
+        known: KnownModel,
+        fields: ResponseFields,
+        state: ResponsesState,
+    ) -> Response | None:
+        """Answers a request for a response in the background whose model must be loaded first: the
+        response is kept and can be cancelled at once.
+
+        Raises:
+            RequestError: a field is at fault. What depends on the model is found later, and the
+                response then fails.
+        """
+        context, tenant = self._context, request.tenant
+        request.log_fields["stream"] = is_streamed(body)
+        info = known.info or _unknown_info(known)
+        rules = ItemRules(dialect, item_ids(context.new_id, dialect), known.takes_images)
+        history = await read_history(
+            body, len(request.body), info, fields, rules, tenant, state.store
+        )
+        new_id = self._new_id(request, fields)
+        envelope = Envelope(
+            f"{id_prefix(body, dialect)}{request_id(body, new_id)}",
+            int(context.unix_time()),
+            known.name,
+            context.system_fingerprint,
+            dialect,
+        )
+        if body.request_id is not None:
+            await _check_free(state, tenant, envelope.id)
+        id_key = context.new_id()
+        run = queued_run(context, body, fields, envelope, numbered_ids(id_key))
+        resumption = None
+        if state.resumes and known.is_identified:
+            key = model_key(known.fingerprint, known.name)
+            resumption = queued_resumption(body, key, dialect, envelope.created, id_key)
+
+        async def begin() -> tuple[TextGeneration, ResponseRun]:
+            assert context.models.holder is not None
+            release = await context.models.holder.hold(known.name)
+            try:
+                model = loaded_model(known, _TASKS)
+                assert isinstance(model, ServedModel)
+                preparation = context.preparation(request, body, model, dialect, names_of(body))
+                job = await prepare(preparation, fields, history)
+                task = self._task(request, new_id, envelope, fields, history, job, id_key)
+                return task.generation.__enter__(), task.run
+            finally:
+                release()
+
+        background = BackgroundRun(
+            run,
+            begin,
+            await _stored(history),
+            KeptFor(tenant, fields.conversation_id),
+            state.store,
+            resumption,
+        )
+        headers = warning_headers(passed_over(history.skipped), request.id)
+        return await self._accept(background, state, request, dialect, headers)
+
+    def _new_id(self, request: Request, fields: ResponseFields) -> str:
+        continued = fields.conversation_id or fields.previous_id
+        return with_affinity(self._context.new_id(), request.headers, continued)
 
     async def count_input(self, request: Request, dialect: Dialect) -> Response:
         """Answers with the number of tokens that a request's prompt would have.
@@ -126,9 +214,10 @@ class Responses:
         fields: ResponseFields,
         history: History,
         job: ResponsesJob,
+        id_key: str = "",
     ) -> _Task:
         context, dialect = self._context, envelope.dialect
-        id_key = context.new_id() if fields.background else ""
+        id_key = id_key or (context.new_id() if fields.background else "")
         generation, run = answering(
             context,
             envelope,
@@ -213,12 +302,23 @@ class Responses:
             state.store,
             task.resumption,
         )
+        return await self._accept(background, state, task.request, task.dialect, task.headers)
+
+    async def _accept(
+        self,
+        background: BackgroundRun,
+        state: ResponsesState,
+        request: Request,
+        dialect: Dialect,
+        headers: HeaderPairs,
+    ) -> Response | None:
+        """Starts a response in the background, and answers once it is kept."""
         state.runs.start(background)
         body = orjson.dumps(background.body())
         await background.accepted()
-        if not task.streams:
-            return Response(200, body, headers=task.headers)
-        await replay(task.request, background.log, 0, task.dialect, headers=task.headers)
+        if not request.log_fields["stream"]:
+            return Response(200, body, headers=headers)
+        await replay(request, background.log, 0, dialect, headers=headers)
         return None
 
     async def _keep(self, task: _Task) -> None:
@@ -265,6 +365,16 @@ class _Frames:
         return 0
 
 
+async def _stored(history: History) -> Sequence[StoredItem]:
+    """Returns the items of a request as the store keeps them."""
+    return await offload.run(lambda: to_items(history.input), item_cost(history.size))
+
+
+def _unknown_info(model: KnownModel) -> ModelInfo:
+    """Returns what stands in for what a GGUF file says of its model once it is loaded."""
+    return ModelInfo(model.name, model.created, _LONG_CONTEXT, 0, frozenset())
+
+
 def id_prefix(body: ResponsesRequest, dialect: Dialect) -> str:
     """Returns the prefix of new ids; None for a client that gives a whole id, as vLLM takes it."""
     is_whole = (body.request_id or "").startswith(_RESPONSE_IDS)
@@ -289,5 +399,11 @@ async def history_of(
     dialect, takes_images = preparation.dialect, preparation.model.images is not None
     rules = ItemRules(dialect, item_ids(context.new_id, dialect), takes_images)
     return await read_history(
-        preparation, fields, rules, tenant, None if state is None else state.store
+        preparation.body,
+        preparation.size,
+        preparation.model.info,
+        fields,
+        rules,
+        tenant,
+        None if state is None else state.store,
     )

@@ -81,7 +81,7 @@ async def prepare(
     check_numbers(request)
     top_logprobs = num_logprobs(body.top_logprobs, "top_logprobs", request.config) or 0
     report = token_report(request, top_logprobs if fields.logprobs else None)
-    options = generation_options(request, report, _budget(request))
+    options = generation_options(request, report, _budget(request, fields))
     check_num_choices(options.candidates, request.config)
     maker = _prompt_maker(request, fields, history)
     maker = replace(maker, truncation=options.truncation)
@@ -183,7 +183,7 @@ def _tools(body: ResponsesRequest, dialect: Dialect) -> ToolUse:
     )
 
 
-def _budget(request: Preparation[ResponsesRequest]) -> TokenBudget:
+def _budget(request: Preparation[ResponsesRequest], fields: ResponseFields) -> TokenBudget:
     requested, most = request.body.max_output_tokens, request.model.info.max_model_len
     if requested is not None and requested > most:
         name = request.names.max_tokens
@@ -191,7 +191,11 @@ def _budget(request: Preparation[ResponsesRequest]) -> TokenBudget:
             f"{name} must be at most the context length of {most} tokens, not {requested}",
             param=name,
         )
-    return token_budget(request, requested, may_reach_limit=True)
+    default = None
+    if fields.background:  # nobody need be there to stop it
+        limits = request.config.max_background_tokens, request.model.info.defaults.max_new_tokens
+        default = min(filter(None, limits), default=None)
+    return token_budget(request, requested, default, may_reach_limit=True)
 
 
 def _longest_prompt(model: ServedModel, budget: TokenBudget) -> int:

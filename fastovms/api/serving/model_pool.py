@@ -15,7 +15,13 @@ from fastovms.api.serving.release import Release
 from fastovms.api.serving.residency import Move, MoveKind, Residency
 from fastovms.api.serving.served import AnyServed, KnownModel, ServedModels
 from fastovms.config.model_config import ModelConfig
-from fastovms.errors import BackendUnavailable, ConfigurationError, Overloaded, description_of
+from fastovms.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    Overloaded,
+    ServerClosing,
+    description_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -382,7 +388,7 @@ class ModelPool:
         self._closed = True
         self._advance()
         for name in self._waiters.names:
-            self._waiters.refuse(name, BackendUnavailable("the server is shutting down"))
+            self._waiters.refuse(name, ServerClosing("the server is shutting down"))
         if self._move is not None:
             self._move.cancel()
             await asyncio.gather(self._move, return_exceptions=True)

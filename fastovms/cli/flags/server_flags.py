@@ -198,6 +198,9 @@ STATE_FLAGS: Final = (
          "of all of them together; the ones not used for longest are deleted", show_size),
     Flag("--max-background-responses", STATE.max_background, "N", integer(1),
          "responses that run without a client; more are refused with 429"),
+    Flag("--max-background-tokens", API.max_background_tokens, "N", integer(0),
+         "most tokens of a background response whose request has no max_output_tokens; 0 = as many "
+         "as the context holds"),
     Flag("--resume", STATE.resume, "", None,
          "go on with them after a crash or a restart, instead of having them fail"),
 )  # fmt: skip

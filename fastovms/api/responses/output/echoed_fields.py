@@ -14,11 +14,13 @@ from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.request.tokens.logprob_formats import chat_logprobs
 from fastovms.api.responses.input.input_items import NewId
 from fastovms.api.responses.input.response_fields import ResponseFields
+from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.responses.output.echoed_tools import echoed_choice, echoed_tools
 from fastovms.api.responses.output.output_items import OutputForm
 from fastovms.api.responses.output.response_object import ResponseForm
 from fastovms.api.responses.responses_job import ResponsesJob
 from fastovms.errors import InvalidField
+from fastovms.params import SamplingParams
 from fastovms.text.tokens.tracking import TextToken
 
 _MAX_STREAMED_LOGPROBS: Final = 512 * 1024
@@ -26,14 +28,22 @@ _MAX_STREAMED_LOGPROBS: Final = 512 * 1024
 events in one write, and what may lie unread of a stream is limited."""
 
 
-def response_form(job: ResponsesJob, fields: ResponseFields, envelope: Envelope) -> ResponseForm:
+def response_form(
+    body: ResponsesRequest,
+    params: SamplingParams | None,
+    fields: ResponseFields,
+    envelope: Envelope,
+) -> ResponseForm:
     """Returns every member that OpenAI's client and Open Responses require, null where there is
     nothing.
+
+    Args:
+        params: None = they are not known before the model is loaded.
 
     Raises:
         InvalidField: one cannot be repeated.
     """
-    body, params = job.preparation.body, job.task.params
+    params = params or _params_of(body)
     conversation_id = fields.conversation_id
     members = {
         "id": envelope.id,
@@ -69,6 +79,21 @@ def response_form(job: ResponsesJob, fields: ResponseFields, envelope: Envelope)
     if style.tells_min_p and body.min_p is not None:
         members["min_p"] = body.min_p
     return ResponseForm(members, style.length_reason)
+
+
+def _params_of(body: ResponsesRequest) -> SamplingParams:
+    """Returns what the request itself says of sampling."""
+    defaults = SamplingParams()
+
+    def of(value: float | None, default: float) -> float:
+        return default if value is None else value
+
+    return SamplingParams(
+        frequency_penalty=of(body.frequency_penalty, defaults.frequency_penalty),
+        presence_penalty=of(body.presence_penalty, defaults.presence_penalty),
+        temperature=of(body.temperature, defaults.temperature),
+        top_p=of(body.top_p, defaults.top_p),
+    )
 
 
 def output_form(

@@ -93,7 +93,9 @@ class ResponseRun:
         self._usage = usage
         self._unix_time = unix_time
         self._events = EventEncoder(named=for_all or dialect.responses.names_events)
-        self.output = OutputBuilder(output_form, self._events.emit if tells else _say_nothing)
+        self._output_form = output_form
+        self._emit = self._events.emit if tells else _say_nothing
+        self.output = OutputBuilder(output_form, self._emit)
 
     def open(self, *, is_queued: bool = False) -> None:
         """Makes the first events."""
@@ -101,6 +103,15 @@ class ResponseRun:
             self.status = ResponseStatus("queued")
         self._tell("created")
         self._tell(self.status.name)
+
+    def adopt(self, other: ResponseRun) -> None:
+        """Takes over what is known of the response now that its model is in memory.
+
+        Args:
+            other: a run of the same response, which has told nothing.
+        """
+        self.form, self._usage, self._output_form = other.form, other._usage, other._output_form
+        self.output = OutputBuilder(self._output_form, self._emit)
 
     def start(self) -> None:
         """Takes note that it no longer waits in a queue."""

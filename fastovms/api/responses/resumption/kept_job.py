@@ -36,7 +36,8 @@ class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
         created: unix seconds.
         id_key: what the ids of items are made of; see `numbered_ids`.
         prompt_token_ids, prompt_text: the prompt. Made again it might be another: templates may
-            tell the date, and what came before a request may be deleted meanwhile.
+            tell the date, and what came before a request may be deleted meanwhile. Empty where the
+            model was not loaded when the request came; the prompt is then made on resumption.
     """
 
     form: int = _FORM
@@ -75,6 +76,29 @@ def resumption_of(
             prompt_text=prompt.text,
         )
     )
+    return None if written is None else Resumption(model, written)
+
+
+def queued_resumption(
+    body: ResponsesRequest, model: str, dialect: Dialect, created: int, id_key: str
+) -> Resumption | None:
+    """Returns what others need to resume a request whose model is not loaded yet.
+
+    Args:
+        model: see `model_key`.
+        created: unix seconds.
+        id_key: see `KeptJob`.
+    """
+    job = KeptJob(
+        model=model,
+        dialect=dialect.name,
+        body=body,
+        created=created,
+        id_key=id_key,
+        prompt_token_ids=[],
+        prompt_text=None,
+    )
+    written = write_job(job)
     return None if written is None else Resumption(model, written)
 
 

@@ -24,7 +24,7 @@ from fastovms.api.responses.responses_job import names_of, prepare
 from fastovms.api.responses.resumption.kept_job import model_key, numbered_ids, read_job
 from fastovms.api.responses.resumption.kept_outputs import unpack_outputs
 from fastovms.api.responses.stored.event_log import EventLog
-from fastovms.api.responses.stored.history import History
+from fastovms.api.responses.stored.history import History, history_again
 from fastovms.api.responses.stored.records import done_items, to_items
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.dialect import DIALECTS, OPENAI, Dialect
@@ -122,9 +122,12 @@ class RunRestorer:
             priority=(job.body.priority or 0) - _EARLIER,
         )
         fields = read_fields(job.body, dialect, keeps=True)
-        # The prompt is made already: what came before the input is in it.
-        history = History((), (), len(cut.job))
-        prompt = Prompt(job.prompt_token_ids, job.prompt_text)
+        if job.prompt_token_ids:  # what came before the input is in the prompt
+            history = History((), (), len(cut.job))
+            prompt = Prompt(job.prompt_token_ids, job.prompt_text)
+        else:
+            history = await history_again(fields, model.info, cut.input, key.tenant, self._store)
+            prompt = None
         prepared = await prepare(preparation, fields, history, prompt)
         envelope = Envelope(
             key.id, job.created, model.info.name, context.system_fingerprint, dialect

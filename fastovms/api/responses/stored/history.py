@@ -10,7 +10,6 @@ from typing import Final
 import orjson
 
 from fastovms.api.request.prompting import offload
-from fastovms.api.request.prompting.preparation import Preparation
 from fastovms.api.request.prompting.prompts import context_exceeded
 from fastovms.api.responses.input.input_items import Item, ItemRules, distinct, read_input
 from fastovms.api.responses.input.response_fields import ResponseFields
@@ -58,7 +57,9 @@ def item_cost(num_bytes: int) -> int:
 
 
 async def read_history(
-    request: Preparation[ResponsesRequest],
+    body: ResponsesRequest,
+    num_bytes: int,
+    model: ModelInfo,
     fields: ResponseFields,
     rules: ItemRules,
     tenant: str,
@@ -67,23 +68,23 @@ async def read_history(
     """Reads the items of a request, and those that came before.
 
     Args:
+        num_bytes: the length of the body.
         store: None = nothing is kept.
 
     Raises:
         RequestError: the input is malformed, or there is no such response, conversation or item.
         StateFailed: what came before cannot be read.
     """
-    body, model = request.body, request.model.info
     has_past = fields.previous_id is not None or fields.conversation_id is not None
     if body.input is None and not has_past and not body.instructions:
         raise InvalidField("input is required", param="input")
     _check_count(body.input, fields, model)
-    read = await offload.run(lambda: read_input(body.input, rules), item_cost(request.size))
+    read = await offload.run(lambda: read_input(body.input, rules), item_cost(num_bytes))
     resolved = await _resolved(read.items, tenant, store)
     past: Sequence[StoredItem] = ()
     if has_past:
         past = await _past(fields, tenant, _store(store, fields), model)
-    size = sum(len(item.body) for item in past) + request.size
+    size = sum(len(item.body) for item in past) + num_bytes
 
     def build() -> History:
         # Only in a conversation do ids of the input and of earlier items stand in one list.
@@ -91,6 +92,31 @@ async def read_history(
         given = distinct(resolved, rules.new_id, taken)
         earlier = [orjson.loads(item.body) for item in past]
         return History([*earlier, *given], given, size, read.skipped)
+
+    return await offload.run(build, item_cost(size))
+
+
+async def history_again(
+    fields: ResponseFields,
+    model: ModelInfo,
+    given: Sequence[StoredItem],
+    tenant: str,
+    store: StateStore,
+) -> History:
+    """Reads the items that came before a request again, whose own items are kept.
+
+    Raises:
+        RequestError: the response or the conversation no longer exists.
+        StateFailed: what came before cannot be read.
+    """
+    past: Sequence[StoredItem] = ()
+    if fields.previous_id is not None or fields.conversation_id is not None:
+        past = await _past(fields, tenant, store, model)
+    size = sum(len(item.body) for item in (*past, *given))
+
+    def build() -> History:
+        items = [orjson.loads(item.body) for item in (*past, *given)]
+        return History(items, items[len(past) :], size)
 
     return await offload.run(build, item_cost(size))
 

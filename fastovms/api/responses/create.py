@@ -161,7 +161,7 @@ class Responses:
         id_key = context.new_id()
         run = queued_run(context, body, fields, envelope, numbered_ids(id_key))
         resumption = None
-        if state.resumes and known.is_identified:
+        if state.resumes:
             key = model_key(known.fingerprint, known.name)
             resumption = queued_resumption(body, key, dialect, envelope.created, id_key)
 

@@ -64,7 +64,8 @@ class RunRestorer:
         """Returns what identifies the models, in memory or not, whose responses this server can go
         on with."""
         known = self._context.models.known
-        return [model_key(one.fingerprint, one.name) for one in known if one.is_identified]
+        identified = [model_key(one.fingerprint, one.name) for one in known if one.is_identified]
+        return [*identified, *(model_key("", one.name) for one in known)]
 
     @asynccontextmanager
     async def held(self, key: str) -> AsyncIterator[ServedModel]:
@@ -86,7 +87,9 @@ class RunRestorer:
         release = None if models.holder is None else await models.holder.hold(known.name)
         try:
             model = known.served
-            if not isinstance(model, ServedModel) or model_key(known.fingerprint, name) != key:
+            # A model without a fingerprint had said nothing when its response was queued.
+            keys = [model_key(fingerprint, name) for fingerprint in (known.fingerprint, "")]
+            if not isinstance(model, ServedModel) or key not in keys:
                 raise CannotGoOn(f"the model {name} has changed since the response was begun")
             yield model
         finally:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 import orjson
 
@@ -41,7 +41,22 @@ _PATIENCE: Final = 300.0
 store that replicas share cannot be had."""
 
 
-Begin = Callable[[], Awaitable[tuple[TextGeneration, ResponseRun]]]
+class Begun(Protocol):
+    """What runs a response on a model in memory.
+
+    Attributes:
+        generation: its context is entered.
+        run: of the response, and has told nothing.
+    """
+
+    @property
+    def generation(self) -> TextGeneration: ...
+
+    @property
+    def run(self) -> ResponseRun: ...
+
+
+Begin = Callable[[], Awaitable[Begun]]
 """Waits for a model, and makes what runs a response on it."""
 
 
@@ -57,8 +72,7 @@ class BackgroundRun:
     """One response that runs without a client.
 
     Args:
-        generation: makes the text; or what returns, once the model is loaded, the generation, of
-            which the context is entered already, and a run for `ResponseRun.adopt`.
+        generation: makes the text, or is made by a `Begin` once the model is loaded.
         resumption: what others need to go on with it; None = nobody can.
         log: what its stream has said already, where this goes on with it.
         ahead: what is kept of what the model has said behind that.
@@ -242,14 +256,14 @@ class BackgroundRun:
             beginning.cancel()
             await asyncio.wait((beginning,))
             if not beginning.cancelled() and beginning.exception() is None:
-                stack.push(beginning.result()[0])
+                stack.push(beginning.result().generation)
         if self.has_ended:
             return
         try:
-            generation, run = beginning.result()
-            self._run.adopt(run)
-            generation.submit(self._on_delta, self._writer.add_output)
-            self._generation = generation
+            begun = beginning.result()
+            self._run.adopt(begun.run)
+            begun.generation.submit(self._on_delta, self._writer.add_output)
+            self._generation = begun.generation
         except Exception as error:
             self._end_by(error, cuts=isinstance(error, ServerClosing))
 

@@ -118,12 +118,14 @@ class ResponsesState:
         resumes: whether somebody goes on with responses that were cut off.
         attended: the responses that run for a client and are kept when they have ended, by tenant
             and id.
+        being_created: the responses in the background that are not among the runs yet.
     """
 
     store: StateStore
     runs: BackgroundRuns
     resumes: bool = False
     attended: set[tuple[str, str]] = field(default_factory=set)
+    being_created: dict[ResponseKey, asyncio.Future[None]] = field(default_factory=dict)
 
     @property
     def may_run_elsewhere(self) -> bool:
@@ -132,14 +134,44 @@ class ResponsesState:
         return self.resumes or self.store.lease is not None
 
     @contextmanager
+    def creating(self, tenant: str, id: str) -> Iterator[None]:
+        """Notes in a `with` statement that a response in the background is created: `created` waits
+        for its end, or for `note_created`.
+
+        Raises:
+            InvalidField: another one has the id.
+        """
+        key = ResponseKey(tenant, id)
+        if key in self.being_created or key in self.attended:
+            raise id_is_taken(id)
+        self.being_created[key] = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            self.note_created(tenant, id)
+
+    def note_created(self, tenant: str, id: str) -> None:
+        """Notes that a response is among the runs, or will not be."""
+        future = self.being_created.pop(ResponseKey(tenant, id), None)
+        if future is not None:
+            future.set_result(None)
+
+    async def created(self, tenant: str, id: str) -> None:
+        """Returns once a response is no longer being created: a client that has chosen the id may
+        ask for it before."""
+        future = self.being_created.get(ResponseKey(tenant, id))
+        if future is not None:
+            await asyncio.shield(future)
+
+    @contextmanager
     def attending(self, tenant: str, id: str) -> Iterator[None]:
         """Notes in a `with` statement that a response runs for a client.
 
         Raises:
             InvalidField: another one has the id.
         """
-        key = tenant, id
-        if key in self.attended:
+        key = ResponseKey(tenant, id)
+        if key in self.attended or key in self.being_created:
             raise id_is_taken(id)
         self.attended.add(key)
         try:

@@ -4,9 +4,9 @@ prompt's tokens."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
@@ -32,6 +32,7 @@ from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.responses.output.events import ResponseRun
 from fastovms.api.responses.responses_job import ResponsesJob, count_tokens, names_of, prepare
 from fastovms.api.responses.resumption.kept_job import (
+    ANY_FILES,
     model_key,
     numbered_ids,
     queued_resumption,
@@ -78,9 +79,6 @@ class _Task:
     headers: HeaderPairs
     resumption: Resumption | None
 
-    async def input_items(self) -> Sequence[StoredItem]:
-        return await _stored(self.history)
-
 
 class Responses:
     """Handlers of what makes responses, for every dialect."""
@@ -101,54 +99,8 @@ class Responses:
         if fields.background and state is not None:
             state.runs.check_room()
             body = with_seed(body)
-        model = try_model(request, known, models, _TASKS)
-        if model is None and fields.background and state is not None:
-            return await self._queue(request, dialect, body, known, fields, state)
-        if model is None:
-            streams = is_streamed(body)
-            model = await hold_model(request, known, models, _TASKS, streams=streams)
-        assert isinstance(model, ServedModel)
-        preparation = context.preparation(request, body, model, dialect, names_of(body))
-        history = await history_of(context, state, preparation, fields, request.tenant)
-        job = await prepare(preparation, fields, history)
-        new_id = self._new_id(request, fields)
-        envelope = context.envelope(id_prefix(body, dialect), new_id, preparation)
-        if state is not None and fields.store and body.request_id is not None:
-            await _check_free(state, request.tenant, envelope.id)
-        task = self._task(request, new_id, envelope, fields, history, job)
-        if fields.background:
-            assert state is not None
-            return await self._in_background(task, state)
-        attending: AbstractContextManager[None] = nullcontext()
-        if state is not None and fields.store:
-            attending = state.attending(request.tenant, envelope.id)
-        with attending, task.generation:
-            return await (self._stream(task) if is_streamed(body) else self._complete(task))
-
-    async def _queue(
-        self,
-        request: Request,
-        dialect: Dialect,
-        body: ResponsesRequest,
-        known: KnownModel,
-        fields: ResponseFields,
-        state: ResponsesState,
-    ) -> Response | None:
-        """Answers a request for a response in the background whose model must be loaded first: the
-        response is kept and can be cancelled at once.
-
-        Raises:
-            RequestError: a field is at fault. What depends on the model is found later, and the
-                response then fails.
-        """
-        context, tenant = self._context, request.tenant
-        request.log_fields["stream"] = is_streamed(body)
-        info = known.info or _unknown_info(known)
-        rules = ItemRules(dialect, item_ids(context.new_id, dialect), known.takes_images)
-        history = await read_history(
-            body, len(request.body), info, fields, rules, tenant, state.store
-        )
-        new_id = self._new_id(request, fields)
+        continued = fields.conversation_id or fields.previous_id
+        new_id = with_affinity(context.new_id(), request.headers, continued)
         envelope = Envelope(
             f"{id_prefix(body, dialect)}{request_id(body, new_id)}",
             int(context.unix_time()),
@@ -156,16 +108,56 @@ class Responses:
             context.system_fingerprint,
             dialect,
         )
-        if body.request_id is not None:
-            await _check_free(state, tenant, envelope.id)
+        noted: AbstractContextManager[None] = nullcontext()
+        if state is not None and fields.store:
+            notes = state.creating if fields.background else state.attending
+            noted = notes(request.tenant, envelope.id)
+        with noted:
+            if state is not None and fields.store and body.request_id is not None:
+                await _check_free(state, request.tenant, envelope.id)
+            model = try_model(request, known, models, _TASKS)
+            if model is None and (fields.background or is_streamed(body)):
+                return await self._queue(request, body, known, fields, new_id, envelope)
+            if model is None:
+                model = await hold_model(request, known, models, _TASKS, streams=False)
+            assert isinstance(model, ServedModel)
+            preparation = context.preparation(request, body, model, dialect, names_of(body))
+            history = await history_of(context, state, preparation, fields, request.tenant)
+            job = await prepare(preparation, fields, history)
+            task = self._task(request, new_id, envelope, fields, history, job)
+            if fields.background:
+                return await self._in_background(task)
+            with task.generation:
+                return await (self._stream(task) if is_streamed(body) else self._complete(task))
+
+    async def _queue(
+        self,
+        request: Request,
+        body: ResponsesRequest,
+        known: KnownModel,
+        fields: ResponseFields,
+        new_id: str,
+        envelope: Envelope,
+    ) -> Response | None:
+        """Answers a request whose model must be loaded first, with events or in the background: the
+        client has the response at once, as queued.
+
+        Raises:
+            RequestError: a field is at fault. What depends on the model is found later, and the
+                response then fails.
+        """
+        context, state, tenant = self._context, self._state, request.tenant
+        dialect = envelope.dialect
+        request.log_fields["stream"] = is_streamed(body)
+        info = known.info or _unknown_info(known)
+        rules = ItemRules(dialect, item_ids(context.new_id, dialect), known.takes_images)
+        store = None if state is None else state.store
+        history = await read_history(body, len(request.body), info, fields, rules, tenant, store)
         id_key = context.new_id()
         run = queued_run(context, body, fields, envelope, numbered_ids(id_key))
-        resumption = None
-        if state.resumes:
-            key = model_key(known.fingerprint, known.name)
-            resumption = queued_resumption(body, key, dialect, envelope.created, id_key)
+        headers = warning_headers(passed_over(history.skipped), request.id)
 
-        async def begin() -> tuple[TextGeneration, ResponseRun]:
+        async def begin() -> _Task:
             assert context.models.holder is not None
             release = await context.models.holder.hold(known.name)
             try:
@@ -174,24 +166,23 @@ class Responses:
                 preparation = context.preparation(request, body, model, dialect, names_of(body))
                 job = await prepare(preparation, fields, history)
                 task = self._task(request, new_id, envelope, fields, history, job, id_key)
-                return task.generation.__enter__(), task.run
+                task.generation.__enter__()
+                return task
             finally:
                 release()
 
-        background = BackgroundRun(
-            run,
-            begin,
-            await _stored(history),
-            KeptFor(tenant, fields.conversation_id),
-            state.store,
-            resumption,
-        )
-        headers = warning_headers(passed_over(history.skipped), request.id)
-        return await self._accept(background, state, request, dialect, headers)
-
-    def _new_id(self, request: Request, fields: ResponseFields) -> str:
-        continued = fields.conversation_id or fields.previous_id
-        return with_affinity(self._context.new_id(), request.headers, continued)
+        if not fields.background:
+            await self._stream_queued(request, fields, history, run, begin, headers)
+            return None
+        assert state is not None
+        resumption = None
+        if state.resumes:
+            key = model_key(known.fingerprint or ANY_FILES, known.name)
+            resumption = queued_resumption(body, key, dialect, envelope.created, id_key)
+        kept_for = KeptFor(tenant, fields.conversation_id)
+        given = await _stored(history)
+        background = BackgroundRun(run, begin, given, kept_for, state.store, resumption)
+        return await self._accept(background, request, dialect, headers)
 
     async def count_input(self, request: Request, dialect: Dialect) -> Response:
         """Answers with the number of tokens that a request's prompt would have.
@@ -253,7 +244,7 @@ class Responses:
 
         cost = format_cost(deltas, job.options.report, job.preparation.model.info)
         await offload.run(build, cost)
-        await self._keep(task)
+        await self._keep(task.request, task.fields, task.history, run)
         data = await offload.run(lambda: orjson.dumps(run.body()), cost)
         return Response(200, data, headers=task.headers)
 
@@ -271,49 +262,89 @@ class Responses:
             elif delta.parsed or not delta.is_empty:
                 sender.send(delta)
 
-        generation.submit(on_delta)
-        run.open()
-        stream.send(b"".join(run.take_events()))
+        is_queued = run.status.name == "queued"
         failure: Exception | None = None
         try:
+            generation.submit(on_delta)
+            if is_queued:
+                run.start()
+            else:
+                run.open()
+            stream.send(b"".join(run.take_events()))
             await generation.finished()
         except ClientTooSlow:
             return
         except Exception as error:
+            if not stream.started:
+                raise
             failure = error
         rest = sender.rest(last)
         if failure is not None:
             task.request.log_fields.update(log_fields_of(failure))
             run.fail(failure)
         try:
-            await self._keep(task)
+            await self._keep(task.request, task.fields, task.history, run)
         except InvalidField as error:
             run.fail(error)
         run.end()
         stream.finish(rest + b"".join(run.take_events()) + DONE)
 
-    async def _in_background(self, task: _Task, state: ResponsesState) -> Response | None:
-        fields, tenant = task.fields, task.request.tenant
+    async def _stream_queued(
+        self,
+        request: Request,
+        fields: ResponseFields,
+        history: History,
+        run: ResponseRun,
+        begin: Callable[[], Awaitable[_Task]],
+        headers: HeaderPairs,
+    ) -> None:
+        """Streams a response from before its model is loaded.
+
+        Args:
+            begin: waits for the model, and enters the context of the generation.
+        """
+        stream = request.stream(headers=headers)
+        request.early_stream = stream
+        run.open(is_queued=True)
+        stream.send(b"".join(run.take_events()))
+        with ExitStack() as stack:
+            try:
+                task = await begin()
+            except Exception as error:
+                request.log_fields.update(log_fields_of(error))
+                run.fail(error)
+                await self._keep(request, fields, history, run)
+                run.end()
+                stream.finish(b"".join(run.take_events()) + DONE)
+                return
+            stack.push(task.generation)
+            run.adopt(task.run)
+            await self._stream(replace(task, run=run))
+
+    async def _in_background(self, task: _Task) -> Response | None:
+        fields, tenant, state = task.fields, task.request.tenant, self._state
+        assert state is not None
         background = BackgroundRun(
             task.run,
             task.generation,
-            await task.input_items(),
+            await _stored(task.history),
             KeptFor(tenant, fields.conversation_id),
             state.store,
             task.resumption,
         )
-        return await self._accept(background, state, task.request, task.dialect, task.headers)
+        return await self._accept(background, task.request, task.dialect, task.headers)
 
     async def _accept(
         self,
         background: BackgroundRun,
-        state: ResponsesState,
         request: Request,
         dialect: Dialect,
         headers: HeaderPairs,
     ) -> Response | None:
         """Starts a response in the background, and answers once it is kept."""
-        state.runs.start(background)
+        assert self._state is not None
+        self._state.runs.start(background)
+        self._state.note_created(request.tenant, background.id)
         body = orjson.dumps(background.body())
         await background.accepted()
         if not request.log_fields["stream"]:
@@ -321,19 +352,21 @@ class Responses:
         await replay(request, background.log, 0, dialect, headers=headers)
         return None
 
-    async def _keep(self, task: _Task) -> None:
+    async def _keep(
+        self, request: Request, fields: ResponseFields, history: History, run: ResponseRun
+    ) -> None:
         """Keeps a response. Whoever gets an answer gets it also when it cannot be kept; it then
         says so.
 
         Raises:
             InvalidField: another replica has taken the id meanwhile.
         """
-        fields, run, state = task.fields, task.run, self._state
+        state = self._state
         conversation_id = fields.conversation_id if run.status.is_answer else None
         if state is None or not (fields.store or conversation_id):
             return
-        tenant = task.request.tenant
-        record = to_record(run.form, run.status, await task.input_items(), run.output.items)
+        tenant, given = request.tenant, await _stored(history)
+        record = to_record(run.form, run.status, given, run.output.items)
         try:
             if fields.store:
                 if not await state.store.add_response(
@@ -382,9 +415,11 @@ def id_prefix(body: ResponsesRequest, dialect: Dialect) -> str:
 
 
 async def _check_free(state: ResponsesState, tenant: str, id: str) -> None:
-    """Raises InvalidField where a response that is kept, or runs, has the id."""
-    is_running = (tenant, id) in state.attended or state.runs.find(tenant, id) is not None
-    if is_running or await state.store.find_response(tenant, id) is not None:
+    """Raises InvalidField where a response that is kept, or runs in the background, has the id."""
+    if (
+        state.runs.find(tenant, id) is not None
+        or await state.store.find_response(tenant, id) is not None
+    ):
         raise id_is_taken(id)
 
 

@@ -30,7 +30,7 @@ class StoredResponses:
         self._state = state
 
     async def get(self, request: Request, dialect: Dialect) -> Response | None:
-        state, id = self._find(request)
+        state, id = await self._find(request)
         query = Query(request)
         last = query.number("starting_after", 0)
         if query.flag("stream"):
@@ -54,7 +54,7 @@ class StoredResponses:
 
     async def delete(self, request: Request, dialect: Dialect) -> Response:
         """Deletes a response. One that runs is cancelled first."""
-        state, id = self._find(request)
+        state, id = await self._find(request)
         await cancel_anywhere(state, request.tenant, id)
         if not await state.store.delete_response(request.tenant, id):
             raise not_found("Response", id)
@@ -66,7 +66,7 @@ class StoredResponses:
         Raises:
             InvalidField: it has ended otherwise, or runs for a client.
         """
-        state, id = self._find(request)
+        state, id = await self._find(request)
         if (request.tenant, id) in state.attended:
             raise _not_in_background()
         run = state.runs.find(request.tenant, id)
@@ -84,7 +84,7 @@ class StoredResponses:
         raise InvalidField(f"the response cannot be cancelled: it is {response['status']}")
 
     async def list_input(self, request: Request, dialect: Dialect) -> Response:
-        state, id = self._find(request)
+        state, id = await self._find(request)
         page = Query(request).page()
         try:
             items = await state.store.list_input(request.tenant, id, page)
@@ -106,10 +106,11 @@ class StoredResponses:
             log.extend(pack)
         return await offload.run(lambda: running_body(kept, log), item_cost(log.num_bytes))
 
-    def _find(self, request: Request) -> tuple[ResponsesState, str]:
+    async def _find(self, request: Request) -> tuple[ResponsesState, str]:
         id = request.path_params["id"]
         if self._state is None:
             raise not_found("Response", id)
+        await self._state.created(request.tenant, id)
         return self._state, id
 
 

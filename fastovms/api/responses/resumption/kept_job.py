@@ -22,6 +22,10 @@ _FORM: Final = 1
 _ID_SIZE: Final = 16
 """Bytes of an id."""
 
+ANY_FILES: Final = "?"
+"""Stands for the fingerprint of a model whose files were not known when a response was queued: the
+model had said nothing then."""
+
 _SEED_BITS: Final = 32
 """Bits of a seed, as many as every dialect takes."""
 

@@ -21,7 +21,12 @@ from fastovms.api.responses.input.response_fields import read_fields
 from fastovms.api.responses.output.events import interrupted_events
 from fastovms.api.responses.output.response_object import ResponseStatus
 from fastovms.api.responses.responses_job import names_of, prepare
-from fastovms.api.responses.resumption.kept_job import model_key, numbered_ids, read_job
+from fastovms.api.responses.resumption.kept_job import (
+    ANY_FILES,
+    model_key,
+    numbered_ids,
+    read_job,
+)
 from fastovms.api.responses.resumption.kept_outputs import unpack_outputs
 from fastovms.api.responses.stored.event_log import EventLog
 from fastovms.api.responses.stored.history import History, history_again
@@ -65,7 +70,7 @@ class RunRestorer:
         on with."""
         known = self._context.models.known
         identified = [model_key(one.fingerprint, one.name) for one in known if one.is_identified]
-        return [*identified, *(model_key("", one.name) for one in known)]
+        return [*identified, *(model_key(ANY_FILES, one.name) for one in known)]
 
     @asynccontextmanager
     async def held(self, key: str) -> AsyncIterator[ServedModel]:
@@ -87,8 +92,7 @@ class RunRestorer:
         release = None if models.holder is None else await models.holder.hold(known.name)
         try:
             model = known.served
-            # A model without a fingerprint had said nothing when its response was queued.
-            keys = [model_key(fingerprint, name) for fingerprint in (known.fingerprint, "")]
+            keys = [model_key(files, name) for files in (known.fingerprint, ANY_FILES)]
             if not isinstance(model, ServedModel) or key not in keys:
                 raise CannotGoOn(f"the model {name} has changed since the response was begun")
             yield model

@@ -297,6 +297,10 @@ class FakeStream:
     def buffered(self) -> int:
         return 0
 
+    def set_headers(self, headers: HeaderPairs) -> None:
+        if not self.started:
+            self.headers = headers
+
     def send(self, data: bytes) -> None:
         assert not self.closed
         self.started = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -84,6 +85,7 @@ class Run:
         model = ServedModel(self.backend, ByteTokenizer(), metrics)
         self.models = ServedModels([model], close=lambda: self.notes.append("close models"))
         self._at_once, self._early = at_once, early
+        self.drain_timeout = 5.0
 
     async def run(self) -> None:
         hooks = LifecycleHooks(
@@ -95,7 +97,7 @@ class Run:
             ends=[self._end],
             trouble=lambda: "trouble",
         )
-        http = HttpConfig(drain_timeout=5.0, drain_grace=0.5)
+        http = HttpConfig(drain_timeout=self.drain_timeout, drain_grace=0.5)
         config = ServiceConfig(failure_grace=0.0, engine_timeout=0.0)
         async with asyncio.timeout(20):
             await Lifecycle(
@@ -117,7 +119,7 @@ class Run:
         self.notes.append("end")
 
     async def _drain(self, seconds: float) -> None:
-        assert 4 < seconds <= 5
+        assert self.drain_timeout - 1 < seconds <= self.drain_timeout
         self.notes.append(f"drain more ({self.status.phase.name})")
 
 
@@ -219,3 +221,57 @@ async def test_what_can_be_is_reloaded(caplog: pytest.LogCaptureFixture) -> None
     assert "not reloaded: no such file" in caplog.text
     assert [line.split()[0] for line in run.manager.told].count("ready") == 2
     assert "reloading" in run.manager.told
+
+
+async def test_it_is_ready_once_the_engines_are_warm() -> None:
+    run = Run(at_once=terminate)
+    run.backend.warm.clear()
+    running = asyncio.ensure_future(run.run())
+    await asyncio.sleep(0.05)
+    assert run.status.unready == "the model is loading"
+    assert "loaded" not in run.notes
+    run.backend.warm.set()
+    await running
+    assert "announce" in run.notes
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_engines_are_closed_that_never_become_warm(monkeypatch, fails: bool) -> None:
+    run, closed = Run(), asyncio.Event()
+    run.backend.warm.clear()
+
+    async def close() -> None:
+        closed.set()
+
+    monkeypatch.setattr(run.backend, "close", close)
+    running = asyncio.ensure_future(run.run())
+    await asyncio.sleep(0.05)
+    if fails:
+        run.backend.failure = "out of order"
+        run.backend.warm.set()
+        with pytest.raises(EngineFailed, match="out of order"):
+            await running
+    else:
+        terminate()
+        await running
+        assert run.manager.told[-1] == "stopping stopped while loading"
+    assert closed.is_set()
+    assert "loaded" not in run.notes
+
+
+async def test_a_shutdown_leaves_behind_what_hangs(monkeypatch, caplog) -> None:
+    run, go = Run(at_once=terminate), threading.Event()
+    run.models.close = lambda: go.wait(20) and None
+
+    async def end() -> None:
+        await asyncio.Event().wait()
+
+    run._end = end  # type: ignore[method-assign]
+    run.drain_timeout = 0.05
+    monkeypatch.setattr("fastovms.system.last_waits._LEAST", 0.0)
+    start = time.monotonic()
+    await run.run()
+    go.set()
+    assert time.monotonic() - start < 10
+    assert "shutdown: loading and unloading takes too long and is left behind" in caplog.text
+    assert "shutdown: closing the models takes too long and is left behind" in caplog.text

@@ -27,6 +27,9 @@ class Loader:
         self.error: Exception | None = None
         self.go = asyncio.Event()
         self.go.set()
+        self.warm = asyncio.Event()
+        self.warm.set()
+        self.failure: str | None = None
         self.may_reclaim = asyncio.Event()
         self.may_reclaim.set()
 
@@ -38,6 +41,8 @@ class Loader:
         if "broken" in config.names:
             raise ConfigurationError("it is broken")
         backend = FakeBackend(lambda request, index: b"a", model_info(name=config.name))
+        backend.warm = self.warm
+        backend.failure = self.failure
         metrics = GenerationMetrics(config.name, backend.stats)
         model = ServedModel(backend, ByteTokenizer(), metrics, aliases=config.names[1:])
         return ServedModels([model], close=lambda: self.moves.append(f"close {config.name}"))
@@ -316,4 +321,26 @@ async def test_counters_go_on_when_a_model_is_back() -> None:
     text = render(registry, "")[0].decode()
     assert 'fastovms_model_state{model_name="a",state="unloaded"} 1.0' in text
     assert 'fastovms_model_unloads_total{model_name="a"} 2.0' in text
+    await pool.close()
+
+
+async def test_a_model_is_handed_over_once_it_is_warm() -> None:
+    pool = Pool(plan("a"), max_loaded_models=1)
+    pool.loader.warm.clear()
+    used = asyncio.ensure_future(pool.use("a"))
+    await asyncio.sleep(0.01)
+    assert not used.done()
+    assert pool.state("a") is ModelState.LOADING
+    pool.loader.warm.set()
+    await used
+    await pool.close()
+
+
+async def test_a_model_that_cannot_warm_up_is_not_loaded() -> None:
+    pool = Pool(plan("a"), max_loaded_models=1)
+    pool.loader.failure = "no such instruction"
+    with pytest.raises(BackendUnavailable, match="could not be loaded: no such instruction"):
+        await pool.use("a")
+    assert pool.state("a") is ModelState.FAILED
+    assert not list(pool.models)
     await pool.close()

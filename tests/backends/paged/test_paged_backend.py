@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -16,6 +17,7 @@ from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.model.state_rows import States
 from fastovms.errors import (
     ConfigurationError,
+    EngineFailed,
     RequestError,
 )
 from fastovms.params import (
@@ -147,3 +149,26 @@ async def test_an_idle_engine_commits_memory_ahead_until_there_is_work() -> None
         assert 3 in num_used <= {0, 3}
     finally:
         await backend.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_backend_is_warm_once_the_engine_is(fails: bool, caplog) -> None:
+    backend, go = PagedBackend.from_model(FakeModel(), MODEL, CONFIG), threading.Event()
+
+    def warm_up() -> None:
+        go.wait(20)
+        if fails:
+            raise RuntimeError("no such instruction")
+
+    backend._engine.warm_up = warm_up  # type: ignore[method-assign]
+    backend.start()
+    warm = asyncio.ensure_future(backend.warmed_up())
+    await asyncio.sleep(0.02)
+    assert not warm.done()
+    go.set()
+    if fails:
+        with pytest.raises(EngineFailed, match="no such instruction"):
+            await warm
+    else:
+        await warm
+    await backend.close()

@@ -26,7 +26,11 @@ from fastovms.api.responses.answering import answering, item_ids
 from fastovms.api.responses.background import BackgroundRun, KeptFor, id_is_taken
 from fastovms.api.responses.background_runs import ResponsesState
 from fastovms.api.responses.input.input_items import ItemRules
-from fastovms.api.responses.input.response_fields import ResponseFields, read_fields
+from fastovms.api.responses.input.response_fields import (
+    ResponseFields,
+    read_fields,
+    with_configuration,
+)
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.responses.output.events import ResponseRun
 from fastovms.api.responses.responses_job import ResponsesJob, count_tokens, names_of, prepare
@@ -87,8 +91,9 @@ class Responses:
         if fields.background and state is not None:
             state.runs.check_room()
             preparation = replace(preparation, body=with_seed(preparation.body))
-        body = preparation.body
         history = await history_of(context, state, preparation, fields, request.tenant)
+        preparation, fields = _configured(preparation, fields, history, keeps=state is not None)
+        body = preparation.body
         job = await prepare(preparation, fields, history)
         continued = fields.conversation_id or fields.previous_id
         new_id = with_affinity(context.new_id(), request.headers, continued)
@@ -112,8 +117,10 @@ class Responses:
             RequestError: a field is at fault.
         """
         preparation = await self._context.read(request, ResponsesRequest, dialect, names_of)
-        fields = read_fields(preparation.body, dialect, keeps=self._state is not None)
+        keeps = self._state is not None
+        fields = read_fields(preparation.body, dialect, keeps=keeps)
         history = await history_of(self._context, self._state, preparation, fields, request.tenant)
+        preparation, fields = _configured(preparation, fields, history, keeps=keeps)
         count = await count_tokens(preparation, fields, history)
         counted = {"object": "response.input_tokens", "input_tokens": count}
         return Response(200, orjson.dumps(counted))
@@ -146,9 +153,9 @@ class Responses:
         if fields.background and self._state is not None and self._state.resumes:
             resumption = resumption_of(job, dialect, envelope.created, id_key)
         streams = is_streamed(job.preparation.body)
-        skipped = [*history.skipped, *job.tools.skipped]
         warnings = job.tools.warnings_for(job.preparation.model.chat.tool_format)
-        headers = warning_headers([*passed_over(skipped), *warnings], request.id)
+        all_warnings = [*passed_over(job.tools.skipped), *job.warnings, *warnings]
+        headers = warning_headers(all_warnings, request.id)
         return _Task(
             request, dialect, fields, history, job, generation, run, streams, headers, resumption
         )
@@ -271,6 +278,21 @@ def id_prefix(body: ResponsesRequest, dialect: Dialect) -> str:
     return "" if is_whole else f"resp{dialect.responses.id_separator}"
 
 
+def _configured(
+    preparation: Preparation[ResponsesRequest],
+    fields: ResponseFields,
+    history: History,
+    *,
+    keeps: bool,
+) -> tuple[Preparation[ResponsesRequest], ResponseFields]:
+    """Returns the request with the tools and the settings that items of its history bring."""
+    body = with_configuration(preparation.body, history.items)
+    if body is preparation.body:
+        return preparation, fields
+    preparation = replace(preparation, body=body)
+    return preparation, read_fields(body, preparation.dialect, keeps=keeps)
+
+
 async def _check_free(state: ResponsesState, tenant: str, id: str) -> None:
     """Raises InvalidField where a response that is kept, or runs, has the id."""
     is_running = (tenant, id) in state.attended or state.runs.find(tenant, id) is not None
@@ -286,8 +308,7 @@ async def history_of(
     tenant: str,
 ) -> History:
     """Reads the items of a request, and those that came before. Raises as `read_history` does."""
-    dialect, takes_images = preparation.dialect, preparation.model.images is not None
-    rules = ItemRules(dialect, item_ids(context.new_id, dialect), takes_images)
+    rules = ItemRules(preparation.dialect, item_ids(context.new_id, preparation.dialect))
     return await read_history(
         preparation, fields, rules, tenant, None if state is None else state.store
     )

@@ -289,7 +289,7 @@ _TYPES: Final[Mapping[str, _Type]] = {
     "configuration_update": _Type("cu", _configuration_update),
     **{
         kind: _Type(hosted.prefix, partial(_hosted, kind=kind))
-        for kind, hosted in (CALLS | OUTPUTS).items()
+        for kind, hosted in {**CALLS, **OUTPUTS}.items()
     },
 }
 """All types of items that are supported."""

@@ -108,7 +108,7 @@ def with_configuration(body: ResponsesRequest, items: Sequence[Item]) -> Respons
     """Returns a request with what items of its history add: tools, and settings of which the last
     one counts."""
     tools, reasoning, text = [*(body.tools or ())], body.reasoning or {}, body.text or {}
-    changed = {}
+    changed: dict[str, Any] = {}
     for item in items:
         match item["type"]:
             case "additional_tools" | "tool_search_output":

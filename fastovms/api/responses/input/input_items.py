@@ -287,10 +287,8 @@ _TYPES: Final[Mapping[str, _Type]] = {
     "item_reference": _Type("", _item_reference),
     "additional_tools": _Type("at", _additional_tools),
     "configuration_update": _Type("cu", _configuration_update),
-    **{
-        kind: _Type(hosted.prefix, partial(_hosted, kind=kind))
-        for kind, hosted in {**CALLS, **OUTPUTS}.items()
-    },
+    **{kind: _Type(call.prefix, partial(_hosted, kind=kind)) for kind, call in CALLS.items()},
+    **{kind: _Type(output.prefix, partial(_hosted, kind=kind)) for kind, output in OUTPUTS.items()},
 }
 """All types of items that are supported."""
 

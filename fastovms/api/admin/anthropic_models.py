@@ -28,4 +28,5 @@ def anthropic_card(model: KnownModel) -> dict[str, object]:
         "lifecycle": "active",
         "max_input_tokens": model.max_model_len,
         "max_tokens": model.max_model_len,
+        **dict.fromkeys(("capabilities", "deprecated_at", "retires_at", "line")),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 
 from fastovms.api.admin.anthropic_models import anthropic_card, anthropic_list
+from fastovms.api.admin.codex_models import client_cards
 from fastovms.api.serving.residency import ModelState
 from fastovms.api.serving.served import KnownModel, ServedModels
 from fastovms.api.wire.dialect import ANTHROPIC, Dialect
@@ -24,7 +25,10 @@ class ModelRoutes:
         if _is_anthropics(request):
             return _json(anthropic_list(known))
         data = [_card(model, self._dialect) for model in known]
-        return _json({"object": "list", "data": data})
+        answer: dict[str, object] = {"object": "list", "data": data}
+        if self._dialect.describes_models:
+            answer["models"] = [card for model in known for card in client_cards(model)]
+        return _json(answer)
 
     def get(self, request: Request) -> Response:
         name, dialect = request.path_params["id"], self._dialect

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from fastovms.api.chat.call_forms import Call
 from fastovms.api.chat.message_form import ChatMessageForm
@@ -24,6 +24,14 @@ from fastovms.text.scanning.output import (
     Reasoning,
 )
 from fastovms.text.tokens.tracking import TextToken
+
+_VLLM_MEMBERS: Final = (
+    "service_tier",
+    "prompt_logprobs",
+    "prompt_token_ids",
+    "kv_transfer_params",
+)
+"""Members that vLLM's answers always have, null where there is nothing to tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +77,14 @@ def chat_body(
         }
         if dialect.has_ids:
             choice["stop_reason"] = sample.stop_reason
+            choice["token_ids"] = None
         if report.has_token_ids:
             choice["token_ids"] = [token.token_id for token in sample.tokens]
         choices.append(choice)
     return {
         **envelope.members("chat.completion"),
         "choices": choices,
+        **(dict.fromkeys(_VLLM_MEMBERS) if dialect.has_ids else {}),
         **closing_members(usage),
         **prompt.members(report),
     }
@@ -111,7 +121,8 @@ def _message(pieces: Iterable[Piece], form: ChatMessageForm, dialect: Dialect) -
     is_silent = bool(calls) and dialect.has_null_content and not is_plain
     message: dict[str, Any] = {"role": form.role, "content": text or (None if is_silent else "")}
     if dialect.has_ids:
-        message["refusal"] = None
+        message |= {"refusal": None, "annotations": [], "audio": None, "function_call": None}
+        message |= dict.fromkeys(dialect.reasoning_members)
     if reasoning:
         message |= dict.fromkeys(dialect.reasoning_members, "".join(reasoning))
     if calls:

@@ -98,14 +98,14 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
     template = template_options(model, _template_fields(body))
 
     def read() -> tuple[ReadChat, Message]:
-        messages, images = read_messages(
+        messages, images, unseen = read_messages(
             body.messages, request.dialect, images_of_request(model.images)
         )
         tools = _tools(body, request.dialect)
         maker = PromptMaker(request, tools, template, options.truncation)
         prompt = maker.make(messages, len(images))
         wanted = constraint(request, tools, prompt.text or "", template)
-        return ReadChat(prompt, tools, images, wanted), messages[-1]
+        return ReadChat(prompt, tools, images, wanted, unseen), messages[-1]
 
     chat, last = await offload.run(read, request.size)
     form = _form(request, options, chat.tools, template, last, new_call_id)
@@ -115,7 +115,7 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
         options = replace(options, report=report)
     task = await chat_task(request, options, chat, report.num_prompt_logprobs)
     new_parser = parser_maker(request, options, chat)
-    warnings = chat.tools.warnings_for(request.model.chat.tool_format)
+    warnings = [*chat.warnings, *chat.tools.warnings_for(request.model.chat.tool_format)]
     return ChatJob(request, options, task, chat.prompt, form, warnings, new_parser)
 
 

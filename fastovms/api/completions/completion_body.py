@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fastovms.api.completions.echo import Echo
 from fastovms.api.generation.deltas import SampleDelta, Usage
@@ -38,6 +38,10 @@ def generated_logprobs(delta: SampleDelta, echo: Echo, report: TokenReport) -> L
     return logprob_arrays(delta.tokens, report.num_logprobs, report.names, start=echo.length)
 
 
+_CHOICE_MEMBERS: Final = ("token_ids", "prompt_logprobs", "prompt_token_ids")
+"""Members that vLLM's choices always have, null where there is nothing to tell."""
+
+
 def completion_body(
     envelope: Envelope,
     samples: Sequence[SampleDelta],
@@ -58,6 +62,7 @@ def completion_body(
     return {
         **envelope.members("text_completion"),
         "choices": choices,
+        **({"service_tier": None, "kv_transfer_params": None} if envelope.dialect.has_ids else {}),
         **closing_members(usage),
     }
 
@@ -89,7 +94,7 @@ def _choice(
         "finish_reason": None if sample.finish_reason is None else sample.finish_reason.value,
     }
     if dialect.has_ids:
-        choice["stop_reason"] = sample.stop_reason
+        choice |= {"stop_reason": sample.stop_reason, **dict.fromkeys(_CHOICE_MEMBERS)}
     if report.has_token_ids:
         choice["token_ids"] = [token.token_id for token in sample.tokens]
     return choice

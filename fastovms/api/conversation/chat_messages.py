@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from fastovms.api.serving.images import IMAGE_PARTS, read_image_part, unknown_part
+from fastovms.api.serving.images import (
+    IMAGE_PARTS,
+    MEDIA_PARTS,
+    UnseenParts,
+    read_image_part,
+    unknown_part,
+)
 from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
@@ -28,6 +34,9 @@ _REASONING: Final = ("reasoning_content", "reasoning", "thinking")
 """The names under which clients send back what a model thought."""
 
 
+_RESULTS: Final = ("tool", "function")
+"""The roles of messages with what tools have answered."""
+
 _MAX_ROLE: Final = 64
 """Characters of a role: templates know a few words, and write into their prompts what they get."""
 
@@ -37,10 +46,12 @@ class ChatMessages(NamedTuple):
 
     Attributes:
         images: those of the messages, in whose texts tags stand for them.
+        warnings: the parts that the model cannot read, in words for a warning.
     """
 
     messages: list[Message]
     images: Sequence[ImageSource] = ()
+    warnings: Sequence[str] = ()
 
 
 def read_messages(
@@ -50,13 +61,15 @@ def read_messages(
 ) -> ChatMessages:
     """Returns messages whose content is text, the parts of a list joined by line ends as vLLM and
     OVMS do. A text in place of messages is what the user says (Runpod). Unknown members are left
-    out.
+    out. A note takes the place of media that the model cannot read in results of tools and in all
+    messages before the last one.
 
     Args:
-        images: collects those of the messages; None = there may be none.
+        images: collects those of the messages; None = the model takes none.
 
     Raises:
-        InvalidField: they are absent, empty, of a wrong type, or have parts that are not text.
+        InvalidField: they are absent, empty, of a wrong type, or have parts of unknown types, or
+            the last message has media that the model cannot read.
     """
     if given is None:
         raise InvalidField("messages is required", param="messages")
@@ -67,29 +80,37 @@ def read_messages(
             raise InvalidField(f"messages must be an array, not {show(given)}", param="messages")
         return ChatMessages([{"role": "user", "content": given}])
     reader = ContentReader(dialect, images)
-    messages = [
-        _message(message, f"messages[{position}]", reader) for position, message in enumerate(given)
-    ]
+    messages = []
+    for position, message in enumerate(given):
+        reader.refuses_media = position == len(given) - 1 and message.get("role") not in _RESULTS
+        messages.append(_message(message, f"messages[{position}]", reader))
     _add_legacy_ids(given, messages)
-    return ChatMessages(messages, () if images is None else images.sources)
+    found = () if images is None else images.sources
+    return ChatMessages(messages, found, reader.unseen.warnings)
 
 
 class ContentReader:
     """Makes text of the contents of messages.
 
     Args:
-        images: collects those of the contents; None = there may be none.
+        images: collects those of the contents; None = the model takes none.
+
+    Attributes:
+        unseen: collects the media that the model cannot read.
+        refuses_media: whether they are refused where the reader is now.
     """
 
     def __init__(self, dialect: Dialect, images: GivenImages | None = None) -> None:
         self._dialect = dialect
         self._images = images
+        self.unseen = UnseenParts()
+        self.refuses_media = True
 
     def __call__(self, content: object, name: str) -> str:
         """Returns the text of a content.
 
         Raises:
-            InvalidField: it is of a wrong type, or has parts that are not text, or an image too
+            InvalidField: it is of a wrong type, or has parts of unknown types, or an image too
                 many.
         """
         if content is None:
@@ -115,6 +136,10 @@ class ContentReader:
             tag = self._images.add(read_image_part(part, name, self._dialect))
             return ContentPart(tag, is_image=True)
         member = _TEXT_PARTS.get(kind)
+        if member is None and kind in MEDIA_PARTS and not self.refuses_media:
+            inner = part.get(kind)
+            title = inner.get("filename") if isinstance(inner, dict) else part.get("filename")
+            return ContentPart(self.unseen.note(kind, name, title))
         if member is None:
             raise unknown_part(kind, name, takes_images=self._images is not None)
         text = part.get(member)

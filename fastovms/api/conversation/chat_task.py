@@ -27,12 +27,14 @@ class ReadChat(NamedTuple):
     Attributes:
         images: those of the prompt.
         constraint: what the answer must look like; None = anything.
+        warnings: the parts that the model cannot read, in words for a warning.
     """
 
     prompt: Prompt
     tools: ToolUse
     images: Sequence[ImageSource]
     constraint: Constraint | None
+    warnings: Sequence[str] = ()
 
 
 async def chat_task(

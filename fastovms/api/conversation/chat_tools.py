@@ -135,7 +135,7 @@ def read_functions(
         raise InvalidField(
             f"{name} must be none, auto or an object, not {show(choice)}", param=name
         )
-    if choice is not None and not reader.offered and dialect.checks_tool_choice:
+    if isinstance(choice, Mapping) and not reader.offered and dialect.checks_tool_choice:
         raise InvalidField(f"{name} is only allowed with functions", param=name)
     chosen = ToolChoice([] if choice == "none" else list(reader.offered))
     if isinstance(choice, Mapping):

@@ -38,4 +38,9 @@ def unseal_summary(content: str) -> str:
 
 def told_summary(content: str) -> str:
     """Returns what a model is told of a sealed summary."""
-    return f"{_BEFORE_SUMMARY}\n{unseal_summary(content)}"
+    return told_text(unseal_summary(content))
+
+
+def told_text(summary: str) -> str:
+    """Returns what a model is told of a summary."""
+    return f"{_BEFORE_SUMMARY}\n{summary}"

@@ -62,7 +62,8 @@ def read_choice(
             )
         if choice == "none":
             return ToolChoice([])
-        _check_any(tools, forms)
+        if choice == "required":
+            _check_any(tools, forms)
         return ToolChoice(list(tools), choice == "required")
     if choice.get("type") == "allowed_tools":
         return _allowed(choice, tools, forms)

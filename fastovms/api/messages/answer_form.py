@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from fastovms.api.conversation.sealed_text import seal
 from fastovms.api.conversation.shown_pieces import ShownPieces
 from fastovms.api.generation.deltas import Usage
 from fastovms.params import FinishReason
+
+SERVICE_TIER: Final = "standard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class AnswerForm:
         are_whole: Sequence[bool],
         num_tokens: int,
     ) -> dict[str, str | None]:
-        """Returns why an answer has ended.
+        """Returns why an answer has ended, with the members that have no meaning here as null.
 
         Args:
             stop: the stop string, or the id of the token, that has ended it.
@@ -56,28 +58,45 @@ class AnswerForm:
         """
         if reason is FinishReason.LENGTH:
             has_all = num_tokens >= self.max_tokens
-            cut_by = "max_tokens" if has_all else "model_context_window_exceeded"
-            return {"stop_reason": cut_by, "stop_sequence": None}
+            return ending("max_tokens" if has_all else "model_context_window_exceeded")
         if isinstance(stop, str):
-            return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+            return ending("stop_sequence", stop)
         has_called = bool(are_whole) and all(are_whole)
-        return {"stop_reason": "tool_use" if has_called else "end_turn", "stop_sequence": None}
+        return ending("tool_use" if has_called else "end_turn")
+
+
+def ending(reason: str | None, stop_sequence: str | None = None) -> dict[str, str | None]:
+    """Returns the members that say why an answer has ended; None = it has not."""
+    members = {"stop_reason": reason, "stop_sequence": stop_sequence}
+    return {**members, "stop_details": None, "container": None}
+
+
+def text_block(text: str) -> dict[str, Any]:
+    """Returns the block of a text."""
+    return {"type": "text", "text": text, "citations": None}
 
 
 def tool_use(call_id: str, name: str, arguments: object) -> dict[str, Any]:
     """Returns the block of a call."""
-    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+    block = {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+    return {**block, "caller": {"type": "direct"}}
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
-    """Returns what an answer has cost: tokens that came from the prefix cache are counted apart
-    from the others of the prompt."""
-    body: dict[str, Any] = {
+    """Returns the tokens of an answer: those that came from the prefix cache are counted apart from
+    the others of the prompt."""
+    reasoning = usage.reasoning_tokens
+    return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
+        "output_tokens_details": None if reasoning is None else {"thinking_tokens": reasoning},
+        "server_tool_use": None,
     }
-    if usage.reasoning_tokens is not None:
-        body["output_tokens_details"] = {"thinking_tokens": usage.reasoning_tokens}
-    return body
+
+
+def message_usage(usage: Usage) -> dict[str, Any]:
+    """Returns the tokens as a message has them, which says more than the end of a stream."""
+    more = {"cache_creation": None, "inference_geo": None, "service_tier": SERVICE_TIER}
+    return {**usage_body(usage), **more}

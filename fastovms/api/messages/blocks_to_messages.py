@@ -4,13 +4,14 @@ template gets."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
 from fastovms.api.conversation.chat_messages import ChatMessages, Message
-from fastovms.api.conversation.sealed_text import unseal
+from fastovms.api.conversation.sealed_text import told_text, unseal
 from fastovms.api.messages.content_blocks import Block, BlockReader, read_blocks, unknown_block
-from fastovms.api.messages.server_tools import is_of_server, shown_text
+from fastovms.api.messages.server_tools import is_result, server_result
 from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 from fastovms.media.loader import GivenImages
@@ -31,10 +32,11 @@ def to_messages(
     given: Sequence[Mapping[str, Any]] | None,
     images: GivenImages | None = None,
 ) -> ChatMessages:
-    """Returns the messages of a chat. Messages of one role that follow each other are one turn.
+    """Returns the messages of a chat. Messages of one role that follow each other are one turn. A
+    note takes the place of media that the model cannot read, but in what the user says last.
 
     Args:
-        images: collects those of the messages; None = there may be none.
+        images: collects those of the messages; None = the model takes none.
 
     Raises:
         InvalidField: they are absent or say nothing at all, or a block is malformed or of a type
@@ -54,12 +56,13 @@ def to_messages(
             case "user":
                 messages += _user(blocks, reader)
             case "assistant":
-                messages.append(_assistant(blocks, reader))
+                messages += _assistant(blocks, reader)
             case _:
                 messages += _system(blocks, reader)
     if not messages:
         raise InvalidField("messages must have one that says something", param="messages")
-    return ChatMessages(messages, () if images is None else images.sources)
+    found = () if images is None else images.sources
+    return ChatMessages(messages, found, reader.unseen.warnings)
 
 
 def _blocks(given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Block]]]:
@@ -72,7 +75,24 @@ def _blocks(given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Bloc
             raise InvalidField(
                 f"{name} must be one of {', '.join(_ROLES)}, not {show(role)}", param=name
             )
-        yield role, read_blocks(message.get("content"), f"{place}.content")
+        blocks = read_blocks(message.get("content"), f"{place}.content")
+        is_last = position == len(given) - 1 and role == "user"
+        yield role, _with_new(blocks) if is_last else blocks
+
+
+def _with_new(blocks: Sequence[Block]) -> list[Block]:
+    """Returns the blocks of the user's last message, those marked that the client has not sent
+    before.
+
+    What stands beside results of tools belongs to them. Claude Code adds what the user says after a
+    refusal to the message that was refused, so that a block with more text behind it is an old one.
+    """
+    kinds = [block.kind for block in blocks]
+    texts = [position for position, kind in enumerate(kinds) if kind == "text"]
+    if "tool_result" in kinds:
+        return [*blocks]
+    first_new = texts[-1] if len(texts) > 1 else 0
+    return [block._replace(is_new=place >= first_new) for place, block in enumerate(blocks)]
 
 
 def _texts(system: str | Sequence[Mapping[str, Any]], place: str) -> list[Block]:
@@ -113,32 +133,56 @@ def _result(block: Block, reader: BlockReader) -> Message:
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
-def _assistant(blocks: Sequence[Block], reader: BlockReader) -> Message:
-    texts: list[Block] = []
-    thoughts: list[str] = []
-    calls: list[dict[str, Any]] = []
+def _assistant(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
+    """Returns what the assistant has said, thought and called. What a tool of Anthropic's servers
+    has answered in between is a message of its own, as of any tool."""
+    messages: list[Message] = []
+    turn = _Turn()
     for block in blocks:
         match block.kind:
             case "text":
-                texts.append(block)
+                turn.texts.append(block)
+            case "compaction":
+                turn.texts += _summary(block)
             case "thinking":
-                thoughts.append(_thinking(block))
-            case "redacted_thinking":
-                pass  # only who has made it can read it
-            case "tool_use":
-                calls.append(_call(block))
-            case kind if is_of_server(kind):
-                if (shown := shown_text(block, reader)) is not None:
-                    texts.append(shown)
+                turn.thoughts.append(_thinking(block))
+            case "redacted_thinking" | "fallback":
+                pass  # the first can be read by its maker only, the second is not for the model
+            case "tool_use" | "server_tool_use" | "mcp_tool_use":
+                turn.calls.append(_call(block))
+            case kind if is_result(kind):
+                messages += [turn.message(reader), server_result(block, reader)]
+                turn = _Turn()
             case _:
                 raise unknown_block(block, dict.fromkeys(_CALLING))
-    message: Message = {"role": "assistant", "content": reader(texts)}
-    if reasoning := "\n".join(filter(None, thoughts)):
-        message["reasoning_content"] = reasoning
-    if calls:
-        message["tool_calls"] = calls
-        message["content"] = message["content"] or None  # templates may tell the two apart
-    return message
+    if turn != _Turn() or not messages:
+        messages.append(turn.message(reader))
+    return messages
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What the assistant has said before a tool answers."""
+
+    texts: list[Block] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def message(self, reader: BlockReader) -> Message:
+        message: Message = {"role": "assistant", "content": reader(self.texts)}
+        if reasoning := "\n".join(filter(None, self.thoughts)):
+            message["reasoning_content"] = reasoning
+        if self.calls:
+            message["tool_calls"] = self.calls
+            message["content"] = message["content"] or None  # templates may tell the two apart
+        return message
+
+
+def _summary(block: Block) -> list[Block]:
+    """Returns the summary of what came before as a text; one that failed has none."""
+    if block.members.get("content") is None:
+        return []
+    return [Block({"type": "text", "text": told_text(block.text("content"))}, block.place)]
 
 
 def _thinking(block: Block) -> str:

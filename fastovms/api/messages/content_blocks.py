@@ -3,20 +3,29 @@ the system says."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from fastovms.api.conversation.chat_messages import ContentPart, join_parts
+from fastovms.api.serving.images import UnseenParts
 from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 from fastovms.media.loader import GivenImages, ImageSource
 
 
 class Block(NamedTuple):
-    """A block of a content, with its place in the request."""
+    """A block of a content.
+
+    Attributes:
+        place: its path in the request.
+        is_new: whether the client has not sent it before, so that media that the model cannot read
+            are refused.
+    """
 
     members: Mapping[str, Any]
     place: str
+    is_new: bool = False
 
     @property
     def kind(self) -> str:
@@ -49,8 +58,11 @@ class Block(NamedTuple):
         return value
 
 
-def read_blocks(content: object, place: str) -> list[Block]:
+def read_blocks(content: object, place: str, *, is_new: bool = False) -> list[Block]:
     """Returns the blocks of a content; a text is one of its own.
+
+    Args:
+        is_new: whether the client has not sent the content before.
 
     Raises:
         InvalidField: it is neither a text nor a list of objects that have a type.
@@ -62,7 +74,7 @@ def read_blocks(content: object, place: str) -> list[Block]:
         raise InvalidField(f"{place} must be {words}, not {show(content)}", param=place)
     blocks = []
     for position, members in enumerate(content):
-        block = Block(members, f"{place}[{position}]")
+        block = Block(members, f"{place}[{position}]", is_new)
         if not isinstance(members, dict):
             message = f"{block.place} must be an object, not {show(members)}"
             raise InvalidField(message, param=block.place)
@@ -75,12 +87,16 @@ class BlockReader:
     """Makes text of blocks.
 
     Args:
-        images: collects those of the blocks, in whose text tags stand for them; None = there may
-            be none.
+        images: collects those of the blocks, in whose text tags stand for them; None = the model
+            takes none.
+
+    Attributes:
+        unseen: collects the media that the model cannot read.
     """
 
     def __init__(self, images: GivenImages | None = None) -> None:
         self._images = images
+        self.unseen = UnseenParts()
 
     def __call__(self, blocks: Sequence[Block]) -> str:
         """Returns the text of blocks.
@@ -92,16 +108,22 @@ class BlockReader:
         return join_parts([part for block in blocks for part in self._parts(block)])
 
     def _parts(self, block: Block) -> list[ContentPart]:
-        if block.kind == "image":
-            return [self._image(block)]
+        if block.kind == "image" and self._images is not None:
+            return [self._image(block, self._images)]
+        if block.kind in ("image", "container_upload"):
+            return [self._unseen(block)]
         read = _READERS.get(block.kind)
         if read is None:
             raise unknown_block(block, _READERS, takes_images=self._images is not None)
         return read(self, block)
 
-    def _image(self, block: Block) -> ContentPart:
-        if self._images is None:
-            raise unknown_block(block, _READERS, takes_images=False)
+    def _unseen(self, block: Block) -> ContentPart:
+        """Returns the note for a block that the model cannot read. Raises InvalidField."""
+        if block.is_new:
+            raise unknown_block(block, _READERS, takes_images=self._images is not None)
+        return ContentPart(self.unseen.note(block.kind, block.place, block.members.get("title")))
+
+    def _image(self, block: Block, images: GivenImages) -> ContentPart:
         source = Block(block.object("source"), f"{block.place}.source")
         kind = source.text("type")
         if kind == "base64":
@@ -112,11 +134,11 @@ class BlockReader:
             url = source.filled_text(key)
         else:
             raise source.wrong("type", '"base64" or "url"')
-        tag = self._images.add(ImageSource(url, f"{source.place}.{key}", "auto"))
+        tag = images.add(ImageSource(url, f"{source.place}.{key}", "auto"))
         return ContentPart(tag, is_image=True)
 
     def _document(self, block: Block) -> list[ContentPart]:
-        """Reads a document, which must be text: its title and context go before it."""
+        """Reads a document: its title and context go before its text. The model reads no PDF."""
         source = Block(block.object("source"), f"{block.place}.source")
         heads = [
             ContentPart(block.text(key))
@@ -127,9 +149,20 @@ class BlockReader:
         if kind == "text":
             return [*heads, ContentPart(source.text("data"))]
         if kind == "content":
-            inner = read_blocks(source.members.get("content"), f"{source.place}.content")
+            given = source.members.get("content")
+            inner = read_blocks(given, f"{source.place}.content", is_new=block.is_new)
             return heads + [part for each in inner for part in self._parts(each)]
+        if kind in _FILES and not block.is_new:
+            return [self._unseen(block)]
         raise source.wrong("type", '"text" or "content", which hold text')
+
+    def _tool_reference(self, block: Block) -> list[ContentPart]:
+        """Reads what a search for tools has found: the model knows the tool by its name."""
+        return [ContentPart(block.filled_text("tool_name"))]
+
+    def _browser_state(self, block: Block) -> list[ContentPart]:
+        state = {key: block.members.get(key) for key in ("tabs", "state_changes")}
+        return [ContentPart(json.dumps(state, ensure_ascii=False))]
 
     def _search_result(self, block: Block) -> list[ContentPart]:
         inner = read_blocks(block.members.get("content"), f"{block.place}.content")
@@ -141,8 +174,13 @@ _READERS: Final[Mapping[str, Callable[[BlockReader, Block], list[ContentPart]]]]
     "text": lambda reader, block: [ContentPart(block.text("text"))],
     "document": BlockReader._document,
     "search_result": BlockReader._search_result,
+    "tool_reference": BlockReader._tool_reference,
+    "browser_state": BlockReader._browser_state,
 }
-"""What reads each type of block, but images."""
+"""What reads each type of block, but images and files."""
+
+_FILES: Final = ("base64", "url", "file")
+"""The types of sources of documents that are no text."""
 
 
 def unknown_block(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from fastovms.api.generation.deltas import SampleDelta, Usage
 from fastovms.api.generation.envelope import Envelope
-from fastovms.api.messages.answer_form import AnswerForm, tool_use, usage_body
+from fastovms.api.messages.answer_form import AnswerForm, message_usage, text_block, tool_use
 from fastovms.params import FinishReason
 from fastovms.text.scanning.output import (
     CallArguments,
@@ -19,8 +19,6 @@ from fastovms.text.scanning.output import (
     Piece,
     Reasoning,
 )
-
-SERVICE_TIER: Final = "standard"
 
 
 def message_body(
@@ -34,7 +32,7 @@ def message_body(
         **opening_members(envelope),
         "content": _blocks(pieces, form),
         **form.ending(reason, sample.stop_reason, are_whole, usage.completion_tokens),
-        "usage": {**usage_body(usage), "service_tier": SERVICE_TIER},
+        "usage": message_usage(usage),
     }
 
 
@@ -54,7 +52,7 @@ def _blocks(pieces: Iterable[Piece], form: AnswerForm) -> list[dict[str, Any]]:
     for piece in pieces:
         match piece:
             case Content(text=text):
-                blocks.append({"type": "text", "text": text})
+                blocks.append(text_block(text))
             case Reasoning(text=text):
                 shown, signature = form.thinking(text), form.signature(text)
                 blocks.append({"type": "thinking", "thinking": shown, "signature": signature})

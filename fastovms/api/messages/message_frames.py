@@ -9,8 +9,15 @@ import orjson
 from fastovms.api.generation.deltas import SampleDelta
 from fastovms.api.generation.envelope import Envelope
 from fastovms.api.generation.generate import TextGeneration
-from fastovms.api.messages.answer_form import AnswerForm, tool_use, usage_body
-from fastovms.api.messages.message_body import SERVICE_TIER, opening_members
+from fastovms.api.messages.answer_form import (
+    AnswerForm,
+    ending,
+    message_usage,
+    text_block,
+    tool_use,
+    usage_body,
+)
+from fastovms.api.messages.message_body import opening_members
 from fastovms.api.wire.error_responses import last_frames
 from fastovms.api.wire.sse_frames import END, START, frame
 from fastovms.params import FinishReason
@@ -63,10 +70,10 @@ class MessageFrames:
 
     def end(self) -> bytes:
         usage = self._generation.usage
-        ending = self._form.ending(
+        ended = self._form.ending(
             self._reason, self._stop, self._are_whole, usage.completion_tokens
         )
-        told = _event("message_delta", delta=ending, usage=usage_body(usage))
+        told = _event("message_delta", delta=ended, usage=usage_body(usage))
         return told + _event("message_stop")
 
     def failure(self, error: Exception) -> bytes:
@@ -79,16 +86,15 @@ class MessageFrames:
         message = {
             **opening_members(self._envelope),
             "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": {**usage_body(self._generation.usage), "service_tier": SERVICE_TIER},
+            **ending(None),
+            "usage": message_usage(self._generation.usage),
         }
         return _event("message_start", message=message) + _PING
 
     def _events(self, piece: Piece) -> list[bytes]:
         match piece:
             case Content(text=text):
-                begun = self._begin(Content, {"type": "text", "text": ""})
+                begun = self._begin(Content, text_block(""))
                 return [*begun, self._more(b"text_delta", b"text", text)]
             case Reasoning(text=text):
                 block = {"type": "thinking", "thinking": "", "signature": ""}

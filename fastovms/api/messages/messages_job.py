@@ -90,16 +90,16 @@ async def _prepare(
     options = generation_options(request, token_report(request, None), _budget(request))
 
     def read() -> ReadChat:
-        messages, images = _messages(request)
+        messages, images, unseen = _messages(request)
         tools = read_tools(request.body.tools, request.body.tool_choice)
         template = _template(request, fields, messages)
         prompt = PromptMaker(request, tools, template, options.truncation).make(
             messages, len(images)
         )
         if only_computes_prompt:
-            return ReadChat(prompt, tools, images, None)
+            return ReadChat(prompt, tools, images, None, unseen)
         wanted = constraint(request, tools, prompt.text or "", template)
-        return ReadChat(prompt, tools, images, wanted)
+        return ReadChat(prompt, tools, images, wanted, unseen)
 
     chat = await offload.run(read, request.size)
     task = await chat_task(request, options, chat)
@@ -114,6 +114,7 @@ async def _prepare(
     form = AnswerForm(shown, new_call_id, max_tokens, omits_thinking=fields.omits_thinking)
     warnings = [
         *passed_over([*tools.skipped, *fields.warnings]),
+        *chat.warnings,
         *tools.warnings_for(request.model.chat.tool_format),
     ]
     new_parser = parser_maker(request, options, chat)
@@ -136,7 +137,7 @@ async def count_tokens(
     fields = read_fields(request.body)
 
     def make() -> Prompt | None:
-        messages, images = _messages(request)
+        messages, images, _ = _messages(request)
         if images:
             return None
         tools = read_tools(request.body.tools, request.body.tool_choice)

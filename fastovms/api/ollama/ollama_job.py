@@ -124,7 +124,7 @@ async def _prepare(asking: Asking, chat: _Chat) -> OllamaJob:
     drops = _drops(asking)
 
     def read() -> ReadChat:
-        messages, images = chat.read()
+        messages, images, unseen = chat.read()
         template = template_options(
             model, fields._replace(continue_final_message=_is_begun(messages[-1]))
         )
@@ -140,11 +140,11 @@ async def _prepare(asking: Asking, chat: _Chat) -> OllamaJob:
         sources: Sequence[ImageSource] = images
         if images and drops:
             prompt, sources = kept_images(prompt, images)
-        return ReadChat(prompt, chat.tools, sources, wanted)
+        return ReadChat(prompt, chat.tools, sources, wanted, unseen)
 
     ready = await offload.run(read, request.size)
     task = await chat_task(request, options, ready)
-    warnings = [*asking.warnings, *chat.tools.warnings_for(model.chat.tool_format)]
+    warnings = [*asking.warnings, *ready.warnings, *chat.tools.warnings_for(model.chat.tool_format)]
     new_parser = parser_maker(request, options, ready)
     return OllamaJob(request, options, task, new_parser, chat.tells_context, warnings)
 

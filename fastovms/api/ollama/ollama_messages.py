@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fastovms.api.conversation.chat_messages import ChatMessages, Message, read_messages
+from fastovms.api.serving.images import UnseenParts
 from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
@@ -19,24 +20,31 @@ _ANY_IMAGE: Final = "data:image/*;base64,"
 def read_ollama_messages(
     given: Sequence[Mapping[str, Any]], dialect: Dialect, images: GivenImages | None = None
 ) -> ChatMessages:
-    """Returns the messages, with a tag for each image before the text of its message.
+    """Returns the messages, with a tag for each image before the text of its message. If the model
+    takes no images, a note takes the place of those of earlier messages and of results of tools.
 
     Args:
         images: collects those of the messages; None = the model takes none.
 
     Raises:
-        InvalidField: one is malformed, or brings an image to a model that takes none, or one too
-            many.
+        InvalidField: one is malformed, or the last one brings an image to a model that takes none,
+            or an image is one too many.
     """
     messages = read_messages([_without_type(message) for message in given], dialect).messages
     _link_results(given, messages)
+    unseen = UnseenParts()
     for position, (message, read) in enumerate(zip(given, messages, strict=True)):
         name = f"messages[{position}].images"
         found = message.get("images")
         if found is not None and not isinstance(found, list):
             raise InvalidField(f"{name} must be a list of base64, not {show(found)}", param=name)
-        add_images(read, found or (), name, images)
-    return ChatMessages(messages, () if images is None else images.sources)
+        is_history = position < len(given) - 1 or read["role"] == "tool"
+        if images is None and is_history:
+            notes = [unseen.note("image", f"{name}[{index}]") for index in range(len(found or ()))]
+            read["content"] = "\n".join(filter(None, (*notes, read["content"])))
+        else:
+            add_images(read, found or (), name, images)
+    return ChatMessages(messages, () if images is None else images.sources, unseen.warnings)
 
 
 def add_images(

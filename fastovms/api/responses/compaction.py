@@ -20,7 +20,8 @@ from fastovms.api.request.prompting.prompts import context_exceeded
 from fastovms.api.responses.answering import item_ids
 from fastovms.api.responses.background_runs import ResponsesState
 from fastovms.api.responses.create import history_of, id_prefix
-from fastovms.api.responses.input.input_items import Item, NewId
+from fastovms.api.responses.input.hosted_items import Item
+from fastovms.api.responses.input.input_items import NewId
 from fastovms.api.responses.input.response_fields import read_fields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.responses.output.response_object import usage_body
@@ -28,7 +29,6 @@ from fastovms.api.responses.responses_job import count_tokens, names_of, prepare
 from fastovms.api.responses.stored.history import History, item_cost
 from fastovms.api.responses.transcript import newest, transcript
 from fastovms.api.wire.dialect import Dialect
-from fastovms.api.wire.warning_header import passed_over, warning_headers
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
 from fastovms.telemetry.tracing import GenerationKind
@@ -121,8 +121,7 @@ class Compaction:
             "usage": usage_body(generation.usage),
         }
         data = await offload.run(lambda: orjson.dumps(answer), item_cost(history.size))
-        headers = warning_headers(passed_over(history.skipped), request.id)
-        return Response(200, data, headers=headers)
+        return Response(200, data)
 
 
 def _summary_body(preparation: Preparation[ResponsesRequest]) -> ResponsesRequest:

@@ -26,9 +26,8 @@ from fastovms.api.responses.stored.query import Query
 from fastovms.api.responses.stored.records import to_items
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.metadata_field import read_metadata
-from fastovms.api.wire.warning_header import passed_over, warning_headers
 from fastovms.errors import InvalidField, RequestError
-from fastovms.http.routing.messages import HeaderPairs, Request, Response
+from fastovms.http.routing.messages import Request, Response
 from fastovms.state.store import ItemPage, StateStore, StoredItem, UnknownCursor
 
 _MAX_ITEMS: Final = 20
@@ -49,7 +48,7 @@ class Conversations:
         store = self._store()
         asked = await self._bodies.read(request, ConversationRequest, default=b"{}")
         metadata = read_metadata(asked.metadata)
-        items, headers = await self._items(asked.items or (), request, dialect)
+        items = await self._items(asked.items or (), request, dialect)
         digits = with_affinity(self._context.new_id(), request.headers)
         id = f"conv{dialect.responses.id_separator}{digits}"
         body = orjson.dumps(
@@ -61,7 +60,7 @@ class Conversations:
             }
         )
         await store.add_conversation(request.tenant, id, body, items)
-        return Response(200, body, headers=headers)
+        return Response(200, body)
 
     async def list(self, request: Request, dialect: Dialect) -> Response:
         """Lists the conversations, the newest first, which OpenAI's API does not."""
@@ -102,10 +101,10 @@ class Conversations:
             raise InvalidField("items is required", param="items")
         ids = {item["id"] for item in given[:_MAX_ITEMS] if isinstance(item.get("id"), str)}
         taken = [item_id for item_id in ids if await store.find_item(tenant, id, item_id)]
-        items, headers = await self._items(given, request, dialect, taken)
+        items = await self._items(given, request, dialect, taken)
         is_there = await store.add_items(tenant, id, items)
         page = _found(ItemPage(items, has_more=False) if is_there else None, request)
-        return Response(200, list_body(page), headers=headers)
+        return Response(200, list_body(page))
 
     async def list_items(self, request: Request, dialect: Dialect) -> Response:
         page = Query(request).page()
@@ -137,8 +136,8 @@ class Conversations:
         request: Request,
         dialect: Dialect,
         taken: Sequence[str] = (),
-    ) -> tuple[Sequence[StoredItem], HeaderPairs]:
-        """Returns the items that are given, as they are kept, and what is said of the rest.
+    ) -> Sequence[StoredItem]:
+        """Returns the items that are given, as they are kept.
 
         Args:
             taken: ids that the conversation has.
@@ -147,15 +146,13 @@ class Conversations:
             raise InvalidField(
                 f"items must have at most {_MAX_ITEMS} entries, not {len(given)}", param="items"
             )
-        takes_images = any(model.takes_images for model in self._context.models.known)
-        rules = ItemRules(dialect, item_ids(self._context.new_id, dialect), takes_images)
+        rules = ItemRules(dialect, item_ids(self._context.new_id, dialect))
 
-        def read() -> tuple[Sequence[StoredItem], HeaderPairs]:
-            read = read_items(given, "items", rules)
-            if any(item["type"] == "item_reference" for item in read.items):
+        def read() -> Sequence[StoredItem]:
+            items = read_items(given, "items", rules)
+            if any(item["type"] == "item_reference" for item in items):
                 raise InvalidField("items must not be references to items", param="items")
-            items = distinct(read.items, rules.new_id, taken)
-            return to_items(items), warning_headers(passed_over(read.skipped), request.id)
+            return to_items(distinct(items, rules.new_id, taken))
 
         return await offload.run(read, item_cost(len(request.body)))
 

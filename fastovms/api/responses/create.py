@@ -27,7 +27,11 @@ from fastovms.api.responses.answering import answering, item_ids, queued_run
 from fastovms.api.responses.background import BackgroundRun, KeptFor, id_is_taken
 from fastovms.api.responses.background_runs import ResponsesState
 from fastovms.api.responses.input.input_items import ItemRules
-from fastovms.api.responses.input.response_fields import ResponseFields, read_fields
+from fastovms.api.responses.input.response_fields import (
+    ResponseFields,
+    read_fields,
+    with_configuration,
+)
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.responses.output.events import ResponseRun
 from fastovms.api.responses.responses_job import ResponsesJob, count_tokens, names_of, prepare
@@ -123,6 +127,7 @@ class Responses:
             assert isinstance(model, ServedModel)
             preparation = context.preparation(request, body, model, dialect, names_of(body))
             history = await history_of(context, state, preparation, fields, request.tenant)
+            preparation, fields = _configured(preparation, fields, history, keeps=state is not None)
             job = await prepare(preparation, fields, history)
             task = self._task(request, new_id, envelope, fields, history, job)
             if fields.background:
@@ -150,12 +155,14 @@ class Responses:
         dialect = envelope.dialect
         request.log_fields["stream"] = is_streamed(body)
         info = known.info or _unknown_info(known)
-        rules = ItemRules(dialect, item_ids(context.new_id, dialect), known.takes_images)
+        rules = ItemRules(dialect, item_ids(context.new_id, dialect))
         store = None if state is None else state.store
         history = await read_history(body, len(request.body), info, fields, rules, tenant, store)
+        configured = with_configuration(body, history.items)
+        if configured is not body:
+            body, fields = configured, read_fields(configured, dialect, keeps=state is not None)
         id_key = context.new_id()
         run = queued_run(context, body, fields, envelope, numbered_ids(id_key))
-        headers = warning_headers(passed_over(history.skipped), request.id)
 
         async def begin() -> _Task:
             assert context.models.holder is not None
@@ -172,7 +179,7 @@ class Responses:
                 release()
 
         if not fields.background:
-            await self._stream_queued(request, fields, history, run, begin, headers)
+            await self._stream_queued(request, fields, history, run, begin)
             return None
         assert state is not None
         resumption = None
@@ -182,7 +189,7 @@ class Responses:
         kept_for = KeptFor(tenant, fields.conversation_id)
         given = await _stored(history)
         background = BackgroundRun(run, begin, given, kept_for, state.store, resumption)
-        return await self._accept(background, request, dialect, headers)
+        return await self._accept(background, request, dialect)
 
     async def count_input(self, request: Request, dialect: Dialect) -> Response:
         """Answers with the number of tokens that a request's prompt would have.
@@ -191,8 +198,10 @@ class Responses:
             RequestError: a field is at fault.
         """
         preparation = await self._context.read(request, ResponsesRequest, dialect, names_of)
-        fields = read_fields(preparation.body, dialect, keeps=self._state is not None)
+        keeps = self._state is not None
+        fields = read_fields(preparation.body, dialect, keeps=keeps)
         history = await history_of(self._context, self._state, preparation, fields, request.tenant)
+        preparation, fields = _configured(preparation, fields, history, keeps=keeps)
         count = await count_tokens(preparation, fields, history)
         counted = {"object": "response.input_tokens", "input_tokens": count}
         return Response(200, orjson.dumps(counted))
@@ -226,9 +235,9 @@ class Responses:
         if fields.background and self._state is not None and self._state.resumes:
             resumption = resumption_of(job, dialect, envelope.created, id_key)
         streams = is_streamed(job.preparation.body)
-        skipped = [*history.skipped, *job.tools.skipped]
         warnings = job.tools.warnings_for(job.preparation.model.chat.tool_format)
-        headers = warning_headers([*passed_over(skipped), *warnings], request.id)
+        all_warnings = [*passed_over(job.tools.skipped), *job.warnings, *warnings]
+        headers = warning_headers(all_warnings, request.id)
         return _Task(
             request, dialect, fields, history, job, generation, run, streams, headers, resumption
         )
@@ -296,14 +305,13 @@ class Responses:
         history: History,
         run: ResponseRun,
         begin: Callable[[], Awaitable[_Task]],
-        headers: HeaderPairs,
     ) -> None:
         """Streams a response from before its model is loaded.
 
         Args:
             begin: waits for the model, and enters the context of the generation.
         """
-        stream = request.stream(headers=headers)
+        stream = request.stream()
         request.early_stream = stream
         run.open(is_queued=True)
         stream.send(b"".join(run.take_events()))
@@ -339,7 +347,7 @@ class Responses:
         background: BackgroundRun,
         request: Request,
         dialect: Dialect,
-        headers: HeaderPairs,
+        headers: HeaderPairs = (),
     ) -> Response | None:
         """Starts a response in the background, and answers once it is kept."""
         assert self._state is not None
@@ -414,6 +422,21 @@ def id_prefix(body: ResponsesRequest, dialect: Dialect) -> str:
     return "" if is_whole else f"resp{dialect.responses.id_separator}"
 
 
+def _configured(
+    preparation: Preparation[ResponsesRequest],
+    fields: ResponseFields,
+    history: History,
+    *,
+    keeps: bool,
+) -> tuple[Preparation[ResponsesRequest], ResponseFields]:
+    """Returns the request with the tools and the settings that items of its history bring."""
+    body = with_configuration(preparation.body, history.items)
+    if body is preparation.body:
+        return preparation, fields
+    preparation = replace(preparation, body=body)
+    return preparation, read_fields(body, preparation.dialect, keeps=keeps)
+
+
 async def _check_free(state: ResponsesState, tenant: str, id: str) -> None:
     """Raises InvalidField where a response that is kept, or runs in the background, has the id."""
     if (
@@ -431,8 +454,7 @@ async def history_of(
     tenant: str,
 ) -> History:
     """Reads the items of a request, and those that came before. Raises as `read_history` does."""
-    dialect, takes_images = preparation.dialect, preparation.model.images is not None
-    rules = ItemRules(dialect, item_ids(context.new_id, dialect), takes_images)
+    rules = ItemRules(preparation.dialect, item_ids(context.new_id, preparation.dialect))
     return await read_history(
         preparation.body,
         preparation.size,

@@ -26,7 +26,7 @@ from fastovms.api.request.prompting.prompt_task import PromptTask
 from fastovms.api.request.prompting.prompts import Prompt
 from fastovms.api.request.tokens.token_budget import TokenBudget, token_budget
 from fastovms.api.request.tokens.token_report import token_report
-from fastovms.api.responses.input.input_items import Item
+from fastovms.api.responses.input.hosted_items import Item
 from fastovms.api.responses.input.items_to_messages import to_messages
 from fastovms.api.responses.input.response_fields import ResponseFields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
@@ -49,6 +49,7 @@ class ResponsesJob:
 
     Attributes:
         prompt: what the model is given.
+        warnings: the parts that the model cannot read, in words for a warning.
         new_parser: makes the parser of one sample's text.
     """
 
@@ -57,6 +58,7 @@ class ResponsesJob:
     task: PromptTask
     tools: ToolUse
     prompt: Prompt
+    warnings: Sequence[str]
     new_parser: Callable[[], OutputParser]
 
 
@@ -87,20 +89,19 @@ async def prepare(
     maker = replace(maker, truncation=options.truncation)
 
     def read() -> ReadChat:
-        prompt, images = (
-            _make_prompt(request, maker, history, options.budget)
-            if kept_prompt is None
-            else (kept_prompt, ())
-        )
+        if kept_prompt is None:
+            prompt, images, unseen = _make_prompt(request, maker, history, options.budget)
+        else:
+            prompt, images, unseen = kept_prompt, (), ()
         wanted = constraint(request, maker.tools, prompt.text or "", maker.options)
         if images and maker.may_lose_images:
             prompt, images = kept_images(prompt, images)
-        return ReadChat(prompt, maker.tools, images, wanted)
+        return ReadChat(prompt, maker.tools, images, wanted, unseen)
 
     chat = await offload.run(read, history.size)
     task = await chat_task(request, options, chat)
     new_parser = parser_maker(request, options, chat)
-    return ResponsesJob(request, options, task, chat.tools, chat.prompt, new_parser)
+    return ResponsesJob(request, options, task, chat.tools, chat.prompt, chat.warnings, new_parser)
 
 
 async def count_tokens(
@@ -113,7 +114,7 @@ async def count_tokens(
     """
     maker = _prompt_maker(request, fields, history)
     make = partial(_make_prompt, request, maker, history, TokenBudget(None, None))
-    prompt, images = await offload.run(make, history.size)
+    prompt, images, _ = await offload.run(make, history.size)
     if images:
         raise image_tokens_unknown(images[0])
     return len(prompt.token_ids)
@@ -155,11 +156,11 @@ def _make_prompt(
     maker: PromptMaker,
     history: History,
     budget: TokenBudget,
-) -> tuple[Prompt, Sequence[ImageSource]]:
-    """Makes the prompt, in time in proportion to the history, and returns it with the images of all
-    messages. Raises RequestError."""
+) -> tuple[Prompt, Sequence[ImageSource], Sequence[str]]:
+    """Makes the prompt, in time in proportion to the history, and returns it with the images and
+    the warnings of all messages. Raises RequestError."""
     model = request.model
-    messages, images = to_messages(
+    messages, images, warnings = to_messages(
         history.items,
         request.body.instructions,
         num_earlier=len(history.items) - len(history.input),
@@ -169,17 +170,15 @@ def _make_prompt(
         messages.append({"role": "user", "content": ""})
     make = partial(maker.make, num_images=len(images))
     if not maker.may_lose_images:
-        return make(messages), images
-    return fitting(messages, make, _longest_prompt(model, budget)), images
+        return make(messages), images, warnings
+    return fitting(messages, make, _longest_prompt(model, budget)), images, warnings
 
 
 def _tools(body: ResponsesRequest, dialect: Dialect) -> ToolUse:
-    # "auto" asks for no more than an absent field does.
-    choice = None if body.tool_choice == "auto" else body.tool_choice
     is_parallel = body.parallel_tool_calls if body.max_tool_calls != 1 else False
     skips_others = dialect.responses.skips_unknown_types
     return read_tools(
-        body.tools, choice, is_parallel, dialect, flat=True, skips_others=skips_others
+        body.tools, body.tool_choice, is_parallel, dialect, flat=True, skips_others=skips_others
     )
 
 

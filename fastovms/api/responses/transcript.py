@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from fastovms.api.conversation.sealed_text import unseal_summary
-from fastovms.api.responses.input.input_items import IMAGE, TEXT_PARTS, Item
+from fastovms.api.responses.input.hosted_items import CONFIGURATION, Item, as_functions
+from fastovms.api.responses.input.input_items import TEXT_PARTS
+from fastovms.api.serving.images import MEDIA_PARTS
 
 CountTokens = Callable[[str], int]
 
@@ -34,7 +36,7 @@ def transcript(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens
     left = max_tokens
     order = sorted(range(len(items)), key=lambda place: (not _is_summary(items[place]), -place))
     for place in order:
-        entry = _entry(items[place])
+        entry = "\n\n".join(filter(None, map(_entry, as_functions(items[place]))))
         if not entry:
             continue
         entry = _cut(f"{entry}\n\n", min(left, max_tokens // _MAX_SHARE), count_tokens)
@@ -47,8 +49,8 @@ def transcript(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens
 
 def newest(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens) -> list[Item]:
     """Returns the newest messages that are not the model's, and those of the system before others,
-    with no more tokens than these."""
-    kept: set[int] = set()
+    with no more tokens than these. Items that configure the answers are kept too."""
+    kept = {place for place, item in enumerate(items) if item["type"] in CONFIGURATION}
     left = max_tokens
     given = [
         place
@@ -90,7 +92,9 @@ def _text(content: str | Sequence[Mapping[str, Any]]) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(
-        "[an image]" if part["type"] == IMAGE else part[TEXT_PARTS[part["type"]]]
+        part[TEXT_PARTS[part["type"]]]
+        if part["type"] in TEXT_PARTS
+        else f"[{MEDIA_PARTS[part['type']]}]"
         for part in content
     )
 

@@ -3,7 +3,7 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -16,6 +16,20 @@ from fastovms.text.tokens.tokenizer import Tokenizer
 
 IMAGE_PARTS: Final = ("image_url", "input_image")
 """Types of parts that bring an image, in chats and in responses."""
+
+MEDIA_PARTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys((*IMAGE_PARTS, "image"), "image"),
+    **dict.fromkeys(("file", "input_file", "document", "container_upload"), "file"),
+    **dict.fromkeys(("input_audio", "audio_url"), "audio"),
+    "video_url": "video",
+}
+"""Types of parts of all APIs that bring more than text, with a word for it."""
+
+_MAX_PLACES: Final = 8
+"""How many parts a warning lists."""
+
+_MAX_TITLE: Final = 100
+"""How many characters of a file's name a note has."""
 
 _DETAILS: Final = ("auto", "low", "high", "original")
 
@@ -65,6 +79,38 @@ def images_of_request(model: ImageInput | None, *, may_drop: bool = False) -> Gi
     if model is None:
         return None
     return GivenImages(None if may_drop else model.loader.max_images)
+
+
+class UnseenParts:
+    """Collects the parts of one history that the model cannot read, and writes a note for each.
+
+    Clients send their whole history with every turn: if such a part were refused there, every
+    later turn would be refused too.
+    """
+
+    def __init__(self) -> None:
+        self._places: list[str] = []
+
+    def note(self, kind: str, name: str, title: object = None) -> str:
+        """Returns the text that stands in a part's place.
+
+        Args:
+            kind: the part's type, one of `MEDIA_PARTS`.
+            name: its place in the request.
+            title: the name of a file; other values are ignored.
+        """
+        self._places.append(name)
+        named = f" {title[:_MAX_TITLE]}" if isinstance(title, str) and title else ""
+        return f"[{MEDIA_PARTS[kind]}{named}: this model cannot read it]"
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What to tell the client."""
+        if not self._places:
+            return ()
+        listed, more = self._places[:_MAX_PLACES], len(self._places) - _MAX_PLACES
+        rest = f" and {more} more" if more > 0 else ""
+        return [f"this model cannot read {', '.join(listed)}{rest}: a note takes the place of each"]
 
 
 def unknown_part(kind: str, name: str, *, takes_images: bool) -> InvalidField:

@@ -123,7 +123,7 @@ def _text(body: TokenizeRequest, model: AnyServed, dialect: Dialect) -> tuple[st
         kwargs=body.chat_template_kwargs,
     )
     options = template_options(model, fields)
-    messages, images = read_messages(body.messages, dialect, images_of_request(model.images))
+    messages, images, _ = read_messages(body.messages, dialect, images_of_request(model.images))
     if images:
         raise image_tokens_unknown(images[0])
     tools = read_tools(body.tools, None, None, dialect)

@@ -93,8 +93,8 @@ class ResponsesStyle:
         length_reason: why an answer that became too long is incomplete.
         summarizes_reasoning: whether reasoning is told as a summary, rather than as text.
         efforts: the values of `reasoning.effort` that are taken.
-        skips_unknown_types: whether items and tools of types that the server does not have are
-            passed over with a warning, rather than refused.
+        skips_unknown_types: whether tools of types that the server does not have are passed over
+            with a warning, rather than refused.
         takes_empty_input: whether the input may be an empty text or list.
         outputs_need_call_ids: whether outputs of function calls must have a `call_id`.
         takes_stream_options: whether there may be `stream_options`.

@@ -18,6 +18,10 @@ CARD = {
     "lifecycle": "active",
     "max_input_tokens": 2048,
     "max_tokens": 2048,
+    "capabilities": None,
+    "deprecated_at": None,
+    "retires_at": None,
+    "line": None,
 }
 
 

@@ -48,7 +48,10 @@ async def get(api, path: str):
     ],
 )
 async def test_models(api, prefix, card):
-    assert await get(api, f"{prefix}/models") == (200, {"object": "list", "data": [card]})
+    status, listed = await get(api, f"{prefix}/models")
+    cards = listed.pop("models", [])
+    assert (status, listed) == (200, {"object": "list", "data": [card]})
+    assert [entry["slug"] for entry in cards] == ["org/fake 1"] * (prefix == "/v1")
     for name in ("org%2Ffake%201", "org/fake%201"):
         assert await get(api, f"{prefix}/models/{name}") == (200, card)
 

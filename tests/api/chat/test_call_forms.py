@@ -26,6 +26,11 @@ TEXT = 'print("é")\n'
 WRITTEN = call_text("write", json.dumps({"input": TEXT}))
 FUNCTIONS = [{"name": "get_weather", "parameters": PARAMETERS}, {"name": "add"}]
 
+NULLS = {
+    **dict.fromkeys(("refusal", "audio", "reasoning", "reasoning_content")),
+    "annotations": [],
+}
+
 
 def deltas(events: list) -> list[dict]:
     return [event["choices"][0]["delta"] for event in events if event != "[DONE]"]
@@ -116,7 +121,7 @@ async def test_functions(make, choice, content, reason):
     assert found["message"] == {
         "role": "assistant",
         "content": content,
-        "refusal": None,
+        **NULLS,
         "function_call": {"name": "get_weather", "arguments": '{"city":"Paris"}'},
     }
     assert found["finish_reason"] == reason
@@ -135,7 +140,8 @@ async def test_without_a_call_functions_change_nothing(make):
         body = {**BODY, "functions": FUNCTIONS, "function_call": choice}
         _, answer = await make("Hello!").post(V1, body)
         [found] = answer["choices"]
-        assert found["message"] == {"role": "assistant", "content": "Hello!", "refusal": None}
+        message = {"role": "assistant", "content": "Hello!", **NULLS, "function_call": None}
+        assert found["message"] == message
         assert found["finish_reason"] == "stop"
 
 

@@ -21,12 +21,26 @@ async def test_unary_body_of_openai(make):
         "choices": [
             {
                 "index": 0,
-                "message": {"role": "assistant", "content": "Hello!", "refusal": None},
+                "message": {
+                    "role": "assistant",
+                    "content": "Hello!",
+                    "refusal": None,
+                    "annotations": [],
+                    "audio": None,
+                    "function_call": None,
+                    "reasoning_content": None,
+                    "reasoning": None,
+                },
                 "logprobs": None,
                 "finish_reason": "stop",
                 "stop_reason": None,
+                "token_ids": None,
             }
         ],
+        "service_tier": None,
+        "prompt_logprobs": None,
+        "prompt_token_ids": None,
+        "kv_transfer_params": None,
         "usage": {
             "prompt_tokens": 6,
             "completion_tokens": 7,

@@ -23,8 +23,13 @@ async def test_unary_body_of_openai(make_api):
                 "logprobs": None,
                 "finish_reason": "stop",
                 "stop_reason": None,
+                "token_ids": None,
+                "prompt_logprobs": None,
+                "prompt_token_ids": None,
             }
         ],
+        "service_tier": None,
+        "kv_transfer_params": None,
         "usage": {
             "prompt_tokens": 2,
             "completion_tokens": 6,

@@ -27,6 +27,13 @@ def document(**source: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "text"),
     [
+        ([{"type": "tool_reference", "tool_name": "f"}], "f"),
+        ([{"type": "browser_state", "tabs": []}], '{"tabs": [], "state_changes": null}'),
+        ([{"type": "container_upload", "file_id": "f"}], "[file: this model cannot read it]"),
+        (
+            [{**document(type="base64"), "title": "a.pdf"}],
+            "[file a.pdf: this model cannot read it]",
+        ),
         ("a", "a"),
         ([], ""),
         ([TEXT, {"type": "text", "text": "b", "citations": None}], "a\nb"),
@@ -82,11 +89,11 @@ def test_images() -> None:
 )
 def test_faults(content: Any, param: str) -> None:
     with pytest.raises(InvalidField) as caught:
-        BlockReader(GivenImages(2))(read_blocks(content, "content"))
+        BlockReader(GivenImages(2))(read_blocks(content, "content", is_new=True))
     assert caught.value.param == param
     assert param in caught.value.message
 
 
 def test_images_of_a_model_that_takes_none() -> None:
     with pytest.raises(InvalidField, match=r'content\[0\] is of type "image".*only text'):
-        BlockReader()(read_blocks([URL], "content"))
+        BlockReader()(read_blocks([URL], "content", is_new=True))

@@ -38,14 +38,15 @@ def body(pieces: list[Piece], **shown: bool) -> dict[str, Any]:
 
 
 def use(number: int, **arguments: Any) -> dict[str, Any]:
-    return {"type": "tool_use", "id": f"toolu_{number}", "name": "f", "input": arguments}
+    block = {"type": "tool_use", "id": f"toolu_{number}", "name": "f", "input": arguments}
+    return {**block, "caller": {"type": "direct"}}
 
 
 @pytest.mark.parametrize(
     ("pieces", "shown", "content", "reason"),
     [
         ([], {}, [], "end_turn"),
-        ([Content("a")], {}, [{"type": "text", "text": "a"}], "end_turn"),
+        ([Content("a")], {}, [{"type": "text", "text": "a", "citations": None}], "end_turn"),
         ([Content("a")], {"hides_content": True}, [], "end_turn"),
         (
             [
@@ -73,7 +74,7 @@ def use(number: int, **arguments: Any) -> dict[str, Any]:
         (
             [CallBegin(0, "f"), CallArguments(0, '{"a":'), CallEnd(0, False), Content("b")],
             {},
-            [use(1), {"type": "text", "text": "b"}],
+            [use(1), {"type": "text", "text": "b", "citations": None}],
             "end_turn",
         ),
     ],

@@ -19,7 +19,7 @@ both = pytest.mark.parametrize("streamed", [False, True])
 
 
 def text(words: str) -> dict[str, Any]:
-    return {"type": "text", "text": words}
+    return {"type": "text", "text": words, "citations": None}
 
 
 @both
@@ -33,12 +33,17 @@ async def test_a_text(make, streamed):
         "content": [text("Hello!")],
         "stop_reason": "end_turn",
         "stop_sequence": None,
+        "stop_details": None,
+        "container": None,
         "usage": {
             "input_tokens": 22,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": 0,
             "output_tokens": 7,
             "output_tokens_details": {"thinking_tokens": 0},
+            "server_tool_use": None,
+            "cache_creation": None,
+            "inference_geo": None,
             "service_tier": "standard",
         },
     }

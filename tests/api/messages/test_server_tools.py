@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from fastovms.api.messages.blocks_to_messages import to_messages
@@ -11,6 +13,7 @@ USE = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"q
 PAGE = {
     "type": "web_search_result", "title": "Rain", "url": "http://rain", "encrypted_content": "x"
 }  # fmt: skip
+REFERENCE = {"type": "tool_reference", "tool_name": "f"}
 ERROR = {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"}
 
 
@@ -21,21 +24,33 @@ def result(content: object, kind: str = "web_search_tool_result") -> dict[str, o
 @pytest.mark.parametrize(
     ("blocks", "text"),
     [
-        ([USE, result([PAGE, PAGE]), {"type": "text", "text": "It rains."}],
-         "Rain\nhttp://rain\nRain\nhttp://rain\nIt rains."),
-        ([USE, result(ERROR), {"type": "text", "text": "It rains."}], "It rains."),
+        ([USE, result([PAGE, PAGE])], "Rain\nhttp://rain\nRain\nhttp://rain"),
+        ([USE, result(ERROR)], json.dumps(ERROR)),
         ([USE, result([])], ""),
         ([{**USE, "type": "mcp_tool_use", "server_name": "a"},
           result([{"type": "text", "text": "wet"}], "mcp_tool_result")], "wet"),
-        ([result("dry", "mcp_tool_result")], "dry"),
-        ([result([{"type": "tool_reference", "tool_name": "f"}], "tool_search_tool_result")], ""),
+        ([USE, result("dry", "mcp_tool_result")], "dry"),
+        ([USE, result({"type": "tool_search_tool_search_result", "tool_references": [REFERENCE]},
+                      "tool_search_tool_result")],
+         '{"type": "tool_search_tool_search_result", "tool_references": '
+         '[{"type": "tool_reference", "tool_name": "f"}]}'),
+        ([USE, result({"stdout": "a", "encrypted_stdout": "x"}, "code_execution_tool_result")],
+         '{"stdout": "a"}'),
     ],
 )  # fmt: skip
-def test_what_can_be_read_is_the_assistants_text(blocks, text) -> None:
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": blocks}]
-    found = to_messages(None, messages).messages
-    assert [message["role"] for message in found] == ["user", "assistant"]
-    assert found[1]["content"] == text
+def test_answers_are_messages_of_a_tool(blocks, text) -> None:
+    said = {"type": "text", "text": "It rains."}
+    found = to_messages(None, [{"role": "assistant", "content": [*blocks, said]}]).messages
+    call = {"name": "web_search", "arguments": {"query": "rain"}}
+    assert found == [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"type": "function", "id": "s1", "function": call}],
+        },
+        {"role": "tool", "tool_call_id": "s1", "content": text},
+        {"role": "assistant", "content": "It rains."},
+    ]
 
 
 @pytest.mark.parametrize(

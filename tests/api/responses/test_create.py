@@ -202,16 +202,30 @@ async def test_unknown_tools_are_passed_over(make, caplog):
     assert len(orjson.loads(response.body)["tools"]) == 1
 
 
-async def test_unknown_items_are_passed_over(make):
+ADDED = {"type": "namespace", "name": "n", "description": "", "tools": [{**TOOL, "name": "f"}]}
+
+
+async def test_items_add_tools_and_settings(make):
     api = make()
-    body = {
-        **BODY,
-        "input": [{"type": "web_search_call", "id": "x"}, {"role": "user", "content": "Hi"}],
-    }
-    response = await api.call("POST", V1, body, FakeStream())
-    assert response.status == 200
-    assert prompt_of(api) == "u:Hi;>"
-    assert "input[0] of type web_search_call" in dict(response.headers)["Warning"]
+    given = [
+        {"type": "additional_tools", "role": "developer", "tools": [ADDED]},
+        {"role": "user", "content": "Hi"},
+        {"type": "tool_search_call", "call_id": "c", "arguments": {"query": "g"}},
+        {"type": "tool_search_output", "call_id": "c", "tools": [{**TOOL, "name": "g"}]},
+        {"type": "configuration_update", "reasoning": {"effort": "low"}},
+    ]
+    choice = {"type": "function", "name": "g"}
+    for key in ("previous_response_id", "input"):
+        _, answer = await ask(api, "POST", V1, {**BODY, "input": given, "tools": [TOOL]})
+        assert "<tool get_weather><tool n__f><tool g>" in prompt_of(api)
+        assert "u:Hi;a:{tool_search {'query': 'g'}};t:Tools found: g;<effort low>" in prompt_of(api)
+        assert [tool["name"] for tool in answer["tools"]] == ["get_weather", "n", "g"]
+        assert answer["reasoning"]["effort"] == "low"
+        if key == "previous_response_id":
+            _, answer = await ask(api, "POST", V1, {**BODY, key: answer["id"], "input": "And?"})
+            assert prompt_of(api).startswith("<tool n__f><tool g>")
+    _, answer = await ask(api, "POST", V1, {**BODY, "input": given, "tool_choice": choice})
+    assert answer["tool_choice"] == choice
 
 
 # Ids that clients give

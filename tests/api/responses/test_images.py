@@ -11,7 +11,7 @@ from fastovms.api.serving.images import ImageInput
 from fastovms.config.api_config import MediaConfig
 from fastovms.media.loader import ImageLoader
 from fastovms.params import Refusal
-from tests.api.chat_models import chat_model
+from tests.api.chat_models import chat_model, prompt_of
 from tests.api.responses.conftest import ask
 from tests.fakes import FakeStream, model_info
 from tests.media.pictures import BLUE, RED, png
@@ -100,26 +100,36 @@ async def test_images_are_kept_and_told_again(make_vision):
     assert colors == [list(RED), list(BLUE)]
 
 
-async def test_a_text_model_is_not_told_of_them(make_vision, make_api, make_state):
+async def test_a_text_model_refuses_them_once(make_vision, make_api, make_state):
     state = make_state()
     _, first = await ask(make_vision(state=state), "POST", V1, body(said(image())))
     other = make_api(model=model_info(max_model_len=999), chat=chat_model(), state=state)
-    status, answer = await ask(
-        other, "POST", V1, body(said(text("and?")), previous_response_id=first["id"])
+    note, asked = "[image: this model cannot read it]", said(text("and?"))
+    status, _ = await ask(
+        other, "POST", V1, body(asked, previous_response_id=first["id"], store=False)
     )
-    assert (status, answer["error"]["message"]) == (
-        400,
-        "input.content has an image, but this model takes only text",
-    )
+    assert (status, prompt_of(other)) == (200, f"u:{note};a:Hello!;u:and?;>")
     status, answer = await ask(other, "POST", V1, body(said(image())))
     assert (status, answer["error"]["param"]) == (400, "input[0].content[0]")
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": [image()]}
+    pdf = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,"}
+    history = body(said(image(), pdf), call, output)
+    response = await other.call("POST", V1, history, FakeStream())
+    assert (
+        prompt_of(other)
+        == f"u:{note}\n[file a.pdf: this model cannot read it];a:{{f {{}}}};t:{note};>"
+    )
+    assert (
+        "cannot read input[0].content[0], input[0].content[1], input[2].output[0]:"
+        in dict(response.headers)["Warning"]
+    )
 
 
-async def test_conversations_take_images_where_a_model_does(make_vision, make):
-    _, made = await ask(make_vision(), "POST", "/v1/conversations", {"items": [said(image())]})
-    assert made["object"] == "conversation"
-    status, answer = await ask(make(), "POST", "/v1/conversations", {"items": [said(image())]})
-    assert (status, answer["error"]["param"]) == (400, "items[0].content[0]")
+async def test_conversations_keep_images_whatever_the_models(make_vision, make):
+    for api in (make_vision(), make()):
+        _, made = await ask(api, "POST", "/v1/conversations", {"items": [said(image())]})
+        assert made["object"] == "conversation"
 
 
 async def test_messages_are_dropped_with_their_images(make_vision):

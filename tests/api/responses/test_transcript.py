@@ -39,13 +39,13 @@ result: done
 assistant: Sunny.
 
 user: And here?
-[an image]"""
+[image]"""
 SUMMARY = {"type": "compaction", "encrypted_content": seal_summary("It rained.")}
-RULES = ItemRules(OPENAI, lambda prefix: f"{prefix}_new", takes_images=True)
+RULES = ItemRules(OPENAI, lambda prefix: f"{prefix}_new")
 
 
 def read(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return read_items(items, "input", RULES).items
+    return read_items(items, "input", RULES)
 
 
 def words(text: str) -> int:
@@ -61,7 +61,7 @@ def test_an_earlier_summary_is_told_first():
     assert told == f"summary of what came before: It rained.\n\n{WHOLE}"
     told = transcript(read([SUMMARY, *ITEMS * 10]), 200, len)
     assert told.startswith("summary of what")
-    assert told.endswith("[an image]")
+    assert told.endswith("[image]")
 
 
 @pytest.mark.parametrize("room", [0, 8, 32, 64, 200])
@@ -93,7 +93,7 @@ def test_no_item_takes_all_the_room(count, room):
 
 @pytest.mark.parametrize(
     ("room", "places"),
-    [(1000, [0, 1, 8]), (9, [0, 8]), (2, [0]), (0, [])],
+    [(1000, [0, 1, 8]), (7, [0, 8]), (2, [0]), (0, [])],
 )
 def test_the_newest_messages(room, places):
     items = read(ITEMS)

@@ -110,10 +110,12 @@ class ModelCard(AnswerSchema, kw_only=True):
 
 
 class ModelList(AnswerSchema, kw_only=True):
-    """The answer of `GET /models`."""
+    """The answer of `GET /models`; below `/v1` with what Codex and Ollama's clients read of each
+    name in `models`."""
 
     object: Literal["list"]
     data: list[ModelCard]
+    models: list[dict[str, Any]] | UnsetType = UNSET
 
 
 class Tokens(AnswerSchema, kw_only=True):

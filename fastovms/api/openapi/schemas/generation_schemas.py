@@ -3,7 +3,7 @@ stream."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -76,9 +76,9 @@ class CompletionChoice(AnswerSchema, kw_only=True):
     logprobs: CompletionLogprobs | UnsetType | None = UNSET
     finish_reason: FinishWord | None
     stop_reason: int | str | UnsetType | None = UNSET
-    token_ids: list[int] | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    token_ids: list[int] | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
 
 
 class Completion(AnswerSchema, kw_only=True):
@@ -90,6 +90,8 @@ class Completion(AnswerSchema, kw_only=True):
     model: str
     system_fingerprint: str | UnsetType = UNSET
     choices: list[CompletionChoice]
+    service_tier: UnsetType | None = UNSET
+    kv_transfer_params: UnsetType | None = UNSET
     usage: TokenUsage
     metrics: RequestMetrics | UnsetType = UNSET
 
@@ -168,10 +170,12 @@ class ChatMessage(AnswerSchema, kw_only=True):
     role: str
     content: str | None
     refusal: str | UnsetType | None = UNSET
-    reasoning_content: str | UnsetType = UNSET
-    reasoning: str | UnsetType = UNSET
+    annotations: list[Any] | UnsetType = UNSET
+    audio: UnsetType | None = UNSET
+    reasoning_content: str | UnsetType | None = UNSET
+    reasoning: str | UnsetType | None = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
-    function_call: CalledFunction | UnsetType = UNSET
+    function_call: CalledFunction | UnsetType | None = UNSET
 
 
 class ChatDelta(AnswerSchema, kw_only=True):
@@ -193,7 +197,7 @@ class ChatChoice(AnswerSchema, kw_only=True):
     logprobs: ChatLogprobs | None
     finish_reason: FinishWord | None
     stop_reason: int | str | UnsetType | None = UNSET
-    token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType | None = UNSET
 
 
 class ChatChunkChoice(AnswerSchema, kw_only=True):
@@ -216,10 +220,12 @@ class ChatCompletion(AnswerSchema, kw_only=True):
     model: str
     system_fingerprint: str | UnsetType = UNSET
     choices: list[ChatChoice]
+    service_tier: UnsetType | None = UNSET
+    kv_transfer_params: UnsetType | None = UNSET
     usage: TokenUsage
     metrics: RequestMetrics | UnsetType = UNSET
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET
     prompt_text: str | UnsetType = UNSET
 
 

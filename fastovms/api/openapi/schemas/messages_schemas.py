@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, Union
 
-from msgspec import UNSET, UnsetType
-
 from fastovms.api.openapi.schemas.generation_schemas import AnswerSchema
 
 StopWord = Literal[
@@ -17,6 +15,7 @@ class TextBlock(AnswerSchema, tag_field="type", tag="text", kw_only=True):
     """A text of the model."""
 
     text: str
+    citations: None
 
 
 class ThinkingBlock(AnswerSchema, tag_field="type", tag="thinking", kw_only=True):
@@ -26,12 +25,19 @@ class ThinkingBlock(AnswerSchema, tag_field="type", tag="thinking", kw_only=True
     signature: str
 
 
+class DirectCaller(AnswerSchema, kw_only=True):
+    """Says that the model itself calls a tool."""
+
+    type: Literal["direct"]
+
+
 class ToolUseBlock(AnswerSchema, tag_field="type", tag="tool_use", kw_only=True):
     """A call of one of the client's tools."""
 
     id: str
     name: str
     input: dict[str, Any]
+    caller: DirectCaller
 
 
 AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
@@ -43,7 +49,7 @@ class ThinkingTokens(AnswerSchema, kw_only=True):
     thinking_tokens: int
 
 
-class MessageUsage(AnswerSchema, kw_only=True):
+class EndingUsage(AnswerSchema, kw_only=True):
     """Counts the tokens of a request: `input_tokens` are those of the prompt that did not come from
     the prefix cache."""
 
@@ -51,8 +57,16 @@ class MessageUsage(AnswerSchema, kw_only=True):
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
-    output_tokens_details: ThinkingTokens | UnsetType = UNSET
-    service_tier: Literal["standard"] | UnsetType = UNSET
+    output_tokens_details: ThinkingTokens | None
+    server_tool_use: None
+
+
+class MessageUsage(EndingUsage, kw_only=True):
+    """The same as a whole message has it."""
+
+    cache_creation: None
+    inference_geo: None
+    service_tier: Literal["standard"]
 
 
 class MessageAnswer(AnswerSchema, kw_only=True):
@@ -65,6 +79,8 @@ class MessageAnswer(AnswerSchema, kw_only=True):
     content: list[AnswerBlock]
     stop_reason: StopWord | None
     stop_sequence: str | None
+    stop_details: None
+    container: None
     usage: MessageUsage
 
 
@@ -106,6 +122,8 @@ class MessageEnding(AnswerSchema, kw_only=True):
 
     stop_reason: StopWord
     stop_sequence: str | None
+    stop_details: None
+    container: None
 
 
 class MessageStart(AnswerSchema, tag_field="type", tag="message_start", kw_only=True):
@@ -138,7 +156,7 @@ class MessageDelta(AnswerSchema, tag_field="type", tag="message_delta", kw_only=
     """Says why the message ends, and what it has cost."""
 
     delta: MessageEnding
-    usage: MessageUsage
+    usage: EndingUsage
 
 
 class MessageStop(AnswerSchema, tag_field="type", tag="message_stop", kw_only=True):

@@ -7,37 +7,38 @@ Clients send back what they were given, often without ids, statuses or annotatio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+from fastovms.api.conversation.chat_tools import ToolReader, check_number_of_tools
 from fastovms.api.conversation.sealed_text import unseal_summary
+from fastovms.api.responses.input.hosted_items import (
+    CALLS,
+    IMAGE,
+    OUTPUTS,
+    REFUSED,
+    Item,
+)
 from fastovms.api.serving.images import IMAGE_PARTS, read_image_part, unknown_part
 from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.client_ids import MAX_ID, check_id
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
 
-Item = dict[str, Any]
 NewId = Callable[[str], str]
 """Makes an id that begins with a prefix such as "msg"."""
 
 
 class ItemRules(NamedTuple):
-    """How items are read.
-
-    Attributes:
-        takes_images: whether they may bring some.
-    """
+    """How items are read."""
 
     dialect: Dialect
     new_id: NewId
-    takes_images: bool = False
 
 
 Read = TypeVar("Read")
 
-IMAGE: Final = "input_image"
+FILE: Final = "input_file"
 
 ROLES: Final = ("user", "assistant", "system", "developer")
 STATUSES: Final = ("in_progress", "completed", "incomplete")
@@ -51,71 +52,46 @@ TEXT_PARTS: Final = {
 }
 """Types of parts that are text, with the member that holds it."""
 
-_PREFIXES: Final = {
-    "message": "msg",
-    "function_call": "fc",
-    "function_call_output": "fco",
-    "custom_tool_call": "ctc",
-    "custom_tool_call_output": "ctco",
-    "reasoning": "rs",
-    "compaction": "cmp",
-}
-"""The prefixes of ids, by the type of the item."""
+_FILE_MEMBERS: Final = ("type", "detail", "file_data", "file_id", "file_url", "filename")
 
 
-@dataclass(slots=True)
-class ReadItems:
-    """Items that have been read.
-
-    Attributes:
-        items: the items, with an `item_reference` where one is still to be put in its place.
-        skipped: what was left out, in words for a warning.
-    """
-
-    items: list[Item] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-
-
-def read_input(given: str | Sequence[Mapping[str, Any]] | None, rules: ItemRules) -> ReadItems:
-    """Reads the input of a request.
+def read_input(given: str | Sequence[Mapping[str, Any]] | None, rules: ItemRules) -> list[Item]:
+    """Reads the input of a request. The items may have an `item_reference` among them, in whose
+    place an item is still to be put.
 
     Raises:
-        InvalidField: it is of a wrong type, or has parts that are not text; or it is empty, where
-            the dialect refuses that.
+        InvalidField: it is of a wrong type, or an item is malformed or of a type that is not
+            supported; or it is empty, where the dialect refuses that.
     """
     if given is not None and not given and not rules.dialect.responses.takes_empty_input:
         raise InvalidField("input must not be empty", param="input")
     if given is None:
-        return ReadItems()
+        return []
     if isinstance(given, str):
-        return ReadItems([_message({"role": "user", "content": given}, "input", rules)])
+        return [_message({"role": "user", "content": given}, "input", rules)]
     return read_items(given, "input", rules)
 
 
-def read_items(given: Sequence[Mapping[str, Any]], name: str, rules: ItemRules) -> ReadItems:
+def read_items(given: Sequence[Mapping[str, Any]], name: str, rules: ItemRules) -> list[Item]:
     """Reads a list of items.
 
     Args:
         name: the field, for error messages.
 
     Raises:
-        InvalidField: an item is malformed.
+        InvalidField: an item is malformed or of a type that is not supported.
     """
-    read = ReadItems()
-    for position, item in enumerate(given):
-        place = f"{name}[{position}]"
-        kind = _kind(item, place)
-        reader = _READERS.get(kind)
-        if reader is not None:
-            read.items.append(reader(item, place, rules))
-        elif rules.dialect.responses.skips_unknown_types:
-            read.skipped.append(f"{place} of type {kind[:40]}")
-        else:
-            raise InvalidField(
-                f"{place}.type must be one of {', '.join(_READERS)}, not {show(kind)}",
-                param=f"{place}.type",
-            )
-    return read
+    return [_item(item, f"{name}[{position}]", rules) for position, item in enumerate(given)]
+
+
+def _item(item: Mapping[str, Any], place: str, rules: ItemRules) -> Item:
+    kind, name = _kind(item, place), f"{place}.type"
+    if kind in REFUSED:
+        raise InvalidField(f"{name} {show(kind)} is not supported: {REFUSED[kind]}", param=name)
+    if kind not in _TYPES:
+        message = f"{name} must be one of {', '.join(_TYPES)}, not {show(kind)}"
+        raise InvalidField(message, param=name)
+    return _TYPES[kind].read(item, place, rules)
 
 
 def distinct(items: Sequence[Item], new_id: NewId, taken: Iterable[str] = ()) -> list[Item]:
@@ -129,7 +105,7 @@ def distinct(items: Sequence[Item], new_id: NewId, taken: Iterable[str] = ()) ->
     found = []
     for item in items:
         if item["id"] in seen:
-            item = {**item, "id": new_id(_PREFIXES[item["type"]])}
+            item = {**item, "id": new_id(_TYPES[item["type"]].prefix)}
         seen.add(item["id"])
         found.append(item)
     return found
@@ -231,16 +207,90 @@ def _item_reference(item: Mapping[str, Any], name: str, rules: ItemRules) -> Ite
     return {"type": "item_reference", "id": _id_of(item.get("id"), f"{name}.id")}
 
 
-_READERS: Final[Mapping[str, Callable[[Mapping[str, Any], str, ItemRules], Item]]] = {
-    "message": _message,
-    "function_call": partial(_call, kind="function_call", member="arguments"),
-    "function_call_output": partial(_call_output, kind="function_call_output"),
-    "custom_tool_call": partial(_call, kind="custom_tool_call", member="input"),
-    "custom_tool_call_output": partial(_call_output, kind="custom_tool_call_output"),
-    "reasoning": _reasoning,
-    "compaction": _compaction,
-    "item_reference": _item_reference,
+def _hosted(item: Mapping[str, Any], name: str, rules: ItemRules, *, kind: str) -> Item:
+    """Reads a call of a tool that is no function, or what such a tool has answered: both are kept
+    as they are, and told to the model as of a function."""
+    read = {**item, "id": _id(item, name, kind, rules), "type": kind}
+    call_id = item.get("call_id")
+    if call_id is None and kind.startswith("local_shell"):
+        call_id = item.get("id")  # outputs have the id of their call
+    if call_id is not None or (kind in OUTPUTS and kind != "tool_search_output"):
+        read["call_id"] = _id_of(call_id, f"{name}.call_id")
+    if kind == "mcp_call":
+        _word(item.get("name"), f"{name}.name")
+    if kind == "tool_search_output":
+        _check_tools(item, name, rules)
+    return read
+
+
+def _additional_tools(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
+    role = item.get("role", "developer")
+    if role != "developer":
+        message = f'{name}.role must be "developer", not {show(role)}'
+        raise InvalidField(message, param=f"{name}.role")
+    _check_tools(item, name, rules)
+    item_id = _id(item, name, "additional_tools", rules)
+    return {"id": item_id, "type": "additional_tools", "role": role, "tools": item["tools"]}
+
+
+def _check_tools(item: Mapping[str, Any], name: str, rules: ItemRules) -> None:
+    """Checks the tools that an item adds to the request's."""
+    tools, name = item.get("tools"), f"{name}.tools"
+    if not isinstance(tools, list):
+        raise InvalidField(f"{name} must be a list, not {show(tools)}", param=name)
+    check_number_of_tools(tools, name)
+    skips_others = rules.dialect.responses.skips_unknown_types
+    reader = ToolReader(flat=True, has_namespaces=True, skips_others=skips_others)
+    for position, tool in enumerate(tools):
+        reader.read(tool, f"{name}[{position}]")
+
+
+def _configuration_update(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
+    read: Item = {"id": _id(item, name, "configuration_update", rules)}
+    read["type"] = "configuration_update"
+    for member, key in (("reasoning", "effort"), ("text", "format")):
+        given, place = item.get(member), f"{name}.{member}"
+        if given is None:
+            continue
+        if not isinstance(given, dict):
+            raise InvalidField(f"{place} must be an object, not {show(given)}", param=place)
+        value, place = given.get(key), f"{place}.{key}"
+        efforts = rules.dialect.responses.efforts
+        if key == "effort" and value is not None and value not in efforts:
+            allowed = ", ".join(efforts)
+            raise InvalidField(f"{place} must be one of {allowed}, not {show(value)}", param=place)
+        if key == "format" and not isinstance(value, dict):
+            raise InvalidField(f"{place} must be an object, not {show(value)}", param=place)
+        read[member] = {key: value}
+    return read
+
+
+class _Type(NamedTuple):
+    """How items of a type are read.
+
+    Attributes:
+        prefix: the prefix of their ids.
+    """
+
+    prefix: str
+    read: Callable[[Mapping[str, Any], str, ItemRules], Item]
+
+
+_TYPES: Final[Mapping[str, _Type]] = {
+    "message": _Type("msg", _message),
+    "function_call": _Type("fc", partial(_call, kind="function_call", member="arguments")),
+    "function_call_output": _Type("fco", partial(_call_output, kind="function_call_output")),
+    "custom_tool_call": _Type("ctc", partial(_call, kind="custom_tool_call", member="input")),
+    "custom_tool_call_output": _Type("ctco", partial(_call_output, kind="custom_tool_call_output")),
+    "reasoning": _Type("rs", _reasoning),
+    "compaction": _Type("cmp", _compaction),
+    "item_reference": _Type("", _item_reference),
+    "additional_tools": _Type("at", _additional_tools),
+    "configuration_update": _Type("cu", _configuration_update),
+    **{kind: _Type(call.prefix, partial(_hosted, kind=kind)) for kind, call in CALLS.items()},
+    **{kind: _Type(output.prefix, partial(_hosted, kind=kind)) for kind, output in OUTPUTS.items()},
 }
+"""All types of items that are supported."""
 
 
 # Members
@@ -278,14 +328,20 @@ def _read_parts(parts: object, name: str, read: Callable[[object, str], Read]) -
 
 
 def _input_part(part: object, name: str, rules: ItemRules) -> dict[str, Any]:
-    takes_images = rules.takes_images
-    if not takes_images or not isinstance(part, dict) or part.get("type") not in IMAGE_PARTS:
-        return {"type": "input_text", "text": _part(part, name, takes_images=takes_images)[1]}
+    """Reads a part of any type. Whether the model can read an image or a file is only known when
+    it is told of it."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(part, dict) or kind not in (*IMAGE_PARTS, FILE):
+        return {"type": "input_text", "text": _part(part, name)[1]}
+    if kind == FILE:
+        return {key: part[key] for key in _FILE_MEMBERS if isinstance(part.get(key), str)}
+    if part.get("image_url") is None and isinstance(part.get("file_id"), str):
+        return {"type": IMAGE, "detail": "auto", "file_id": part["file_id"]}
     source = read_image_part(part, name, rules.dialect)
     return {"type": IMAGE, "detail": source.detail, "image_url": source.url}
 
 
-def _part(part: object, name: str, *, takes_images: bool = False) -> tuple[str, str]:
+def _part(part: object, name: str) -> tuple[str, str]:
     if not isinstance(part, dict):
         raise InvalidField(f"{name} must be an object, not {show(part)}", param=name)
     kind = part.get("type")
@@ -293,7 +349,7 @@ def _part(part: object, name: str, *, takes_images: bool = False) -> tuple[str, 
         raise InvalidField(f"{name}.type must be a string, not {show(kind)}", param=f"{name}.type")
     member = TEXT_PARTS.get(kind)
     if member is None:
-        raise unknown_part(kind, name, takes_images=takes_images)
+        raise unknown_part(kind, name, takes_images=False)
     return kind, _text(part.get(member), f"{name}.{member}")
 
 
@@ -320,7 +376,7 @@ def _id_of(value: object, name: str) -> str:
 def _id(item: Mapping[str, Any], name: str, kind: str, rules: ItemRules) -> str:
     """Returns the id that the client gives, or a new one."""
     given = item.get("id")
-    return _id_of(given, f"{name}.id") if given else rules.new_id(_PREFIXES[kind])
+    return _id_of(given, f"{name}.id") if given else rules.new_id(_TYPES[kind].prefix)
 
 
 def _status(item: Mapping[str, Any], name: str) -> str:

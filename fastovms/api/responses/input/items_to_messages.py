@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fastovms.api.conversation.chat_messages import ChatMessages, Message
 from fastovms.api.conversation.sealed_text import told_summary, unseal
 from fastovms.api.conversation.tool_targets import flat_name
-from fastovms.api.responses.input.input_items import Item
+from fastovms.api.responses.input.hosted_items import Item, as_functions
 from fastovms.api.responses.input.item_text import text_of
+from fastovms.api.serving.images import UnseenParts
 from fastovms.media.loader import GivenImages
 from fastovms.text.custom_input import input_arguments
 
@@ -23,7 +24,8 @@ def to_messages(
     images: GivenImages | None = None,
 ) -> ChatMessages:
     """Returns the messages of items: what a model said, thought and called in one turn is one
-    message, however many items it is.
+    message, however many items it is. A note takes the place of media that the model cannot read,
+    but in what the user says last.
 
     Args:
         items: read, with no reference among them.
@@ -32,14 +34,16 @@ def to_messages(
         images: collects those of the items; None = the model takes none.
 
     Raises:
-        InvalidField: the model takes none, but there are some, or there is one too many.
+        InvalidField: the user's last message has media that the model cannot read, or there is one
+            image too many.
     """
+    unseen = UnseenParts()
     messages: list[Message] = []
     if instructions:
         messages.append({"role": "system", "content": instructions})
     turn = _Turn()
     is_compacted = False
-    for position, item in enumerate(items, -num_earlier):
+    for position, item in _told(items, -num_earlier):
         if not turn.takes(item):
             messages += turn.messages()
             turn = _Turn()
@@ -48,12 +52,21 @@ def to_messages(
             is_compacted = False
             continue
         name = f"input[{position}]" if position >= 0 else "input"
-        message = _others_message(item, name, images)
+        is_new = item is items[-1] and item.get("role") == "user"
+        message = _others_message(item, name, images, None if is_new else unseen)
         is_compacted = item["type"] == "compaction" or (is_compacted and message["role"] == "user")
         if is_compacted:
             message = _joined(messages, message)
         messages.append(message)
-    return ChatMessages(messages + turn.messages(), () if images is None else images.sources)
+    messages += turn.messages()
+    return ChatMessages(messages, () if images is None else images.sources, unseen.warnings)
+
+
+def _told(items: Sequence[Item], first: int) -> Iterator[tuple[int, Item]]:
+    """Yields the positions of items, and what a model is told of each."""
+    for position, item in enumerate(items, first):
+        for told in as_functions(item):
+            yield position, told
 
 
 @dataclass(slots=True)
@@ -115,13 +128,16 @@ def _reasoning(item: Item) -> str:
     return text_of(parts) or unseal(item.get("encrypted_content") or "")
 
 
-def _others_message(item: Item, name: str, images: GivenImages | None) -> Message:
+def _others_message(
+    item: Item, name: str, images: GivenImages | None, unseen: UnseenParts | None
+) -> Message:
     if item["type"] == "compaction":
         return {"role": "user", "content": told_summary(item["encrypted_content"])}
     if item["type"] == "message":
-        content = text_of(item["content"], f"{name}.content", images)
+        content = text_of(item["content"], f"{name}.content", images, unseen)
         return {"role": item["role"], "content": content}
-    message = {"role": "tool", "content": text_of(item["output"], f"{name}.output", images)}
+    content = text_of(item["output"], f"{name}.output", images, unseen)
+    message = {"role": "tool", "content": content}
     if item["call_id"] is not None:
         message["tool_call_id"] = item["call_id"]
     return message

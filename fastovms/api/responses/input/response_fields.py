@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from fastovms.api.request.common_fields import is_streamed
+from fastovms.api.responses.input.hosted_items import Item
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.client_ids import check_id
@@ -99,6 +102,24 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
         logprobs=LOGPROBS in include,
         seals_reasoning=SEALED_REASONING in include,
     )
+
+
+def with_configuration(body: ResponsesRequest, items: Sequence[Item]) -> ResponsesRequest:
+    """Returns a request with what items of its history add: tools, and settings of which the last
+    one counts."""
+    tools, reasoning, text = [*(body.tools or ())], body.reasoning or {}, body.text or {}
+    changed: dict[str, Any] = {}
+    for item in items:
+        match item["type"]:
+            case "additional_tools" | "tool_search_output":
+                tools += item["tools"]
+                changed["tools"] = tools
+            case "configuration_update":
+                if "reasoning" in item:
+                    changed["reasoning"] = reasoning = {**reasoning, **item["reasoning"]}
+                if "text" in item:
+                    changed["text"] = text = {**text, **item["text"]}
+    return msgspec.structs.replace(body, **changed) if changed else body
 
 
 def _check_supported(body: ResponsesRequest, dialect: Dialect) -> None:

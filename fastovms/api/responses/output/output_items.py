@@ -17,7 +17,8 @@ import orjson
 from fastovms.api.conversation.sealed_text import seal
 from fastovms.api.conversation.tool_targets import ToolTarget
 from fastovms.api.generation.alignment import TokenAligner
-from fastovms.api.responses.input.input_items import Item, NewId
+from fastovms.api.responses.input.hosted_items import Item
+from fastovms.api.responses.input.input_items import NewId
 from fastovms.text.scanning.output import (
     CallArguments,
     CallBegin,

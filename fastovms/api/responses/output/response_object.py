@@ -8,7 +8,7 @@ from typing import Any
 
 from fastovms.api.generation.deltas import Usage
 from fastovms.api.generation.envelope import metrics_member
-from fastovms.api.responses.input.input_items import Item
+from fastovms.api.responses.input.hosted_items import Item
 from fastovms.params import FinishReason
 
 

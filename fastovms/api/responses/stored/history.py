@@ -11,7 +11,8 @@ import orjson
 
 from fastovms.api.request.prompting import offload
 from fastovms.api.request.prompting.prompts import context_exceeded
-from fastovms.api.responses.input.input_items import Item, ItemRules, distinct, read_input
+from fastovms.api.responses.input.hosted_items import Item
+from fastovms.api.responses.input.input_items import ItemRules, distinct, read_input
 from fastovms.api.responses.input.response_fields import ResponseFields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.responses.stored.missing import not_found, previous_not_found
@@ -42,13 +43,11 @@ class History:
         items: all of them, the oldest first.
         input: those of this request, which are the last.
         size: about how many bytes all have.
-        skipped: what of the input is passed over, in words for a warning.
     """
 
     items: Sequence[Item]
     input: Sequence[Item]
     size: int
-    skipped: Sequence[str] = ()
 
 
 def item_cost(num_bytes: int) -> int:
@@ -80,7 +79,7 @@ async def read_history(
         raise InvalidField("input is required", param="input")
     _check_count(body.input, fields, model)
     read = await offload.run(lambda: read_input(body.input, rules), item_cost(num_bytes))
-    resolved = await _resolved(read.items, tenant, store)
+    resolved = await _resolved(read, tenant, store)
     past: Sequence[StoredItem] = ()
     if has_past:
         past = await _past(fields, tenant, _store(store, fields), model)
@@ -91,7 +90,7 @@ async def read_history(
         taken = (item.id for item in past) if fields.conversation_id is not None else ()
         given = distinct(resolved, rules.new_id, taken)
         earlier = [orjson.loads(item.body) for item in past]
-        return History([*earlier, *given], given, size, read.skipped)
+        return History([*earlier, *given], given, size)
 
     return await offload.run(build, item_cost(size))
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import orjson
 
-from fastovms.api.responses.input.input_items import Item
+from fastovms.api.responses.input.hosted_items import Item
 from fastovms.api.responses.output.response_object import ResponseForm, ResponseStatus, failed
 from fastovms.api.responses.stored.event_log import EventLog
 from fastovms.state.store import FoundResponse, ResponseProgress, StoredItem, StoredResponse

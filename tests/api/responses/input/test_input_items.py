@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fastovms.api.responses.input.input_items import ItemRules, read_input, read_items
-from fastovms.api.wire.dialect import OPENAI, OVMS
+from fastovms.api.wire.dialect import OPENAI, OVMS, Dialect
 from fastovms.errors import InvalidField
 
 RULES = ItemRules(OPENAI, lambda prefix: f"{prefix}_new")
@@ -26,16 +26,16 @@ RULES = ItemRules(OPENAI, lambda prefix: f"{prefix}_new")
     ],
 )  # fmt: skip
 def test_items_without_ids_get_one(given: dict[str, Any], kind: str, id: str) -> None:
-    [item] = read_items([given], "input", RULES).items
+    [item] = read_items([given], "input", RULES)
     assert (item["type"], item["id"]) == (kind, id)
-    assert read_items([item], "input", RULES).items == [item], "what is told is read again"
+    assert read_items([item], "input", RULES) == [item], "what is told is read again"
 
 
 @pytest.mark.parametrize(
     ("given", "contents"), [(None, []), ("", [""]), ("a", ["a"]), ([], [])], ids=repr
 )
 def test_a_text_is_what_the_user_says(given: Any, contents: list[str]) -> None:
-    items = read_input(given, RULES).items
+    items = read_input(given, RULES)
     assert [item["content"][0]["text"] for item in items] == contents
 
 
@@ -45,15 +45,12 @@ def test_nothing_is_refused_by_one_dialect(given: Any) -> None:
         read_input(given, RULES._replace(dialect=OVMS))
 
 
-def test_unknown_types_are_passed_over_or_refused() -> None:
-    given = [{"type": "web_search_call"}, {"role": "user", "content": "a"}]
-    read = read_items(given, "items", RULES)
-    assert [item["type"] for item in read.items] == ["message"]
-    assert read.skipped == ["items[0] of type web_search_call"]
-    with pytest.raises(InvalidField) as caught:
-        read_items(given, "items", RULES._replace(dialect=OVMS))
-    assert caught.value.param is not None
-    assert caught.value.param.startswith("items[0]")
+@pytest.mark.parametrize("kind", ["unknown", "compaction_trigger", "mcp_list_tools"])
+@pytest.mark.parametrize("dialect", [OPENAI, OVMS])
+def test_unsupported_types_are_refused_by_name(kind: str, dialect: Dialect) -> None:
+    with pytest.raises(InvalidField, match=kind) as caught:
+        read_items([{"type": kind, "id": "a"}], "items", RULES._replace(dialect=dialect))
+    assert caught.value.param == "items[0].type"
 
 
 @pytest.mark.parametrize(
@@ -65,6 +62,16 @@ def test_unknown_types_are_passed_over_or_refused() -> None:
          "items[0].content[0].text"),
         ({"type": "function_call", "call_id": "c", "arguments": "{}"}, "items[0].name"),
         ({"role": "user", "content": "a", "id": "a b"}, "items[0].id"),
+        ({"type": "shell_call_output", "output": []}, "items[0].call_id"),
+        ({"type": "mcp_call", "arguments": "{}"}, "items[0].name"),
+        ({"type": "additional_tools", "tools": 5}, "items[0].tools"),
+        ({"type": "additional_tools", "role": "user", "tools": []}, "items[0].role"),
+        ({"type": "additional_tools", "tools": [{"type": "function"}]}, "items[0].tools[0].name"),
+        ({"type": "tool_search_output", "call_id": "c"}, "items[0].tools"),
+        ({"type": "configuration_update", "reasoning": 5}, "items[0].reasoning"),
+        ({"type": "configuration_update", "reasoning": {"effort": "much"}},
+         "items[0].reasoning.effort"),
+        ({"type": "configuration_update", "text": {"format": "text"}}, "items[0].text.format"),
     ],
 )  # fmt: skip
 def test_faults_are_named_by_their_place(given: dict[str, Any], param: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastovms.api.responses.input.item_text import text_of
+from fastovms.api.serving.images import UnseenParts
 from fastovms.errors import InvalidField
 from fastovms.media.image_tags import image_tag
 from fastovms.media.loader import GivenImages
@@ -35,6 +36,22 @@ def test_an_image_too_many():
     assert caught.value.param == "input[0].content[4].image_url"
 
 
-def test_a_model_that_takes_no_images_is_not_told_of_one():
-    with pytest.raises(InvalidField, match="input has an image"):
-        text_of(PARTS)
+FILE = {"type": "input_file", "filename": "a.pdf", "file_id": "f"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "images", "place"),
+    [
+        (PARTS, None, "input[2]"),
+        ([FILE], None, "input[0]"),
+        ([FILE], GivenImages(1), "input[0]"),
+        ([{"type": "input_image", "file_id": "f"}], GivenImages(1), "input[0].file_id"),
+    ],
+)
+def test_media_that_the_model_cannot_read_are_refused_or_noted(parts, images, place):
+    with pytest.raises(InvalidField) as caught:
+        text_of(parts, images=images)
+    assert caught.value.param == place
+    unseen = UnseenParts()
+    assert "this model cannot read it]" in text_of(parts, images=images, unseen=unseen)
+    assert place.removesuffix(".file_id") in unseen.warnings[0]

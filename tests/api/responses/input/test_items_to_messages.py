@@ -127,8 +127,8 @@ def call(name: str, arguments: str = "{}") -> dict[str, Any]:
     ],
 )
 def test_messages(items, expected):
-    read = read_items(items, "input", READING).items
+    read = read_items(items, "input", READING)
     assert to_messages(read).messages == expected
     assert to_messages(read, "rules").messages == [said("system", "rules"), *expected]
-    again = read_items(read, "input", READING).items
+    again = read_items(read, "input", READING)
     assert again == read

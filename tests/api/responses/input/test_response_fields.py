@@ -114,7 +114,7 @@ async def test_faults_are_named(make, fields, param):
         ({"input": ""}, 400),
         ({"input": []}, 400),
         ({"input": [{"role": "user", "content": []}]}, 400),
-        ({"input": [{"type": "web_search_call"}]}, 400),
+        ({"input": [{"type": "unknown"}]}, 400),
         ({"tools": [{"type": "web_search"}]}, 400),
         ({"stream_options": {"include_usage": True}, "stream": True}, 400),
         ({"logprobs": True, "stream": True}, 400),

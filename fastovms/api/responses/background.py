@@ -42,10 +42,15 @@ store that replicas share cannot be had."""
 
 @dataclass(frozen=True, slots=True)
 class KeptFor:
-    """The tenant that a response belongs to, and the conversation that it adds to."""
+    """The tenant that a response belongs to, and the conversation that it adds to.
+
+    Attributes:
+        owner: the key or address in whose share the response runs; "" = the tenant.
+    """
 
     tenant: str
     conversation_id: str | None = None
+    owner: str = ""
 
 
 class BackgroundRun:
@@ -92,6 +97,10 @@ class BackgroundRun:
     @property
     def key(self) -> ResponseKey:
         return ResponseKey(self._kept_for.tenant, self.id)
+
+    @property
+    def owner(self) -> str:
+        return self._kept_for.owner or self._kept_for.tenant
 
     @property
     def id(self) -> str:

@@ -85,7 +85,7 @@ class Responses:
         preparation = await context.read(request, ResponsesRequest, dialect, names_of)
         fields = read_fields(preparation.body, dialect, keeps=state is not None)
         if fields.background and state is not None:
-            state.runs.check_room()
+            state.runs.check_room(request.sender)
             preparation = replace(preparation, body=with_seed(preparation.body))
         body = preparation.body
         history = await history_of(context, state, preparation, fields, request.tenant)
@@ -209,7 +209,7 @@ class Responses:
             task.run,
             task.generation,
             await task.input_items(),
-            KeptFor(tenant, fields.conversation_id),
+            KeptFor(tenant, fields.conversation_id, task.request.sender),
             state.store,
             task.resumption,
         )

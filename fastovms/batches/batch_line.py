@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Generator
-from io import SEEK_CUR, BufferedReader
+from io import SEEK_CUR, BufferedReader, FileIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -98,7 +98,7 @@ def read_lines(
         on_read: is called with the number of bytes of each line that is read, and of each buffer of
             blank lines.
     """
-    with path.open("rb", _BUFFER) as file:
+    with BufferedReader(FileIO(path), _BUFFER) as file:
         number = 0
         while line := file.readline(MAX_LINE + 2):
             number += 1

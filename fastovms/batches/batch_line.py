@@ -116,7 +116,7 @@ def read_lines(
                 number += _skip_blank_lines(file, on_read)
 
 
-def _skip_blank_lines(file: BufferedReader, on_read: Callable[[int], None]) -> int:
+def _skip_blank_lines(file: BufferedReader[Any], on_read: Callable[[int], None]) -> int:
     """Reads past the blank lines that lie ahead, a buffer at a time: a loop in Python over millions
     of them would take minutes. Returns how many lines it has passed."""
     count = 0

@@ -1,14 +1,73 @@
-"""Queues items within bounds and serves clients in turn, so that nobody waits for more than one
-item of each other client."""
+"""Shares limits out among clients: places of a pool, and turns of a queue."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from fastovms.errors import Overloaded
 
 Item = TypeVar("Item")
+
+
+class Shares:
+    """Counts what each owner holds of one pool, and decides who may take more. It is not
+    thread-safe.
+
+    Up to `free` units, any owner may take. Beyond that, an owner may hold no more than is then left
+    of `most`, so that something is always left for an owner that holds nothing. (That is the
+    dynamic threshold by which switches share their buffers: Choudhury and Hahne, 1998.)
+
+    Args:
+        free: units that one owner may take all of.
+        most: units of all owners together.
+    """
+
+    def __init__(self, free: int, most: int) -> None:
+        self.free = free
+        self.most = most
+        self.used = 0
+        self._held: dict[str, int] = {}  # of owners that hold something
+
+    @classmethod
+    def of_places(cls, limit: int) -> Shares:
+        """Returns the shares of `limit` places: one owner may take all of them, and the others as
+        many again."""
+        return cls(limit, 2 * limit + 1)
+
+    def held(self, owner: str) -> int:
+        """Returns how many units the owner holds."""
+        return self._held.get(owner, 0)
+
+    def may_take(self, owner: str, size: int = 1) -> bool:
+        """Returns whether the owner may take so many units now."""
+        used = self.used + size
+        return used <= self.free or self.held(owner) + size <= self.most - used
+
+    def take(self, owner: str, size: int = 1) -> bool:
+        """Takes units, and returns whether the owner may have them."""
+        if not self.may_take(owner, size):
+            return False
+        self.hold(owner, size)
+        return True
+
+    def hold(self, owner: str, size: int = 1) -> None:
+        """Counts units that the owner has, whether or not it may have them."""
+        if size:
+            self._held[owner] = self.held(owner) + size
+            self.used += size
+
+    def give_back(self, owner: str, size: int = 1) -> None:
+        left = self._held.pop(owner, 0) - size
+        if left:
+            self._held[owner] = left
+        self.used -= size
+
+    def check(self) -> None:
+        """Asserts that the books balance."""
+        assert all(held > 0 for held in self._held.values())
+        assert sum(self._held.values()) == self.used
 
 
 class FairQueue(Generic[Item]):
@@ -54,13 +113,20 @@ class FairQueue(Generic[Item]):
         self._num_items += 1
         return displaced
 
-    def take(self) -> Item | None:
-        """Removes and returns the next item, or None if nothing waits. The client's next item comes
-        after one of everybody else's."""
-        if not self._waiting:
+    def take(self, may_have: Callable[[str, Item], bool] | None = None) -> Item | None:
+        """Removes and returns the next item, or None if there is none. The client's next item comes
+        after one of each other client.
+
+        Args:
+            may_have: returns whether a client may have its first item now; other clients do not
+                wait for one that may not.
+        """
+        for client, items in self._waiting.items():
+            if may_have is None or may_have(client, items[0]):
+                break
+        else:
             return None
-        client = next(iter(self._waiting))
-        items = self._waiting.pop(client)
+        del self._waiting[client]
         item = items.popleft()
         self._num_items -= 1
         if items:

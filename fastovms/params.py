@@ -220,6 +220,7 @@ class GenerationRequest:
         cache_salt: cached prompt beginnings are shared only by requests of the same salt.
         tenant: what is kept of it beyond the process, and as a text to guess drafts from, is found
             only by requests of the same tenant; "" where there are no keys.
+        owner: the key or address that shares the engine with others; "" = the tenant.
         prompt: the prompt again, for a model that takes images.
         ends_text: where a stop string does. For a search, which nobody can abort for one of its
             texts. Called by whichever thread computes.
@@ -236,6 +237,7 @@ class GenerationRequest:
     prompt: TextPrompt | None = None
     ends_text: EndsText | None = None
     generated_token_ids: Sequence[int] = ()
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

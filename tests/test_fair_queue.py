@@ -7,7 +7,7 @@ import random
 import pytest
 
 from fastovms.errors import Overloaded
-from fastovms.fair_queue import FairQueue
+from fastovms.fair_queue import FairQueue, Shares
 
 
 def filled(items: str, *, per_client: int = 9, total: int = 99) -> FairQueue[str]:
@@ -94,3 +94,27 @@ def test_the_books_are_right_whatever_is_done(seed: int) -> None:
         assert len(queue) == len(waiting)
     assert sorted(queue.clear()) == sorted(waiting)
     queue.check()
+
+
+@pytest.mark.parametrize(("limit", "others"), [(1, [1, 0]), (4, [2, 1]), (100, [50, 25])])
+def test_one_owner_takes_all_places_and_others_still_find_some(
+    limit: int, others: list[int]
+) -> None:
+    shares = Shares.of_places(limit)
+    taken = []
+    for owner in ("first", "second", "third"):
+        while shares.take(owner):
+            pass
+        taken.append(shares.held(owner))
+    assert taken == [limit, *others]
+    shares.check()
+    for owner in ("first", "second", "third"):
+        shares.give_back(owner, shares.held(owner))
+    assert shares.used == 0
+
+
+def test_a_client_whose_item_has_to_wait_holds_up_no_other() -> None:
+    queue = filled("a1 a2 b1")
+    assert queue.take(lambda client, item: client != "a") == "b1"
+    assert queue.take(lambda client, item: False) is None
+    assert drained(queue) == "a1 a2"

@@ -30,6 +30,7 @@ LINE = CommandLine(
         "batches": "bench.endurance.batch_faults",
         "prefixes": "bench.endurance.prefix_faults.prefixes",
         "engine": "bench.endurance.engine_faults",
+        "shares": "bench.endurance.shares",
         "neighbours": "bench.endurance.load.neighbours",
         "restart": "bench.endurance.load.restart",
         "soak": "bench.endurance.load.soak",

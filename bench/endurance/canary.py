@@ -28,6 +28,7 @@ class Sightings:
         num_streams: streams that came to their end.
         num_failures: streams that were refused or broke off.
         longest_gap: seconds between two events of a stream, at most.
+        median_gap, p99_gap: the same in the middle, and of 99 of 100.
         longest_first: seconds to the first event of a stream, at most.
         last_failure: why the last stream failed; empty if none did.
     """
@@ -36,6 +37,8 @@ class Sightings:
     num_failures: int = 0
     longest_gap: float = 0.0
     longest_first: float = 0.0
+    median_gap: float = 0.0
+    p99_gap: float = 0.0
     last_failure: str = ""
 
 
@@ -68,7 +71,7 @@ def watch(
 ) -> Sightings:
     """Streams until `ended` is set, and then to the end of the stream that runs."""
     parts = urlsplit(url)
-    sightings = Sightings()
+    sightings, gaps = Sightings(), list[float]()
     body = json.dumps(
         {
             "model": model,
@@ -85,17 +88,22 @@ def watch(
         connection = HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT)
         try:
             connection.request("POST", "/v1/completions", body, headers)
-            _read_stream(connection, sightings)
+            _read_stream(connection, sightings, gaps)
         except (OSError, HTTPException) as error:
             sightings.num_failures += 1
             sightings.last_failure = repr(error)
             ended.wait(_PAUSE_AFTER_FAILURE)
         finally:
             connection.close()
+    if gaps:
+        gaps.sort()
+        sightings.longest_gap = gaps[-1]
+        sightings.median_gap = gaps[len(gaps) // 2]
+        sightings.p99_gap = gaps[len(gaps) * 99 // 100]
     return sightings
 
 
-def _read_stream(connection: HTTPConnection, sightings: Sightings) -> None:
+def _read_stream(connection: HTTPConnection, sightings: Sightings, gaps: list[float]) -> None:
     last = time.perf_counter()
     is_first = True
     response = connection.getresponse()
@@ -108,7 +116,7 @@ def _read_stream(connection: HTTPConnection, sightings: Sightings) -> None:
         if is_first:
             sightings.longest_first = max(sightings.longest_first, now - last)
         else:
-            sightings.longest_gap = max(sightings.longest_gap, now - last)
+            gaps.append(now - last)
         last, is_first = now, False
         if line.startswith(b"data: [DONE]"):
             sightings.num_streams += 1

@@ -19,8 +19,12 @@ _TIMEOUT: Final = 60.0
 class JsonClient:
     """Connects when it has something to send, and again after `close`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, api_key: str = "none") -> None:
         parts = urlsplit(url)
+        self._headers = {
+            "Content-Type": "application/json",
+            "Authorization": f"Bearer {api_key}",
+        }
         self._connection = HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT)
 
     def ask(self, method: str, path: str, body: Body | None = None) -> tuple[int, Body]:
@@ -34,7 +38,7 @@ class JsonClient:
         data = None if body is None else json.dumps(body).encode()
         if self._connection.sock is None:
             _connect(self._connection)
-        self._connection.request(method, path, data, {"Content-Type": "application/json"})
+        self._connection.request(method, path, data, self._headers)
         return self._connection.getresponse()
 
     def close(self) -> None:

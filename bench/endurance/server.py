@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -157,9 +157,10 @@ class ServerUnderTest:
     def num_descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, api_key: str = "none") -> dict[str, float]:
         """Returns the sum of each metric's samples over their labels, by name without prefix."""
-        with urlopen(f"{self.url}/metrics", timeout=30, context=self._context) as response:
+        request = Request(f"{self.url}/metrics", headers={"Authorization": f"Bearer {api_key}"})
+        with urlopen(request, timeout=30, context=self._context) as response:
             text = response.read().decode()
         values: dict[str, float] = {}
         for family in text_string_to_metric_families(text):

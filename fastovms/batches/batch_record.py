@@ -45,7 +45,8 @@ class BatchRecord(msgspec.Struct, kw_only=True):
     """A batch. Times are Unix times; None = it has not come to that.
 
     Attributes:
-        tenant: whose it is.
+        tenant: the key that may see it; "" where there are no keys.
+        owner: the key or address in whose share it counts; "" = the tenant.
         output_age: seconds after which its files expire.
         output_id, error_id: those that its files get, if they have any line.
         num_lines: the number of its last line, known once it was validated.
@@ -84,10 +85,16 @@ class BatchRecord(msgspec.Struct, kw_only=True):
     cancelled_at: int | None = None
     num_idle_starts: int = 0
     num_done: int = 0
+    owner: str = ""
 
     @property
     def has_ended(self) -> bool:
         return self.status in ENDED
+
+    @property
+    def shared_by(self) -> str:
+        """The owner in whose share it counts."""
+        return self.owner or self.tenant
 
     @property
     def key(self) -> str:

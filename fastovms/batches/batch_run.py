@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import msgspec
 from fastovms.batches.batch_faults import BatchFaults, cause_of_end, too_many_ends
 from fastovms.batches.batch_line import CANCELLED, EXPIRED
 from fastovms.batches.batch_record import BatchRecord, BatchStatus
-from fastovms.batches.input_check import InputRules
+from fastovms.batches.input_check import CheckedInput, InputRules
 from fastovms.batches.input_checker import InputChecker
 from fastovms.batches.line_caller import LineCaller
 from fastovms.batches.line_runner import LineRunner
@@ -73,6 +73,7 @@ class BatchRun:
         self._parts = parts
         self._save = save
         self._work = work
+        self._checking: asyncio.Task[CheckedInput] | None = None
         self._lines: asyncio.Task[None] | None = None
         self._log: ResultLog | None = None
         self._has_started = False
@@ -105,8 +106,8 @@ class BatchRun:
             logger.error("the end of %s cannot be kept: %s", record.id, fault)
 
     async def cancel(self) -> BatchRecord:
-        """Has the batch end, with what is done by then. Its lines end at once. Returns the record
-        as it is then, which is on its way to the end when that is kept.
+        """Ends the batch with what is done by then. The check of its input, or its lines, stop at
+        once. Returns the record as it is when that is kept.
 
         Raises:
             OSError: that cannot be kept: another process, if one follows now, would go on.
@@ -116,8 +117,9 @@ class BatchRun:
             record.enter(BatchStatus.CANCELLING, self._parts.clock())
             record.outcome = BatchStatus.CANCELLED
             self._faults.end_rest()
-        if self._lines is not None:
-            self._lines.cancel()
+        for task in (self._checking, self._lines):
+            if task is not None:
+                task.cancel()
         cancelled = msgspec.structs.replace(record)
         if record.status is BatchStatus.CANCELLING:
             await self._save(record)
@@ -138,7 +140,7 @@ class BatchRun:
         record, parts = self.record, self._parts
         path = parts.files.path_of(record.input_file_id)
         rules = parts.rules(record.endpoint)
-        checked = await parts.checker.check(path, rules)
+        checked = await self._check(parts.checker.check(path, rules, record.shared_by))
         record.model, record.total = checked.model, checked.num_requests
         record.num_lines, record.errors = checked.last_line, checked.errors
         if record.status is not BatchStatus.VALIDATING:
@@ -151,6 +153,17 @@ class BatchRun:
         record.enter(BatchStatus.IN_PROGRESS, parts.clock())
         await self._save(record)
         logger.info("%s: %d requests of %s", record.id, record.total, record.model)
+
+    async def _check(self, check: Coroutine[None, None, CheckedInput]) -> CheckedInput:
+        """Returns what the check finds: nothing, where `cancel` ends it."""
+        self._checking = asyncio.ensure_future(check)
+        try:
+            await asyncio.wait([self._checking])
+        finally:
+            self._checking.cancel()
+            await asyncio.wait([self._checking])
+            checking, self._checking = self._checking, None
+        return CheckedInput() if checking.cancelled() else checking.result()
 
     async def _end(self, status: BatchStatus) -> None:
         """Ends the batch, which clients see once that is kept. Raises OSError."""
@@ -186,7 +199,8 @@ class BatchRun:
         record, parts = self.record, self._parts
         ask = partial(parts.caller.ask, tenant=record.tenant)
         path = parts.files.path_of(record.input_file_id)
-        runner = LineRunner(path, log, ask, parts.slots, parts.files.threads, self._count)
+        threads, owner = parts.files.threads, record.shared_by
+        runner = LineRunner(path, log, ask, parts.slots, threads, self._count, owner=owner)
         try:
             await self._run_in_time(runner)
             was_checked = record.num_lines > 0 and not record.errors
@@ -280,6 +294,7 @@ class BatchRun:
             size=size,
             created_at=now,
             expires_at=None if age is None else now + age,
+            owner=record.owner,
         )
         await files.add(path, file)
         return id

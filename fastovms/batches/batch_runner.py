@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from fastovms.batches.batch_record import BatchRecord
 from fastovms.batches.batch_run import BatchParts, BatchRun
 from fastovms.config.files_config import BatchConfig
 from fastovms.errors import Overloaded
+from fastovms.fair_queue import Shares
 from fastovms.files.record_folder import RecordFolder
 from fastovms.system.run_to_end import run_to_end
 
@@ -40,7 +42,7 @@ class BatchRunner:
         self._runs: dict[str, BatchRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._saving = asyncio.Lock()
-        self._num_new = 0
+        self._unfinished = Shares.of_places(config.max_unfinished)
         self._is_closed = False
 
     def start(self) -> None:
@@ -71,27 +73,26 @@ class BatchRunner:
         found = [record for record in self._records.values() if record.tenant == tenant]
         return iter(sorted(found, key=lambda record: (record.created_at, record.id)))
 
-    def check_room(self) -> None:
-        """Raises Overloaded where there are as many unfinished batches as may be."""
-        count = len(self._runs) + self._num_new
-        if count >= self._config.max_unfinished:
-            raise Overloaded(
-                f"{count} batches have not ended, which is the limit", retry_after=60.0
-            )
+    def check_room(self, owner: str) -> None:
+        """Raises Overloaded where the owner has as many unfinished batches as it may have."""
+        if not self._unfinished.may_take(owner):
+            count = self._unfinished.held(owner)
+            message = f"{count} batches of yours have not ended, which is the limit for now"
+            raise Overloaded(message, retry_after=60.0)
 
     async def add(self, record: BatchRecord) -> None:
         """Takes a new batch in, and runs it, also where who asks for it is cancelled meanwhile.
 
         Raises:
-            Overloaded: there are as many as may be.
+            Overloaded: its owner has as many as it may have.
             OSError: it cannot be kept.
         """
-        self.check_room()
-        self._num_new += 1
+        self.check_room(record.shared_by)
+        self._unfinished.hold(record.shared_by)
         try:
             await run_to_end(self._add(record))
         finally:
-            self._num_new -= 1
+            self._unfinished.give_back(record.shared_by)
 
     async def _add(self, record: BatchRecord) -> None:
         """Keeps a batch, and runs it: one that is on the disk alone would run after the next start,
@@ -114,6 +115,7 @@ class BatchRunner:
 
     def _drive(self, record: BatchRecord) -> None:
         run = self._runs[record.id] = BatchRun(record, self._parts, self._save, self._work)
+        self._unfinished.hold(record.shared_by)
         self._parts.files.pin(record.input_file_id)
         task = asyncio.ensure_future(run.drive())
         self._tasks.add(task)
@@ -121,6 +123,7 @@ class BatchRunner:
         def end(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             del self._runs[record.id]
+            self._unfinished.give_back(record.shared_by)
             self._parts.files.unpin(record.input_file_id)
             if not task.cancelled() and (error := task.exception()) is not None:
                 logger.error("%s has stopped until the next start", record.id, exc_info=error)
@@ -135,9 +138,13 @@ class BatchRunner:
             await self._parts.files.threads.run(self._folder.write, record.id, record)
 
     def _forget_oldest(self) -> None:
-        ended = [record for record in self._records.values() if record.has_ended]
-        ended.sort(key=lambda record: record.created_at)
-        for record in ended[: max(0, len(ended) - self._config.max_kept)]:
+        """Forgets ended batches beyond the limit: the oldest of the owner that has most of them."""
+        ended = defaultdict[str, deque[BatchRecord]](deque)
+        for record in sorted(self._records.values(), key=lambda record: record.created_at):
+            if record.has_ended:
+                ended[record.shared_by].append(record)
+        for _ in range(sum(map(len, ended.values())) - self._config.max_kept):
+            record = max(ended.values(), key=len).popleft()
             del self._records[record.id]
             self._parts.files.threads.begin(self._erase, record.id)
 

@@ -1,14 +1,14 @@
-"""Has inputs of batches checked beside everything else that a server does."""
+"""Checks inputs of batches in threads while the server answers requests."""
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from fastovms.batches.input_check import CheckedInput, InputRules, check_input
 from fastovms.batches.pace import Pace
+from fastovms.batches.slots import LineSlots
 from fastovms.system.daemon_thread import in_daemon_thread
 
 PAUSE: Final = 0.001
@@ -16,8 +16,8 @@ PAUSE: Final = 0.001
 
 
 class InputChecker:
-    """Checks inputs one after the other, each in a thread of its own: a million lines take half a
-    minute, for which no other work may wait.
+    """Checks inputs, each in a thread of its own: a million lines take half a minute. Those of one
+    owner are checked one after the other, those of another owner at the same time.
 
     Args:
         pause: seconds of each rest.
@@ -25,20 +25,19 @@ class InputChecker:
 
     def __init__(self, pause: float = PAUSE) -> None:
         self._pause = pause
-        self._turn = asyncio.Lock()
+        self._turns = LineSlots(lambda: 1)
 
-    async def check(self, path: Path, rules: InputRules) -> CheckedInput:
-        """Checks a file when those are done that were to be checked before. Where this is
-        cancelled, the thread ends soon, and keeps neither others nor the process from going on.
+    async def check(self, path: Path, rules: InputRules, owner: str = "") -> CheckedInput:
+        """Checks a file after the owner's earlier ones. A cancellation ends the thread soon;
+        neither other checks nor the end of the process wait for that.
 
         Raises:
             OSError: the file cannot be read.
         """
-        async with self._turn:
-            pace = Pace(self._pause)
-            try:
-                return await in_daemon_thread(
-                    "input-check", partial(check_input, path, rules, pace)
-                )
-            finally:
-                pace.stop()
+        await self._turns.acquire(1, owner)
+        pace = Pace(self._pause)
+        try:
+            return await in_daemon_thread("input-check", partial(check_input, path, rules, pace))
+        finally:
+            pace.stop()
+            self._turns.release(1, owner)

@@ -24,19 +24,20 @@ Ask = Callable[[BatchLine], Awaitable[LineAnswer | AskLater]]
 class _Slot:
     """The slot of one line, which others have while the line waits to ask again."""
 
-    def __init__(self, slots: LineSlots, size: int) -> None:
+    def __init__(self, slots: LineSlots, size: int, owner: str) -> None:
         self._slots = slots
         self._size = size
+        self._owner = owner
         self._is_held = False
 
     async def take(self) -> None:
-        await self._slots.acquire(self._size)
+        await self._slots.acquire(self._size, self._owner)
         self._is_held = True
 
     def give_back(self) -> None:
         if self._is_held:
             self._is_held = False
-            self._slots.release(self._size)
+            self._slots.release(self._size, self._owner)
 
 
 class LineRunner:
@@ -46,6 +47,7 @@ class LineRunner:
         path: the input, which was checked.
         threads: read it.
         on_done: is called after each line.
+        owner: the key or address in whose share of the slots the lines run.
     """
 
     def __init__(
@@ -56,7 +58,10 @@ class LineRunner:
         slots: LineSlots,
         threads: DiskThreads,
         on_done: Callable[[], None] = lambda: None,
+        *,
+        owner: str = "",
     ) -> None:
+        self._owner = owner
         self._path = path
         self._log = log
         self._ask = ask
@@ -76,7 +81,7 @@ class LineRunner:
         """
         async with aclosing(self._undone()) as undone, asyncio.TaskGroup() as running:
             async for number, line, size in undone:
-                slot = _Slot(self._slots, size)
+                slot = _Slot(self._slots, size, self._owner)
                 await slot.take()
                 while self._num_waiting:
                     slot.give_back()

@@ -3,66 +3,77 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import sys
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
+
+from fastovms.fair_queue import FairQueue, Shares
 
 _MAX_BYTES: Final = 64 * 1024 * 1024
 """Bytes of all lines that run, unless one alone has more."""
 
 
-class LineSlots:
-    """Lets lines run, in the order in which they ask: batches have their turns, line by line.
+class _Waiting(NamedTuple):
+    size: int
+    turn: asyncio.Future[None]
 
-    The limit may change at any time. It is looked at when a line asks and when one ends; as one may
-    always run, the next look is never far.
+
+class LineSlots:
+    """Lets lines run: owners take turns, and so do the batches of one owner, line by line.
+
+    One owner may have all slots and bytes. An owner that has none gets some beyond the limit (see
+    `Shares`). The limit may change at any time. It is checked when a line asks and when one ends.
+    One line may always run, so that the next check is never far.
 
     Args:
-        limit: returns how many may run now.
+        limit: returns how many lines may run now.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:
         self._limit = limit
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._num_bytes = 0
-        self.num_used = 0
+        self._lines = Shares.of_places(0)
+        self._bytes = Shares(_MAX_BYTES, 2 * _MAX_BYTES)
+        self._waiting: FairQueue[_Waiting] = FairQueue(
+            "lines", per_client=sys.maxsize, total=sys.maxsize
+        )
 
-    async def acquire(self, size: int) -> None:
-        """Returns when a line of so many bytes may run. `release` ends that."""
-        if not self._waiting and self._has_room(size):
-            self._take(size)
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, turn))
+    @property
+    def num_used(self) -> int:
+        return self._lines.used
+
+    async def acquire(self, size: int, owner: str = "") -> None:
+        """Returns when a line of `size` bytes may run. `release` ends that."""
+        waiting = _Waiting(size, asyncio.get_running_loop().create_future())
+        self._waiting.add(owner, waiting)
+        self._wake()
         try:
-            await turn
+            await waiting.turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.release(size)
+            if waiting.turn.done() and not waiting.turn.cancelled():
+                self.release(size, owner)
             else:
-                with suppress(ValueError):  # a wake may have passed it over already
-                    self._waiting.remove((size, turn))
+                self._waiting.discard(owner, waiting)
                 self._wake()
             raise
 
-    def release(self, size: int) -> None:
-        self.num_used -= 1
-        self._num_bytes -= size
+    def release(self, size: int, owner: str = "") -> None:
+        self._lines.give_back(owner)
+        self._bytes.give_back(owner, size)
         self._wake()
 
     def _wake(self) -> None:
-        while self._waiting and self._has_room(self._waiting[0][0]):
-            size, turn = self._waiting.popleft()
-            if not turn.cancelled():
-                self._take(size)
-                turn.set_result(None)
+        while (waiting := self._waiting.take(self._take)) is not None:
+            waiting.turn.set_result(None)
 
-    def _has_room(self, size: int) -> bool:
-        if not self.num_used:
-            return True
-        return self.num_used < self._limit() and self._num_bytes + size <= _MAX_BYTES
-
-    def _take(self, size: int) -> None:
-        self.num_used += 1
-        self._num_bytes += size
+    def _take(self, owner: str, waiting: _Waiting) -> bool:
+        """Takes the slot of a line, if it may run now."""
+        if waiting.turn.cancelled():  # its task discards it soon
+            return False
+        limit, size = self._limit(), waiting.size
+        self._lines.free, self._lines.most = limit, 2 * limit + 1
+        has_room = self._lines.may_take(owner) and self._bytes.may_take(owner, size)
+        if self._lines.used and not has_room:
+            return False
+        self._lines.hold(owner)
+        self._bytes.hold(owner, size)
+        return True

@@ -273,7 +273,7 @@ class Engine:
             token_ids=token_ids,
             finish_reason=finish_reason,
             num_generated_tokens=num_generated,
-            num_cached_tokens=sequence.num_cached_tokens,
+            num_cached_tokens=sequence.num_own_cached_tokens,
             logprobs=logprobs,
             num_accepted_tokens=num_new - 1,
         )

@@ -16,7 +16,8 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a file.
 
     Attributes:
-        tenant: whose it is.
+        tenant: the key that may see it; "" where there are no keys.
+        owner: the key or address in whose share it counts; "" = the tenant.
         name: what its client calls it, which is no path here.
         size: in bytes.
         created_at, expires_at: Unix times; None = it does not expire.
@@ -29,3 +30,9 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     created_at: int
     expires_at: int | None = None
+    owner: str = ""
+
+    @property
+    def shared_by(self) -> str:
+        """The owner in whose share it counts."""
+        return self.owner or self.tenant

@@ -13,6 +13,7 @@ from typing import Final
 
 from fastovms.config.files_config import FilesConfig
 from fastovms.errors import ConfigurationError, RequestError
+from fastovms.fair_queue import Shares
 from fastovms.files.file_record import FileRecord
 from fastovms.files.record_folder import RecordFolder, sync_directory
 from fastovms.system.disk_threads import DiskThreads
@@ -25,6 +26,11 @@ FOLDER: Final = "files"
 
 _NEVER: Final = float("inf")
 
+_FURTHER_SHARE: Final = 4
+"""The part of `max_files_size` that is left for other owners where one has filled it: a quarter."""
+
+_HIDDEN: Final = "files without a readable record"
+
 
 class FileStore:
     """The files of all tenants. Its methods run on the event loop, those that write in threads.
@@ -33,6 +39,10 @@ class FileStore:
         directory: is made, and locked until `close`.
         clock: tells the Unix time.
         threads: what is done with contents runs there. They are closed before the store is.
+
+    Attributes:
+        files: how many each owner has.
+        bytes: of each owner's files and uploads.
 
     Raises:
         ConfigurationError: the directory cannot be had, or another process has it.
@@ -52,7 +62,9 @@ class FileStore:
         self._partial = directory / "partial"
         self._records: dict[str, FileRecord] = {}
         self._pins: Counter[str] = Counter()
-        self._num_bytes = self._num_hidden = self._reserved = 0
+        limit = config.max_files_size
+        self.files = Shares.of_places(config.max_files)
+        self.bytes = Shares(limit, limit + limit // _FURTHER_SHARE)
         self._next_expiry = _NEVER
         try:
             for folder in (directory, self._contents, self._partial):
@@ -79,12 +91,13 @@ class FileStore:
             else:
                 self._folder.delete(record.id)
         hidden = (self._folder.ids() & contents.keys()) - self._records.keys()
-        self._num_hidden = sum(contents[id].stat().st_size for id in hidden)
+        num_hidden = sum(contents[id].stat().st_size for id in hidden)
+        self.bytes.hold(_HIDDEN, num_hidden)
         if hidden:
             logger.warning(
                 "%d files (%d bytes) are kept and not shown: their records cannot be read",
                 len(hidden),
-                self._num_hidden,
+                num_hidden,
             )
         for id in contents.keys() - self._records.keys() - hidden:
             contents[id].unlink()
@@ -93,7 +106,8 @@ class FileStore:
 
     def _book(self, record: FileRecord) -> None:
         self._records[record.id] = record
-        self._num_bytes += record.size
+        self.files.hold(record.shared_by)
+        self.bytes.hold(record.shared_by, record.size)
         self._next_expiry = min(self._next_expiry, _expiry(record))
 
     def close(self) -> None:
@@ -108,7 +122,7 @@ class FileStore:
     def num_bytes(self) -> int:
         """How much all files take, those included that are being uploaded, or have no record that
         can be read."""
-        return self._num_bytes + self._num_hidden + self._reserved
+        return self.bytes.used
 
     def find(self, tenant: str, id: str) -> FileRecord | None:
         self.drop_expired()
@@ -130,21 +144,18 @@ class FileStore:
         """Returns where the content of another file may be gathered, for `add`."""
         return self._partial / secrets.token_hex(8)
 
-    def has_room(self) -> bool:
-        """Whether there may be another file."""
+    def has_room(self, owner: str = "") -> bool:
+        """Returns whether the owner may have another file."""
         self.drop_expired()
-        return len(self._records) < self.config.max_files
+        return self.files.may_take(owner)
 
-    def reserve(self, size: int) -> bool:
-        """Reserves bytes for an upload, and returns whether it may have them."""
-        if self.num_bytes + size > self.config.max_files_size:
-            return False
-        self._reserved += size
-        return True
+    def reserve(self, size: int, owner: str = "") -> bool:
+        """Reserves bytes for an upload, and returns whether the owner may have them."""
+        return self.bytes.take(owner, size)
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, owner: str = "") -> None:
         """Gives back what was reserved: the upload has failed, or is a file now."""
-        self._reserved -= size
+        self.bytes.give_back(owner, size)
 
     async def add(self, partial: Path, record: FileRecord) -> None:
         """Makes a file of a content that is complete. For who is cancelled here it is a file too,
@@ -218,7 +229,9 @@ class FileStore:
             self.threads.begin(self._erase_or_tell, id)
 
     def _forget(self, id: str) -> None:
-        self._num_bytes -= self._records.pop(id).size
+        record = self._records.pop(id)
+        self.files.give_back(record.shared_by)
+        self.bytes.give_back(record.shared_by, record.size)
 
     def _erase(self, id: str) -> None:
         # The content first: a disk that refuses has changed nothing then, and a record without
@@ -247,8 +260,10 @@ class FileStore:
 
     def check(self) -> None:
         """Asserts that the books balance."""
-        assert self._num_bytes == sum(record.size for record in self._records.values())
-        assert self._reserved >= 0
+        assert self.files.used == len(self._records)
+        assert self.bytes.used >= sum(record.size for record in self._records.values())
+        self.files.check()
+        self.bytes.check()
 
 
 def _expiry(record: FileRecord) -> float:

@@ -100,3 +100,12 @@ def test_a_result_is_one_line_for_whatever_splits_text(end) -> None:
     assert len(line.splitlines()) == 1
     assert json.loads(line)["custom_id"] == f"c{end}d"
     assert json.loads(line)["response"]["body"] == {"a": f"x{end}y"}
+
+
+def test_runs_of_blank_lines_are_counted_and_read_at_once(tmp_path) -> None:
+    path, reads = tmp_path / "in", []
+    path.write_bytes(b"a\n" + b"\n \r\n\t\n" * 100_000 + b"  b\n\n\n" + b" " * 200_000 + b"\nc")
+    found = list(read_lines(path, reads.append))
+    assert found == [(1, b"a"), (300_002, b"b"), (300_006, b"c")]
+    assert len(reads) < 30
+    assert sum(reads) == path.stat().st_size

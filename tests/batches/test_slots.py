@@ -56,3 +56,18 @@ async def test_who_is_cancelled_leaves_its_turn() -> None:
     await settle()
     assert slots.num_used == 0
     assert [task.cancelled() for task in tasks] == [True, True, False, True]
+
+
+async def test_an_owner_without_a_slot_gets_one_beside_those_of_another() -> None:
+    slots = LineSlots(lambda: 2)
+    many = [asyncio.ensure_future(slots.acquire(1, "many")) for _ in range(4)]
+    one = [asyncio.ensure_future(slots.acquire(1, "one")) for _ in range(2)]
+    await settle()
+    assert [task.done() for task in (*many, *one)] == [True, True, False, False, True, False]
+    slots.release(1, "many")
+    slots.release(1, "many")
+    await settle()
+    assert [task.done() for task in (*many, *one)].count(True) == 5
+    for task in (*many, *one):
+        task.cancel()
+    await asyncio.gather(*many, *one, return_exceptions=True)

@@ -100,12 +100,13 @@ class Batches:
         """Makes a batch, which begins at once."""
         body = await self._bodies.read(request, BatchRequest)
         runner = self._kept.runner
-        runner.check_room()
+        runner.check_room(request.sender)
         seconds = _window(body.completion_window)
         now = int(self._unix_time())
         record = BatchRecord(
             id=f"batch_{self._new_id()}",
             tenant=request.tenant,
+            owner=request.sender,
             endpoint=self._endpoint(body.endpoint),
             input_file_id=self._input(request.tenant, body.input_file_id),
             completion_window=body.completion_window or "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import orjson
@@ -13,13 +14,14 @@ from fastovms.api.files.content import send_content
 from fastovms.api.files.expiry import BATCH_AGE, seconds_of
 from fastovms.api.files.file_object import file_object, no_such_file
 from fastovms.api.files.form_reader import FormReader
-from fastovms.api.files.upload_sink import UploadSink
+from fastovms.api.files.upload_sink import MIN_RATE, UploadSink
 from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import error_response
 from fastovms.api.wire.object_page import list_page
 from fastovms.api.wire.url_query import UrlQuery
 from fastovms.errors import InvalidField, Overloaded, RequestError, StateFailed
+from fastovms.fair_queue import Shares
 from fastovms.files.file_record import BATCH_OUTPUT, PURPOSES, FileRecord
 from fastovms.files.file_store import FileStore
 from fastovms.http.gates.media_type import essence
@@ -27,6 +29,8 @@ from fastovms.http.routing.body_sink import BodySink
 from fastovms.http.routing.messages import Request, Response
 
 _MAX_UPLOADS: Final = 16
+"""Uploads of one client at a time; of all others together, as many again."""
+
 _MAX_LISTED: Final = 10_000
 _FORM: Final = "multipart/form-data"
 
@@ -61,7 +65,7 @@ class Files:
         self._kept = kept
         self._new_id = new_id
         self._unix_time = unix_time
-        self._num_uploads = 0
+        self._uploads = Shares.of_places(_MAX_UPLOADS)
 
     def open_upload(self, request: Request, dialect: Dialect) -> BodySink | Response:
         """Opens what takes the body of an upload, or refuses it by its head."""
@@ -75,18 +79,29 @@ class Files:
         content_type = request.headers.get("content-type") or ""
         if essence(content_type) != _FORM:
             raise RequestError(f"a file comes as {_FORM}, not as {show(content_type)}")
-        if not store.has_room():
-            raise RequestError(
-                f"{len(store)} files are kept, which is the limit: delete some of them"
-            )
-        if self._num_uploads >= _MAX_UPLOADS:
-            raise Overloaded(f"{_MAX_UPLOADS} files are uploaded already, which is the limit")
+        owner = request.sender
+        if not store.has_room(owner):
+            count = store.files.held(owner)
+            message = f"{count} files are kept of yours, which is the limit: delete some of them"
+            raise RequestError(message) if count else Overloaded("no further file can be kept now")
+        if not self._uploads.may_take(owner):
+            count = self._uploads.held(owner)
+            raise Overloaded(f"{count} files are uploaded by you already, which is the limit")
         reader = FormReader(content_type, store.new_partial(), store.config.max_file_size)
-        self._num_uploads += 1
-        return UploadSink(store, reader, self._end_upload)
+        self._uploads.hold(owner)
+        return UploadSink(
+            store,
+            reader,
+            partial(self._uploads.give_back, owner),
+            owner=owner,
+            min_rate=partial(self._min_rate, owner),
+        )
 
-    def _end_upload(self) -> None:
-        self._num_uploads -= 1
+    def _min_rate(self, owner: str) -> float:
+        """Returns how fast each upload of an owner must be. Where the places run out, an owner pays
+        for each that it holds, so that none of its slow uploads keeps others out for hours."""
+        is_full = self._uploads.used >= self._uploads.free
+        return MIN_RATE * (self._uploads.held(owner) if is_full else 1)
 
     async def create(self, request: Request, dialect: Dialect) -> Response:
         """Makes a file of an upload."""
@@ -110,6 +125,7 @@ class Files:
         record = FileRecord(
             id=f"file-{self._new_id()}",
             tenant=request.tenant,
+            owner=request.sender,
             name=form.file_name or "",
             purpose=purpose,
             size=form.size,

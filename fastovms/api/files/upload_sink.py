@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from fastovms.api.files.form_reader import MAX_OVERHEAD, FileTooLarge, FormReader
-from fastovms.errors import RequestError, StateFailed
+from fastovms.errors import Overloaded, RequestError, StateFailed
 from fastovms.files.file_store import FileStore
 
 logger = logging.getLogger(__name__)
@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 _MAX_WAITING: Final = 1024 * 1024
 """Bytes that may wait for the thread before no more is read from the client."""
 
-_MIN_RATE: Final = 16 * 1024
+MIN_RATE: Final = 16 * 1024
+"""Bytes a second that an upload must send."""
 
 
 class UploadSink:
@@ -25,11 +26,22 @@ class UploadSink:
 
     Args:
         on_close: is called when nothing of it is left but the file, if that was taken.
+        owner: the key or address in whose share it counts.
+        min_rate: returns how many bytes a second the client must send now.
     """
 
-    def __init__(self, store: FileStore, reader: FormReader, on_close: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: FileStore,
+        reader: FormReader,
+        on_close: Callable[[], None],
+        *,
+        owner: str = "",
+        min_rate: Callable[[], float] = lambda: MIN_RATE,
+    ) -> None:
         self.max_size = store.config.max_file_size + MAX_OVERHEAD
-        self.min_rate: float = _MIN_RATE
+        self._owner = owner
+        self._min_rate = min_rate
         self.fault: tuple[int, str] | None = None
         self.on_change: Callable[[], None] | None = None
         self._store = store
@@ -43,15 +55,24 @@ class UploadSink:
         self._is_closed = False
 
     @property
+    def min_rate(self) -> float:
+        return self._min_rate()
+
+    @property
     def is_full(self) -> bool:
         return self._num_waiting > _MAX_WAITING
 
     def write(self, piece: bytes) -> None:
         if self._error is not None:
             return
-        if not self._store.reserve(len(piece)):
-            limit = self._store.config.max_files_size
-            self._fail(RequestError(f"all files together would take more than {limit} bytes"), 413)
+        if not self._store.reserve(len(piece), self._owner):
+            limit, held = self._store.config.max_files_size, self._store.bytes.held(self._owner)
+            if held + len(piece) > limit:
+                self._fail(
+                    RequestError(f"your files together would take more than {limit} bytes"), 413
+                )
+            else:
+                self._fail(Overloaded(f"your files may have {held} bytes for now"), 429)
             return
         self._num_reserved += len(piece)
         self._pieces.append(piece)
@@ -92,7 +113,7 @@ class UploadSink:
         self._is_closed = True
         self.on_change = None
         self._pieces.clear()
-        self._store.give_back(self._num_reserved)
+        self._store.give_back(self._num_reserved, self._owner)
         if self._work is None:
             self._discard()
 

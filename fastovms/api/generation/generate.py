@@ -104,6 +104,7 @@ class TextGeneration:
                 priority=queueing.priority,
                 cache_salt=queueing.cache_salt,
                 tenant=queueing.tenant,
+                owner=queueing.owner,
                 prompt=task.prompt,
                 ends_text=ends_text if task.params.beam_search and stopping.strings else None,
             )

@@ -93,4 +93,4 @@ def _scoring_request(
     if len(token_ids) == max_model_len:
         params = replace(params, logprobs=num_top, allowed_token_ids=(token_ids[-1],))
         token_ids = token_ids[:-1]
-    return GenerationRequest(request_id, token_ids, params, *queueing)
+    return GenerationRequest(request_id, token_ids, params, **queueing._asdict())

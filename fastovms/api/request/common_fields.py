@@ -54,6 +54,7 @@ class Queueing(NamedTuple):
     priority: int = 0
     cache_salt: str | None = None
     tenant: str = ""
+    owner: str = ""
 
 
 def check_ranges(body: GenerationFields, dialect: Dialect) -> None:
@@ -162,10 +163,13 @@ def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:
     raise InvalidField(f"{name} must be {allowed}, not {value}", param=name)
 
 
-def queueing(body: GenerationFields, tenant: str, priority: int | None) -> Queueing:
+def queueing(
+    body: GenerationFields, tenant: str, priority: int | None, owner: str = ""
+) -> Queueing:
     """Reads what the request of a tenant says about its place.
 
     Args:
+        owner: the key or address that asks.
         priority: stands in for the body's; None = nothing does.
 
     Raises:
@@ -180,7 +184,7 @@ def queueing(body: GenerationFields, tenant: str, priority: int | None) -> Queue
             f"NUL, not {show(salt)}",
             param="cache_salt",
         )
-    return Queueing((body.priority or 0) if priority is None else priority, salt, tenant)
+    return Queueing((body.priority or 0) if priority is None else priority, salt, tenant, owner)
 
 
 def request_id(body: GenerationFields, default: str) -> str:

@@ -62,10 +62,15 @@ Begin = Callable[[], Awaitable[Begun]]
 
 @dataclass(frozen=True, slots=True)
 class KeptFor:
-    """The tenant that a response belongs to, and the conversation that it adds to."""
+    """The tenant that a response belongs to, and the conversation that it adds to.
+
+    Attributes:
+        owner: the key or address in whose share the response runs; "" = the tenant.
+    """
 
     tenant: str
     conversation_id: str | None = None
+    owner: str = ""
 
 
 class BackgroundRun:
@@ -118,6 +123,10 @@ class BackgroundRun:
     @property
     def key(self) -> ResponseKey:
         return ResponseKey(self._kept_for.tenant, self.id)
+
+    @property
+    def owner(self) -> str:
+        return self._kept_for.owner or self._kept_for.tenant
 
     @property
     def id(self) -> str:

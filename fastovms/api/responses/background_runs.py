@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from fastovms.api.responses.background import BackgroundRun, id_is_taken
 from fastovms.errors import Overloaded, StateFailed
+from fastovms.fair_queue import Shares
 from fastovms.state.store import ResponseKey, StateStore
 
 logger = logging.getLogger(__name__)
@@ -19,11 +20,11 @@ class BackgroundRuns:
     """The runs that have not ended.
 
     Args:
-        max_runs: how many there may be; more are refused.
+        max_runs: how many one owner may have; the others may have as many again.
     """
 
     def __init__(self, max_runs: int) -> None:
-        self._max_runs = max_runs
+        self._places = Shares.of_places(max_runs)
         self._runs: dict[ResponseKey, BackgroundRun] = {}
         self._tasks: dict[BackgroundRun, asyncio.Task[None]] = {}
 
@@ -33,22 +34,23 @@ class BackgroundRuns:
 
     @property
     def room(self) -> int:
-        """How many more there may be."""
-        return max(0, self._max_runs - len(self._tasks))
+        """How many more any owner may have."""
+        return max(0, self._places.free - self._places.used)
 
-    def check_room(self) -> None:
-        """Raises Overloaded where there are as many runs as may be."""
-        if not self.room:
-            raise Overloaded(f"{self._max_runs} responses run in the background already")
+    def check_room(self, owner: str) -> None:
+        """Raises Overloaded where the owner has as many runs as it may have."""
+        if not self._places.may_take(owner):
+            count = self._places.held(owner)
+            raise Overloaded(f"{count} responses of yours run in the background already")
 
     def start(self, run: BackgroundRun) -> None:
         """Starts a run. It raises as `BackgroundRun.submit` does, too.
 
         Raises:
-            Overloaded: there are as many as may be.
+            Overloaded: its owner has as many as it may have.
             InvalidField: another response has the id.
         """
-        self.check_room()
+        self.check_room(run.owner)
         if run.key in self._runs:
             raise id_is_taken(run.id)
         run.submit()
@@ -65,10 +67,12 @@ class BackgroundRuns:
         task = asyncio.ensure_future(run.drive())
         self._runs[key] = run
         self._tasks[run] = task
+        self._places.hold(run.owner)
 
         def end(task: asyncio.Task[None]) -> None:
             del self._tasks[run]
             del self._runs[key]
+            self._places.give_back(run.owner)
             if not task.cancelled() and (error := task.exception()) is not None:
                 logger.error("response %s is lost", run.id, exc_info=error)
 

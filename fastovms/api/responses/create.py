@@ -101,7 +101,7 @@ class Responses:
         body, known = await read_named(request, ResponsesRequest, models, dialect, context.bodies)
         fields = read_fields(body, dialect, keeps=state is not None)
         if fields.background and state is not None:
-            state.runs.check_room()
+            state.runs.check_room(request.sender)
             body = with_seed(body)
         continued = fields.conversation_id or fields.previous_id
         new_id = with_affinity(context.new_id(), request.headers, continued)
@@ -186,7 +186,7 @@ class Responses:
         if state.resumes:
             key = model_key(known.fingerprint or ANY_FILES, known.name)
             resumption = queued_resumption(body, key, dialect, envelope.created, id_key)
-        kept_for = KeptFor(tenant, fields.conversation_id)
+        kept_for = KeptFor(tenant, fields.conversation_id, request.sender)
         given = await _stored(history)
         background = BackgroundRun(run, begin, given, kept_for, state.store, resumption)
         return await self._accept(background, request, dialect)
@@ -336,7 +336,7 @@ class Responses:
             task.run,
             task.generation,
             await _stored(task.history),
-            KeptFor(tenant, fields.conversation_id),
+            KeptFor(tenant, fields.conversation_id, task.request.sender),
             state.store,
             task.resumption,
         )

@@ -125,6 +125,7 @@ REQUEST_FIELDS: Final[Mapping[str, FieldDecision]] = {
     "tenant": FieldDecision(
         Handling.IGNORED, "nothing outlives the process, and drafts are guessed from no other text"
     ),
+    "owner": FieldDecision(Handling.IGNORED, "the pipeline does not preempt by owner"),
     "prompt": FieldDecision(Handling.ENGINE),
     "ends_text": FieldDecision(
         Handling.IGNORED,

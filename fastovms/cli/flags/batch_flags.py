@@ -12,10 +12,11 @@ FILE_FLAGS: Final = (
     Flag("--max-file-size", UPLOADS.max_file_size, "SIZE", size,
          "of a file that a client uploads; 413 beyond it", show_size),
     Flag("--max-files-size", UPLOADS.max_files_size, "SIZE", size,
-         "of all files together; uploads beyond it are refused", show_size),
-    Flag("--max-files", UPLOADS.max_files, "N", integer(1), "files that are kept"),
+         "of one key's files, or one address's; other keys share a quarter more", show_size),
+    Flag("--max-files", UPLOADS.max_files, "N", integer(1),
+         "files of one key, or one address; other keys share as many again"),
     Flag("--max-batches", BATCHES.max_unfinished, "N", integer(1),
-         "batches that have not ended; more are refused with 429"),
+         "unfinished batches of one key, or one address; other keys share as many again"),
 )  # fmt: skip
 
 BATCH_FLAGS: Final = (

@@ -197,7 +197,7 @@ STATE_FLAGS: Final = (
     Flag("--state-max-size", STATE.max_bytes, "SIZE", size,
          "of all of them together; the ones not used for longest are deleted", show_size),
     Flag("--max-background-responses", STATE.max_background, "N", integer(1),
-         "responses that run without a client; more are refused with 429"),
+         "background responses of one key, or one address; other keys share as many again"),
     Flag("--max-background-tokens", API.max_background_tokens, "N", integer(0),
          "most tokens of a background response whose request has no max_output_tokens; 0 = as many "
          "as the context holds"),

@@ -154,7 +154,7 @@ class BeamRequest:
             token_ids=token_ids,
             finish_reason=FinishReason.LENGTH if is_cut else FinishReason.STOP,
             num_generated_tokens=len(path),
-            num_cached_tokens=self._root.num_cached_tokens,
+            num_cached_tokens=self._root.num_own_cached_tokens,
         )
         if end is not None and (params.ignore_eos or end not in params.eos_token_ids):
             output.stop_token_id = end

@@ -60,6 +60,7 @@ class BlockTables:
                 sequence.prefix_node,
                 sequence.token_ids[i * size : (i + 1) * size],
                 sequence.cache_salt,
+                sequence.tenant,
             )
             sequence.num_registered_blocks = i + 1
 
@@ -78,17 +79,20 @@ class BlockTables:
             match = PrefixMatch([], root)
         else:
             end = sequence.num_tokens - num_held_tokens(sequence)
-            match = self._blocks.match_prefix(sequence.token_ids[:end], sequence.cache_salt, root)
+            tokens, salt = sequence.token_ids[:end], sequence.cache_salt
+            match = self._blocks.match_prefix(tokens, salt, root, sequence.tenant)
         self._blocks.share(match.block_ids)
         num_missing = self._blocks.num_blocks_for(sequence.num_tokens) - len(match.block_ids)
         if num_missing > self._blocks.num_free_blocks:
             self._blocks.free(array("i", match.block_ids))
             return False
+        self._blocks.claim(match.block_ids, sequence.tenant)
         sequence.block_table.extend(match.block_ids)
         sequence.block_table.extend(self._blocks.allocate() for _ in range(num_missing))
         sequence.prefix_node = match.node
         sequence.num_registered_blocks = len(match.block_ids)
-        self._count_prefix(sequence, len(match.block_ids) * self._blocks.block_size)
+        size = self._blocks.block_size
+        self._count_prefix(sequence, len(match.block_ids) * size, match.num_own * size)
         return True
 
     def _is_shared_with(self, parent: Sequence, root: int) -> bool:
@@ -110,21 +114,24 @@ class BlockTables:
         shared = parent.block_table[:num_blocks]
         self._blocks.share(shared)
         sequence.block_table.extend(shared)
-        self._count_prefix(sequence, num_shared_tokens)
+        self._count_prefix(sequence, num_shared_tokens, num_shared_tokens)
         sequence.parent = None
         if num_forked:
             self.fork_block(sequence, num_blocks - 1, plan)
         sequence.block_table.extend(self._blocks.allocate() for _ in range(num_missing))
         return True
 
-    def _count_prefix(self, sequence: Sequence, num_cached_tokens: int) -> None:
-        """Counts prefix cache hits, once a request: what a sample takes over from the first one is
-        none, nor is what it finds of its own after a preemption."""
+    def _count_prefix(self, sequence: Sequence, num_cached_tokens: int, num_own: int) -> None:
+        """Counts prefix cache hits, once a request: a sample's share of the first one's prompt is
+        none, nor is what a sequence finds of its own after a preemption. The client sees only
+        `num_own`, those of its own tenant's text: others would tell what other tenants ask."""
         sequence.num_computed_tokens = num_cached_tokens
         if sequence.parent is not None:
             sequence.num_cached_tokens = sequence.parent.num_cached_tokens
+            sequence.num_own_cached_tokens = sequence.parent.num_own_cached_tokens
         elif not sequence.is_prefix_counted:
             sequence.is_prefix_counted = True
             sequence.num_cached_tokens = num_cached_tokens
+            sequence.num_own_cached_tokens = num_own
             self._counters.num_prefix_cache_queries += sequence.num_prompt_tokens
             self._counters.num_prefix_cache_hits += num_cached_tokens

@@ -36,10 +36,16 @@ class OutOfBlocks(Exception):
 
 
 class PrefixMatch(NamedTuple):
-    """The longest cached prefix: block ids and the node of the last of them."""
+    """The longest cached prefix.
+
+    Attributes:
+        node: of the last block.
+        num_own: how many of its first blocks the tenant has computed or used before.
+    """
 
     block_ids: list[int]
     node: int
+    num_own: int = 0
 
 
 class _CacheEntry(NamedTuple):
@@ -71,6 +77,7 @@ class BlockManager:
         self._entries: dict[tuple[int, bytes], _CacheEntry] = {}
         self._keys: dict[int, tuple[int, bytes]] = {}
         self._nodes = count(ROOT + 1)
+        self._tenants: dict[int, set[str]] = {}  # by findable block, those who have used it
 
     @property
     def num_touched_blocks(self) -> int:
@@ -99,6 +106,7 @@ class BlockManager:
         elif self._cached:
             block_id, _ = self._cached.popitem(last=False)
             del self._entries[self._keys.pop(block_id)]
+            self._tenants.pop(block_id, None)
         else:
             raise OutOfBlocks
         self._ref_counts[block_id] = 1
@@ -133,12 +141,14 @@ class BlockManager:
                 self._free.append(block_id)
 
     def match_prefix(
-        self, token_ids: array[int], salt: bytes = b"", root: int = ROOT
+        self, token_ids: array[int], salt: bytes = b"", root: int = ROOT, tenant: str = ""
     ) -> PrefixMatch:
         """Finds the longest cached prefix of full blocks that leaves at least one token to
         compute, among those registered with `salt` below `root`. Takes no reference: call
-        `share` before the next `allocate`."""
+        `share` before the next `allocate`, and `claim` for a tenant that uses the blocks. Where
+        there are no tenants, all blocks are its own."""
         matched: list[int] = []
+        num_own = 0
         node = root
         if self._enable_prefix_caching:
             size = self.block_size
@@ -148,15 +158,28 @@ class BlockManager:
                 entry = self._entries.get(_key(node, tokens, salt))
                 if entry is None:
                     break
+                if num_own == i and (not tenant or tenant in self._tenants.get(entry.block_id, ())):
+                    num_own += 1
                 matched.append(entry.block_id)
                 node = entry.node
-        return PrefixMatch(matched, node)
+        return PrefixMatch(matched, node, num_own)
+
+    def claim(self, block_ids: Iterable[int], tenant: str) -> None:
+        """Notes that a tenant uses findable blocks."""
+        if tenant:
+            for block_id in block_ids:
+                self._tenants.setdefault(block_id, set()).add(tenant)
 
     def register(
-        self, block_id: int, parent_node: int, token_ids: array[int], salt: bytes = b""
+        self,
+        block_id: int,
+        parent_node: int,
+        token_ids: array[int],
+        salt: bytes = b"",
+        tenant: str = "",
     ) -> int:
         """Makes a full, computed block in use findable and returns its node. `token_ids` are the
-        block's own.
+        block's own, `tenant` has computed it.
 
         When another block holds the same prefix already, that one stays the cached one and its node
         is returned. A block whose old key nobody can reach any more, since the block before it has
@@ -171,7 +194,9 @@ class BlockManager:
             self._entries[key] = entry
             if block_id in self._keys:
                 del self._entries[self._keys[block_id]]
+                self._tenants.pop(block_id, None)
             self._keys[block_id] = key
+        self.claim((entry.block_id,), tenant)
         return entry.node
 
     def text_of(self, block_id: int) -> object:
@@ -185,6 +210,7 @@ class BlockManager:
             key = self._keys.pop(block_id, None)
             if key is not None:
                 del self._entries[key]
+                self._tenants.pop(block_id, None)
 
     def check(self, block_tables: Iterable[array[int]]) -> None:
         """Asserts that the books balance, given every block table in existence."""
@@ -200,4 +226,5 @@ class BlockManager:
         assert in_use | set(idle) == set(range(self._num_touched)), "a block leaked"
         assert all(block_id in self._keys for block_id in self._cached)
         assert not any(block_id in self._keys for block_id in self._free)
+        assert self._tenants.keys() <= self._keys.keys(), "an unfindable block has users"
         assert {e.block_id: key for key, e in self._entries.items()} == self._keys

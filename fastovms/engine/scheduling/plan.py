@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -35,6 +36,14 @@ class Plan:
     prefill_context: float = 0.0
     block_copies: list[BlockCopy] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
+
+    def drop(self, sequences: Iterable[Sequence]) -> None:
+        """Takes preempted sequences out of the plan, before their blocks are freed."""
+        dropped = set(sequences)
+        self.chunks = [chunk for chunk in self.chunks if chunk.sequence not in dropped]
+        if self.block_copies:
+            blocks = {block_id for sequence in dropped for block_id in sequence.block_table}
+            self.block_copies = [copy for copy in self.block_copies if copy.target not in blocks]
 
     def add_prefill(self, chunk: Chunk) -> None:
         """Adds a chunk that is no decode."""

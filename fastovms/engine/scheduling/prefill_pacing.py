@@ -38,7 +38,13 @@ class PrefillPacing:
         self._costs = costs
 
     def max_prefill_tokens(
-        self, num_decodes: int, num_rows: int, prompt: Sequence, budget: int
+        self,
+        num_decodes: int,
+        num_rows: int,
+        prompt: Sequence,
+        budget: int,
+        *,
+        is_crowd: bool = False,
     ) -> int:
         """Returns how many tokens of a prompt the next step may have beside its decodes.
 
@@ -46,11 +52,13 @@ class PrefillPacing:
             num_rows: rows of those that decode, drafts included.
             prompt: whose tokens they would be.
             budget: what is returned at most, and as long as too little is known.
+            is_crowd: whether more prompts wait after this one, so that even short ones hold up
+                streams for long.
         """
         usual = self._costs.decode_seconds(num_decodes, num_rows)
         length = prompt.num_tokens - prompt.num_cached_tokens
         whole = self._costs.prefills.seconds(length, prompt.num_tokens / 2)
-        if usual is None or whole is None or whole <= SHORT_SECONDS:
+        if usual is None or whole is None or (whole <= SHORT_SECONDS and not is_crowd):
             return budget
         spare = max(MAX_SLOWDOWN * usual, UNSEEN_SECONDS) - usual
         start = prompt.num_computed_tokens

@@ -3,10 +3,11 @@ prompts, in order of rank; and who is preempted where blocks run out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable
 from itertools import chain, groupby
-from math import inf
 from operator import attrgetter
+from typing import Protocol
 
 from fastovms.backend_stats import EngineCounters
 from fastovms.engine.model.state_rows import States
@@ -24,10 +25,18 @@ MAX_RESERVED_TOKENS = 32
 """The most tokens that a step keeps for prompts, however many sequences decode: as many as a block
 has, where it has fewer."""
 
-MaxPrefillTokens = Callable[[int, int, Sequence, int], int]
+
+class MaxPrefillTokens(Protocol):
+    """Bounds the pieces of prompts, as `PrefillPacing` does."""
+
+    def __call__(
+        self, num_decodes: int, num_rows: int, prompt: Sequence, budget: int, *, is_crowd: bool
+    ) -> int: ...
 
 
-def _whole_budget(num_decodes: int, num_rows: int, prompt: Sequence, budget: int) -> int:
+def _whole_budget(
+    num_decodes: int, num_rows: int, prompt: Sequence, budget: int, *, is_crowd: bool
+) -> int:
     return budget
 
 
@@ -45,9 +54,12 @@ class Scheduler:
     Prompts are computed in order of rank: one of higher priority is admitted beside those that have
     begun, and goes first. Their blocks are theirs already, so that this takes none from anybody.
 
-    Running sequences are kept in order of admission. When blocks run out, the one admitted last
-    is preempted: it loses its blocks, waits before its equals and computes its tokens again
-    (mostly prefix cache hits). The first one can always go on, so work is never stuck.
+    Running sequences are kept in order of admission. When blocks run out, the newest sequence of
+    the owner that holds most blocks is preempted: it loses its blocks, waits before its equals and
+    computes its tokens again (mostly prefix cache hits). An owner's only request is preempted only
+    where no owner runs more than one, and then the newest is. So the oldest of some owner can
+    always go on, and work is never stuck. An owner that runs nothing takes a place and blocks from
+    those that run several requests and hold more than it asks for.
 
     A group's sequences stand side by side, decode in the same steps and are preempted together.
     Room for all that a group may come to is taken when its first sequence is admitted.
@@ -92,13 +104,14 @@ class Scheduler:
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Runs a copy of a running sequence beside it. They share their blocks until they write."""
         self._blocks.share(parent.block_table)
+        self.waiting.note_running(child.owner, 1)
         child.block_table.extend(parent.block_table)
         self.running.insert(self.running.index(parent) + 1, child)
 
     def finish(self, sequence: Sequence) -> None:
         """Takes a sequence out, at any stage, and frees its blocks."""
         if sequence.status is SequenceStatus.RUNNING:
-            self.running.remove(sequence)
+            self._stop(sequence)
         elif sequence.status is SequenceStatus.WAITING:
             self.waiting.remove(sequence)
         self._blocks.free(sequence.block_table)
@@ -110,10 +123,12 @@ class Scheduler:
         Args:
             max_prefill_tokens: returns how many tokens of a prompt the step may have, given how
                 many sequences decode, their rows, the prompt's sequence, and the budget that is
-                left. It is asked only for a prompt behind which no other waits, of the streams'
-                priority: else the crowd goes first.
+                left. It is asked only where no other prompt of the streams' priority waits, or one
+                owner's crowd would hold up streams of another (`is_crowd`). Otherwise the crowd
+                goes first.
         """
         self._restart_outgrown()
+        self._make_way()
         plan = Plan()
         plan.num_decode_rows = self._plan_decodes(plan)
         plan.num_decodes = len(plan.chunks)
@@ -121,9 +136,10 @@ class Scheduler:
         budget = max(spare, self._num_reserved_tokens)
         if len(self.running) == plan.num_decodes and not self.waiting:
             return plan
-        prompt = self._only_prompt() if plan.num_decodes else None
+        prompt, is_crowd = self._paced_prompt() if plan.num_decodes else (None, False)
         if prompt is not None:
-            limit = max_prefill_tokens(plan.num_decodes, plan.num_decode_rows, prompt, budget)
+            rows = plan.num_decode_rows
+            limit = max_prefill_tokens(plan.num_decodes, rows, prompt, budget, is_crowd=is_crowd)
             budget = min(budget, limit)
         self._plan_prompts(plan, budget)
         return plan
@@ -147,6 +163,7 @@ class Scheduler:
         assert all(s.status is SequenceStatus.WAITING for s in self.waiting)
         assert not any(s.block_table for s in self.waiting), "a waiting sequence holds blocks"
         assert len(self.running) <= self._num_reserved_seqs() <= self.max_num_seqs
+        assert Counter(s.owner for s in self.running) == self.waiting.num_running
         runs = [group for group, _ in groupby(self.running, attrgetter("group")) if group]
         assert len(set(runs)) == len(runs), "a group is torn apart"
         for s in self.running:
@@ -159,25 +176,22 @@ class Scheduler:
 
     def _plan_decodes(self, plan: Plan) -> int:
         """Plans a token for each decoding sequence; drafts share the rest of the budget."""
-        num_planned = 0
         spare = self._max_num_batched_tokens - len(self.running)
         if self.waiting or not all(map(_is_decoding, self.running)):
             spare -= self._num_reserved_tokens
         if self._states is not None:
             spare = min(spare, self._states.max_draft_tokens)
-        for sequence in self._running_in_order():
+        for sequence in tuple(self.running):
             group = sequence.group
-            if not _is_decoding(sequence) or not (group is None or _is_in_step(group)):
+            if sequence.status is not SequenceStatus.RUNNING or not _is_decoding(sequence):
+                continue  # it was preempted for another, or is a prompt
+            if group is not None and not _is_in_step(group):
                 continue
             num_tokens = self._num_decoded_tokens(sequence, spare)
             if self._make_writable(sequence, num_tokens, plan):
                 plan.chunks.append(Chunk(sequence, num_tokens))
-                num_planned += num_tokens
                 spare -= num_tokens - 1
-            elif group is not None:  # what is planned of it was preempted as well
-                while plan.chunks and plan.chunks[-1].sequence.group is group:
-                    num_planned -= plan.chunks.pop().num_tokens
-        return num_planned
+        return sum(chunk.num_tokens for chunk in plan.chunks)
 
     def _num_decoded_tokens(self, sequence: Sequence, spare: int) -> int:
         if not sequence.draft_token_ids:
@@ -187,24 +201,31 @@ class Scheduler:
         room = (len(sequence.block_table) + self._blocks.num_free_blocks) * self._blocks.block_size
         return max(1, min(num_tokens, room - sequence.num_computed_tokens - 1))
 
-    def _only_prompt(self) -> Sequence | None:
-        """Returns the prompt that goes first, unless prompts of other requests wait behind it.
-        Those of lower priority than some stream may wait for it: they are no crowd.
+    def _paced_prompt(self) -> tuple[Sequence | None, bool]:
+        """Returns the prompt that goes first, if streams are not to wait for it, and whether
+        prompts of other requests wait after it. Prompts of lower priority than some stream are no
+        crowd: they may wait for it. A crowd goes before streams, unless some owner has several of
+        its prompts and another owner, with none of them, has a stream.
 
         Something must be decoding."""
         prefilling = [s for s in self.running if not _is_decoding(s)]
-        first = min(prefilling, key=attrgetter("rank"), default=None) or self._next_waiting()
+        first = min(prefilling, key=self.waiting.place, default=None) or self._next_waiting()
         urgent = min(s.priority for s in self.running if _is_decoding(s))
         for other in chain(prefilling, self.waiting):
             if other.request_id != first.request_id and other.priority <= urgent:
-                return None
-        return first
+                break
+        else:
+            return first, False
+        prompts = self.waiting.num_by_owner + Counter(s.owner for s in prefilling)
+        if max(prompts.values()) > 1 and not self.waiting.num_running.keys() <= prompts.keys():
+            return first, True
+        return None, True
 
     def _plan_prompts(self, plan: Plan, budget: int) -> None:
-        """Shares the budget by rank between prompts that have begun and those that wait."""
+        """Shares the budget by place between prompts that have begun and those that wait."""
         prefilling = [s for s in self.running if not _is_decoding(s)]
-        for sequence in sorted(prefilling, key=attrgetter("rank")):
-            budget = self._admit(plan, budget, before=sequence.rank)
+        for sequence in sorted(prefilling, key=self.waiting.place):
+            budget = self._admit(plan, budget, before=sequence)
             if budget > 0:
                 budget -= self._plan_chunk(sequence, plan, budget)
         self._admit(plan, budget)
@@ -216,18 +237,9 @@ class Scheduler:
         plan.add_prefill(Chunk(sequence, num_tokens))
         return num_tokens
 
-    def _running_in_order(self) -> Iterator[Sequence]:
-        """Yields the running sequences while preemption shortens their list from its end."""
-        i = 0
-        while i < len(self.running):
-            yield self.running[i]
-            i += 1
-
     def _make_writable(self, sequence: Sequence, num_tokens: int, plan: Plan) -> bool:
-        """Sees to it that the sequence alone owns the blocks of its next tokens.
-
-        False: it was preempted itself, for want of blocks.
-        """
+        """Gives the sequence blocks of its own for its next tokens. Returns False if it was
+        preempted itself, for want of blocks."""
         size = self._blocks.block_size
         block_table = sequence.block_table
         position = sequence.num_computed_tokens // size
@@ -242,17 +254,54 @@ class Scheduler:
             except OutOfBlocks:
                 if self.reclaim_blocks():
                     continue
-                self._preempt_last()
+                self._preempt_for_blocks(plan)
                 if sequence.status is SequenceStatus.WAITING:
                     return False
         return True
 
-    def _preempt_last(self) -> None:
-        """Preempts the last. What is planned stays: decodes are in order of admission."""
-        last = self.running[-1]
+    def _make_way(self) -> None:
+        """Preempts for the next sequence that waits, if its owner runs nothing: the newest of the
+        owner that holds most, if that owner runs several requests and holds more than is asked
+        for."""
+        if not self.waiting:
+            return
+        sequence = self._next_waiting()
+        if self.waiting.num_running[sequence.owner]:
+            return
+        num_blocks = self._blocks.num_blocks_for(sequence.num_tokens)
+        num_seqs = self.max_num_seqs - self._num_newly_reserved(sequence)
+        while self._num_reserved_seqs() > num_seqs or self._blocks.num_free_blocks < num_blocks:
+            if self._blocks.num_free_blocks < num_blocks and self.reclaim_blocks():
+                continue
+            owner, num_held = self._largest_owner()
+            if owner is None or num_held <= num_blocks:
+                return
+            self._preempt_newest(owner, Plan())
+
+    def _preempt_for_blocks(self, plan: Plan) -> None:
+        owner, _ = self._largest_owner()
+        self._preempt_newest(self.running[-1].owner if owner is None else owner, plan)
+
+    def _largest_owner(self) -> tuple[str | None, int]:
+        """Returns the owner that holds most blocks of those that run several requests, if one does,
+        and how many it holds."""
+        held: Counter[str] = Counter()
+        requests: defaultdict[str, set[Hashable]] = defaultdict(set)
+        for sequence in self.running:
+            held[sequence.owner] += len(sequence.block_table)
+            requests[sequence.owner].add(sequence.group or sequence.seq_id)
+        several = [owner for owner, own in requests.items() if len(own) > 1]
+        owner = max(several, key=held.__getitem__, default=None)
+        return owner, 0 if owner is None else held[owner]
+
+    def _preempt_newest(self, owner: str, plan: Plan) -> None:
+        """Preempts the owner's sequence that was admitted last, with its group, and takes them out
+        of the plan."""
+        last = next(s for s in reversed(self.running) if s.owner == owner)
         group = last.group
         sequences = [last] if group is None else [s for s in self.running if s.group is group]
         self._counters.num_preemptions += len(sequences)
+        plan.drop(sequences)
         self._preempt_all(sequences)
 
     def _preempt_all(self, sequences: list[Sequence]) -> None:
@@ -272,8 +321,13 @@ class Scheduler:
             return
         self._preempt_all([s for s in self.running if s.prefix_root != self._tables.prefix_root(s)])
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _stop(self, sequence: Sequence) -> None:
+        """Takes a sequence out of those that run."""
         self.running.remove(sequence)
+        self.waiting.note_running(sequence.owner, -1)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._stop(sequence)
         self._blocks.free(sequence.block_table)
         sequence.status = SequenceStatus.WAITING
         sequence.num_computed_tokens = 0
@@ -283,12 +337,14 @@ class Scheduler:
 
     # Waiting sequences
 
-    def _admit(self, plan: Plan, budget: int, *, before: float = inf) -> int:
-        """Admits those that wait, of a rank below `before`. Returns what is left of the budget."""
+    def _admit(self, plan: Plan, budget: int, *, before: Sequence | None = None) -> int:
+        """Admits those that wait, up to the place of `before`. Returns what is left of the
+        budget."""
+        place = self.waiting.place
         num_seqs = self._num_reserved_seqs() if self.waiting else 0
         while self.waiting and budget > 0:
             sequence = self._next_waiting()
-            if sequence.rank >= before:
+            if before is not None and place(sequence) >= place(before):
                 break
             num_new = self._num_newly_reserved(sequence)
             if num_seqs + num_new > self.max_num_seqs:
@@ -301,6 +357,7 @@ class Scheduler:
             self.waiting.remove(sequence)
             sequence.status = SequenceStatus.RUNNING
             self.running.append(sequence)
+            self.waiting.note_running(sequence.owner, 1)
             plan.admitted.append(sequence)
             budget -= self._plan_chunk(sequence, plan, budget)
         return budget

@@ -80,11 +80,13 @@ class Sequence:
         token_ids: int64, prompt and generated tokens.
         num_computed_tokens: tokens whose KV is in the cache (a prefix of `token_ids`).
         num_cached_tokens: prompt tokens that were in the prefix cache when it was first admitted.
+        num_own_cached_tokens: those of text that its tenant had computed or used before.
         is_prefix_counted: whether that is settled.
         block_table: int32 ids of the KV blocks, in order. Owned through `BlockManager` only.
         cache_salt: prefixes are shared only with sequences of the same salt.
         tenant: prefixes on disk, and texts to guess drafts from, are found only by sequences of the
             same tenant.
+        owner: the key or address that shares the engine with others.
         priority: as the client gave it; lower goes first.
         prefix_root: the prefix cache's node before the first block of `block_table`.
         prefix_node: the prefix cache's node of the last registered full block.
@@ -107,8 +109,10 @@ class Sequence:
         "is_prefix_counted",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_own_cached_tokens",
         "num_prompt_tokens",
         "num_registered_blocks",
+        "owner",
         "params",
         "parent",
         "prefix_node",
@@ -168,6 +172,7 @@ class Sequence:
         self.rank = rank
         self.cache_salt = (request.cache_salt or "").encode("utf-8", "surrogatepass")
         self.tenant = request.tenant
+        self.owner = request.owner or request.tenant
         self.draft_token_ids = array("q")
         self.grammar = grammar
         self.processors = processors if grammar is None else (*processors, grammar)
@@ -177,6 +182,7 @@ class Sequence:
         self.status = SequenceStatus.WAITING
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
+        self.num_own_cached_tokens = 0
         # What is not its request's first sample, or has been resumed, is not counted at all.
         self.is_prefix_counted = index > 0 or self.num_generated_tokens > 0
         self.block_table = array("i")

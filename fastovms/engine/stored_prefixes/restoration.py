@@ -31,12 +31,14 @@ class Restoration:
         salt: bytes,
         block_table: array[int],
         node: int,
+        tenant: str = "",
     ) -> None:
         """
         Args:
             token_ids: of the whole text up to the last block.
             block_table: the blocks that memory had, and as many as there are keys.
             node: the prefix cache's node of the last that memory had.
+            tenant: whose text it is.
         """
         self.keys = keys
         self.num_matched = len(block_table) - len(keys)
@@ -44,6 +46,7 @@ class Restoration:
         self.is_late = False
         self._token_ids = token_ids
         self._salt = salt
+        self._tenant = tenant
         self._block_table = block_table
         self._node = node
         self._num_filled = 0
@@ -70,11 +73,12 @@ class Restoration:
         with self._guard:
             self._has_ended = True
         num_kept = self._num_filled if keep else 0
-        node, size = self._node, blocks.block_size
+        node, size, salt = self._node, blocks.block_size, self._salt
         try:
             for position in range(self.num_matched, self.num_matched + num_kept):
                 tokens = self._token_ids[position * size : (position + 1) * size]
-                node = blocks.register(self._block_table[position], node, tokens, self._salt)
+                block_id = self._block_table[position]
+                node = blocks.register(block_id, node, tokens, salt, self._tenant)
         finally:
             blocks.free(self._block_table)
         return num_kept

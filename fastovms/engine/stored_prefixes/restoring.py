@@ -223,6 +223,7 @@ class PrefixRestorer:
             salt=salt,
             block_table=block_table,
             node=match.node,
+            tenant=request.tenant,
         )
         restoration.waiting[request.request_id] = request
         self._running[keys[0]] = restoration

@@ -12,8 +12,12 @@ from fastovms.http.parsing.framing import ParserPhase, RequestParser
 
 
 class ReadDeadline(Deadline):
-    """A deadline for the client's input. It is absolute: further bytes do not move it, only the end
-    of what it waits for does.
+    """A deadline for the client's input.
+
+    That of a head is absolute: further bytes do not move it. A body has `body_timeout` seconds.
+    Then, and whenever that time is over, it gets the time that the bytes since the last check need
+    at the lowest rate, but no more than `body_timeout`: a client that sends nothing more is not
+    waited for because it was fast before.
 
     Args:
         on_late: called with the reason when a request was begun and is not complete in time.
@@ -23,7 +27,7 @@ class ReadDeadline(Deadline):
         phase: the phase of the parser that was followed last.
     """
 
-    __slots__ = ("_body_started", "_config", "_on_idle", "_on_late", "_parser", "phase")
+    __slots__ = ("_body_size", "_config", "_on_idle", "_on_late", "_parser", "phase")
 
     def __init__(
         self,
@@ -38,7 +42,7 @@ class ReadDeadline(Deadline):
         self._parser = parser
         self._on_late = on_late
         self._on_idle = on_idle
-        self._body_started = 0.0
+        self._body_size = 0  # at the last check
         self.phase = parser.phase
 
     def close(self) -> None:
@@ -51,8 +55,8 @@ class ReadDeadline(Deadline):
         if phase is ParserPhase.HEAD:
             self.set(self._loop.time() + self._config.head_timeout)
         elif phase is ParserPhase.BODY:
-            self._body_started = self._loop.time()
-            self.set(self._body_started + self._config.body_timeout)
+            self._body_size = 0
+            self.set(self._loop.time() + self._config.body_timeout)
 
     def _expire(self) -> None:
         phase = self._parser.phase
@@ -61,9 +65,13 @@ class ReadDeadline(Deadline):
         elif phase is ParserPhase.BODY:
             config, sink = self._config, self._parser.body_sink
             min_rate = config.min_body_rate if sink is None else sink.min_rate
-            allowance = config.body_timeout + self._parser.body_size / min_rate
-            if self._body_started + allowance > self._loop.time():
-                self.set(self._body_started + allowance)
+            size = self._parser.body_size
+            allowance = min((size - self._body_size) / min_rate, config.body_timeout)
+            if sink is not None and sink.is_full:  # the disk is slow, and not the client
+                allowance = config.body_timeout
+            self._body_size = size
+            if allowance:
+                self.set(self._loop.time() + allowance)
             else:
                 self._on_late("the body did not arrive in time")
         else:

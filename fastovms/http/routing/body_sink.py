@@ -12,16 +12,18 @@ class BodySink(Protocol):
 
     Attributes:
         max_size: the most bytes of a body; 413 beyond it.
-        min_rate: bytes a second that the client must send.
         fault: the status and the message of an answer that refuses the rest of the body; None =
             nothing is wrong so far.
         on_change: is called when `is_full` turns False, or `fault` turns into something.
     """
 
     max_size: int
-    min_rate: float
     fault: tuple[int, str] | None
     on_change: Callable[[], None] | None
+
+    @property
+    def min_rate(self) -> float:
+        """Bytes a second that the client must send now."""
 
     @property
     def is_full(self) -> bool:

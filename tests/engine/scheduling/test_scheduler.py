@@ -185,3 +185,49 @@ def test_ten_thousand_operations_around_the_length_of_long_texts() -> None:
     assert engine.counters.num_preemptions == 0, "none was for want of blocks"
     assert engine.counters.num_prefix_cache_hits > 1000
     assert engine.counters.num_accepted_tokens > 300
+
+
+def owned(owner: str, name: str, prompt: list[int], **params: object) -> GenerationRequest:
+    return replace(greedy(name, prompt, **params), owner=owner, tenant=owner)
+
+
+@pytest.mark.parametrize(("num_blocks", "max_num_seqs"), [(20, 64), (400, 6)])
+def test_a_stream_alone_with_its_owner_goes_on_beside_a_crowd(
+    num_blocks: int, max_num_seqs: int
+) -> None:
+    """The cache, or the places, are too few for all."""
+    engine, _ = make_engine(num_blocks=num_blocks, max_model_len=40, max_num_seqs=max_num_seqs)
+    for number in range(8):
+        engine.add(owned("many", f"many {number}", [number] * 6, max_tokens=24))
+    for _ in range(4):
+        engine.step()
+    engine.add(owned("one", "one", [9] * 6, max_tokens=24))
+    num_steps = 0
+    while "one" in engine._requests:
+        engine.step()
+        engine.check()
+        num_steps += 1
+    assert num_steps <= 24, "it has a token in every step from the first on"
+    assert engine.counters.num_preemptions > 0
+    outputs = run(engine)
+    assert all(of[-1].finish_reason is not None for of in outputs.values())
+
+
+def test_waiting_requests_take_turns_by_owner() -> None:
+    engine, _ = make_engine(max_num_seqs=2)
+    for number in range(4):
+        engine.add(owned("many", f"many {number}", [1, 2], max_tokens=3))
+    engine.add(owned("one", "one", [1, 2], max_tokens=3))
+    order = list(dict.fromkeys(request_id for request_id, _ in run(engine)))
+    assert order.index("one") < 2
+
+
+def test_cached_tokens_of_another_tenant_are_used_and_not_reported() -> None:
+    engine, model = make_engine()
+    prompt, cached = list(range(20)), []
+    for name, owner in enumerate(["a", "b", "b", "a"]):
+        model.num_tokens_per_step.clear()
+        engine.add(owned(owner, str(name), prompt, max_tokens=2))
+        cached.append(run(engine)[str(name), 0][0].num_cached_tokens)
+        assert model.num_tokens_per_step[0] == (20 if name == 0 else 4)
+    assert cached == [0, 0, 16, 16]

@@ -1,0 +1,365 @@
+"""`shares`: what a client with one key can take from a client with another.
+
+One key attacks each pool in turn: the KV cache, stored state, uploads, files, batches and
+background answers. Meanwhile the other key does what it did before the attack: it streams, or makes
+its first file, batch or answer. The figures tell both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, closing
+from itertools import repeat
+from typing import Any, Final
+
+from bench.endurance.canary import Sightings, canary
+from bench.endurance.json_client import JsonClient
+from bench.endurance.server import MODEL, ServerUnderTest, server_under_test
+from bench.figures.command import Command
+from bench.figures.figure import Figure
+
+_ATTACKER, _OTHER = "key-of-the-attacker", "key-of-the-other"
+_HOST: Final = "127.0.0.1"
+_WARM_UP: Final = 2.0
+_INTERVAL: Final = 0.05
+_MAX_WAIT: Final = 120.0
+_BOUNDARY: Final = "of-the-upload"
+_FORM: Final = f"multipart/form-data; boundary={_BOUNDARY}"
+_MIB: Final = 1024 * 1024
+_COMPLETIONS, _RESPONSES = "/v1/completions", "/v1/responses"
+_ENDED: Final = ("completed", "failed", "expired", "cancelled", "incomplete")
+
+
+def _form(content: bytes, name: str = "a.jsonl") -> bytes:
+    head = (
+        f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
+    )
+    return head.encode() + content + f"\r\n--{_BOUNDARY}--\r\n".encode()
+
+
+def _request(key: str, path: str, body: bytes, content_type: str = "application/json") -> bytes:
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {_HOST}\r\nAuthorization: Bearer {key}\r\n"
+        f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def _post(
+    server: ServerUnderTest, key: str, path: str, body: object, content_type: str = ""
+) -> tuple[int, Any]:
+    """Returns the status and the answer."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    reader, writer = await asyncio.open_connection(_HOST, server.port)
+    try:
+        writer.write(_request(key, path, data, content_type or "application/json"))
+        answer = await reader.read()
+    finally:
+        writer.close()
+    head, _, content = answer.partition(b"\r\n\r\n")
+    return int(head.split(None, 2)[1]), json.loads(content)
+
+
+async def _get(server: ServerUnderTest, key: str, path: str) -> tuple[int, Any]:
+    def ask() -> tuple[int, Any]:
+        with closing(JsonClient(server.url, key)) as client:
+            return client.ask("GET", path)
+
+    return await asyncio.to_thread(ask)
+
+
+async def _until_refused(
+    server: ServerUnderTest, path: str, bodies: Sequence[Any], kind: str
+) -> int:
+    """Posts bodies with the attacker's key until one is refused. Returns how many were taken."""
+    for number, body in enumerate(bodies):
+        status, answer = await _post(server, _ATTACKER, path, body, kind)
+        if status != 200:
+            print(f"{path} after {number}: {status} {answer['error']['message']}", flush=True)
+            return number
+    return len(bodies)
+
+
+async def _ended(server: ServerUnderTest, path: str) -> str:
+    """Returns the status of the other key's batch or answer when it has ended."""
+    deadline = time.monotonic() + _MAX_WAIT
+    while True:
+        _, answer = await _get(server, _OTHER, path)
+        if answer["status"] in _ENDED or time.monotonic() > deadline:
+            return str(answer["status"])
+        await asyncio.sleep(_INTERVAL)
+
+
+# What the other key does
+
+
+async def _make_file(server: ServerUnderTest) -> bool:
+    status, _ = await _post(server, _OTHER, "/v1/files", _form(b"{}"), _FORM)
+    return status == 200
+
+
+async def _make_batch(server: ServerUnderTest) -> bool:
+    body = {"model": MODEL, "prompt": "Once", "max_tokens": 1}
+    line = {"custom_id": "a", "method": "POST", "url": _COMPLETIONS, "body": body}
+    status, file = await _post(server, _OTHER, "/v1/files", _form(json.dumps(line).encode()), _FORM)
+    if status != 200:
+        return False
+    made = {"input_file_id": file["id"], "endpoint": _COMPLETIONS, "completion_window": "24h"}
+    status, batch = await _post(server, _OTHER, "/v1/batches", made)
+    return status == 200 and await _ended(server, f"/v1/batches/{batch['id']}") == "completed"
+
+
+async def _make_answer(server: ServerUnderTest) -> bool:
+    body = {"model": MODEL, "input": "Once", "max_output_tokens": 4, "background": True}
+    status, answer = await _post(server, _OTHER, _RESPONSES, body)
+    ends = ("completed", "incomplete")
+    return status == 200 and await _ended(server, f"{_RESPONSES}/{answer['id']}") in ends
+
+
+# Attacks
+
+
+@asynccontextmanager
+async def _connections(
+    server: ServerUnderTest, count: int, data: bytes, drip: bytes
+) -> AsyncIterator[None]:
+    """Keeps connections that send `data` and then `drip` again and again, until they end; each
+    begins anew then."""
+
+    async def hold() -> None:
+        while True:
+            reader, writer = await asyncio.open_connection(_HOST, server.port)
+            try:
+                writer.write(data)
+                dripping = asyncio.ensure_future(_drip(writer, drip))
+                try:
+                    while await reader.read(_MIB):
+                        pass
+                finally:
+                    dripping.cancel()
+            except OSError:
+                await asyncio.sleep(_INTERVAL)
+            finally:
+                writer.close()
+
+    tasks = [asyncio.ensure_future(hold()) for _ in range(count)]
+    try:
+        await asyncio.sleep(_WARM_UP)
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def _drip(writer: asyncio.StreamWriter, drip: bytes) -> None:
+    while drip:
+        await asyncio.sleep(0.5)
+        writer.write(drip)
+
+
+async def _seen(server: ServerUnderTest, seconds: float) -> Sightings:
+    """Returns what the other key sees of its streams, while the attacks go on."""
+
+    def watch() -> Sightings:
+        with canary(server.url, MODEL, api_key=_OTHER) as seen:
+            time.sleep(seconds)
+        return seen
+
+    return await asyncio.to_thread(watch)
+
+
+async def _stream(server: ServerUnderTest, options: argparse.Namespace) -> list[Figure]:
+    """The other key streams, also while the attacker's streams fill the KV cache."""
+    body = {
+        "model": MODEL,
+        "prompt": "Once upon a time there was a stream",
+        "max_tokens": options.tokens,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    attack = _request(_ATTACKER, _COMPLETIONS, json.dumps(body).encode())
+    before = await _seen(server, options.seconds)
+    async with _connections(server, options.streams, attack, b""):
+        during = await _seen(server, options.seconds)
+    metrics = await asyncio.to_thread(server.metrics, _OTHER)
+    num_preempted = metrics["num_preemptions_total"]
+    figures = [
+        Figure("streams that fill the KV cache", options.streams),
+        Figure("preemptions", num_preempted, at_least=1),
+        Figure("the other key's streams that failed", during.num_failures, at_most=0),
+    ]
+    for name, seen in (("before", before), ("during", during)):
+        figures += [
+            Figure(f"median gap in its stream, {name}", 1000 * seen.median_gap, "ms"),
+            Figure(f"99th percentile of its gaps, {name}", 1000 * seen.p99_gap, "ms"),
+            Figure(f"longest gap in its stream, {name}", 1000 * seen.longest_gap, "ms"),
+            Figure(f"longest wait for its first token, {name}", seen.longest_first, "s"),
+        ]
+    ratio = during.p99_gap / before.p99_gap if before.p99_gap else float("nan")
+    return [*figures, Figure("99th percentile, during over before", ratio, at_most=3)]
+
+
+async def _state(server: ServerUnderTest, options: argparse.Namespace) -> list[Figure]:
+    """The other key's conversations stay while the attacker stores more than all may take."""
+    paths = []
+    for _ in range(options.conversations):
+        _, made = await _post(server, _OTHER, "/v1/conversations", {})
+        paths.append(f"/v1/conversations/{made['id']}")
+    item = {"type": "message", "role": "user", "content": "x" * (4 * _MIB)}
+    for _ in range(options.stored):
+        status, _ = await _post(server, _ATTACKER, "/v1/conversations", {"items": [item]})
+        if status != 200:
+            break
+    left = [path for path in paths if (await _get(server, _OTHER, path))[0] == 200]
+    return [
+        Figure("conversations of 4 MiB that the attacker stores", options.stored),
+        Figure("the other key's conversations that are left", len(left), at_least=len(paths)),
+    ]
+
+
+Do = Callable[[ServerUnderTest], Awaitable[bool]]
+
+
+async def _timed(server: ServerUnderTest, do: Do) -> float:
+    """Returns the seconds that it takes; infinite if it fails."""
+    start = time.monotonic()
+    return time.monotonic() - start if await do(server) else float("inf")
+
+
+def _firsts(what: str, before: float, during: float) -> list[Figure]:
+    return [
+        Figure(f"the other key's {what}, before", before, "s"),
+        Figure(f"the other key's {what}, during", during, "s", at_most=3 * before + 2),
+    ]
+
+
+async def _uploads(server: ServerUnderTest, options: argparse.Namespace) -> list[Figure]:
+    before = await _timed(server, _make_file)
+    slow = _request(_ATTACKER, "/v1/files", b"", _FORM).replace(
+        b"Content-Length: 0", b"Content-Length: 100000000"
+    )
+    start = _form(b"")[: -len(_BOUNDARY) - 8]
+    async with _connections(server, options.uploads, slow + start, b"x" * 16384):
+        during = await _timed(server, _make_file)
+    return _firsts("file beside slow uploads", before, during)
+
+
+async def _files(server: ServerUnderTest, options: argparse.Namespace) -> list[Figure]:
+    before = await _timed(server, _make_file)
+    bodies = [_form(b"{}")] * (options.files + 1)
+    count = await _until_refused(server, "/v1/files", bodies, _FORM)
+    during = await _timed(server, _make_file)
+    await _delete_files(server)
+    return [Figure("files of two bytes", count), *_firsts("file beside them", before, during)]
+
+
+async def _delete_files(server: ServerUnderTest) -> None:
+    def delete() -> None:
+        with closing(JsonClient(server.url, _ATTACKER)) as client:
+            while files := client.ask("GET", "/v1/files?limit=1000")[1]["data"]:
+                for file in files:
+                    client.ask("DELETE", f"/v1/files/{file['id']}")
+
+    await asyncio.to_thread(delete)
+
+
+async def _batches(server: ServerUnderTest, options: argparse.Namespace) -> list[Figure]:
+    before = await _timed(server, _make_batch)
+    _, file = await _post(
+        server, _ATTACKER, "/v1/files", _form(b"\n" * options.newlines + b"{}"), _FORM
+    )
+    lines = _lines(options.lines)
+    _, work = await _post(server, _ATTACKER, "/v1/files", _form(lines), _FORM)
+    made = [
+        {"input_file_id": id, "endpoint": _COMPLETIONS, "completion_window": "24h"}
+        for _ in range(options.batches + 1)
+        for id in (work["id"], file["id"])
+    ]
+    count = await _until_refused(server, "/v1/batches", made, "")
+    during = await _timed(server, _make_batch)
+    await _cancel_batches(server)
+    return [Figure("batches of the attacker", count), *_firsts("batch beside them", before, during)]
+
+
+def _lines(count: int) -> bytes:
+    body = {"model": MODEL, "prompt": "Once", "max_tokens": 500, "ignore_eos": True}
+    line = {"method": "POST", "url": _COMPLETIONS, "body": body}
+    return b"\n".join(
+        json.dumps({"custom_id": str(number), **line}).encode() for number in range(count)
+    )
+
+
+async def _cancel_batches(server: ServerUnderTest) -> None:
+    _, batches = await _get(server, _ATTACKER, "/v1/batches?limit=100")
+    for batch in batches["data"]:
+        if batch["status"] not in _ENDED:
+            await _post(server, _ATTACKER, f"/v1/batches/{batch['id']}/cancel", b"")
+
+
+async def _background(server: ServerUnderTest, options: argparse.Namespace) -> list[Figure]:
+    before = await _timed(server, _make_answer)
+    body = {"model": MODEL, "input": "Once", "max_output_tokens": 1000, "background": True}
+    bodies = list(repeat(body | {"ignore_eos": True}, options.answers + 1))
+    count = await _until_refused(server, _RESPONSES, bodies, "")
+    during = await _timed(server, _make_answer)
+    return [
+        Figure("background answers of the attacker", count),
+        *_firsts("background answer beside them", before, during),
+    ]
+
+
+_ATTACKS: Final = {
+    "kv": _stream,
+    "state": _state,
+    "uploads": _uploads,
+    "files": _files,
+    "batches": _batches,
+    "background": _background,
+}
+
+
+def run(options: argparse.Namespace) -> Sequence[Figure]:
+    flags = [] if options.model is None else [options.model, "--model-name", MODEL]
+    flags += ["--cache-size", str(options.cache), "--max-files", str(options.files)]
+    flags += ["--state-max-size", "64M"]
+    for key in (_ATTACKER, _OTHER):
+        flags += ["--api-key", key]
+    figures: list[Figure] = []
+    for name in options.pools:
+        with server_under_test(*flags) as server:
+            figures += asyncio.run(_ATTACKS[name](server, options))
+    return figures
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", help="directory of a model (default: the built-in one)")
+    parser.add_argument(
+        "--pools", nargs="+", choices=_ATTACKS, default=list(_ATTACKS), help="that are attacked"
+    )
+    parser.add_argument("--cache", type=float, default=0.02, help="GB of the KV cache")
+    parser.add_argument("--streams", type=int, default=250)
+    parser.add_argument("--tokens", type=int, default=400, help="of each of these streams")
+    parser.add_argument("--seconds", type=float, default=20, help="that the other key streams")
+    parser.add_argument("--conversations", type=int, default=20, help="of the other key")
+    parser.add_argument("--stored", type=int, default=40, help="large ones of the attacker")
+    parser.add_argument("--uploads", type=int, default=40, help="slow ones")
+    parser.add_argument("--files", type=int, default=2000, help="that one key may have")
+    parser.add_argument("--newlines", type=int, default=20_000_000, help="of a batch's input")
+    parser.add_argument("--lines", type=int, default=1000, help="of another batch's input")
+    parser.add_argument("--batches", type=int, default=100)
+    parser.add_argument("--answers", type=int, default=64, help="in the background")
+
+
+COMMAND = Command(
+    help="attacks each pool with one key, and says what another key notices",
+    run=run,
+    add_arguments=_add_arguments,
+    short=None,
+)

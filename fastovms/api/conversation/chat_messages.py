@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -232,12 +233,10 @@ def _function(function: object, name: str) -> dict[str, Any]:
         raise InvalidField(f"{name} must be an object, not {show(function)}", param=name)
     called = _called(function, name)
     arguments = function.get("arguments")
-    if arguments is not None and not isinstance(arguments, str | dict):
-        raise InvalidField(
-            f"{name}.arguments must be a string or an object, not {show(arguments)}",
-            param=f"{name}.arguments",
-        )
-    return {"name": called, "arguments": "{}" if arguments in (None, "") else arguments}
+    if not isinstance(arguments, str | dict):
+        # Clients repeat what a model wrote, which may be any JSON value.
+        arguments = "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+    return {"name": called, "arguments": arguments or "{}"}
 
 
 def _called(function: Mapping[str, Any], name: str) -> str:

@@ -36,11 +36,16 @@ _FORMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt as it was sent. `text` is None when the client sent token ids, or when a part of
-    them was cut off."""
+    """One prompt as it was sent.
+
+    Attributes:
+        text: None = the client sent token ids, or a part of them was cut off.
+        warnings: what of the request's messages is not shown as the client sent it.
+    """
 
     token_ids: Sequence[int]
     text: str | None = None
+    warnings: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

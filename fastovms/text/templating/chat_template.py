@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import lru_cache
@@ -38,7 +39,7 @@ from fastovms.text.templating.template_messages import (
     WriteCall,
     adapt,
 )
-from fastovms.text.templating.template_sandbox import Sandbox
+from fastovms.text.templating.template_sandbox import CHANGES, Sandbox
 
 _MAX_REASON: Final = 300
 """Characters that are repeated of what a template says: it may repeat a whole message."""
@@ -277,6 +278,7 @@ class _Prepared:
         self._environment = environment
         self._tokens = tokens
         self._now = now
+        self._changes = CHANGES.search(source) is not None
         try:
             self._template = environment.from_string(source)
             self._names = meta.find_undeclared_variables(environment.parse(source))
@@ -291,6 +293,8 @@ class _Prepared:
         every |= {**self._tokens, **variables, "messages": messages}
         if form.empty_lists:
             every |= {name: every[name] or [] for name in ("tools", "documents")}
+        if self._changes:
+            every = deepcopy(every)
         if "functions" in self._names:  # firefunction
             functions = [tool.get("function", tool) for tool in every["tools"] or ()]
             every.setdefault("functions", json.dumps(functions, ensure_ascii=False))

@@ -56,6 +56,7 @@ _MARK: Final = re.compile(r"mark\d+mark")
 _THOUGHT: Final = re.compile(r"thought\d+thought")
 _NAME: Final = re.compile(r"name\d+name")
 _JUNK: Final = re.compile(r"\b(?:None|null|Undefined)\b")
+_WRITTEN_PART: Final = re.compile(r"""["']thinking["']:""")
 _ROLE: Final = re.compile(r"""["']([a-z_]{3,30})["']""")
 _STANDARD_ROLES: Final = frozenset(("system", "developer", "user", "assistant", "tool"))
 _ECHOED: Final = "somebody"
@@ -167,7 +168,6 @@ _ROWS: Final = (
         (
             (_U1, _calls(51, 52), _R1, _R2),
             (_U1, _calls(51, 52), _R1, _R2, _A1, _U2),
-            (_U1, _calls(51, 52), _R1, _U2),
         ),
         ({}, {"calls": ONE_BY_ONE}, {"calls": AS_TEXT}, {"calls": AS_TEXT, "results": False}),
     ),
@@ -272,7 +272,6 @@ class _Finder:
     def __init__(self, render: Render, tools: Sequence[Message]) -> None:
         self._render = render
         self._tools = tools
-        self._junk = 0
         self.form = TemplateForm()
 
     def find_surroundings(self, source: str) -> None:
@@ -282,7 +281,6 @@ class _Finder:
         raw = self._raw([parts])
         self.form = replace(self.form, iterates_parts="mark11mark" in raw and "type" not in raw)
         plain = self._text((_U1,)) or ""
-        self._junk = len(_JUNK.findall(plain))
         if self._tools:
             name = TRIED_TOOL["function"]["name"]
             told = replace(self.form, system_tools=True)
@@ -291,6 +289,7 @@ class _Finder:
                 self.form = told if shown else replace(self.form, shows_tools=False)
         roles = (ANY_ROLE, *sorted(set(_ROLE.findall(source)) - _STANDARD_ROLES)[:_MAX_ROLES])
         known = tuple(role for role in roles if self._knows(role))
+        known = (ANY_ROLE,) if ANY_ROLE in known else known
         self.form = replace(self.form, roles=known, efforts=self._efforts())
 
     def find(self, row: Row) -> None:
@@ -356,23 +355,27 @@ class _Finder:
                 wrong.append(thought)
         if wrong:
             return f"{len(wrong)} texts of a history are lost or repeated"
-        if len(_JUNK.findall(text)) > self._junk:
-            return "None or null is shown in place of a text"
-        leading = next((i for i, m in enumerate(history) if m["role"] not in _SPEAKERS), 0)
-        places = [text.index(mark) for mark in _MARK.findall(json.dumps(history[leading:]))]
+        if _WRITTEN_PART.search(text):
+            return "a list of parts is shown in place of a text"
+        leading = next((i for i, m in enumerate(messages) if m["role"] not in _SPEAKERS), 0)
+        places = [text.index(mark) for mark in _MARK.findall(json.dumps(messages[leading:]))]
         if places != sorted(places):
             return "the order of a history is changed"
-        if row.has_arguments and not form.argument_objects and form.calls != AS_TEXT:
-            return self._text_fault(history, form, text)
+        if row.has_arguments and form.calls != AS_TEXT:
+            return self._call_fault(history, form, text)
         return ""
 
-    def _text_fault(self, history: Sequence[Message], form: TemplateForm, text: str) -> str:
-        """Returns why arguments cannot be given as JSON text: the template has a notation of its
-        own, or writes them as a JSON string."""
-        objects = self._text(history, replace(form, argument_objects=True))
-        if _JSON.search(text) and (not objects or _JSON.search(objects)):
-            return ""
-        return "arguments are not shown as JSON"
+    def _call_fault(self, history: Sequence[Message], form: TemplateForm, text: str) -> str:
+        """Returns why content cannot be None, or arguments cannot be JSON text: the template has a
+        notation of its own, or writes them as a JSON string."""
+        empty = self._text(history, replace(form, null_content=False)) or text
+        if form.null_content and len(_JUNK.findall(text)) > len(_JUNK.findall(empty)):
+            return "None or null is shown in place of a text"
+        if not form.argument_objects:
+            objects = self._text(history, replace(form, argument_objects=True))
+            if not _JSON.search(text) or (objects and not _JSON.search(objects)):
+                return "arguments are not shown as JSON"
+        return ""
 
     def _knows(self, role: str) -> bool:
         stranger = _ECHOED if role == ANY_ROLE else role

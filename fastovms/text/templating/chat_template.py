@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from jinja2 import TemplateError, meta
+from jinja2 import TemplateError
 
 from fastovms.errors import ConfigurationError, FieldFault, InvalidField, RequestError
 from fastovms.system.disk_cache import DiskCache, key_of
@@ -95,26 +95,27 @@ class ChatTemplate:
         self.source = templates.get(DEFAULT) or next(iter(templates.values()))
         self.tool_source = templates.get(TOOL_USE) or self.source
         environment = make_environment(now)
-        self._plain = _Prepared(environment, self.source, self._tokens, now)
-        self._with_tools = _Prepared(environment, self.tool_source, self._tokens, now)
-        self._plain.found, self._with_tools.found = self._found(cache or DiskCache(None))
+        self._plain = self._with_tools = _Prepared(environment, self.source, self._tokens, now)
+        if self.tool_source != self.source:
+            self._with_tools = _Prepared(environment, self.tool_source, self._tokens, now)
+        self._plain_form, self._tool_form = self._found(cache or DiskCache(None))
         self.replaced = lru_cache(_MAX_REPLACED)(self._replaced)
 
     @property
     def matrix(self) -> Mapping[str, str]:
         """The outcomes of the kinds of histories: one of `OUTCOMES` each, or a reason why the kind
         is not shown."""
-        return self._with_tools.found.matrix
+        return self._tool_form.matrix
 
     @property
     def shows_tools(self) -> bool:
         """Whether the model is shown the tools."""
-        return self._with_tools.found.form.shows_tools
+        return self._tool_form.form.shows_tools
 
     @property
     def has_system_turn(self) -> bool:
         """Whether messages of the system have a place."""
-        return self._plain.found.form.leading != USER
+        return self._plain_form.form.leading != USER
 
     @classmethod
     def load(
@@ -209,7 +210,8 @@ class ChatTemplate:
                 param="continue_final_message",
             )
         prepared = self._with_tools if tools else self._plain
-        form, noted = prepared.found.form, [] if warnings is None else warnings
+        form = (self._tool_form if tools else self._plain_form).form
+        noted = [] if warnings is None else warnings
         if writes_calls:
             form = replace(form, calls=AS_TEXT, results=False)
         variables = self._variables(tools, documents, kwargs or {}, add_generation_prompt)
@@ -260,13 +262,7 @@ class ChatTemplate:
 
 
 class _Prepared:
-    """A template and the form of its messages.
-
-    Attributes:
-        found: the form and how it was found; set once it is known.
-    """
-
-    found: FoundForm
+    """A template, ready to be rendered."""
 
     def __init__(
         self,
@@ -279,9 +275,9 @@ class _Prepared:
         self._tokens = tokens
         self._now = now
         self._changes = CHANGES.search(source) is not None
+        self._is_firefunction = "functools[" in source
         try:
             self._template = environment.from_string(source)
-            self._names = meta.find_undeclared_variables(environment.parse(source))
         except TemplateError as error:
             raise ConfigurationError(f"the chat template is malformed: {error}") from error
 
@@ -295,10 +291,9 @@ class _Prepared:
             every |= {name: every[name] or [] for name in ("tools", "documents")}
         if self._changes:
             every = deepcopy(every)
-        if "functions" in self._names:  # firefunction
+        if self._is_firefunction:
             functions = [tool.get("function", tool) for tool in every["tools"] or ()]
             every.setdefault("functions", json.dumps(functions, ensure_ascii=False))
-        if "datetime" in self._names:
             every.setdefault("datetime", self._now().strftime("%B %d %Y %H:%M:%S"))
         try:
             return self._environment.render(self._template, every)

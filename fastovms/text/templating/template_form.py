@@ -94,6 +94,15 @@ def _result(number: int, of: int) -> Message:
     return {**_says("tool", number), "tool_call_id": f"call-of-another-server-{of}"}
 
 
+_SWITCHES: Final = {
+    **dict.fromkeys(("thinking", "enable_thinking", "add_thoughts"), True),
+    **dict.fromkeys(("preserve_thinking", "keep_past_thinking"), True),
+    "clear_thinking": False,
+    "think_render_option": "all",
+    "reasoning_effort": "high",
+}
+"""Variables by which templates keep the reasoning of earlier turns."""
+
 _THINKS: Final = {"reasoning_content": "thought1thought"}
 _U1, _U2, _U3 = (_says("user", number) for number in (11, 12, 13))
 _A1, _A2 = (_says("assistant", number) for number in (21, 22))
@@ -111,6 +120,7 @@ class Row:
         ways: of showing them, the best first; the first one that shows them all is taken.
         needs_thoughts: whether the reasoning must be shown, too.
         has_arguments: whether the notation of arguments counts.
+        variables: what the template is told in addition.
         echoed: a history by which to tell whether developers have turns of their own.
     """
 
@@ -119,6 +129,7 @@ class Row:
     ways: tuple[Way, ...] = ({},)
     needs_thoughts: bool = False
     has_arguments: bool = False
+    variables: Mapping[str, Any] = field(default_factory=dict)
     echoed: tuple[Message, ...] | None = None
 
 
@@ -157,11 +168,6 @@ _ROWS: Final = (
     Row("users in a row", ((_U1, _U2), (_U1, _A1, _U2, _U3)), ({}, {"joins_users": True})),
     Row("answers in a row", ((_U1, _A1, _A2, _U2),), ({}, {"joins_answers": True})),
     Row("an empty answer", ((_U1, {**_A1, "content": ""}, _U2),), ({}, {"empty_answers": False})),
-    Row(
-        "an answer first",
-        ((_A1, _U1), (_S1, _A1, _U1), (_S1,), (_D1,)),
-        ({}, {"needs_user": True}, {"needs_user": True, "leading": USER}),
-    ),
     Row("a call", ((_U1, _CALL, _R1), (_U1, _CALL, _R1, _A1, _U2)), _CALL_WAYS, has_arguments=True),
     Row(
         "two calls in a turn",
@@ -170,6 +176,11 @@ _ROWS: Final = (
             (_U1, _calls(51, 52), _R1, _R2, _A1, _U2),
         ),
         ({}, {"calls": ONE_BY_ONE}, {"calls": AS_TEXT}, {"calls": AS_TEXT, "results": False}),
+    ),
+    Row(
+        "an answer first",
+        ((_A1, _U1), (_S1, _A1, _U1), (_CALL, _R1, _U1), (_S1,), (_D1,)),
+        ({}, {"needs_user": True}, {"needs_user": True, "leading": USER}),
     ),
     Row(
         "a user after a result",
@@ -220,11 +231,14 @@ _ROWS: Final = (
             for member in ("reasoning_content", "reasoning", "thinking", "thought", PARTS)
         ),
         needs_thoughts=True,
+        variables=_SWITCHES,
     ),
     Row(
         "reasoning and text beside a call",
         ((_U1, {**_calls(51, content="mark21mark"), **_THINKS}, _R1),),
         ({}, {"joins_reasoning": True}),
+        needs_thoughts=True,
+        variables=_SWITCHES,
     ),
 )
 
@@ -343,7 +357,7 @@ class _Finder:
         """Returns why a history is not shown in a form; "" = it is."""
         try:
             messages = adapt(history, form, self._tools).messages
-            text = self._render(messages, form, {"tools": self._tools or None})
+            text = self._render(messages, form, {"tools": self._tools or None, **row.variables})
         except RequestError as error:
             return str(error)
         wanted = json.dumps(history)

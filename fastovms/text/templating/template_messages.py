@@ -240,10 +240,13 @@ class _Turns:
             written = [self._written(call["function"]) for call in calls]
             turn["content"] = content = "\n".join(filter(None, [_string(content), *written]))
         elif calls and content and form.call_text in (BEFORE, BEFORE_USER):
+            turn.pop(form.reasoning, None)
             self._push(turn, place)
             if form.call_text == BEFORE_USER:
                 self._turns.append({"role": "user", "content": ""})
-            turn = {"role": "assistant", "content": content}
+            turn = {"role": "assistant", "content": None}
+            if reasoning:
+                turn[form.reasoning] = reasoning
             content = ""
         if calls and not has_told:
             turn |= {"content": content or (None if form.null_content else ""), "tool_calls": calls}

@@ -13,6 +13,7 @@ from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.media.loader import GivenImages, ImageSource
 from fastovms.text.custom_input import input_arguments
+from fastovms.text.templating.template_messages import PlacedMessage
 
 Message = dict[str, Any]
 
@@ -68,8 +69,9 @@ def read_messages(
             raise InvalidField(f"messages must be an array, not {show(given)}", param="messages")
         return ChatMessages([{"role": "user", "content": given}])
     reader = ContentReader(dialect, images)
-    messages = [
-        _message(message, f"messages[{position}]", reader) for position, message in enumerate(given)
+    messages: list[Message] = [
+        PlacedMessage(_message(message, place, reader), place)
+        for place, message in ((f"messages[{index}]", each) for index, each in enumerate(given))
     ]
     _add_legacy_ids(given, messages)
     return ChatMessages(messages, () if images is None else images.sources)

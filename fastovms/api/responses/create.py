@@ -148,7 +148,8 @@ class Responses:
         streams = is_streamed(job.preparation.body)
         skipped = [*history.skipped, *job.tools.skipped]
         warnings = job.tools.warnings_for(job.preparation.model.chat.tool_format)
-        headers = warning_headers([*passed_over(skipped), *warnings], request.id)
+        told = [*passed_over(skipped), *warnings, *job.prompt.warnings]
+        headers = warning_headers(told, request.id)
         return _Task(
             request, dialect, fields, history, job, generation, run, streams, headers, resumption
         )

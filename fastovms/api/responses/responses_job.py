@@ -92,7 +92,7 @@ async def prepare(
             if kept_prompt is None
             else (kept_prompt, ())
         )
-        wanted = constraint(request, maker.tools, prompt.text or "", maker.options)
+        wanted = constraint(request, maker.tools, prompt.end, maker.options)
         if images and maker.may_lose_images:
             prompt, images = kept_images(prompt, images)
         return ReadChat(prompt, maker.tools, images, wanted)

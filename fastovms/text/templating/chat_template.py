@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from jinja2 import TemplateError
 
-from fastovms.errors import ConfigurationError, FieldFault, InvalidField, RequestError
+from fastovms.errors import ConfigurationError, InvalidField, RequestError
 from fastovms.system.disk_cache import DiskCache, key_of
 from fastovms.text.templating.template_environment import make_environment
 from fastovms.text.templating.template_files import (
@@ -38,6 +38,7 @@ from fastovms.text.templating.template_messages import (
     TemplateForm,
     WriteCall,
     adapt,
+    place_of,
 )
 from fastovms.text.templating.template_sandbox import CHANGES, Sandbox
 
@@ -232,11 +233,12 @@ class ChatTemplate:
         try:
             text = render(messages, form, notes)
         except TemplateFault as fault:
-            form, notes = replace(form, **STRICT), [f"{fault.reason}: turns are merged"]
+            notes = [f"turns are merged and calls shown as text: the chat template: {fault.reason}"]
+            form = replace(form, **STRICT)
             try:
                 text = render(messages, form, notes)
             except TemplateFault:
-                raise _placed_fault(fault, messages, lambda m: render(m, form, [])) from fault
+                raise _placed(fault, messages, lambda m: render(m, form, [])) from fault
         noted += notes
         return text
 
@@ -284,7 +286,7 @@ class _Prepared:
     def render(
         self, messages: Sequence[Message], form: TemplateForm, variables: Mapping[str, Any]
     ) -> str:
-        """Renders adapted messages. Raises FieldFault."""
+        """Renders adapted messages. Raises TemplateFault."""
         every = {"tools": None, "documents": None, "add_generation_prompt": True}
         every |= {**self._tokens, **variables, "messages": messages}
         if form.empty_lists:
@@ -304,25 +306,22 @@ class _Prepared:
             raise TemplateFault(reason) from error
 
 
-class TemplateFault(FieldFault):
+class TemplateFault(RequestError):
     """The template refuses a chat.
 
     Attributes:
         reason: the template's own words.
     """
 
-    def __init__(self, reason: str, place: int | None = None) -> None:
-        after = "" if place is None else f"[{place}]"
-        super().__init__(
-            "messages", f"{after}: {reason}", before="the chat template cannot render "
-        )
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the chat template cannot render the messages: {reason}")
         self.reason = reason
 
 
-def _placed_fault(
+def _placed(
     fault: TemplateFault, messages: Sequence[Message], render: Callable[[Sequence[Message]], str]
-) -> TemplateFault:
-    """Returns the fault with the index of the message from which on the template refuses."""
+) -> InvalidField:
+    """Returns the fault of the first message that the template refuses with those before it."""
     low, high = 0, len(messages) - 1
     while low < high:
         middle = (low + high) // 2
@@ -332,7 +331,8 @@ def _placed_fault(
             high = middle
         else:
             low = middle + 1
-    return TemplateFault(fault.reason, low)
+    place = place_of(messages[low], low) if messages else "messages"
+    return InvalidField(f"the chat template cannot render {place}: {fault.reason}", param=place)
 
 
 def _write(path: Path, data: bytes) -> None:

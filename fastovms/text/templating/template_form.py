@@ -407,6 +407,9 @@ class _Finder:
     def _efforts(self) -> tuple[str, ...]:
         unknown = self._text((_U1,), reasoning_effort=_ECHOED)
         if unknown is not None:
-            return ("low", "medium", "high") if _ECHOED in unknown else ()
+            levels = ("low", "medium", "high")
+            default = self._text((_U1,))
+            has_default = default in [self._text((_U1,), reasoning_effort=e) for e in levels]
+            return levels if _ECHOED in unknown and has_default else ()
         levels = (*EFFORTS, _NO_THINKING)
         return tuple(e for e in levels if self._text((_U1,), reasoning_effort=e) is not None)

@@ -116,6 +116,23 @@ STRICT: Final = {
 """The members of the form that any template shows that knows users and assistants in turn."""
 
 
+class PlacedMessage(dict[str, Any]):
+    """A message that knows its place in the request, for warnings and errors.
+
+    Attributes:
+        place: such as "messages[3]".
+    """
+
+    def __init__(self, message: Message, place: str) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+def place_of(message: Message, index: int) -> str:
+    """Returns the place of the message with this index."""
+    return message.place if isinstance(message, PlacedMessage) else f"messages[{index}]"
+
+
 class Adapted(NamedTuple):
     """Messages in the form that a template shows.
 
@@ -141,8 +158,12 @@ def adapt(
     """
     turns = _Turns(form, write_call or _json_call)
     last = len(messages) - 1
-    for place, message in _one_by_one(messages) if form.calls == ONE_BY_ONE else _placed(messages):
-        turns.add(message, place, is_last=place == last)
+    split = form.calls == ONE_BY_ONE
+    for index, message in _one_by_one(messages) if split else enumerate(messages):
+        place = place_of(messages[index], index)
+        if split and len(messages[index].get("tool_calls") or ()) > 1:
+            turns.warn(place, "is shown one call after the other, as the chat template takes one")
+        turns.add(message, place, is_last=index == last)
     return turns.finish(tools)
 
 
@@ -168,13 +189,13 @@ class _Turns:
         self._pending: dict[str, str] = {}
         self._has_told_calls = False
         self._num_calls = 0
-        self._places: dict[str, list[int]] = {}
+        self._places: dict[str, list[str]] = {}
 
-    def add(self, message: Message, place: int, *, is_last: bool) -> None:
+    def add(self, message: Message, place: str, *, is_last: bool) -> None:
         """Adds a message.
 
         Args:
-            place: its index.
+            place: its place in the request.
             is_last: whether it may be one to continue, which has to stay.
         """
         turn = dict(message)
@@ -189,7 +210,7 @@ class _Turns:
         elif role == "user" or role in self._form.roles or ANY_ROLE in self._form.roles:
             self._push(turn, place)
         else:
-            self._warn(place, f"the chat template has no turn of the role {role}: a user turn")
+            self.warn(place, f"is shown as a user turn: the chat template has no {role} turn")
             self._push_user(_MARKED.format(role=role, text=_string(turn["content"])), place)
 
     def finish(self, tools: Sequence[Message]) -> Adapted:
@@ -205,7 +226,7 @@ class _Turns:
             self._turns = [_in_parts(turn, form) for turn in self._turns]
         return Adapted(self._turns, [_warning(*found) for found in self._places.items()])
 
-    def _speak(self, turn: Turn, place: int) -> None:
+    def _speak(self, turn: Turn, place: str) -> None:
         """Adds a message of the system or the developer."""
         form, role = self._form, turn["role"]
         way = form.later if self._is_begun else form.leading
@@ -213,7 +234,7 @@ class _Turns:
             text = _string(turn["content"])
             if self._is_begun:
                 text = _MARKED.format(role=role, text=text)
-            self._warn(place, f"the chat template has no {role} turn there: a user turn")
+            self.warn(place, f"is shown as a user turn: the chat template has no {role} turn there")
             self._push_user(text, place)
             return
         turn["role"] = SYSTEM if way == SYSTEM else role
@@ -222,7 +243,7 @@ class _Turns:
         else:
             self._turns[-1]["content"] = _joined(self._turns[-1]["content"], turn["content"])
 
-    def _answer(self, turn: Turn, place: int, *, is_last: bool) -> None:
+    def _answer(self, turn: Turn, place: str, *, is_last: bool) -> None:
         form = self._form
         calls = [self._call(call) for call in turn.pop("tool_calls", None) or ()]
         reasoning = turn.pop("reasoning_content", None) or turn.pop("reasoning", None)
@@ -236,7 +257,7 @@ class _Turns:
             form.calls == AS_TEXT or (bool(content) and form.call_text == AS_TEXT)
         )
         if has_told:
-            self._warn(place, "the chat template cannot show the calls: text")
+            self.warn(place, "is shown with its calls as text: the chat template cannot show them")
             written = [self._written(call["function"]) for call in calls]
             turn["content"] = content = "\n".join(filter(None, [_string(content), *written]))
         elif calls and content and form.call_text in (BEFORE, BEFORE_USER):
@@ -285,7 +306,7 @@ class _Turns:
         arguments = value if isinstance(value, Mapping) else {ARGUMENTS: value}
         return self._write_call(function.get("name", ""), arguments)
 
-    def _result(self, turn: Turn, place: int) -> None:
+    def _result(self, turn: Turn, place: str) -> None:
         form, call_id = self._form, turn.get("tool_call_id")
         if isinstance(call_id, str) and call_id and form.short_ids:
             call_id = _short_id(call_id)
@@ -293,7 +314,7 @@ class _Turns:
             call_id = next(iter(self._pending), None)
         name = self._pending.pop(str(call_id), None)
         if not form.results or self._has_told_calls or (name is None and not form.orphans):
-            self._warn(place, "the chat template cannot show the tool result: a user turn")
+            self.warn(place, "is shown as a user turn: the chat template cannot show the tool result")
             name = name or turn.get("name") or _UNKNOWN
             text = _RESULT_TEXT.format(name=name, text=_string(turn["content"]))
             pending, has_told = self._pending, self._has_told_calls
@@ -308,10 +329,10 @@ class _Turns:
         self._push(turn, place)
         self._pending = pending
 
-    def _push_user(self, text: str, place: int) -> None:
+    def _push_user(self, text: str, place: str) -> None:
         self._push({"role": "user", "content": text}, place)
 
-    def _push(self, turn: Turn, place: int, *, is_leading: bool = False) -> None:
+    def _push(self, turn: Turn, place: str, *, is_leading: bool = False) -> None:
         """Appends a turn, or joins it to the last one where the template wants turns to
         alternate."""
         form, role = self._form, turn["role"]
@@ -329,7 +350,7 @@ class _Turns:
                 if form.after_result == ANSWER:
                     self._turns.append({"role": "assistant", "content": ""})
                 elif form.after_result == RESULT and last.get("role") == "tool":
-                    self._warn(place, "the chat template has no user turn after a tool result")
+                    self.warn(place, "is shown with the tool result: the chat template has no user turn there")
                     last["content"] = _joined(last["content"], turn["content"])
                     return
         elif role != "system" and form.needs_user and not self._has_user and not is_leading:
@@ -342,7 +363,8 @@ class _Turns:
             return
         self._turns.append(turn)
 
-    def _warn(self, place: int, text: str) -> None:
+    def warn(self, place: str, text: str) -> None:
+        """Notes how a message is shown otherwise than the client sent it."""
         places = self._places.setdefault(text, [])
         if place not in places:
             places.append(place)
@@ -351,10 +373,6 @@ class _Turns:
 def _may_hold(form: TemplateForm) -> bool:
     """Returns whether a turn with calls may have content."""
     return form.call_text == KEPT
-
-
-def _placed(messages: Sequence[Message]) -> Iterator[tuple[int, Message]]:
-    return enumerate(messages)
 
 
 def _one_by_one(messages: Sequence[Message]) -> Iterator[tuple[int, Message]]:
@@ -386,10 +404,9 @@ def _answers(result: Message, call: Message, *, is_next: bool) -> bool:
     return call_id == call.get("id") if call_id else is_next
 
 
-def _warning(text: str, places: Sequence[int]) -> str:
-    named = ", ".join(f"messages[{place}]" for place in places[:_MAX_PLACES])
+def _warning(text: str, places: Sequence[str]) -> str:
     more = f" and {len(places) - _MAX_PLACES} more" if len(places) > _MAX_PLACES else ""
-    return f"{named}{more}: {text}"
+    return f"{', '.join(places[:_MAX_PLACES])}{more} {text}"
 
 
 def _text(part: object) -> str | None:

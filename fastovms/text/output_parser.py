@@ -91,7 +91,9 @@ def leaves_reasoning_open(reasoning_format: ReasoningFormat, answer: str) -> boo
     reasoning."""
     at = answer.rfind(reasoning_format.begin)
     form = reasoning_format.parse
-    ends = [end for _, end in form.pairs] if isinstance(form, ThoughtTags) else reasoning_format.tags
+    ends = (
+        [end for _, end in form.pairs] if isinstance(form, ThoughtTags) else reasoning_format.tags
+    )
     rest = answer[at + len(reasoning_format.begin) :]
     return at >= 0 and not any(end in rest for end in ends)
 

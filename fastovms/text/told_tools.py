@@ -24,6 +24,7 @@ _ONE: Final = "Make one call at most."
 _NEEDED: Final = "Answer with a call now."
 _NOT_NEEDED: Final = "If no function is needed, answer in your own words."
 
+
 def tell_tools(
     messages: Sequence[Message],
     functions: Sequence[Message],

@@ -48,9 +48,7 @@ class ChatModel:
         return kept_tags(self.tool_format, self.reasoning_format)
 
     @classmethod
-    def load(
-        cls, model_dir: Path, config: ChatConfig, cache: DiskCache | None = None
-    ) -> ChatModel:
+    def load(cls, model_dir: Path, config: ChatConfig, cache: DiskCache | None = None) -> ChatModel:
         """Reads how a model chats. A broken template of the model's own leaves it without one.
 
         Args:

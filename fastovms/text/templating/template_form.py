@@ -59,7 +59,7 @@ _JUNK: Final = re.compile(r"\b(?:None|null|Undefined)\b")
 _WRITTEN_PART: Final = re.compile(r"""["']thinking["']:""")
 _ROLE: Final = re.compile(r"""["']([a-z_]{3,30})["']""")
 _STANDARD_ROLES: Final = frozenset(("system", "developer", "user", "assistant", "tool"))
-_ECHOED: Final = "somebody"
+_ECHOED: Final = "dweller"
 _SPEAKERS: Final = ("system", "developer")
 _MAX_ROLES: Final = 64
 _JSON: Final = re.compile(r'(?<!\\)"place":\s*"mark51mark"')
@@ -347,9 +347,7 @@ class _Finder:
         form = form or self.form
         try:
             adapted = adapt(history, form, self._tools)
-            return self._render(
-                adapted.messages, form, {"tools": self._tools or None, **variables}
-            )
+            return self._render(adapted.messages, form, {"tools": self._tools or None, **variables})
         except RequestError:
             return None
 

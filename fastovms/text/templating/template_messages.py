@@ -314,7 +314,9 @@ class _Turns:
             call_id = next(iter(self._pending), None)
         name = self._pending.pop(str(call_id), None)
         if not form.results or self._has_told_calls or (name is None and not form.orphans):
-            self.warn(place, "is shown as a user turn: the chat template cannot show the tool result")
+            self.warn(
+                place, "is shown as a user turn: the chat template cannot show the tool result"
+            )
             name = name or turn.get("name") or _UNKNOWN
             text = _RESULT_TEXT.format(name=name, text=_string(turn["content"]))
             pending, has_told = self._pending, self._has_told_calls
@@ -350,7 +352,10 @@ class _Turns:
                 if form.after_result == ANSWER:
                     self._turns.append({"role": "assistant", "content": ""})
                 elif form.after_result == RESULT and last.get("role") == "tool":
-                    self.warn(place, "is shown with the tool result: the chat template has no user turn there")
+                    self.warn(
+                        place,
+                        "is shown with the tool result: the chat template has no user turn there",
+                    )
                     last["content"] = _joined(last["content"], turn["content"])
                     return
         elif role != "system" and form.needs_user and not self._has_user and not is_leading:

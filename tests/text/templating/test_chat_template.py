@@ -111,6 +111,6 @@ def test_what_a_template_says_is_repeated_in_part_only():
         with pytest.raises(RequestError) as error:
             template(source).render([{"role": "r" * length, "content": "a"}])
         words, _, reason = error.value.message.partition(": ")
-        assert words == "the chat template cannot render the messages"
+        assert words == "the chat template cannot render messages[0]"
         said = f"unknown role {'r' * length}"
         assert reason == (said if len(said) <= 300 else f"{said[:300]}...")

@@ -40,8 +40,8 @@ def tell_tools(
         messages: in OpenAI's form.
         functions: what may be called, in OpenAI's form; none = the messages stay as they are.
         tool_format: how the model is to write calls.
-        has_system_turn: whether the template shows system messages; otherwise the first user message
-            begins with the description.
+        has_system_turn: whether the template shows system messages; otherwise the first user
+            message begins with the description.
     """
     told = [dict(message) for message in messages]
     if not functions:

@@ -34,8 +34,8 @@ _WIDE = re.compile(r"%[^a-zA-Z%]*(\*|\d{5})")
 class Sandbox(ImmutableSandboxedEnvironment):
     """An environment in which nothing outside is reached, no operator makes something huge, and no
     loop goes on for ever. Templates may change lists and objects in the ways of `CHANGES`, so that
-    those that outlive a rendering have to be copied before. Templates of one environment may be rendered in several
-    threads."""
+    those that outlive a rendering have to be copied before. Templates of one environment may be
+    rendered in several threads."""
 
     intercepted_binops = frozenset(("*", "**", "+", "%"))
 

@@ -148,7 +148,7 @@ TALK = [
 def test_turns_keep_their_beginning_when_others_follow(name):
     form = load(name)._tool_form.form
     whole = adapt(TALK, form).messages
-    for length in range(1, len(TALK)):
+    for length in range(3, len(TALK)):
         if TALK[length]["role"] == "tool":
             continue  # the results of calls in a row belong between them
         turns = adapt(TALK[:length], form).messages

@@ -287,7 +287,7 @@ class _Prepared:
         self, messages: Sequence[Message], form: TemplateForm, variables: Mapping[str, Any]
     ) -> str:
         """Renders adapted messages. Raises TemplateFault."""
-        every = {"tools": None, "documents": None, "add_generation_prompt": True}
+        every: dict[str, Any] = {"tools": None, "documents": None, "add_generation_prompt": True}
         every |= {**self._tokens, **variables, "messages": messages}
         if form.empty_lists:
             every |= {name: every[name] or [] for name in ("tools", "documents")}

@@ -102,7 +102,7 @@ class TemplateForm:
     efforts: tuple[str, ...] = ()
 
 
-STRICT: Final = {
+STRICT: Final[Mapping[str, Any]] = {
     "leading": USER,
     "later": USER,
     "roles": (),

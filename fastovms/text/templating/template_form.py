@@ -309,7 +309,7 @@ class _Finder:
     def find(self, row: Row) -> None:
         """Takes the first way that shows all of a row's histories, or else the most of them."""
         best, fewest = self.form, len(row.histories) + (not row.needs_thoughts)
-        ways = row.ways
+        ways: Sequence[Way] = row.ways
         if row.echoed is not None and self._is_echoed(row.echoed):
             ways = sorted(ways, key=lambda way: SYSTEM not in way.values())
         for way in ways:
@@ -409,5 +409,5 @@ class _Finder:
             default = self._text((_U1,))
             has_default = default in [self._text((_U1,), reasoning_effort=e) for e in levels]
             return levels if _ECHOED in unknown and has_default else ()
-        levels = (*EFFORTS, _NO_THINKING)
-        return tuple(e for e in levels if self._text((_U1,), reasoning_effort=e) is not None)
+        known = (*EFFORTS, _NO_THINKING)
+        return tuple(e for e in known if self._text((_U1,), reasoning_effort=e) is not None)

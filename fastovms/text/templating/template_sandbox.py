@@ -22,7 +22,7 @@ MAX_PASSES = 10_000_000
 every message for each of them."""
 
 
-_CHANGES = {list: ("append", "pop"), dict: ("update",)}
+_CHANGES: dict[type[Any], tuple[str, ...]] = {list: ("append", "pop"), dict: ("update",)}
 """Methods by which templates change values."""
 
 CHANGES = re.compile(r"\.(?:append|pop|update)\b")

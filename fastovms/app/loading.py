@@ -159,7 +159,7 @@ def load_models(
             model = _as_directories(model, cache, Path(scratch))
             # Compilation uses one core for most of its time.
             tokenizer = beside.submit(Tokenizer.load, model.path)
-            chat = beside.submit(ChatModel.load, model.path, model.chat)
+            chat = beside.submit(ChatModel.load, model.path, model.chat, cache)
             info = _identified(model)
             log_missing(info)
             reserve = compile_backend(model.path, info, model.engine, cache, prefixes, cores)

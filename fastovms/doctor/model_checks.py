@@ -11,6 +11,7 @@ from fastovms.doctor.finding import Finding, Level
 from fastovms.doctor.machine_facts import MachineFacts
 from fastovms.doctor.model_facts import ModelFacts
 from fastovms.engine.model.machine.devices import is_cpu
+from fastovms.text.templating.template_form import OUTCOMES
 
 MEMORY_SHARE: Final = 0.9
 """The share of the free memory beyond which weights leave too little for the rest."""
@@ -139,6 +140,12 @@ def check_run(facts: ModelOnMachine) -> Iterator[Finding]:
         yield Finding(Level.OK, "run", text)
 
 
+def check_histories(facts: ModelOnMachine) -> Iterator[Finding]:
+    for history, outcome in facts.model.histories.items():
+        level = Level.OK if outcome in OUTCOMES else Level.WARNING
+        yield Finding(level, "chat template", f"{history}: {outcome}")
+
+
 MODEL_CHECKS: Final[tuple[ModelCheck, ...]] = (
     check_fit,
     check_backend,
@@ -146,6 +153,7 @@ MODEL_CHECKS: Final[tuple[ModelCheck, ...]] = (
     check_reads,
     check_bandwidth,
     check_run,
+    check_histories,
 )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import openvino as ov
 
+from fastovms.api.serving.chat_model import ChatModel
 from fastovms.backends.model_files.model_info import read_model_info
 from fastovms.backends.model_files.required_files import graph_file, takes_images
 from fastovms.backends.paged.model_tuning import find_kept, read_files
@@ -57,6 +58,7 @@ class ModelFacts:
         device: OpenVINO's name of it.
         backend_reason: why it is that backend.
         run: None = the genai backend runs it, into which nothing here looks.
+        histories: how the chat template shows each kind of history.
     """
 
     name: str
@@ -67,6 +69,7 @@ class ModelFacts:
     backend: str
     backend_reason: str
     run: RunFacts | None
+    histories: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_model(model: ModelConfig, directory: Path, cache: DiskCache, *, runs: bool) -> ModelFacts:
@@ -81,6 +84,7 @@ def read_model(model: ModelConfig, directory: Path, cache: DiskCache, *, runs: b
     """
     info = read_model_info(directory, name=model.name, generation_config=model.generation_config)
     graph = ov.Core().read_model(graph_file(directory))
+    template = ChatModel.load(directory, model.chat, cache).template
     backend, reason, files = _choose_backend(directory, model.engine)
     return ModelFacts(
         name=model.name,
@@ -91,6 +95,7 @@ def read_model(model: ModelConfig, directory: Path, cache: DiskCache, *, runs: b
         backend=backend,
         backend_reason=reason,
         run=None if files is None else _run(files, model.engine, cache, runs=runs),
+        histories={} if template is None else template.matrix,
     )
 
 

@@ -86,6 +86,18 @@ def kept_tags(
     return frozenset(tag for found in formats if found is not None for tag in found.tags)
 
 
+def leaves_reasoning_open(reasoning_format: ReasoningFormat, answer: str) -> bool:
+    """Returns whether the beginning of an answer, which the model is to continue, ends within
+    reasoning."""
+    at = answer.rfind(reasoning_format.begin)
+    form = reasoning_format.parse
+    ends = (
+        [end for _, end in form.pairs] if isinstance(form, ThoughtTags) else reasoning_format.tags
+    )
+    rest = answer[at + len(reasoning_format.begin) :]
+    return at >= 0 and not any(end in rest for end in ends)
+
+
 def opens_reasoning(reasoning_format: ReasoningFormat, prompt: str) -> bool:
     """Returns whether an answer to the prompt begins within reasoning."""
     prompt = prompt[-_LOOK_BACK:].rstrip()

@@ -1,4 +1,4 @@
-"""Tells tools, calls and results in the words of messages, for templates that know none of them."""
+"""Describes tools in the words of messages, for templates that do not show them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ _SEVERAL: Final = "To call several, write one such call after the other."
 _ONE: Final = "Make one call at most."
 _NEEDED: Final = "Answer with a call now."
 _NOT_NEEDED: Final = "If no function is needed, answer in your own words."
-_RESULT: Final = "Result of the call of {name}:\n{content}"
-_UNKNOWN: Final = "a function"
 
 
 def tell_tools(
@@ -35,17 +33,17 @@ def tell_tools(
     *,
     has_system_turn: bool,
 ) -> list[dict[str, Any]]:
-    """Returns messages of text alone: the tools are told in the system's, calls stand in the
-    model's as it writes them, and what they have returned in the user's.
+    """Returns messages with a description of the tools in the system message, or else in the user's
+    first one.
 
     Args:
         messages: in OpenAI's form.
-        functions: what may be called, in OpenAI's form; none = nothing is told of calling.
+        functions: what may be called, in OpenAI's form; none = the messages stay as they are.
         tool_format: how the model is to write calls.
-        has_system_turn: whether the template takes system messages; else the user's first one
-            begins with what is told of the tools.
+        has_system_turn: whether the template shows system messages; otherwise the first user
+            message begins with the description.
     """
-    told = _without_calls(messages, tool_format)
+    told = [dict(message) for message in messages]
     if not functions:
         return told
     text = _instruction(functions, tool_format, choice)
@@ -72,49 +70,6 @@ def _instruction(functions: Sequence[Message], tool_format: ToolFormat, choice: 
         number=_SEVERAL if choice.parallel else _ONE,
         need=_NEEDED if choice.required else _NOT_NEEDED,
     )
-
-
-def _without_calls(messages: Sequence[Message], tool_format: ToolFormat) -> list[dict[str, Any]]:
-    """Returns messages without roles and members that only templates with tools know. What the user
-    says behind results is of one message with them, since templates want turns to alternate."""
-    told: list[dict[str, Any]] = []
-    names: dict[str, str] = {}
-    follows_result = False
-    for message in messages:
-        turn = {key: value for key, value in message.items() if key not in _OF_TOOLS}
-        calls = message.get("tool_calls") or ()
-        is_result = message.get("role") in _RESULTS
-        if calls:
-            written = []
-            for call in calls:
-                function = call.get("function") or {}
-                names[str(call.get("id"))] = function.get("name", _UNKNOWN)
-                written.append(_written(function, tool_format))
-            turn["content"] = "\n".join(filter(None, [_text(message.get("content")), *written]))
-        elif is_result:
-            name = message.get("name") or names.get(str(message.get("tool_call_id")), _UNKNOWN)
-            content = _text(message.get("content"))
-            turn = {"role": "user", "content": _RESULT.format(name=name, content=content)}
-        if follows_result and turn.get("role") == "user":
-            told[-1]["content"] += "\n\n" + _text(turn.get("content"))
-        else:
-            told.append(turn)
-        follows_result = turn.get("role") == "user" and (is_result or follows_result)
-    return told
-
-
-_OF_TOOLS: Final = ("tool_calls", "tool_call_id", "function_call")
-_RESULTS: Final = ("tool", "function")
-
-
-def _written(function: Message, tool_format: ToolFormat) -> str:
-    name, arguments = function.get("name", ""), function.get("arguments")
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            arguments = None
-    return written_call(tool_format, name, arguments if isinstance(arguments, dict) else {})
 
 
 def _text(content: object) -> str:

@@ -13,7 +13,7 @@ from fastovms.text.tools import TOOL_FORMATS
 SOURCE = """
 {%- for tool in tools or [] %}<tool {{ tool.function.name }}>{% endfor %}
 {%- for message in messages %}
-{%- if message.role == 'bad' %}{{ raise_exception('no such role: bad') }}{% endif %}
+{%- if message.content == 'bad' %}{{ raise_exception('no such role: bad') }}{% endif %}
 {{- message.role[0] }}:{{ message.content }}
 {%- if message.reasoning_content %}({{ message.reasoning_content }}){% endif %}
 {%- for call in message.tool_calls or [] %}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
+from fastovms.text.templating.template_messages import AS_TEXT, TemplateForm, adapt
 from fastovms.text.told_tools import tell_tools
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
+from fastovms.text.tools.written_call import written_call
 
 ADD = {
     "type": "function",
@@ -77,27 +80,23 @@ def test_how_calls_may_be_made_is_told(choice: dict[str, bool], words: str) -> N
 
 
 def test_calls_and_results_are_told_in_turns_that_alternate() -> None:
-    messages = told(USER, CALLED, *RESULTS, {"role": "user", "content": "So?"}, has_tools=False)
+    form = TemplateForm(calls=AS_TEXT, results=False)
+    write = partial(written_call, TOOL_FORMATS["hermes3"])
+    messages, warnings = adapt([USER, CALLED, *RESULTS, USER], form, (), write)
     assert messages == [
         USER,
         {
             "role": "assistant",
-            "content": '{"name": "add", "arguments": {"a": 1}}\n{"name": "now", "arguments": {}}',
+            "content": '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>\n'
+            '<tool_call>{"name": "now", "arguments": {}}</tool_call>',
         },
         {
             "role": "user",
-            "content": "Result of the call of add:\n3\n\nResult of the call of now:\nnoon\n\nSo?",
+            "content": "Result of the call of add:\n3\n\nResult of the call of now:\nnoon"
+            "\n\n1 + 2?",
         },
     ]
-
-
-def test_calls_are_told_in_the_format_of_the_model() -> None:
-    messages = told(USER, CALLED, name="hermes3", has_tools=False)
-    assert messages[1]["content"] == (
-        '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>\n'
-        '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
-    )
-    assert "<tool_call>" in told(USER, name="hermes3")[0]["content"]
+    assert len(warnings) == 2
 
 
 def test_messages_without_any_are_left_alone() -> None:

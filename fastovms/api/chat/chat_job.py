@@ -104,7 +104,7 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
         tools = _tools(body, request.dialect)
         maker = PromptMaker(request, tools, template, options.truncation)
         prompt = maker.make(messages, len(images))
-        wanted = constraint(request, tools, prompt.text or "", template)
+        wanted = constraint(request, tools, prompt.end, template)
         return ReadChat(prompt, tools, images, wanted, unseen), messages[-1]
 
     chat, last = await offload.run(read, request.size)
@@ -115,7 +115,8 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
         options = replace(options, report=report)
     task = await chat_task(request, options, chat, report.num_prompt_logprobs)
     new_parser = parser_maker(request, options, chat)
-    warnings = [*chat.warnings, *chat.tools.warnings_for(request.model.chat.tool_format)]
+    of_tools = chat.tools.warnings_for(request.model.chat.tool_format)
+    warnings = [*chat.warnings, *of_tools, *chat.prompt.warnings]
     return ChatJob(request, options, task, chat.prompt, form, warnings, new_parser)
 
 

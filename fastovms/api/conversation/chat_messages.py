@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -18,6 +19,7 @@ from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.media.loader import GivenImages, ImageSource
 from fastovms.text.custom_input import input_arguments
+from fastovms.text.templating.template_messages import PlacedMessage
 
 Message = dict[str, Any]
 
@@ -80,10 +82,11 @@ def read_messages(
             raise InvalidField(f"messages must be an array, not {show(given)}", param="messages")
         return ChatMessages([{"role": "user", "content": given}])
     reader = ContentReader(dialect, images)
-    messages = []
+    messages: list[Message] = []
     for position, message in enumerate(given):
+        place = f"messages[{position}]"
         reader.refuses_media = position == len(given) - 1 and message.get("role") not in _RESULTS
-        messages.append(_message(message, f"messages[{position}]", reader))
+        messages.append(PlacedMessage(_message(message, place, reader), place))
     _add_legacy_ids(given, messages)
     found = () if images is None else images.sources
     return ChatMessages(messages, found, reader.unseen.warnings)
@@ -257,12 +260,10 @@ def _function(function: object, name: str) -> dict[str, Any]:
         raise InvalidField(f"{name} must be an object, not {show(function)}", param=name)
     called = _called(function, name)
     arguments = function.get("arguments")
-    if arguments is not None and not isinstance(arguments, str | dict):
-        raise InvalidField(
-            f"{name}.arguments must be a string or an object, not {show(arguments)}",
-            param=f"{name}.arguments",
-        )
-    return {"name": called, "arguments": "{}" if arguments in (None, "") else arguments}
+    if not isinstance(arguments, str | dict):
+        # Clients repeat what a model wrote, which may be any JSON value.
+        arguments = "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+    return {"name": called, "arguments": arguments or "{}"}
 
 
 def _called(function: Mapping[str, Any], name: str) -> str:

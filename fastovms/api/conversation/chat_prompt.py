@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from fastovms.api.conversation.chat_messages import Message
@@ -23,7 +24,9 @@ from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.bodies.request_schemas import GenerationFields
 from fastovms.errors import FieldFault, InvalidField
 from fastovms.media.image_tags import check_tags, without_tags
+from fastovms.text.output_parser import leaves_reasoning_open
 from fastovms.text.told_tools import tell_tools
+from fastovms.text.tools.written_call import written_call
 
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -115,11 +118,13 @@ def render_prompt(
     options: TemplateOptions,
     model: ServedModel,
     name: str = "messages",
+    warnings: list[str] | None = None,
 ) -> str:
     """Returns the prompt's text, in time proportional to the messages.
 
     Args:
         name: the field that the messages come from.
+        warnings: is extended by what the template cannot show as the client sent it.
 
     Raises:
         RequestError: the model has no template, the template refuses the messages, or there are
@@ -135,19 +140,39 @@ def render_prompt(
     if options.source is not None:
         template = template.replaced(options.source)
     tool_format, shown = model.chat.tool_format, tools.shown
-    if tool_format is not None and not (template.shows_tools and model.chat.template_calls):
+    is_told = tool_format is not None and not (template.shows_tools and model.chat.template_calls)
+    if is_told and tool_format is not None:
         messages = tell_tools(
             messages, shown, tool_format, tools.choice, has_system_turn=template.has_system_turn
         )
         shown = ()
-    return template.render(
-        messages,
+    render = partial(
+        template.render,
         tools=shown,
-        add_generation_prompt=options.add_generation_prompt,
-        continue_final_message=options.continue_final_message,
         documents=options.documents,
         kwargs=options.kwargs,
+        write_call=None if tool_format is None else partial(written_call, tool_format),
+        writes_calls=is_told,
+        warnings=warnings,
     )
+    begun, thoughts = _begun(messages, options), model.chat.reasoning_format
+    if thoughts is not None and leaves_reasoning_open(thoughts, begun):
+        # Templates take reasoning out of the answers of a chat, or put empty reasoning before it.
+        prompt = render(messages[:-1])
+        if prompt.rstrip().endswith(thoughts.begin):
+            begun = begun.lstrip().removeprefix(thoughts.begin).lstrip("\n")
+        return prompt + begun
+    return render(
+        messages,
+        add_generation_prompt=options.add_generation_prompt,
+        continue_final_message=options.continue_final_message,
+    )
+
+
+def _begun(messages: Sequence[Message], options: TemplateOptions) -> str:
+    """Returns the beginning of the answer that the model is to continue; "" = none."""
+    content = messages[-1].get("content") if messages and options.continue_final_message else None
+    return content if isinstance(content, str) else ""
 
 
 def adds_special_tokens(given: bool | None) -> bool:
@@ -185,8 +210,9 @@ class PromptMaker:
         """
         request, name = self.request, self.request.names.prompt
         model, special = request.model, adds_special_tokens(request.body.add_special_tokens)
+        warnings: list[str] = []
         try:
-            text = render_prompt(messages, self.tools, self.options, model, name)
+            text = render_prompt(messages, self.tools, self.options, model, name, warnings)
         except FieldFault as fault:
             raise request.names.named(fault) from fault
         if not text:
@@ -198,7 +224,11 @@ class PromptMaker:
         token_ids: Sequence[int] = encoder.encode(told, name)
         if self.truncation is not None:
             token_ids = self.truncation.cut(token_ids)
-        return Prompt(token_ids, text)
+        thoughts, opening = model.chat.reasoning_format, None
+        if thoughts is not None and self.options.continue_final_message:
+            is_open = leaves_reasoning_open(thoughts, _begun(messages, self.options))
+            opening = thoughts.begin if is_open else thoughts.end or ""
+        return Prompt(token_ids, text, warnings, opening)
 
     def _without_images(self, text: str, num_images: int) -> str:
         """Raises InvalidField: what a client wrote would be taken for an image, one has got lost,

@@ -68,7 +68,7 @@ def parser_maker(
         output_parser,
         request.model.chat.tool_format,
         request.model.chat.reasoning_format,
-        prompt=chat.prompt.text or "",
+        prompt=chat.prompt.end,
         tools=chat.tools.tools,
     )
     custom = chat.tools.custom

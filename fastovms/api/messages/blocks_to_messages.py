@@ -15,6 +15,7 @@ from fastovms.api.messages.server_tools import is_result, server_result
 from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 from fastovms.media.loader import GivenImages
+from fastovms.text.templating.template_messages import PlacedMessage
 
 _ROLES: Final = ("user", "assistant", "system")
 _CALLING: Final = ("text", "thinking", "redacted_thinking", "tool_use")
@@ -49,20 +50,23 @@ def to_messages(
     reader = BlockReader(images)
     messages: list[Message] = []
     if system is not None:
-        messages += _system(_texts(system, "system"), reader)
+        found = _system(_texts(system, "system"), reader)
+        messages += [PlacedMessage(message, "system") for message in found]
     for role, turn in groupby(_blocks(given), key=lambda found: found[0]):
         blocks = [block for _, own in turn for block in own]
         match role:
             case "user":
-                messages += _user(blocks, reader)
+                found = _user(blocks, reader)
             case "assistant":
-                messages += _assistant(blocks, reader)
+                found = _assistant(blocks, reader)
             case _:
-                messages += _system(blocks, reader)
+                found = _system(blocks, reader)
+        place = blocks[0].place.rpartition(".content")[0] if blocks else "messages"
+        messages += [PlacedMessage(message, place) for message in found]
     if not messages:
         raise InvalidField("messages must have one that says something", param="messages")
-    found = () if images is None else images.sources
-    return ChatMessages(messages, found, reader.unseen.warnings)
+    sources = () if images is None else images.sources
+    return ChatMessages(messages, sources, reader.unseen.warnings)
 
 
 def _blocks(given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Block]]]:
@@ -194,5 +198,6 @@ def _thinking(block: Block) -> str:
 
 
 def _call(block: Block) -> dict[str, Any]:
-    function = {"name": block.filled_text("name"), "arguments": block.object("input")}
+    # Clients repeat what a model wrote, which may be any JSON value.
+    function = {"name": block.filled_text("name"), "arguments": block.members.get("input")}
     return {"type": "function", "id": block.filled_text("id"), "function": function}

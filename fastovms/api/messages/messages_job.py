@@ -98,7 +98,7 @@ async def _prepare(
         )
         if only_computes_prompt:
             return ReadChat(prompt, tools, images, None, unseen)
-        wanted = constraint(request, tools, prompt.text or "", template)
+        wanted = constraint(request, tools, prompt.end, template)
         return ReadChat(prompt, tools, images, wanted, unseen)
 
     chat = await offload.run(read, request.size)
@@ -116,6 +116,7 @@ async def _prepare(
         *passed_over([*tools.skipped, *fields.warnings]),
         *chat.warnings,
         *tools.warnings_for(request.model.chat.tool_format),
+        *chat.prompt.warnings,
     ]
     new_parser = parser_maker(request, options, chat)
     return MessagesJob(request, options, task, form, warnings, new_parser, only_computes_prompt)

@@ -135,7 +135,7 @@ async def _prepare(asking: Asking, chat: _Chat) -> OllamaJob:
             prompt = fitting(messages, make, room)
         else:
             prompt = make(messages)
-        wanted = constraint(request, chat.tools, prompt.text or "", template)
+        wanted = constraint(request, chat.tools, prompt.end, template)
         prompt = _behind(chat.context, prompt, request)
         sources: Sequence[ImageSource] = images
         if images and drops:
@@ -144,7 +144,8 @@ async def _prepare(asking: Asking, chat: _Chat) -> OllamaJob:
 
     ready = await offload.run(read, request.size)
     task = await chat_task(request, options, ready)
-    warnings = [*asking.warnings, *ready.warnings, *chat.tools.warnings_for(model.chat.tool_format)]
+    of_tools = chat.tools.warnings_for(model.chat.tool_format)
+    warnings = [*asking.warnings, *ready.warnings, *of_tools, *ready.prompt.warnings]
     new_parser = parser_maker(request, options, ready)
     return OllamaJob(request, options, task, new_parser, chat.tells_context, warnings)
 

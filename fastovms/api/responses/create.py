@@ -236,7 +236,12 @@ class Responses:
             resumption = resumption_of(job, dialect, envelope.created, id_key)
         streams = is_streamed(job.preparation.body)
         warnings = job.tools.warnings_for(job.preparation.model.chat.tool_format)
-        all_warnings = [*passed_over(job.tools.skipped), *job.warnings, *warnings]
+        all_warnings = [
+            *passed_over(job.tools.skipped),
+            *job.warnings,
+            *warnings,
+            *job.prompt.warnings,
+        ]
         headers = warning_headers(all_warnings, request.id)
         return _Task(
             request, dialect, fields, history, job, generation, run, streams, headers, resumption

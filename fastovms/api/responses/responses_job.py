@@ -93,7 +93,7 @@ async def prepare(
             prompt, images, unseen = _make_prompt(request, maker, history, options.budget)
         else:
             prompt, images, unseen = kept_prompt, (), ()
-        wanted = constraint(request, maker.tools, prompt.text or "", maker.options)
+        wanted = constraint(request, maker.tools, prompt.end, maker.options)
         if images and maker.may_lose_images:
             prompt, images = kept_images(prompt, images)
         return ReadChat(prompt, maker.tools, images, wanted, unseen)

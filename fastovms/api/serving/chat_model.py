@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from fastovms.config.api_config import ChatConfig
 from fastovms.errors import ConfigurationError
+from fastovms.system.disk_cache import DiskCache
 from fastovms.text.output_parser import check_formats, kept_tags
 from fastovms.text.reasoning import REASONING_FORMATS, ReasoningFormat, detect_reasoning_format
 from fastovms.text.templating.chat_template import ChatTemplate
@@ -47,9 +48,11 @@ class ChatModel:
         return kept_tags(self.tool_format, self.reasoning_format)
 
     @classmethod
-    def load(cls, model_dir: Path, config: ChatConfig) -> ChatModel:
-        """Reads how a model chats. A template of the model's own that is broken leaves it without
-        one.
+    def load(cls, model_dir: Path, config: ChatConfig, cache: DiskCache | None = None) -> ChatModel:
+        """Reads how a model chats. A broken template of the model's own leaves it without one.
+
+        Args:
+            cache: keeps what is found out about templates; None = nothing is kept.
 
         Raises:
             ConfigurationError: the operator's template is broken, or a parser unknown, or the
@@ -61,6 +64,7 @@ class ChatModel:
                 model_dir,
                 config.chat_template,
                 content_format=config.chat_template_content_format,
+                cache=cache,
             )
         except ConfigurationError as error:
             if config.chat_template is not None:

@@ -37,7 +37,7 @@ def make_environment(now: Callable[[], datetime]) -> Sandbox:
         extensions=["jinja2.ext.loopcontrols", GenerationTag],
     )
     environment.filters["tojson"] = _to_json
-    environment.filters["from_json"] = json.loads
+    environment.filters["from_json"] = environment.filters["fromjson"] = json.loads
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: now().strftime(form)
     return environment

@@ -1,116 +1,170 @@
-"""Finds out which form of messages a template reads, and converts messages into it."""
+"""Adapts the messages of a chat to the form that a template can show."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 Message = Mapping[str, Any]
-TryRender = Callable[[Sequence[Message]], str | None]
-"""Renders messages with a tool; returns None if the template refuses them."""
+WriteCall = Callable[[str, Mapping[str, Any]], str]
+"""Returns a tool call as text, given its function's name and arguments."""
 
-_TEXT = "some-text"
-_OTHER_TEXT = "other-text"
-_ARGUMENTS = {"some_argument": 1}
-_ARGUMENTS_TEXT = json.dumps(_ARGUMENTS)
+Turn = dict[str, Any]
 
-_SYSTEM_TOOLS = re.compile(r"""["']tools["'] in message""")
-_SHORT_ID = 9
-_JSON_ARGUMENT = re.compile(r'"some_argument":\s*1')
-_THINKING = re.compile(r"""\.thinking\b|["']thinking["']""")
+OWN: Final = "own"
+SYSTEM: Final = "system"
+USER: Final = "user"
+TOGETHER: Final = "together"
+ONE_BY_ONE: Final = "one by one"
+KEPT: Final = "kept"
+AS_TEXT: Final = "text"
+BEFORE: Final = "before"
+BEFORE_USER: Final = "before user"
+ANSWER: Final = "answer"
+RESULT: Final = "result"
+PARTS: Final = "parts"
+ANY_ROLE: Final = "*"
+
+ARGUMENTS: Final = "arguments"
+"""The name under which an object holds arguments that are not an object."""
+
+_SPEAKERS: Final = ("system", "developer")
+_SHORT_ID: Final = 9
+_MARKED: Final = "[{role} message]\n{text}"
+_RESULT_TEXT: Final = "Result of the call of {name}:\n{text}"
+_UNKNOWN: Final = "a function"
+_MAX_PLACES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateForm:
-    """What a template reads.
+    """What a template can show, and the form in which it reads messages.
 
     Attributes:
-        content_parts: whether content has to be a list of parts; else it has to be a string.
-        iterates_parts: whether lists of parts are read, so that parts which are no text have a
-            place.
-        argument_objects: whether the arguments of calls are objects; else they are JSON text, which
+        content_parts: whether content must be a list of parts; otherwise it must be a string.
+        iterates_parts: whether lists of parts are read, so that images have a place.
+        empty_lists: whether absent tools and documents must be empty lists instead of None.
+        system_tools: whether tools are read from the system message, as JSON text (Phi 4).
+        shows_tools: whether the model is shown the tools.
+        leading: the role of system and developer messages at the beginning: their "own", "system"
+            for both, or "user".
+        joins_leading: whether several of these must become one message.
+        later: the same as `leading` for messages further on.
+        roles: further roles that the template shows; `ANY_ROLE` = any.
+        needs_user: whether a user turn must come first.
+        joins_users: whether user turns in a row must become one.
+        joins_answers: whether assistant turns in a row must become one.
+        empty_answers: whether an assistant turn without content may stay.
+        after_result: how a user turn follows a tool result: "kept" as it is, behind an empty
+            "answer", or as text at the end of the "result".
+        calls: how several calls of one turn are shown: "together", "one by one", or as "text".
+        results: whether tool results have turns; otherwise they become user turns.
+        orphans: whether a result may stand without its call.
+        argument_objects: whether arguments must be objects; otherwise they are JSON text, which
             keeps them as the model wrote them.
-        null_content: whether the content of a message that has only calls is None; else it is "".
-        developer_role: whether there are messages of the developer; else they are the system's.
-        several_system_messages: whether there may be several; else they are made one.
-        thinking: whether reasoning is read from `thinking` too, as gpt-oss and LFM2 have it.
-        short_ids: whether the ids of calls have nine letters and digits, as Mistral has it.
-        system_tools: whether tools are read from the system message, as JSON text, as Phi 4 has it.
-        shows_tools: whether tools are shown to the model.
-        system_role: whether there are messages of the system.
+        wraps_arguments: whether arguments that are not an object must be put into one.
+        null_content: whether the content of a turn that has only calls is None; otherwise "".
+        short_ids: whether call ids must have nine letters and digits (Mistral).
+        call_text: where the content of a turn with calls goes: "kept" beside them, in a turn
+            "before" them, in one "before user" and calls, or with the calls as "text".
+        reasoning: the member from which reasoning is read, or "parts" of content.
+        joins_reasoning: whether content beside calls must be added to the reasoning (gpt-oss).
+        efforts: the levels of `reasoning_effort` that the template has; none = any.
     """
 
     content_parts: bool = False
     iterates_parts: bool = False
-    argument_objects: bool = False
-    null_content: bool = True
-    developer_role: bool = False
-    several_system_messages: bool = True
-    thinking: bool = False
-    short_ids: bool = False
+    empty_lists: bool = False
     system_tools: bool = False
     shows_tools: bool = True
-    system_role: bool = True
+    leading: str = OWN
+    joins_leading: bool = False
+    later: str = OWN
+    roles: tuple[str, ...] = ()
+    needs_user: bool = False
+    joins_users: bool = False
+    joins_answers: bool = False
+    empty_answers: bool = True
+    after_result: str = KEPT
+    calls: str = TOGETHER
+    results: bool = True
+    orphans: bool = True
+    argument_objects: bool = False
+    wraps_arguments: bool = False
+    null_content: bool = True
+    short_ids: bool = False
+    call_text: str = KEPT
+    reasoning: str = "reasoning_content"
+    joins_reasoning: bool = False
+    efforts: tuple[str, ...] = ()
 
 
-def find_form(source: str, render: TryRender, tool_name: str) -> TemplateForm:
-    """Finds out what a template reads: by rendering, as llama.cpp does; the names of roles and
-    members by looking for them in the source.
+STRICT: Final[Mapping[str, Any]] = {
+    "leading": USER,
+    "later": USER,
+    "roles": (),
+    "needs_user": True,
+    "joins_users": True,
+    "joins_answers": True,
+    "empty_answers": False,
+    "calls": AS_TEXT,
+    "results": False,
+}
+"""The members of the form that any template shows that knows users and assistants in turn."""
 
-    Args:
-        tool_name: the name of the tool that messages are rendered with.
+
+class PlacedMessage(dict[str, Any]):
+    """A message that knows its place in the request, for warnings and errors.
+
+    Attributes:
+        place: such as "messages[3]".
     """
-    part = [{"type": "text", "text": _TEXT}]
-    takes_strings = _TEXT in (render([_user(_TEXT)]) or "")
-    as_parts = render([_user(part)]) or ""
-    takes_parts = _TEXT in as_parts and "'type'" not in as_parts and '"type"' not in as_parts
-    content_parts = takes_parts and not takes_strings
-    question = _user(part if content_parts else _TEXT)
-    with_text = render([question, *_called(_ARGUMENTS_TEXT, "")]) or ""
-    with_object = render([question, *_called(_ARGUMENTS, "")]) or ""
-    # A template that writes arguments in a notation of its own may take text, but as that.
-    is_json = not with_object or _JSON_ARGUMENT.search(with_object) is not None
-    text_works = is_json and _ARGUMENTS_TEXT in with_text
-    arguments = _ARGUMENTS_TEXT if text_works else _ARGUMENTS
-    with_null = render([question, *_called(arguments, None)])
-    with_long_id = render([question, *_called(arguments, "", call_id="call_some-longer-id")])
-    system = [{"role": "system", "content": text} for text in (_TEXT, _OTHER_TEXT)]
-    user = _user(part if content_parts else "")
-    with_system = render([_in_parts(system[0]) if content_parts else system[0], question]) or ""
-    reads_tools = _SYSTEM_TOOLS.search(source) is not None
-    several = render([*(_in_parts(m) if content_parts else m for m in system), user]) or ""
-    return TemplateForm(
-        content_parts=content_parts,
-        iterates_parts=takes_parts,
-        argument_objects=not text_works and "some_argument" in with_object,
-        null_content=with_null is not None and "None" not in with_null,
-        developer_role="developer" in source,
-        several_system_messages=_TEXT in several and _OTHER_TEXT in several,
-        thinking=_THINKING.search(source) is not None,
-        short_ids=with_long_id is None and (with_text if text_works else with_object) != "",
-        system_tools=reads_tools,
-        shows_tools=reads_tools or tool_name in (render([question]) or "") + with_system,
-        system_role=with_system.count(_TEXT) > 1,
-    )
+
+    def __init__(self, message: Message, place: str) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+def place_of(message: Message, index: int) -> str:
+    """Returns the place of the message with this index."""
+    return message.place if isinstance(message, PlacedMessage) else f"messages[{index}]"
+
+
+class Adapted(NamedTuple):
+    """Messages in the form that a template shows.
+
+    Attributes:
+        warnings: what the template cannot show as the client sent it.
+    """
+
+    messages: list[Turn]
+    warnings: list[str]
 
 
 def adapt(
-    messages: Sequence[Message], form: TemplateForm, tools: Sequence[Message] = ()
-) -> list[dict[str, Any]]:
-    """Returns copies of messages in OpenAI's form, changed to what the template reads."""
-    adapted = [_adapt(message, form) for message in messages]
-    if not form.several_system_messages:
-        adapted = _merged(adapted)
-    if form.system_tools and tools:
-        if not adapted or adapted[0].get("role") != "system":
-            adapted.insert(0, {"role": "system", "content": ""})
-        functions = [tool.get("function", tool) for tool in tools]
-        adapted[0]["tools"] = json.dumps(functions, ensure_ascii=False)
-    return adapted
+    messages: Sequence[Message],
+    form: TemplateForm,
+    tools: Sequence[Message] = (),
+    write_call: WriteCall | None = None,
+) -> Adapted:
+    """Returns copies of messages in OpenAI's form, changed to what the template shows. What follows
+    a message changes neither the turns before it nor the beginning of its own.
+
+    Args:
+        write_call: writes the calls that the template cannot show; None = as JSON.
+    """
+    turns = _Turns(form, write_call or _json_call)
+    last = len(messages) - 1
+    split = form.calls == ONE_BY_ONE
+    for index, message in _one_by_one(messages) if split else enumerate(messages):
+        place = place_of(messages[index], index)
+        if split and len(messages[index].get("tool_calls") or ()) > 1:
+            turns.warn(place, "is shown one call after the other, as the chat template takes one")
+        turns.add(message, place, is_last=index == last)
+    return turns.finish(tools)
 
 
 def join_text(content: object) -> object:
@@ -122,6 +176,244 @@ def join_text(content: object) -> object:
     return "\n".join(text for text in texts if text is not None) if None not in texts else content
 
 
+class _Turns:
+    """The turns of one chat, in the making."""
+
+    def __init__(self, form: TemplateForm, write_call: WriteCall) -> None:
+        self._form = form
+        self._write_call = write_call
+        self._turns: list[Turn] = []
+        self._is_begun = False
+        self._has_user = False
+        self._may_join = False
+        self._pending: dict[str, str] = {}
+        self._has_told_calls = False
+        self._num_calls = 0
+        self._places: dict[str, list[str]] = {}
+
+    def add(self, message: Message, place: str, *, is_last: bool) -> None:
+        """Adds a message.
+
+        Args:
+            place: its place in the request.
+            is_last: whether it may be one to continue, which has to stay.
+        """
+        turn = dict(message)
+        turn["content"] = join_text(turn.get("content"))
+        role = turn.get("role")
+        if role in _SPEAKERS:
+            self._speak(turn, place)
+        elif role == "assistant":
+            self._answer(turn, place, is_last=is_last)
+        elif role == "tool":
+            self._result(turn, place)
+        elif role == "user" or role in self._form.roles or ANY_ROLE in self._form.roles:
+            self._push(turn, place)
+        else:
+            self.warn(place, f"is shown as a user turn: the chat template has no {role} turn")
+            self._push_user(_MARKED.format(role=role, text=_string(turn["content"])), place)
+
+    def finish(self, tools: Sequence[Message]) -> Adapted:
+        form = self._form
+        if form.needs_user and not self._has_user:
+            self._turns.append({"role": "user", "content": ""})
+        if form.system_tools and tools:
+            if not self._turns or self._turns[0].get("role") != "system":
+                self._turns.insert(0, {"role": "system", "content": ""})
+            functions = [tool.get("function", tool) for tool in tools]
+            self._turns[0]["tools"] = json.dumps(functions, ensure_ascii=False)
+        if form.content_parts or form.reasoning == PARTS:
+            self._turns = [_in_parts(turn, form) for turn in self._turns]
+        return Adapted(self._turns, [_warning(*found) for found in self._places.items()])
+
+    def _speak(self, turn: Turn, place: str) -> None:
+        """Adds a message of the system or the developer."""
+        form, role = self._form, turn["role"]
+        way = form.later if self._is_begun else form.leading
+        if way == USER:
+            text = _string(turn["content"])
+            if self._is_begun:
+                text = _MARKED.format(role=role, text=text)
+            self.warn(place, f"is shown as a user turn: the chat template has no {role} turn there")
+            self._push_user(text, place)
+            return
+        turn["role"] = SYSTEM if way == SYSTEM else role
+        if self._is_begun or not (self._turns and form.joins_leading):
+            self._push(turn, place, is_leading=not self._is_begun)
+        else:
+            self._turns[-1]["content"] = _joined(self._turns[-1]["content"], turn["content"])
+
+    def _answer(self, turn: Turn, place: str, *, is_last: bool) -> None:
+        form = self._form
+        calls = [self._call(call) for call in turn.pop("tool_calls", None) or ()]
+        reasoning = turn.pop("reasoning_content", None) or turn.pop("reasoning", None)
+        turn.pop("reasoning", None)
+        if reasoning and calls and turn["content"] and form.joins_reasoning:
+            reasoning, turn["content"] = _joined(reasoning, turn["content"]), ""
+        if reasoning:
+            turn[form.reasoning] = reasoning
+        content = turn["content"]
+        has_told = bool(calls) and (
+            form.calls == AS_TEXT or (bool(content) and form.call_text == AS_TEXT)
+        )
+        if has_told:
+            self.warn(place, "is shown with its calls as text: the chat template cannot show them")
+            written = [self._written(call["function"]) for call in calls]
+            turn["content"] = content = "\n".join(filter(None, [_string(content), *written]))
+        elif calls and content and form.call_text in (BEFORE, BEFORE_USER):
+            turn.pop(form.reasoning, None)
+            self._push(turn, place)
+            if form.call_text == BEFORE_USER:
+                self._turns.append({"role": "user", "content": ""})
+            turn = {"role": "assistant", "content": None}
+            if reasoning:
+                turn[form.reasoning] = reasoning
+            content = ""
+        if calls and not has_told:
+            turn |= {"content": content or (None if form.null_content else ""), "tool_calls": calls}
+        elif content is None:
+            turn["content"] = ""
+        if turn["content"] or calls or reasoning or form.empty_answers or is_last:
+            self._push(turn, place)
+        if calls:
+            self._pending = {call["id"]: call["function"].get("name", "") for call in calls}
+            self._has_told_calls = has_told
+
+    def _call(self, call: Message) -> Turn:
+        function = dict(call.get("function") or {})
+        function["arguments"] = self._arguments(function.get("arguments"))
+        self._num_calls += 1
+        call_id = call.get("id")
+        if not isinstance(call_id, str) or not call_id:
+            call_id = f"call{self._num_calls:05d}"
+        elif self._form.short_ids:
+            call_id = _short_id(call_id)
+        return {"type": "function", **call, "id": call_id, "function": function}
+
+    def _arguments(self, given: object) -> object:
+        value = _parsed(given)
+        if value is None:
+            value = {}
+        is_object = isinstance(value, Mapping)
+        if not is_object and self._form.wraps_arguments:
+            value, given = {ARGUMENTS: value}, None
+        if self._form.argument_objects:
+            return value
+        return given if isinstance(given, str) and given and given != "null" else _json(value)
+
+    def _written(self, function: Message) -> str:
+        value = _parsed(function["arguments"])
+        arguments = value if isinstance(value, Mapping) else {ARGUMENTS: value}
+        return self._write_call(function.get("name", ""), arguments)
+
+    def _result(self, turn: Turn, place: str) -> None:
+        form, call_id = self._form, turn.get("tool_call_id")
+        if isinstance(call_id, str) and call_id and form.short_ids:
+            call_id = _short_id(call_id)
+        if not call_id:
+            call_id = next(iter(self._pending), None)
+        name = self._pending.pop(str(call_id), None)
+        if not form.results or self._has_told_calls or (name is None and not form.orphans):
+            self.warn(
+                place, "is shown as a user turn: the chat template cannot show the tool result"
+            )
+            name = name or turn.get("name") or _UNKNOWN
+            text = _RESULT_TEXT.format(name=name, text=_string(turn["content"]))
+            pending, has_told = self._pending, self._has_told_calls
+            self._push_user(text, place)
+            self._pending, self._has_told_calls, self._may_join = pending, has_told, True
+            return
+        pending = self._pending
+        turn["content"] = "" if turn["content"] is None else turn["content"]
+        turn["tool_call_id"] = call_id or "call00000"
+        if name:
+            turn.setdefault("name", name)
+        self._push(turn, place)
+        self._pending = pending
+
+    def _push_user(self, text: str, place: str) -> None:
+        self._push({"role": "user", "content": text}, place)
+
+    def _push(self, turn: Turn, place: str, *, is_leading: bool = False) -> None:
+        """Appends a turn, or joins it to the last one where the template wants turns to
+        alternate."""
+        form, role = self._form, turn["role"]
+        last = self._turns[-1] if self._turns else {}
+        may_join, self._may_join = self._may_join, False
+        self._pending, self._is_begun = {}, self._is_begun or not is_leading
+        turn["content"] = "" if turn["content"] is None and role != "assistant" else turn["content"]
+        if role == "user":
+            self._has_user = True
+            if last.get("role") == "user" and (form.joins_users or may_join):
+                last["content"] = _joined(last["content"], turn["content"])
+                self._may_join = may_join
+                return
+            if last.get("role") == "tool" or "tool_calls" in last:
+                if form.after_result == ANSWER:
+                    self._turns.append({"role": "assistant", "content": ""})
+                elif form.after_result == RESULT and last.get("role") == "tool":
+                    self.warn(
+                        place,
+                        "is shown with the tool result: the chat template has no user turn there",
+                    )
+                    last["content"] = _joined(last["content"], turn["content"])
+                    return
+        elif role != "system" and form.needs_user and not self._has_user and not is_leading:
+            self._turns.append({"role": "user", "content": ""})
+            self._has_user = True
+        is_answer = role == "assistant" == last.get("role") and "tool_calls" not in last
+        if is_answer and form.joins_answers and ("tool_calls" not in turn or _may_hold(form)):
+            content = _joined(last["content"], turn["content"])
+            self._turns[-1] = {**last, **turn, "content": content}
+            return
+        self._turns.append(turn)
+
+    def warn(self, place: str, text: str) -> None:
+        """Notes how a message is shown otherwise than the client sent it."""
+        places = self._places.setdefault(text, [])
+        if place not in places:
+            places.append(place)
+
+
+def _may_hold(form: TemplateForm) -> bool:
+    """Returns whether a turn with calls may have content."""
+    return form.call_text == KEPT
+
+
+def _one_by_one(messages: Sequence[Message]) -> Iterator[tuple[int, Message]]:
+    """Yields messages with their indexes; a turn with several calls as one turn for each call, with
+    the call's result behind it."""
+    following = 0
+    for place, message in enumerate(messages):
+        calls = message.get("tool_calls") or ()
+        if place < following:
+            continue
+        if len(calls) < 2:
+            yield place, message
+            continue
+        following = place + 1
+        while following < len(messages) and messages[following].get("role") == "tool":
+            following += 1
+        results = list(enumerate(messages[place + 1 : following], place + 1))
+        for index, call in enumerate(calls):
+            head = message if index == 0 else {"role": "assistant", "content": None}
+            yield place, {**head, "tool_calls": [call]}
+            own = [r for r in results if _answers(r[1], call, is_next=r is results[0])]
+            yield from own[:1]
+            results = [r for r in results if r not in own[:1]]
+        yield from results
+
+
+def _answers(result: Message, call: Message, *, is_next: bool) -> bool:
+    call_id = result.get("tool_call_id")
+    return call_id == call.get("id") if call_id else is_next
+
+
+def _warning(text: str, places: Sequence[str]) -> str:
+    more = f" and {len(places) - _MAX_PLACES} more" if len(places) > _MAX_PLACES else ""
+    return f"{', '.join(places[:_MAX_PLACES])}{more} {text}"
+
+
 def _text(part: object) -> str | None:
     if isinstance(part, str):
         return part
@@ -131,43 +423,34 @@ def _text(part: object) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _adapt(message: Message, form: TemplateForm) -> dict[str, Any]:
-    adapted = dict(message)
-    if adapted.get("role") == "developer" and not form.developer_role:
-        adapted["role"] = "system"
-    content = join_text(adapted.get("content"))
-    if content is None and not form.null_content:
-        content = ""
-    adapted["content"] = content
-    if form.content_parts:
-        adapted = _in_parts(adapted)
-    if form.short_ids and isinstance(adapted.get("tool_call_id"), str):
-        adapted["tool_call_id"] = _short_id(adapted["tool_call_id"])
-    calls = adapted.pop("tool_calls", None)
-    if calls:
-        adapted["tool_calls"] = [_adapt_call(call, form) for call in calls]
-    reasoning = adapted.get("reasoning_content") or adapted.get("reasoning")
-    if reasoning:
-        adapted |= {"reasoning_content": reasoning, "reasoning": reasoning}
-        # gpt-oss's template refuses content and thinking beside calls.
-        if form.thinking and not (calls and content):
-            adapted.setdefault("thinking", reasoning)
-    return adapted
+def _string(content: object) -> str:
+    """Returns the text of a content, without parts that are not text."""
+    if isinstance(content, list):
+        return "\n".join(filter(None, map(_text, content)))
+    return content if isinstance(content, str) else ""
 
 
-def _adapt_call(call: Message, form: TemplateForm) -> dict[str, Any]:
-    function = dict(call.get("function") or {})
-    arguments = function.get("arguments")
-    if arguments in (None, ""):
-        arguments = "{}"
-    if form.argument_objects:
-        arguments = _parsed(arguments)
-    elif not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    adapted = {"type": "function", **call, "function": {**function, "arguments": arguments}}
-    if form.short_ids and isinstance(adapted.get("id"), str):
-        adapted["id"] = _short_id(adapted["id"])
-    return adapted
+def _joined(first: Any, second: Any) -> Any:
+    """Returns two contents as one, with an empty line between texts."""
+    if not first or not second:
+        return first or second
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    return [*_parts(first), *_parts(second)]
+
+
+def _parts(content: Any) -> list[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+
+
+def _in_parts(turn: Turn, form: TemplateForm) -> Turn:
+    reasoning = turn.pop(PARTS, None)
+    if reasoning is None and not form.content_parts:
+        return turn
+    parts = [{"type": "thinking", "thinking": reasoning}] if reasoning else []
+    if turn["content"] or not parts:
+        parts += _parts(turn["content"])
+    return {**turn, "content": parts}
 
 
 def _short_id(call_id: str) -> str:
@@ -177,46 +460,19 @@ def _short_id(call_id: str) -> str:
     return sha256(call_id.encode(errors="replace")).hexdigest()[:_SHORT_ID]
 
 
-def _parsed(arguments: object) -> object:
-    """Returns the object that a JSON text holds. What is no JSON object stays text, for the
-    template to make of it what it can."""
+def _parsed(arguments: object) -> Any:
+    """Returns the value that a JSON text holds. Text that is not JSON stays text."""
     if not isinstance(arguments, str):
         return arguments
     try:
-        value = json.loads(arguments)
+        return json.loads(arguments or "null")
     except (ValueError, RecursionError):
         return arguments
-    return value if isinstance(value, dict) else arguments
 
 
-def _merged(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns messages with one system message at the beginning in place of all."""
-    system = [m for m in messages if m.get("role") == "system"]
-    texts = [join_text(m.get("content")) for m in system]
-    if len(system) < 2 or not all(isinstance(text, str) for text in texts):
-        return messages
-    first = {**system[0], "content": "\n\n".join(map(str, texts))}
-    if isinstance(system[0]["content"], list):
-        first = _in_parts(first)
-    return [first, *(m for m in messages if m.get("role") != "system")]
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
-def _in_parts(message: Message) -> dict[str, Any]:
-    content = message.get("content")
-    if isinstance(content, str):
-        content = [{"type": "text", "text": content}]
-    return {**message, "content": content}
-
-
-def _user(content: object) -> Message:
-    return {"role": "user", "content": content}
-
-
-def _called(arguments: object, content: str | None, call_id: str = "call00001") -> list[Message]:
-    # Mistral's templates want ids of nine characters and a result after the call.
-    function = {"name": "some_function", "arguments": arguments}
-    calls = [{"id": call_id, "type": "function", "function": function}]
-    return [
-        {"role": "assistant", "content": content, "tool_calls": calls},
-        {"role": "tool", "tool_call_id": call_id, "name": "some_function", "content": _TEXT},
-    ]
+def _json_call(name: str, arguments: Mapping[str, Any]) -> str:
+    return _json({"name": name, "arguments": arguments})

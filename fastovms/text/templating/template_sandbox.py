@@ -22,13 +22,20 @@ MAX_PASSES = 10_000_000
 every message for each of them."""
 
 
+_CHANGES: dict[type[Any], tuple[str, ...]] = {list: ("append", "pop"), dict: ("update",)}
+"""Methods by which templates change values."""
+
+CHANGES = re.compile(r"\.(?:append|pop|update)\b")
+"""Finds such a method in a template's source."""
+
 _WIDE = re.compile(r"%[^a-zA-Z%]*(\*|\d{5})")
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """An environment in which nothing is changed, nothing outside is reached, no operator makes
-    something huge, and no loop goes on for ever. Templates of one environment may be rendered in
-    several threads."""
+    """An environment in which nothing outside is reached, no operator makes something huge, and no
+    loop goes on for ever. Templates may change lists and objects in the ways of `CHANGES`, so that
+    those that outlive a rendering have to be copied before. Templates of one environment may be
+    rendered in several threads."""
 
     intercepted_binops = frozenset(("*", "**", "+", "%"))
 
@@ -51,6 +58,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
             _check("the prompt", length, MAX_LENGTH)
             pieces.append(piece)
         return "".join(pieces)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Returns whether a template may use an attribute. Some keep lists and objects of their own
+        (Kimi K2, Hunyuan)."""
+        if attr in _CHANGES.get(type(obj), ()):
+            return True
+        return super().is_safe_attribute(obj, attr, value)
 
     def count_pass(self) -> None:
         """Counts a pass through a loop or a macro; templates call it at each."""

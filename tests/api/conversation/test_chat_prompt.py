@@ -85,7 +85,9 @@ async def test_the_operators_variables_of_the_template(make):
 
 async def test_a_refusal_of_the_template_is_told(make):
     for path in (V1, V3):
-        status, body = await make().post(path, {**BODY, "messages": [{"role": "bad"}]})
+        status, body = await make().post(
+            path, {**BODY, "messages": [{"role": "user", "content": "bad"}]}
+        )
         message = body["error"]["message"] if path == V1 else body["error"]
         assert (status, "no such role: bad" in message) == (400, True)
 

@@ -130,7 +130,6 @@ def test_messages(given: list[Any], messages: list[Any]) -> None:
         ([HI, assistant(result())], "messages[1].content[0]"),
         ([HI, assistant(PIXEL)], "messages[1].content[0]"),
         ([{"role": "system", "content": [PIXEL]}], "messages[0].content[0]"),
-        ([assistant({**use(), "input": "{}"})], "messages[0].content[0].input"),
         ([assistant({**use(), "id": None})], "messages[0].content[0].id"),
         ([assistant({**use(), "name": ""})], "messages[0].content[0].name"),
         ([assistant({"type": "thinking"})], "messages[0].content[0].thinking"),

@@ -46,7 +46,7 @@ async def test_prompts(make, path, body, prompt):
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
-        (CHAT, {**ASKED, "messages": [{"role": "bad"}]}, "no such role: bad"),
+        (CHAT, {**ASKED, "messages": [{"role": "user", "content": "bad"}]}, "no such role: bad"),
         (CHAT, {**ASKED, "tools": [{"type": "function"}]}, "tools[0].function must be an object"),
         (CHAT, {**ASKED, "messages": [{**MESSAGES[0], "images": ["aGk="]}]},
          "messages[0].images: this model takes no images"),

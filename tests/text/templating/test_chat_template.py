@@ -106,11 +106,11 @@ def test_what_cannot_be_continued(source, content, add_generation_prompt, reason
 
 
 def test_what_a_template_says_is_repeated_in_part_only():
-    source = "{{ raise_exception('unknown role ' + messages[0].role) }}"
+    source = "{{ raise_exception('unknown role ' + messages[0].content) }}"
     for length in (280, 5000):
         with pytest.raises(RequestError) as error:
-            template(source).render([{"role": "r" * length, "content": "a"}])
+            template(source).render([{"role": "user", "content": "r" * length}])
         words, _, reason = error.value.message.partition(": ")
-        assert words == "the chat template cannot render the messages"
+        assert words == "the chat template cannot render messages[0]"
         said = f"unknown role {'r' * length}"
         assert reason == (said if len(said) <= 300 else f"{said[:300]}...")

@@ -8,11 +8,13 @@ from datetime import datetime
 
 import pytest
 
-from fastovms.errors import RequestError
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.text.templating.chat_template import ChatTemplate
-from fastovms.text.templating.template_messages import TemplateForm, adapt
+from fastovms.text.templating.template_form import OUTCOMES
+from fastovms.text.templating.template_messages import ONE_BY_ONE, TemplateForm, adapt
 from tests.paths import TEMPLATES
 
+TEMPLATE_NAMES = sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
 NOW = datetime(2026, 7, 26)
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 USER = {"role": "user", "content": "hello"}
@@ -102,14 +104,90 @@ def test_arguments_that_are_no_object_stay_text():
     assert '"parameters": "oops"}' in load("llama3").render([USER, call], tools=[TOOL])
 
 
-def test_what_templates_read():
-    forms = {name: load(name)._plain.form for name in ("qwen3", "llama3", "gptoss", "gemma3")}
-    assert forms["qwen3"] == TemplateForm()
-    assert forms["llama3"] == TemplateForm(argument_objects=True, several_system_messages=True)
-    assert forms["gptoss"].developer_role
-    assert forms["gptoss"].thinking
+def test_forms_of_templates():
+    forms = {name: load(name)._tool_form.form for name in ("llama3", "gptoss", "mistral", "gemma3")}
+    assert forms["llama3"].argument_objects
+    assert (forms["llama3"].calls, forms["gptoss"].calls) == (ONE_BY_ONE, ONE_BY_ONE)
+    assert forms["gptoss"].reasoning == "thinking"
+    assert forms["gptoss"].efforts == ("low", "medium", "high")
+    assert forms["mistral"].joins_users
+    assert forms["mistral"].short_ids
     assert forms["gemma3"].content_parts
     assert forms["gemma3"].iterates_parts
+
+
+@pytest.mark.parametrize("name", TEMPLATE_NAMES)
+def test_every_history_of_the_matrix_is_shown(name):
+    matrix = load(name).matrix
+    assert {row: found for row, found in matrix.items() if found not in OUTCOMES} == {}
+
+
+def test_every_history_of_the_matrix_is_shown_by_the_demo_model():
+    template = ChatTemplate.load(DEMO_MODEL)
+    assert template is not None
+    assert set(template.matrix.values()) <= set(OUTCOMES)
+
+
+TALK = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "developer", "content": "Be kind."},
+    USER,
+    {**CALL, "content": "I add.", "tool_calls": [*CALL["tool_calls"], *CALL["tool_calls"]]},
+    RESULT,
+    USER,
+    {"role": "assistant", "content": ""},
+    {"role": "system", "content": "Be quick."},
+    {"role": "assistant", "content": "Yes."},
+    {"role": "assistant", "content": "No."},
+    {"role": "tool", "tool_call_id": "lost", "content": "3"},
+    {"role": "critic", "content": "Bad."},
+]
+
+
+@pytest.mark.parametrize("name", TEMPLATE_NAMES)
+def test_turns_keep_their_beginning_when_others_follow(name):
+    form = load(name)._tool_form.form
+    whole = adapt(TALK, form).messages
+    for length in range(3, len(TALK)):
+        if TALK[length]["role"] == "tool":
+            continue  # the results of calls in a row belong between them
+        turns = adapt(TALK[:length], form).messages
+        assert turns[:-1] == whole[: len(turns) - 1]
+
+
+def test_what_a_template_cannot_show_is_warned_of():
+    warnings: list[str] = []
+    calls = [{**CALL["tool_calls"][0], "id": call_id} for call_id in ("a", "b")]
+    results = [{**RESULT, "tool_call_id": call_id} for call_id in ("a", "b")]
+    system = {"role": "system", "content": "Now."}
+    template = load("llama3")
+    text = template.render(
+        [USER, {**CALL, "tool_calls": calls}, *results], tools=[TOOL], warnings=warnings
+    )
+    assert text.count('{"name": "add"') == 2
+    assert warnings == [
+        "messages[1] is shown one call after the other, as the chat template takes one"
+    ]
+    text = load("gptoss").render([USER, system], warnings=warnings)
+    assert "<|start|>user<|message|>[system message]\nNow.<|end|>" in text
+    assert warnings[1].startswith("messages[1] is shown as a user turn")
+
+
+@pytest.mark.parametrize(("level", "shown"), [("xhigh", "high"), ("none", "low"), ("low", "low")])
+def test_the_nearest_effort_is_taken(level, shown):
+    warnings: list[str] = []
+    kwargs = {"reasoning_effort": level}
+    assert f"Reasoning: {shown}" in load("gptoss").render([USER], kwargs=kwargs, warnings=warnings)
+    assert bool(warnings) == (level != shown)
+
+
+@pytest.mark.parametrize("name", TEMPLATE_NAMES)
+@pytest.mark.parametrize("arguments", ['{"a": "cut', '["cut"]', '"cut"', "null"])
+def test_arguments_of_any_kind_are_shown(name, arguments):
+    function = {"name": "add", "arguments": arguments}
+    call = {**CALL, "tool_calls": [{"id": "call00001", "function": function}]}
+    text = load(name).render([USER, call, RESULT], tools=[TOOL])
+    assert text.count("cut") == arguments.count("cut")
 
 
 def test_the_developer_is_the_system_where_it_is_unknown():
@@ -131,7 +209,9 @@ def test_reasoning_has_the_name_that_the_template_reads():
     assert "<|channel|>analysis<|message|>because<|end|>" in text
     assert "<think>\nbecause\n</think>" in load("qwen3").render([USER, call])
     with_content = {**call, "content": "I add."}
-    assert "analysis<|message|>I add." in load("gptoss").render([USER, with_content])
+    text = load("gptoss").render([USER, with_content])
+    assert "because" in text
+    assert text.count("I add.") == 1
 
 
 def test_ids_are_shortened_where_they_have_to_be():
@@ -173,21 +253,20 @@ def test_the_form_of_content_can_be_given():
     assert "hello" in load("gemma3", "openai").render([USER])
 
 
-def test_a_chat_that_the_template_refuses():
-    with pytest.raises(RequestError, match="must alternate user/assistant"):
-        load("mistral").render([USER, USER])
+def test_turns_are_merged_where_the_template_wants_them_to_alternate():
+    assert "[INST] hello\n\nhello[/INST]" in load("mistral").render([USER, USER])
 
 
 def test_messages_are_not_changed():
     message = {**CALL, "tool_calls": [], "content": [{"type": "text", "text": "a"}]}
     copy = {**message, "content": list(message["content"])}
-    (adapted,) = adapt([message], replace(TemplateForm(), argument_objects=True))
+    (adapted,) = adapt([message], replace(TemplateForm(), argument_objects=True)).messages
     assert message == copy
     assert adapted == {"role": "assistant", "content": "a"}
-    assert adapt([USER | {"extra": 1}], TemplateForm()) == [USER | {"extra": 1}]
+    assert adapt([USER | {"extra": 1}], TemplateForm()).messages == [USER | {"extra": 1}]
 
 
 def test_parts_that_are_no_text_stay():
     image = {"type": "image_url", "image_url": {"url": "x"}}
-    (adapted,) = adapt([{"role": "user", "content": ["a", image]}], TemplateForm())
+    (adapted,) = adapt([{"role": "user", "content": ["a", image]}], TemplateForm()).messages
     assert adapted["content"] == ["a", image]

@@ -14,7 +14,7 @@ from tests.text.templating.test_chat_template import HELLO, template
         ("{{ raise_exception('only users') }}", "only users"),
         ("{{ messages[0].content + 1 }}", "can only concatenate str"),
         ("{{ missing.name }}", "'missing' is undefined"),
-        ("{{ messages.append(1) }}", "access to attribute 'append'"),
+        ("{{ messages.clear() }}", "access to attribute 'clear'"),
         ("{{ ''.__class__.__mro__ }}", "access to attribute '__class__'"),
         ("{% for i in range(1000000000) %}{% endfor %}", "Range too big"),
         ("{{ 'a' * 1000000000 }}", "too large"),

@@ -36,11 +36,24 @@ _FORMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt as it was sent. `text` is None when the client sent token ids, or when a part of
-    them was cut off."""
+    """One prompt as it was sent.
+
+    Attributes:
+        text: None = the client sent token ids, or a part of them was cut off.
+        warnings: what of the request's messages is not shown as the client sent it.
+        opening: what stands in for the text where an answer is continued, so that its end tells
+            whether the answer begins within reasoning; None = the text does.
+    """
 
     token_ids: Sequence[int]
     text: str | None = None
+    warnings: Sequence[str] = ()
+    opening: str | None = None
+
+    @property
+    def end(self) -> str:
+        """The text whose end tells whether the answer begins within reasoning."""
+        return self.opening if self.opening is not None else self.text or ""
 
 
 @dataclass(frozen=True, slots=True)

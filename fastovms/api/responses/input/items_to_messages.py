@@ -14,6 +14,7 @@ from fastovms.api.responses.input.item_text import text_of
 from fastovms.api.serving.images import UnseenParts
 from fastovms.media.loader import GivenImages
 from fastovms.text.custom_input import input_arguments
+from fastovms.text.templating.template_messages import PlacedMessage
 
 
 def to_messages(
@@ -40,24 +41,25 @@ def to_messages(
     unseen = UnseenParts()
     messages: list[Message] = []
     if instructions:
-        messages.append({"role": "system", "content": instructions})
+        message = {"role": "system", "content": instructions}
+        messages.append(PlacedMessage(message, "instructions"))
     turn = _Turn()
     is_compacted = False
     for position, item in _told(items, -num_earlier):
+        name = f"input[{position}]" if position >= 0 else "input"
         if not turn.takes(item):
             messages += turn.messages()
             turn = _Turn()
         if turn.takes(item):
-            turn.add(item)
+            turn.add(item, name)
             is_compacted = False
             continue
-        name = f"input[{position}]" if position >= 0 else "input"
         is_new = item is items[-1] and item.get("role") == "user"
         message = _others_message(item, name, images, None if is_new else unseen)
         is_compacted = item["type"] == "compaction" or (is_compacted and message["role"] == "user")
         if is_compacted:
             message = _joined(messages, message)
-        messages.append(message)
+        messages.append(PlacedMessage(message, name))
     messages += turn.messages()
     return ChatMessages(messages, () if images is None else images.sources, unseen.warnings)
 
@@ -76,6 +78,7 @@ class _Turn:
     reasoning: list[str] = field(default_factory=list)
     content: str | None = None
     calls: list[dict[str, Any]] = field(default_factory=list)
+    place: str = ""
 
     def takes(self, item: Item) -> bool:
         match item["type"]:
@@ -86,7 +89,8 @@ class _Turn:
             case kind:
                 return kind in ("function_call", "custom_tool_call")
 
-    def add(self, item: Item) -> None:
+    def add(self, item: Item, place: str) -> None:
+        self.place = self.place or place
         match item["type"]:
             case "reasoning":
                 self.reasoning.append(_reasoning(item))
@@ -111,7 +115,7 @@ class _Turn:
             message["reasoning_content"] = reasoning
         if self.calls:
             message["tool_calls"] = self.calls
-        return [message]
+        return [PlacedMessage(message, self.place)]
 
 
 def _joined(messages: list[Message], message: Message) -> Message:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -19,7 +22,12 @@ from fastovms.params import (
     TextPrompt,
 )
 from tests.backends.genai import fake_pipeline
-from tests.backends.genai.fake_pipeline import NUM_IMAGE_TOKENS, FakePipeline, Status
+from tests.backends.genai.fake_pipeline import (
+    NUM_IMAGE_TOKENS,
+    FakeHandle,
+    FakePipeline,
+    Status,
+)
 from tests.backends.listener import request
 from tests.engine.fake_model import continue_greedily
 
@@ -161,16 +169,65 @@ def test_what_was_cancelled_keeps_its_place_for_a_step():
     assert admitted == [[], ["b"]]
 
 
-def test_images_are_encoded_one_request_at_a_step():
-    engine = engine_over(FakePipeline(), model(takes_images=True))
+class SlowPipeline(FakePipeline):
+    """Takes 3 seconds to encode images, and one for a step."""
+
+    now = 0.0
+
+    def add_request(self, request_id: int, *arguments: Any) -> FakeHandle:
+        self.now += 3.0 * bool(arguments[1])
+        return super().add_request(request_id, *arguments)
+
+    def step(self) -> None:
+        self.now += 1.0
+        super().step()
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "expected"),
+    [(20, [["a", "c"], [], [], ["b"], []]), (1, [["a", "c"], ["b"], [], [], []])],
+    ids=["streams run", "nothing runs"],
+)
+def test_images_take_half_of_the_time_of_running_streams(max_tokens, expected):
+    pipeline = SlowPipeline()
+    freed: list[float] = []
+    engine = PipelineEngine(
+        pipeline,
+        model(takes_images=True),
+        EngineConfig(),
+        CacheCapacity(num_blocks=40, block_size=32),
+        free_memory=lambda: freed.append(pipeline.now),
+        clock=lambda: pipeline.now,
+    )
     for request_id in "ab":
-        engine.add(with_images(request_id, "<ov_genai_image_0>", max_tokens=9))
-    engine.add(with_images("c", "text", 0, max_tokens=9))
+        engine.add(with_images(request_id, "<ov_genai_image_0>", max_tokens=max_tokens))
+    engine.add(with_images("c", "text", 0, max_tokens=max_tokens))
     admitted = []
-    for _ in range(3):
+    for _ in range(5):
         engine.step()
         admitted.append(list(engine.admitted))
-    assert admitted == [["a"], ["b"], ["c"]]
+    assert admitted == expected
+    assert len(freed) == 2, "memory is given back after each encoding"
+
+
+def test_images_are_dropped_once_all_samples_have_begun():
+    image = IMAGE.copy()
+    gone = weakref.ref(image)
+    engine = PipelineEngine(
+        FakePipeline(),
+        model(takes_images=True),
+        EngineConfig(max_num_seqs=2),
+        CacheCapacity(num_blocks=40, block_size=32),
+    )
+    params = SamplingParams(n=3, max_tokens=2)
+    engine.add(GenerationRequest("a", [1], params, prompt=TextPrompt("a", [image], "m", ["p"])))
+    del image
+    engine.step()
+    assert gone() is not None
+    finish(engine)
+    assert gone() is None
+    engine.add(GenerationRequest("b", [1], params, prompt=TextPrompt("a", [IMAGE.copy()])))
+    assert len(finish(engine)["b"]) >= 3
 
 
 def test_the_last_output_tells_how_many_tokens_the_images_had():

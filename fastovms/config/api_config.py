@@ -48,7 +48,8 @@ class MediaConfig:
         max_images: how many one request may have.
         max_image_bytes: the size of one, encoded.
         max_image_pixels: the pixels of one, by its header.
-        shrink_images_to: the pixels that a model gets of an image; a larger one is shrunk.
+        shrink_images_to: the pixels that a model gets of an image; a larger one is shrunk. All
+            images of a request have twice as many together.
         max_image_memory: bytes of all images that are decoded or wait for a model.
     """
 

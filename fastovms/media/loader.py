@@ -160,7 +160,9 @@ class ImageLoader:
         """Returns the images, in the order of their sources.
 
         Args:
-            bound: the size to which a larger image is shrunk; None = `--shrink-images-to`.
+            bound: the size to which a larger image is shrunk; None = `--shrink-images-to`. Three
+                and more images share twice as many pixels, since a model's attention may grow with
+                the square of all of them.
 
         Raises:
             InvalidField: one cannot be had or decoded, or there are too many.
@@ -170,7 +172,10 @@ class ImageLoader:
         if len(sources) > config.max_images:
             raise _too_many(sources[config.max_images], config.max_images)
         at_once = asyncio.Semaphore(_NUM_AT_ONCE)
-        decode = partial(self._decode, _Sizes(self._budget.max_bytes), bound or self.bound({}))
+        share = max(1, 2 * config.shrink_images_to // max(1, len(sources)))
+        bound = bound or self.bound({})
+        bound = bound._replace(max_pixels=min(bound.max_pixels, share))
+        decode = partial(self._decode, _Sizes(self._budget.max_bytes), bound)
         tasks = [asyncio.ensure_future(self._one(source, at_once, decode)) for source in sources]
         try:
             return await asyncio.gather(*tasks)

@@ -166,15 +166,24 @@ async def test_images_count_until_nobody_has_them() -> None:
 
 async def test_a_shrunk_image_counts_with_what_is_left_of_it() -> None:
     loader = ImageLoader(MediaConfig(max_image_memory=40_000, shrink_images_to=100))
-    images = await load(loader, *[data_url(png(100, 100))] * 3)
-    assert [image.shape for image in images] == [(10, 10, 3)] * 3
-    assert loader._budget.used == 3 * 300
+    images = await load(loader, *[data_url(png(100, 100))] * 2)
+    assert [image.shape for image in images] == [(10, 10, 3)] * 2
+    assert loader._budget.used == 2 * 300
     (small,) = await loader.load([source(data_url(png(100, 100)), 0)], PixelBound(49, 7))
     assert small.shape == (7, 7, 3)
     with pytest.raises(InvalidField, match=r"part\[0\] makes the images .* too large"):
         await load(loader, data_url(png(200, 100)))
     del images, small
     await nothing_used(loader)
+
+
+@pytest.mark.parametrize(
+    ("count", "sides"), [(1, (20, 20)), (2, (20, 20)), (3, (16, 16)), (8, (10, 10))]
+)
+async def test_images_of_a_request_share_their_pixels(count: int, sides: tuple[int, int]) -> None:
+    loader = ImageLoader(MediaConfig(shrink_images_to=400))
+    images = await load(loader, *[data_url(png(50, 50))] * count)
+    assert {image.shape[:2] for image in images} == {sides}
 
 
 async def test_a_file_alone_always_has_room() -> None:

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
+import openvino as ov
 import openvino_genai as genai
 
 from fastovms.backend_stats import BackendStats, EngineCounters
@@ -25,6 +27,7 @@ from fastovms.backends.genai.support import Assistance
 from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.scheduling.waiting import rank_of
 from fastovms.errors import BrokenLogits
+from fastovms.media.image_tags import image_tag
 from fastovms.params import (
     EngineOutput,
     GenerationOutput,
@@ -34,6 +37,11 @@ from fastovms.params import (
 )
 
 logger = logging.getLogger(__name__)
+
+_LARGE: Final = 256 * 1024
+"""The pixels of one request's images from which on the memory for encoding them is given back."""
+
+_TINY_SIDE: Final = 56
 
 
 @dataclass(slots=True, eq=False)
@@ -132,6 +140,7 @@ class PipelineEngine:
         self._free_memory = free_memory
         self._clock = clock
         self._may_encode_at = 0.0
+        self._is_encoder_large = False
         self._arrivals = count()
         self._pipeline_ids = count(1)
         self._waiting: list[_Run] = []
@@ -141,7 +150,8 @@ class PipelineEngine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._running or self._cancelled)
+        queues = self._waiting or self._running or self._cancelled
+        return bool(queues) or self._is_encoder_large
 
     def add(self, request: GenerationRequest) -> None:
         seed = request.params.seed
@@ -235,7 +245,33 @@ class PipelineEngine:
             if job.has_images:
                 may_encode = False
             job.leave_queue()
+        if may_encode and self._is_encoder_large:
+            self._shrink_encoder()
         return outputs
+
+    def _shrink_encoder(self) -> None:
+        """Encodes a tiny image: OpenVINO keeps the memory of the last shapes that it computed, and
+        attention over all images of a request takes gigabytes."""
+        self._is_encoder_large = False
+        config = generation_config(
+            SamplingParams(max_tokens=1),
+            index=0,
+            seed=0,
+            max_length=self._model.max_model_len,
+            max_new_tokens=1,
+            assistance=self._assistance,
+        )
+        tiny = np.zeros((1, _TINY_SIDE, _TINY_SIDE, 3), np.uint8)
+        try:
+            handle = self._pipeline.add_request(
+                next(self._pipeline_ids), image_tag(0), [ov.Tensor(tiny)], config
+            )
+        except RuntimeError as error:
+            logger.debug("the memory of the image encoder stays: %s", error)
+        else:
+            handle.cancel()
+            self._pipeline.step()  # lets the pipeline drop the request
+        self._free_memory()
 
     def _start(self, run: _Run) -> None:
         request = run.job.request
@@ -247,6 +283,8 @@ class PipelineEngine:
             return
         assert request.prompt is not None
         self._on_images(len(request.prompt.images))
+        num_pixels = sum(image.size // 3 for image in request.prompt.images)
+        self._is_encoder_large |= num_pixels >= _LARGE
         started_at = self._clock()
         try:
             self._submit_with_images(run, arguments)

@@ -210,6 +210,35 @@ def test_images_take_half_of_the_time_of_running_streams(max_tokens, expected):
     assert len(freed) == 2, "memory is given back after each encoding"
 
 
+@pytest.mark.parametrize("refused", [None, RuntimeError("too small")])
+@pytest.mark.parametrize(("side", "is_large"), [(500, False), (512, True)])
+def test_the_memory_of_large_images_is_given_back_when_no_more_wait(side, is_large, refused):
+    pipeline = FakePipeline()
+    freed: list[int] = []
+    engine = PipelineEngine(
+        pipeline,
+        model(takes_images=True),
+        EngineConfig(),
+        CacheCapacity(num_blocks=4000, block_size=32),
+        free_memory=lambda: freed.append(len(pipeline.added)),
+        clock=lambda: 0.0,
+    )
+    image = np.zeros((side, side, 3), np.uint8)
+    for request_id in "ab":
+        prompt = TextPrompt("a", [image], "messages", ["part"])
+        params = SamplingParams(max_tokens=1)
+        engine.add(GenerationRequest(request_id, [1], params, prompt=prompt))
+    engine.step()
+    engine.step()
+    assert engine.has_work == is_large
+    pipeline.refused = refused
+    assert finish(engine) == {}
+    assert not engine.has_work
+    shapes = [list(images[0].get_shape()) for _, images, _ in pipeline.added]
+    assert shapes == [[1, side, side, 3]] * 2 + [[1, 56, 56, 3]] * is_large
+    assert len(freed) == len(shapes)
+
+
 def test_images_are_dropped_once_all_samples_have_begun():
     image = IMAGE.copy()
     gone = weakref.ref(image)

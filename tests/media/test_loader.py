@@ -165,14 +165,14 @@ async def test_images_count_until_nobody_has_them() -> None:
 
 
 async def test_a_shrunk_image_counts_with_what_is_left_of_it() -> None:
-    loader = ImageLoader(MediaConfig(max_image_memory=40_000, shrink_images_to=100))
+    loader = ImageLoader(MediaConfig(max_image_memory=70_000, shrink_images_to=100))
     images = await load(loader, *[data_url(png(100, 100))] * 2)
     assert [image.shape for image in images] == [(10, 10, 3)] * 2
     assert loader._budget.used == 2 * 300
     (small,) = await loader.load([source(data_url(png(100, 100)), 0)], PixelBound(49, 7))
     assert small.shape == (7, 7, 3)
     with pytest.raises(InvalidField, match=r"part\[0\] makes the images .* too large"):
-        await load(loader, data_url(png(200, 100)))
+        await load(loader, data_url(png(300, 100)))
     del images, small
     await nothing_used(loader)
 

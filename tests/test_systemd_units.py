@@ -25,7 +25,7 @@ MAX_EXPOSURE = 2.0
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None,
-    reason="systemd-analyze is missing: apt-get install systemd",
+    reason="apt-get install systemd",
 )
 
 

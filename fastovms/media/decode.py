@@ -60,8 +60,10 @@ class PixelBound(NamedTuple):
         if type(stated) is not int or stated < 1:
             return cls(max_pixels)
         patch, merge = processor.get("patch_size"), processor.get("merge_size")
-        is_merged = type(patch) is int and type(merge) is int and patch > 0 < merge
-        return cls(min(stated, max_pixels), patch * merge if is_merged else 1)
+        multiple = 1
+        if isinstance(patch, int) and isinstance(merge, int) and patch > 0 and merge > 0:
+            multiple = patch * merge
+        return cls(min(stated, max_pixels), multiple)
 
     def fit(self, width: int, height: int) -> tuple[int, int]:
         """Returns the size to which an image is shrunk: its own if it is small enough, and else the

@@ -8,6 +8,7 @@ import json
 import urllib.request
 
 import numpy as np
+import ollama
 import openai
 import openvino_genai
 import pytest
@@ -45,7 +46,6 @@ def test_vectors_are_those_of_genai(server, prefix, encoding_format):
 
 
 def test_ollamas_client_gets_the_same_vectors(server):
-    ollama = pytest.importorskip("ollama", reason="the extra `clients` is not installed")
     with server.client("/v1") as client:
         wanted = [
             each.embedding for each in client.embeddings.create(model="emb", input=TEXTS).data

@@ -24,7 +24,8 @@ SERVICES = ("fastovms.service", "fastovms@.service")
 MAX_EXPOSURE = 2.0
 
 needs_systemd = pytest.mark.skipif(
-    shutil.which("systemd-analyze") is None, reason="a host without systemd"
+    shutil.which("systemd-analyze") is None,
+    reason="apt-get install systemd",
 )
 
 

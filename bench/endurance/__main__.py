@@ -23,6 +23,7 @@ LINE = CommandLine(
         "bodies": "bench.endurance.body_attack.mutated_bodies",
         "schemas": "bench.endurance.body_attack.schemas",
         "stalls": "bench.endurance.body_attack.stalls",
+        "images": "bench.endurance.images",
         "storm": "bench.endurance.http_attack.storm",
         "crash": "bench.endurance.state_faults.crash",
         "disk": "bench.endurance.state_faults.disk",

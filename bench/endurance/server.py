@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
@@ -144,6 +144,16 @@ class ServerUnderTest:
     def resident_memory(self) -> float:
         """Returns the process's resident memory in MiB, without that of its children."""
         return self._status("VmRSS") / 1024
+
+    def workers_memory(self) -> float:
+        """Returns the resident memory of the process's children in MiB, without shared memory."""
+        kib = 0
+        for status in Path("/proc").glob("[0-9]*/status"):
+            with suppress(OSError):
+                fields = dict(line.split(":\t", 1) for line in status.read_text().splitlines())
+                if int(fields["PPid"]) == self.process.pid:
+                    kib += int(fields.get("RssAnon", "0").split()[0])
+        return kib / 1024
 
     def cpu_seconds(self) -> float:
         """Returns the processor time that the process has taken, without that of its children."""

@@ -27,6 +27,7 @@ from fastovms.backends.images.image_decoder import ImageDecoder
 from fastovms.backends.model_files.context_length import limit_context
 from fastovms.backends.model_files.encoder_files import read_encoder_info
 from fastovms.backends.model_files.fingerprint import fingerprint_of
+from fastovms.backends.model_files.json_files import read_optional
 from fastovms.backends.model_files.model_info import log_missing, read_model_info
 from fastovms.backends.model_files.model_task import find_task
 from fastovms.backends.model_files.required_files import takes_images
@@ -235,6 +236,9 @@ def _served(
     images = None
     if info.takes_images:
         assert loader is not None
-        images = ImageInput.of(info, tokenizer, loader)
+        processor = read_optional(model.path / "preprocessor_config.json")
+        images = ImageInput.of(
+            info, tokenizer, loader, processor if isinstance(processor, dict) else {}
+        )
     tokenizer.detokenizer(keep=chat.tags)  # makes its table, for which no request should wait
     return ServedModel(backend, tokenizer, metrics, model.limits, chat, model.names[1:], images)

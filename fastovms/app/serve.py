@@ -327,7 +327,8 @@ def _observers(
         observers.append(ovms_metrics)
         registry.register(ovms_metrics)
     if access_lines is not None:
-        observers.append(AccessLog(config.access_log, access_lines.write_line))
+        skip = [path.strip() for path in config.access_log_skip.split(",")]
+        observers.append(AccessLog(config.access_log, access_lines.write_line, skip=skip))
     return observers
 
 

@@ -51,7 +51,9 @@ class MediaConfig:
         max_images: how many one request may have.
         max_image_bytes: the size of one, encoded.
         max_image_pixels: the pixels of one, by its header.
-        max_image_memory: bytes of all decoded images of the requests in progress.
+        shrink_images_to: the pixels that a model gets of an image; a larger one is shrunk. All
+            images of a request have twice as many together.
+        max_image_memory: bytes of all images that are decoded or wait for a model.
     """
 
     allowed_media_domains: str | None = None
@@ -62,6 +64,7 @@ class MediaConfig:
     max_images: int = 16
     max_image_bytes: int = 20 * 1024 * 1024
     max_image_pixels: int = 32 * 1024 * 1024
+    shrink_images_to: int = 1024 * 1024
     max_image_memory: int = 2 * 1024 * 1024 * 1024
 
 

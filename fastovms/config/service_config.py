@@ -22,6 +22,7 @@ class ServiceConfig:
         log_format: "text" or "json".
         access_log: a line a request, "text" or "json"; "off" = none.
         access_log_file: where it is written, like `log_file`; None = where the log goes.
+        access_log_skip: paths that get no line in the access log, separated by commas; "" = none.
         ovms_metrics: export the request counters of OpenVINO Model Server too.
         otlp_traces_endpoint: the collector that gets spans, "http://host:4318"; None = the one
             that OpenTelemetry's variables name, if they do.
@@ -35,6 +36,7 @@ class ServiceConfig:
     log_format: str = "text"
     access_log: str = "text"
     access_log_file: Path | None = None
+    access_log_skip: str = "/health,/ping,/ready,/v2/health/live,/v2/health/ready,/metrics"
     ovms_metrics: bool = False
     otlp_traces_endpoint: str | None = None
 

@@ -32,6 +32,10 @@ _SAMPLING: Final[Mapping[str, str]] = {
 }
 """Fields of generation_config.json, by what `general.sampling.` calls them."""
 
+_DEFAULT_SAMPLING: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+"""llama.cpp's defaults, for what the file does not state: with temperature 1 and all tokens a small
+model soon writes nonsense."""
+
 
 def named_ids(fields: TokenizerFields) -> dict[str, int]:
     """Returns the ids of tokens by what templates and batches need them for."""
@@ -54,13 +58,12 @@ def text_files(
             {f"{name}_token": fields.tokens[i] for name, i in named_ids(fields).items()}
         ),
     }
-    sampling = {
+    sampling = _DEFAULT_SAMPLING | {
         name: metadata[key]
         for field, name in _SAMPLING.items()
         if (key := f"general.sampling.{field}") in metadata
     }
-    if sampling:
-        files["generation_config.json"] = json.dumps(sampling)
+    files["generation_config.json"] = json.dumps(sampling)
     return {**files, **_templates(metadata)}
 
 

@@ -1,12 +1,13 @@
-"""Decodes image files to pixels, turned as their EXIF says, and refuses those of other formats, or
-with too many pixels."""
+"""Decodes image files to pixels, turns them as their EXIF says, and shrinks them to what a model
+can use. Files of other formats, or with too many pixels, are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from io import BytesIO
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -25,26 +26,81 @@ _JPEGS: Final = ("JPEG", "MPO")
 _STRIP: Final = 256 * 1024
 """How many pixels are copied at a time."""
 
+_REDUCING_GAP: Final = 3.0
+"""Large images are first reduced by whole numbers, to three times the final size, which is faster
+than one filter over all pixels and looks the same."""
 
-Admit = Callable[[int], None]
-"""Is told the number of pixels of an image before they are decoded, and raises where there are too
-many."""
 
-Decode = Callable[[bytes, str, int, Admit], Image]
+_MIN_PIXEL_COUNT: Final = 10_000
+"""A `longest_edge` from here on is a number of pixels, as in Qwen's processors, and below it the
+length of a side."""
+
+
+class PixelBound(NamedTuple):
+    """The size to which larger images are shrunk.
+
+    Attributes:
+        max_pixels: width times height.
+        multiple: the model's processor takes sides that are multiples of it, so that an image
+            shrunk to such sides is not resized a second time.
+    """
+
+    max_pixels: int
+    multiple: int = 1
+
+    @classmethod
+    def of(cls, processor: Mapping[str, Any], max_pixels: int) -> Self:
+        """Returns the lower of `max_pixels` and what a preprocessor_config.json states."""
+        size = processor.get("size")
+        stated = processor.get("max_pixels")
+        if stated is None and isinstance(size, Mapping):
+            stated = size.get("longest_edge")
+            if isinstance(stated, int) and stated < _MIN_PIXEL_COUNT:
+                stated = stated * stated
+        if type(stated) is not int or stated < 1:
+            return cls(max_pixels)
+        patch, merge = processor.get("patch_size"), processor.get("merge_size")
+        multiple = 1
+        if isinstance(patch, int) and isinstance(merge, int) and patch > 0 and merge > 0:
+            multiple = patch * merge
+        return cls(min(stated, max_pixels), multiple)
+
+    def fit(self, width: int, height: int) -> tuple[int, int]:
+        """Returns the size to which an image is shrunk: its own if it is small enough, and else the
+        largest one of about the same shape."""
+        if width * height <= self.max_pixels:
+            return width, height
+        scale = math.sqrt(self.max_pixels / (width * height))
+        fitted = [
+            max(1, int(side * scale / self.multiple)) * self.multiple for side in (width, height)
+        ]
+        if math.prod(fitted) > self.max_pixels:  # a strip, of which one side is too short to shrink
+            fitted = [max(1, int(side * scale)) for side in (width, height)]
+            longer = fitted[0] < fitted[1]
+            fitted[longer] = min(fitted[longer], max(1, self.max_pixels // fitted[not longer]))
+        return fitted[0], fitted[1]
+
+
+Admit = Callable[[int, int], None]
+"""Gets the number of pixels that decoding an image makes and the number that is kept, before it is
+decoded, and raises where there are too many."""
+
+Decode = Callable[[bytes, str, int, PixelBound, Admit], Image]
 """Decodes an image as `decode_image` does."""
 
 
-def decode_image(data: bytes, name: str, max_pixels: int, admit: Admit) -> Image:
+def decode_image(data: bytes, name: str, max_pixels: int, bound: PixelBound, admit: Admit) -> Image:
     """Decodes an image to uint8 of shape [height, width, 3].
 
     Args:
         name: the part of the request that the image came in.
+        bound: the size to which a larger image is shrunk.
 
     Raises:
         InvalidField: it is of none of `FORMATS`, damaged, or has more than `max_pixels`.
     """
-    encoded = EncodedImage(data, name, max_pixels=max_pixels)
-    admit(encoded.num_pixels)
+    encoded = EncodedImage(data, name, max_pixels=max_pixels, bound=bound)
+    admit(encoded.num_pixels, encoded.num_kept)
     return encoded.decode()
 
 
@@ -61,17 +117,19 @@ class EncodedImage:
     """An image of which only the header has been read.
 
     Attributes:
-        num_pixels: how many pixels decoding it will make.
+        num_pixels: how many pixels decoding makes.
+        num_kept: how many of them are left once the image is shrunk.
 
     Raises:
         InvalidField: it is of none of `FORMATS`, has more than `max_pixels`, by its header, or more
             scans than a JPEG may have.
     """
 
-    def __init__(self, data: bytes, name: str, *, max_pixels: int) -> None:
+    def __init__(self, data: bytes, name: str, *, max_pixels: int, bound: PixelBound) -> None:
         """
         Args:
             name: the part of the request that the image came in.
+            bound: the size to which a larger image is shrunk.
         """
         if not is_available():
             raise InvalidField(
@@ -90,20 +148,30 @@ class EncodedImage:
                 f"{name} must be an image in one of the formats {', '.join(FORMATS)}", param=name
             ) from error
         self.num_pixels = self._check_size()
-        if self._image.format in _JPEGS and has_too_many_scans(data):
-            raise InvalidField(f"{name} must have at most {MAX_SCANS} scans", param=name)
+        self._target = bound.fit(*self._image.size)
+        self.num_kept = math.prod(self._target)
+        if self._image.format in _JPEGS:
+            if has_too_many_scans(data):
+                raise InvalidField(f"{name} must have at most {MAX_SCANS} scans", param=name)
+            # Decodes at a half, a quarter or an eighth of the size where that is enough.
+            self._image.draft(None, self._target)
 
     def decode(self) -> Image:
-        """Decodes the pixels, in time proportional to their number; Pillow releases the GIL for
-        most of it. It may be called once.
+        """Decodes and shrinks the pixels, in time proportional to their number; Pillow releases the
+        GIL for most of it. It may be called once.
 
         Raises:
             InvalidField: the file is damaged, or takes more memory than the process may have.
         """
         try:
+            size = self._image.size
             self._image.load()
-            self._check_size()  # a frame may be larger than the header says
-            return _to_rgb(_upright(self._image))
+            self._check_size()
+            if self._image.size != size:
+                raise ValueError("a frame of another size than the header's")
+            image = _upright(self._image)
+            is_turned = image.size != size
+            return _to_rgb(image, self._target[::-1] if is_turned else self._target)
         except InvalidField:
             raise
         except MemoryError as error:
@@ -134,16 +202,19 @@ def _upright(image: Any) -> Any:
     return image
 
 
-def _to_rgb(image: Any) -> Image:
-    """Makes transparent pixels white, as vLLM does."""
+def _to_rgb(image: Any, size: tuple[int, int]) -> Image:
+    """Returns the pixels of the image in this size. Transparent pixels become white, as in vLLM."""
     from PIL import Image as pillow
 
     if image.mode in _DEEP_GREY:
         grey = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
-        return np.repeat(grey[:, :, np.newaxis], 3, axis=2)
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        white = pillow.new("RGBA", image.size, (255, 255, 255, 255))
+        image = pillow.fromarray(grey)
+    else:
+        image = image.convert("RGBA" if image.has_transparency_data else "RGB")
+    if image.size != size:
+        image = image.resize(size, pillow.Resampling.BICUBIC, reducing_gap=_REDUCING_GAP)
+    if image.mode == "RGBA":
+        white = pillow.new("RGBA", size, (255, 255, 255, 255))
         image = pillow.alpha_composite(white, image)
     return _pixels(image.convert("RGB"))
 

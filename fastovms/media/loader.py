@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from fastovms.config.api_config import MediaConfig
 from fastovms.errors import InvalidField
 from fastovms.media.data_url import decode_data_url
-from fastovms.media.decode import Decode, decode_image, is_available
+from fastovms.media.decode import Decode, PixelBound, decode_image, is_available
 from fastovms.media.fetch import Fetcher
 from fastovms.media.image_tags import image_tag
 from fastovms.media.local_file import LocalFiles
@@ -85,16 +85,20 @@ class _Sizes:
         self._total = 0
         self._lock = Lock()
 
-    def add(self, size: int, name: str) -> None:
+    def add(self, decoded: int, kept: int, name: str) -> None:
         """Counts an image.
+
+        Args:
+            decoded: bytes that decoding it takes.
+            kept: bytes that it has afterwards.
 
         Raises:
             InvalidField: the images can never be in memory together.
         """
         with self._lock:
-            self._total += size
+            self._total += kept
             total = self._total
-        if total > self._limit:
+        if max(total, decoded) > self._limit:
             raise InvalidField(
                 f"{name} makes the images of the request too large together: decoded, they may "
                 f"have {self._limit} bytes",
@@ -142,8 +146,23 @@ class ImageLoader:
         """How many one request may have."""
         return self._config.max_images
 
-    async def load(self, sources: Sequence[ImageSource]) -> list[Image]:
+    def bound(self, processor: Mapping[str, Any]) -> PixelBound:
+        """Returns the size to which images for a model are shrunk.
+
+        Args:
+            processor: the model's preprocessor_config.json.
+        """
+        return PixelBound.of(processor, self._config.shrink_images_to)
+
+    async def load(
+        self, sources: Sequence[ImageSource], bound: PixelBound | None = None
+    ) -> list[Image]:
         """Returns the images, in the order of their sources.
+
+        Args:
+            bound: the size to which a larger image is shrunk; None = `--shrink-images-to`. Three
+                and more images share twice as many pixels, since a model's attention may grow with
+                the square of all of them.
 
         Raises:
             InvalidField: one cannot be had or decoded, or there are too many.
@@ -153,8 +172,11 @@ class ImageLoader:
         if len(sources) > config.max_images:
             raise _too_many(sources[config.max_images], config.max_images)
         at_once = asyncio.Semaphore(_NUM_AT_ONCE)
-        sizes = _Sizes(self._budget.max_bytes)
-        tasks = [asyncio.ensure_future(self._one(source, at_once, sizes)) for source in sources]
+        share = max(1, 2 * config.shrink_images_to // max(1, len(sources)))
+        bound = bound or self.bound({})
+        bound = bound._replace(max_pixels=min(bound.max_pixels, share))
+        decode = partial(self._decode, _Sizes(self._budget.max_bytes), bound)
+        tasks = [asyncio.ensure_future(self._one(source, at_once, decode)) for source in sources]
         try:
             return await asyncio.gather(*tasks)
         finally:
@@ -168,11 +190,16 @@ class ImageLoader:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._close_decoder()
 
-    async def _one(self, source: ImageSource, at_once: asyncio.Semaphore, sizes: _Sizes) -> Image:
+    async def _one(
+        self,
+        source: ImageSource,
+        at_once: asyncio.Semaphore,
+        decode: Callable[[bytes, str], Image],
+    ) -> Image:
         async with at_once:
             with self._room_to_read(source):
                 data = await self._read(source)
-            return await self._in_thread(self._decode, data, source.name, sizes)
+            return await self._in_thread(decode, data, source.name)
 
     @contextmanager
     def _room_to_read(self, source: ImageSource) -> Iterator[None]:
@@ -201,22 +228,25 @@ class ImageLoader:
             f"{name} must be a data URL, an http or https URL or the path of a file", param=name
         )
 
-    def _decode(self, data: bytes, name: str, sizes: _Sizes) -> Image:
+    def _decode(self, sizes: _Sizes, bound: PixelBound, data: bytes, name: str) -> Image:
+        """Decodes an image. It counts with all its pixels while it is decoded, and then with those
+        that are left."""
         taken = 0
 
-        def admit(num_pixels: int) -> None:
+        def admit(num_pixels: int, num_kept: int) -> None:
             nonlocal taken
-            size = num_pixels * 3
-            sizes.add(size, name)
-            self._budget.take(size)
-            taken = size
+            sizes.add(num_pixels * 3, num_kept * 3, name)
+            self._budget.take(num_pixels * 3)
+            taken = num_pixels * 3
 
+        limit = self._config.max_image_pixels
         try:
-            image = self._decode_image(data, name, self._config.max_image_pixels, admit)
+            image = self._decode_image(data, name, limit, bound, admit)
         except BaseException:
             self._budget.give_back(taken)
             raise
-        self._budget.give_back_with(image, taken)
+        self._budget.give_back(taken - image.nbytes)
+        self._budget.give_back_with(image, image.nbytes)
         return image
 
     async def _in_thread(

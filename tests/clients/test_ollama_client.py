@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import ollama
 import pytest
 
 from tests.real_server import NAME, Server, start_server, stop_server
-
-ollama = pytest.importorskip("ollama", reason="the extra `clients` is not installed")
 
 ASKED = [{"role": "user", "content": "What is the capital of France?"}]
 GREEDY = {"temperature": 0, "num_predict": 40}

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import anthropic
+import ollama
 import pytest
 
 from tests.media.pictures import BLUE, png
 from tests.paths import TINY_VLM
 from tests.real_server import Server, start_server, stop_server
-
-ollama = pytest.importorskip("ollama", reason="the extra `clients` is not installed")
 
 NAME = TINY_VLM.name
 PICTURE, BLUE_PICTURE = (base64.b64encode(png(84, 56, *color)).decode() for color in ((), (BLUE,)))

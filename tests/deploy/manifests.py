@@ -32,7 +32,7 @@ def overlay(name: str) -> list[Resource]:
 def _rendered(name: str) -> str:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
-        pytest.skip("kubectl renders the overlays, and is not installed")
+        pytest.skip("kubectl is missing: install it from https://kubernetes.io/docs/tasks/tools/")
     directory = KUBERNETES / "overlays" / name
     return subprocess.run(
         [kubectl, "kustomize", directory], check=True, capture_output=True, text=True

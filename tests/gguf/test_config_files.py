@@ -44,12 +44,28 @@ def test_special_tokens_have_names() -> None:
             "additional_chat_templates/x.jinja",
             "t",
         ),
-        ({"general.sampling.temp": 0.5}, "generation_config.json", '{"temperature": 0.5}'),
     ],
 )
 def test_files_that_some_have(metadata: dict[str, Any], name: str, content: str) -> None:
     assert files(**metadata)[name] == content
     assert name not in files()
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({}, {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}),
+        ({"temp": 0.5}, {"temperature": 0.5, "top_k": 40, "top_p": 0.95, "min_p": 0.05}),
+        ({"top_k": 7, "top_p": 1.0, "min_p": 0.1, "penalty_repeat": 1.1}, {
+            "temperature": 0.8, "top_k": 7, "top_p": 1.0, "min_p": 0.1, "repetition_penalty": 1.1
+        }),
+    ],
+)  # fmt: skip
+def test_sampling_is_as_in_llama_cpp_where_the_file_states_nothing(
+    stated: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    found = files(**{f"general.sampling.{key}": value for key, value in stated.items()})
+    assert json.loads(found["generation_config.json"]) == expected
 
 
 @pytest.mark.parametrize("key", ["tokenizer.chat_template.../x", "tokenizer.chat_template.a/b"])

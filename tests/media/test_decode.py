@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image as pillow
 
 from fastovms.errors import InvalidField
-from fastovms.media.decode import EncodedImage
+from fastovms.media.decode import EncodedImage, PixelBound
 from tests.media.pictures import (
     BLUE,
     CORNERS,
@@ -30,11 +30,14 @@ from tests.media.pictures import (
 NAME = "messages[0].content[1]"
 
 
-def decode(data: bytes, max_pixels: int = 10_000) -> np.ndarray[Any, Any]:
-    image = EncodedImage(data, NAME, max_pixels=max_pixels)
+def decode(
+    data: bytes, max_pixels: int = 10_000, bound: PixelBound | None = None
+) -> np.ndarray[Any, Any]:
+    image = EncodedImage(data, NAME, max_pixels=max_pixels, bound=bound or PixelBound(max_pixels))
     pixels = image.decode()
     assert (pixels.dtype, pixels.shape[2], pixels.flags.c_contiguous) == (np.uint8, 3, True)
-    assert image.num_pixels == pixels.shape[0] * pixels.shape[1]
+    assert image.num_kept == pixels.shape[0] * pixels.shape[1]
+    assert bound or image.num_pixels == image.num_kept
     return pixels
 
 
@@ -173,7 +176,7 @@ def test_many_strips_are_one_picture():
 )
 def test_no_image(data):
     with pytest.raises(InvalidField, match="must be an image in one of the formats PNG, JPEG") as e:
-        EncodedImage(data, NAME, max_pixels=10_000)
+        EncodedImage(data, NAME, max_pixels=10_000, bound=PixelBound(10_000))
     assert e.value.param == NAME
 
 
@@ -204,7 +207,7 @@ def bomb(width: int, height: int) -> bytes:
 def test_a_bomb_is_refused_from_its_header(data, monkeypatch):
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda self: pytest.fail("decoded"))
     with pytest.raises(InvalidField, match="must have at most 10000 pixels, not") as error:
-        EncodedImage(data, NAME, max_pixels=10_000)
+        EncodedImage(data, NAME, max_pixels=10_000, bound=PixelBound(10_000))
     assert error.value.param == NAME
 
 
@@ -215,10 +218,75 @@ def test_a_frame_that_outgrows_the_header_is_refused():
         decode(bytes(data))
 
 
+QWEN = {"max_pixels": 50_176, "patch_size": 14, "merge_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("processor", "expected"),
+    [
+        ({}, PixelBound(1000_000)),
+        (QWEN, PixelBound(50_176, 28)),
+        ({**QWEN, "max_pixels": 12_845_056}, PixelBound(1000_000, 28)),
+        ({**QWEN, "max_pixels": None, "size": {"longest_edge": 50_176}}, PixelBound(50_176, 28)),
+        ({"size": {"longest_edge": 512}}, PixelBound(512 * 512)),
+        ({"size": {"longest_edge": 2048}}, PixelBound(1000_000)),
+        ({"size": {"height": 384, "width": 384}, "patch_size": 14}, PixelBound(1000_000)),
+        ({"size": 448, "max_pixels": "many"}, PixelBound(1000_000)),
+        ({"max_pixels": True}, PixelBound(1000_000)),
+        ({"max_pixels": -1}, PixelBound(1000_000)),
+        ({"max_pixels": 100, "patch_size": [14], "merge_size": 0}, PixelBound(100)),
+    ],
+)
+def test_the_bound_is_the_lower_of_option_and_processor(processor, expected):
+    assert PixelBound.of(processor, 1000_000) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "bound", "expected"),
+    [
+        ((224, 224), PixelBound(50_176, 28), (224, 224)),
+        ((5, 5), PixelBound(50_176, 28), (5, 5)),
+        ((5792, 5792), PixelBound(50_176, 28), (224, 224)),
+        ((5792, 5792), PixelBound(1_000_000), (1000, 1000)),
+        ((4000, 1000), PixelBound(50_176, 28), (448, 112)),
+        ((1000, 4000), PixelBound(50_176, 28), (112, 448)),
+        ((30_000, 10), PixelBound(50_176, 28), (12268, 4)),
+        ((33_000_000, 1), PixelBound(1000, 28), (1000, 1)),
+        ((1, 33_000_000), PixelBound(1000), (1, 1000)),
+        ((100, 100), PixelBound(1, 28), (1, 1)),
+    ],
+)
+def test_a_large_image_fits_the_bound(size, bound, expected):
+    assert bound.fit(*size) == expected
+    assert expected[0] * expected[1] <= max(bound.max_pixels, size[0] * size[1])
+
+
+@pytest.mark.parametrize("turn", [1, 3, 6, 8])
+@pytest.mark.parametrize(("kind", "options"), FORMATS)
+def test_large_images_are_shrunk(kind, options, turn):
+    exif = pillow.Exif()
+    exif[0x0112] = turn
+    large = corners().resize((640, 320), pillow.Resampling.NEAREST)
+    if kind in ("JPEG", "PNG", "WEBP"):
+        options = {**options, "exif": exif}
+    data = encode(large, kind, **options)
+    pixels = decode(data, 10**6, PixelBound(10_000))
+    whole = decode(data, 10**6)
+    tall = whole.shape[0] > whole.shape[1]
+    assert pixels.shape[:2] == ((141, 70) if tall else (70, 141))
+    np.testing.assert_allclose(fields(pixels), fields(whole), atol=8)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "I;16"])
+def test_every_kind_of_pixels_is_shrunk(mode):
+    data = encode(pillow.new("L", (200, 100), 255).convert(mode), "PNG")
+    assert decode(data, 10**6, PixelBound(5000)).shape == (50, 100, 3)
+
+
 def test_without_pillow(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(InvalidField, match="installed without the extra vision"):
-        EncodedImage(png(), NAME, max_pixels=10)
+        EncodedImage(png(), NAME, max_pixels=10, bound=PixelBound(10))
 
 
 @given(st.binary(max_size=200), st.sampled_from(["PNG", "JPEG", "WEBP", "GIF", "BMP"]), st.data())

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image as pillow
 
 from fastovms.errors import InvalidField
-from fastovms.media.decode import EncodedImage
+from fastovms.media.decode import EncodedImage, PixelBound
 from fastovms.media.jpeg import MAX_SCANS, has_too_many_scans
 from tests.media.pictures import corners, encode
 
@@ -58,13 +58,17 @@ def test_a_run_of_fill_bytes_is_read_once():
 
 
 def test_too_many_are_refused_before_they_are_decoded():
-    decoded = EncodedImage(with_scans(MAX_SCANS), "part", max_pixels=10_000).decode()
+    decoded = EncodedImage(
+        with_scans(MAX_SCANS), "part", max_pixels=10_000, bound=PixelBound(10_000)
+    ).decode()
     assert decoded.shape == (16, 32, 3)
     with pytest.raises(InvalidField, match=f"part must have at most {MAX_SCANS} scans") as error:
-        EncodedImage(with_scans(MAX_SCANS + 1), "part", max_pixels=10_000)
+        EncodedImage(with_scans(MAX_SCANS + 1), "part", max_pixels=10_000, bound=PixelBound(10_000))
     assert error.value.param == "part"
 
 
 def test_several_images_in_one_file():
     several = encode(corners(), "MPO", save_all=True, append_images=[pillow.new("RGB", (8, 8))])
-    assert EncodedImage(several, "part", max_pixels=10_000).decode().shape == (16, 32, 3)
+    assert EncodedImage(
+        several, "part", max_pixels=10_000, bound=PixelBound(10_000)
+    ).decode().shape == (16, 32, 3)

@@ -17,7 +17,7 @@ from PIL import Image as pillow
 from fastovms.config.api_config import MediaConfig
 from fastovms.errors import InvalidField, Overloaded
 from fastovms.media.data_url import decode_data_url
-from fastovms.media.decode import decode_image
+from fastovms.media.decode import PixelBound, decode_image
 from fastovms.media.fetch import Fetcher
 from fastovms.media.image_tags import image_tag
 from fastovms.media.loader import GivenImages, ImageLoader, ImageSource
@@ -162,6 +162,28 @@ async def test_images_count_until_nobody_has_them() -> None:
     assert loader._budget.used == 2 * size
     del third
     await nothing_used(loader)
+
+
+async def test_a_shrunk_image_counts_with_what_is_left_of_it() -> None:
+    loader = ImageLoader(MediaConfig(max_image_memory=70_000, shrink_images_to=100))
+    images = await load(loader, *[data_url(png(100, 100))] * 2)
+    assert [image.shape for image in images] == [(10, 10, 3)] * 2
+    assert loader._budget.used == 2 * 300
+    (small,) = await loader.load([source(data_url(png(100, 100)), 0)], PixelBound(49, 7))
+    assert small.shape == (7, 7, 3)
+    with pytest.raises(InvalidField, match=r"part\[0\] makes the images .* too large"):
+        await load(loader, data_url(png(300, 100)))
+    del images, small
+    await nothing_used(loader)
+
+
+@pytest.mark.parametrize(
+    ("count", "sides"), [(1, (20, 20)), (2, (20, 20)), (3, (16, 16)), (8, (10, 10))]
+)
+async def test_images_of_a_request_share_their_pixels(count: int, sides: tuple[int, int]) -> None:
+    loader = ImageLoader(MediaConfig(shrink_images_to=400))
+    images = await load(loader, *[data_url(png(50, 50))] * count)
+    assert {image.shape[:2] for image in images} == {sides}
 
 
 async def test_a_file_alone_always_has_room() -> None:

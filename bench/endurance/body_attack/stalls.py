@@ -53,10 +53,12 @@ def _members(field: str, count: int) -> bytes:
     return b'{"%b":{%b}}' % (field.encode(), members)
 
 
-def _chat_with_image(data: bytes) -> bytes:
+def chat_with_images(data: bytes, count: int = 1) -> bytes:
+    """Returns the body of a chat that has the same image several times."""
     url = b"data:image/png;base64," + base64.b64encode(data)
     part = b'{"type":"image_url","image_url":{"url":"%b"}}' % url
-    return b'{"messages":[{"role":"user","content":[%b]}],"max_tokens":1}' % part
+    parts = b",".join([part] * count)
+    return b'{"messages":[{"role":"user","content":[%b]}],"max_tokens":1}' % parts
 
 
 KINDS: Mapping[str, tuple[str, Callable[[int], bytes]]] = {
@@ -75,7 +77,7 @@ KINDS: Mapping[str, tuple[str, Callable[[int], bytes]]] = {
         CHAT,
         lambda size: _listed("messages", b'{"role":"user","content":"a"}', min(size // 30, 25_000)),
     ),
-    "an image that is none": (CHAT, lambda size: _chat_with_image(bytes(size * 3 // 4))),
+    "an image that is none": (CHAT, lambda size: chat_with_images(bytes(size * 3 // 4))),
     "metadata": (RESPONSES, lambda size: _members("metadata", min(size // 10, 80_000))),
     "input items": (
         RESPONSES,
@@ -120,7 +122,7 @@ async def _post(port: int, path: str, body: bytes) -> float:
             writer.close()
 
 
-async def _post_all(port: int, path: str, body: bytes, *, at_once: int, rounds: int) -> float:
+async def post_all(port: int, path: str, body: bytes, *, at_once: int, rounds: int) -> float:
     """Returns the seconds of the longest answer."""
     longest = 0.0
     for _ in range(rounds):
@@ -136,7 +138,7 @@ def _attack(server: ServerUnderTest, name: str, options: argparse.Namespace) -> 
     with probing(HOST, server.port, ["/ping"]) as latencies:
         time.sleep(PROBER_START)
         longest = asyncio.run(
-            _post_all(server.port, path, body, at_once=options.at_once, rounds=options.rounds)
+            post_all(server.port, path, body, at_once=options.at_once, rounds=options.rounds)
         )
     server.check_alive()
     return max(latencies["/ping"]), longest

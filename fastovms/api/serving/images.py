@@ -10,8 +10,9 @@ from typing import Any, Final, Self
 from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
+from fastovms.media.decode import PixelBound
 from fastovms.media.loader import GivenImages, ImageLoader, ImageSource
-from fastovms.params import ModelInfo
+from fastovms.params import Image, ModelInfo
 from fastovms.text.tokens.tokenizer import Tokenizer
 
 IMAGE_PARTS: Final = ("image_url", "input_image")
@@ -56,17 +57,34 @@ class ImageInput:
     """How one model gets its images.
 
     Attributes:
-        reserved: the texts of its own that stand for images.
+        reserved: the model's own texts that stand for images.
+        bound: the size to which a larger image is shrunk; None = `--shrink-images-to`.
     """
 
     loader: ImageLoader
     reserved: tuple[str, ...]
+    bound: PixelBound | None = None
 
     @classmethod
-    def of(cls, model: ModelInfo, tokenizer: Tokenizer, loader: ImageLoader) -> Self:
+    def of(
+        cls,
+        model: ModelInfo,
+        tokenizer: Tokenizer,
+        loader: ImageLoader,
+        processor: Mapping[str, Any],
+    ) -> Self:
+        """
+        Args:
+            processor: the model's preprocessor_config.json.
+        """
         ids = [value for key in _TAG_KEYS if type(value := model.config.get(key)) is int]
         texts = (tokenizer.token_bytes(token_id).decode(errors="replace") for token_id in ids)
-        return cls(loader, tuple(text for text in dict.fromkeys(texts) if text.strip()))
+        reserved = tuple(text for text in dict.fromkeys(texts) if text.strip())
+        return cls(loader, reserved, loader.bound(processor))
+
+    async def load(self, sources: Sequence[ImageSource]) -> list[Image]:
+        """Returns the images of a request; see `ImageLoader.load`."""
+        return await self.loader.load(sources, self.bound)
 
 
 def images_of_request(model: ImageInput | None, *, may_drop: bool = False) -> GivenImages | None:

@@ -16,6 +16,7 @@ from fastovms.params import (
     FinishReason,
     GenerationOutput,
     GenerationRequest,
+    Image,
     ModelInfo,
 )
 from fastovms.telemetry.series import Histogram
@@ -50,11 +51,14 @@ class _Request:
         unfinished: the samples that have not finished.
         submitted_at: when it joined the queue; None once it has left it.
         queue_time: how many seconds it was there; None until known, and once it was told.
+        images: those of its prompt, until the engine has taken them: so long they count for
+            `--max-image-memory`.
     """
 
     on_output: OutputCallback
     unfinished: set[int]
     submitted_at: float | None
+    images: Sequence[Image] = ()
     queue_time: float | None = None
 
 
@@ -111,7 +115,10 @@ class RequestsInFlight:
             )
         assert request.request_id not in self._requests, "request ids are unique"
         self._requests[request.request_id] = _Request(
-            on_output, set(range(request.params.n)), self._clock()
+            on_output,
+            set(range(request.params.n)),
+            self._clock(),
+            request.prompt.images if request.prompt else (),
         )
         self._num_submitted += request.params.n
 
@@ -137,6 +144,7 @@ class RequestsInFlight:
             if request is not None and request.submitted_at is not None:
                 request.queue_time = step.started_at - request.submitted_at
                 request.submitted_at = None
+                request.images = ()
         for request_id, output in step.outputs:
             request = self._requests.get(request_id)
             if request is not None and output.index in request.unfinished:

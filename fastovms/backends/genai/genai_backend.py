@@ -47,9 +47,9 @@ _CLOSE_TIMEOUT: Final = 10.0
 _MAX_UNDELIVERED_STEPS: Final = 8
 """How many steps may wait for the loop, before nothing more is read of what the process sends."""
 
-_ENCODING_ALLOWANCE: Final = 300.0
-"""Seconds in which an image must be encoded. A large one takes a slow machine a minute, in which
-the process can tell nothing."""
+_ENCODING_ALLOWANCE: Final = 60.0
+"""Seconds that a step may take longer for each image after the first: the process cannot report
+progress while it encodes the images of one request. `--engine-timeout` covers the first."""
 
 
 class GenaiBackend:
@@ -247,7 +247,7 @@ class GenaiBackend:
     # Event loop
 
     def _allow_encoding(self, num_images: int) -> None:
-        self._step_allowance = num_images * _ENCODING_ALLOWANCE
+        self._step_allowance = (num_images - 1) * _ENCODING_ALLOWANCE
 
     def _deliver(self, step: StepReport) -> None:
         self._step_allowance = 0.0

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+import time
 from bisect import insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
+import openvino as ov
 import openvino_genai as genai
 
 from fastovms.backend_stats import BackendStats, EngineCounters
@@ -24,6 +27,7 @@ from fastovms.backends.genai.support import Assistance
 from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.scheduling.waiting import rank_of
 from fastovms.errors import BrokenLogits
+from fastovms.media.image_tags import image_tag
 from fastovms.params import (
     EngineOutput,
     GenerationOutput,
@@ -34,6 +38,11 @@ from fastovms.params import (
 
 logger = logging.getLogger(__name__)
 
+_LARGE: Final = 256 * 1024
+"""The pixels of one request's images from which on the memory for encoding them is given back."""
+
+_TINY_SIDE: Final = 56
+
 
 @dataclass(slots=True, eq=False)
 class _QueuedRequest:
@@ -41,6 +50,8 @@ class _QueuedRequest:
 
     Attributes:
         rank: its place in the queue.
+        has_images: whether its prompt has images; they are dropped when `num_queued` is 0.
+        num_queued: how many of its samples are in the queue.
         was_admitted: whether a sample of it has left the queue.
         is_counted: whether the tokens of its images are known.
         silenced: samples that nobody wants any more.
@@ -49,14 +60,18 @@ class _QueuedRequest:
     request: GenerationRequest
     seed: int
     rank: int
+    has_images: bool
+    num_queued: int = 0
     was_admitted: bool = False
     is_counted: bool = False
     silenced: set[int] = field(default_factory=set)
 
-    @property
-    def has_images(self) -> bool:
+    def leave_queue(self) -> None:
+        """Counts a sample that has left the queue. The images go with the last one."""
+        self.num_queued -= 1
         prompt = self.request.prompt
-        return prompt is not None and bool(prompt.images)
+        if prompt is not None and self.has_images and not self.num_queued:
+            self.request = replace(self.request, prompt=replace(prompt, images=()))
 
 
 @dataclass(slots=True, eq=False)
@@ -104,11 +119,14 @@ class PipelineEngine:
         *,
         new_seed: Callable[[], int] = lambda: secrets.randbits(32),
         on_images: Callable[[int], None] = lambda num_images: None,
+        free_memory: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """
         Args:
             new_seed: seeds the unseeded requests.
-            on_images: called before a request's images are encoded, which may take very long.
+            on_images: called before a request's images are encoded, which may take long.
+            free_memory: gives freed memory back to the system; called after images are encoded.
         """
         self.admitted: list[str] = []
         self._pipeline = pipeline
@@ -119,6 +137,10 @@ class PipelineEngine:
         self._prompts = PromptReader(pipeline.get_tokenizer(), takes_images=model.takes_images)
         self._new_seed = new_seed
         self._on_images = on_images
+        self._free_memory = free_memory
+        self._clock = clock
+        self._may_encode_at = 0.0
+        self._is_encoder_large = False
         self._arrivals = count()
         self._pipeline_ids = count(1)
         self._waiting: list[_Run] = []
@@ -128,7 +150,8 @@ class PipelineEngine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._running or self._cancelled)
+        queues = self._waiting or self._running or self._cancelled
+        return bool(queues) or self._is_encoder_large
 
     def add(self, request: GenerationRequest) -> None:
         seed = request.params.seed
@@ -136,8 +159,10 @@ class PipelineEngine:
             request,
             self._new_seed() if seed is None else seed,
             rank_of(next(self._arrivals), request.priority),
+            request.prompt is not None and bool(request.prompt.images),
         )
         for run in self._runs(job):
+            job.num_queued += 1
             insort(self._waiting, run, key=_rank)
 
     def abort(self, request_id: str, index: int | None = None) -> None:
@@ -192,15 +217,21 @@ class PipelineEngine:
             yield _Run(job, range(index, index + 1), need)
 
     def _admit(self) -> list[EngineOutput]:
-        """Hands over as many requests as may run at once, but images of one at a time: their
-        encoding keeps everybody else waiting."""
+        """Hands over as many requests as may run at once, but only one with images: no step runs
+        while the pipeline encodes them. Sequences that run then get as much time for their steps,
+        before the next images are encoded."""
         self.admitted = []
         outputs: list[EngineOutput] = []
         # A cancelled request keeps its place in the pipeline until the next step has ended.
         room = self._admission.room(run.need for run in (*self._running, *self._cancelled))
-        while self._waiting and room.has(self._waiting[0].need):
-            run = self._waiting.pop(0)
+        may_encode = not self._running or self._clock() >= self._may_encode_at
+        for run in list(self._waiting):
+            if not room.has(run.need):
+                break
             job = run.job
+            if job.has_images and not may_encode:
+                continue
+            self._waiting.remove(run)
             if not job.was_admitted:
                 job.was_admitted = True
                 self.admitted.append(job.request.request_id)
@@ -212,8 +243,35 @@ class PipelineEngine:
             else:
                 room.take(run.need)
             if job.has_images:
-                break
+                may_encode = False
+            job.leave_queue()
+        if may_encode and self._is_encoder_large:
+            self._shrink_encoder()
         return outputs
+
+    def _shrink_encoder(self) -> None:
+        """Encodes a tiny image: OpenVINO keeps the memory of the last shapes that it computed, and
+        attention over all images of a request takes gigabytes."""
+        self._is_encoder_large = False
+        config = generation_config(
+            SamplingParams(max_tokens=1),
+            index=0,
+            seed=0,
+            max_length=self._model.max_model_len,
+            max_new_tokens=1,
+            assistance=self._assistance,
+        )
+        tiny = np.zeros((1, _TINY_SIDE, _TINY_SIDE, 3), np.uint8)
+        try:
+            handle = self._pipeline.add_request(
+                next(self._pipeline_ids), image_tag(0), [ov.Tensor(tiny)], config
+            )
+        except RuntimeError as error:
+            logger.debug("the memory of the image encoder stays: %s", error)
+        else:
+            handle.cancel()
+            self._pipeline.step()  # lets the pipeline drop the request
+        self._free_memory()
 
     def _start(self, run: _Run) -> None:
         request = run.job.request
@@ -225,6 +283,19 @@ class PipelineEngine:
             return
         assert request.prompt is not None
         self._on_images(len(request.prompt.images))
+        num_pixels = sum(image.size // 3 for image in request.prompt.images)
+        self._is_encoder_large |= num_pixels >= _LARGE
+        started_at = self._clock()
+        try:
+            self._submit_with_images(run, arguments)
+        finally:
+            del arguments
+            self._free_memory()
+            now = self._clock()
+            self._may_encode_at = now + (now - started_at)
+
+    def _submit_with_images(self, run: _Run, arguments: tuple[Any, ...]) -> None:
+        context, limit = self._model.max_model_len, run.params.max_tokens
         # The number of the prompt's tokens, which nobody knows yet, decides which of the two
         # limits counts: `limit`, if it is at most `context - limit`.
         if limit is not None and limit < context:

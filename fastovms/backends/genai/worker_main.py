@@ -28,6 +28,7 @@ from fastovms.backends.genai.worker_messages import (
 from fastovms.backends.processes.process import connect_to_parent, receive, send
 from fastovms.engine.model.graph.paging import reason_of
 from fastovms.errors import ConfigurationError
+from fastovms.system.free_memory import find_trim
 from fastovms.telemetry.log_format import log_handler, start_log
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ def serve(connection: Connection[Any, Any]) -> None:
         load.config,
         capacity,
         on_images=lambda num_images: send(connection, EncodingImages(num_images)),
+        free_memory=find_trim(),
     )
     send(connection, PipelineLoaded(model, engine.stats()))
     run(engine, connection)

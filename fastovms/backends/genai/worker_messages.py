@@ -42,8 +42,7 @@ class PipelineLoaded:
 
 @dataclass(frozen=True, slots=True)
 class EncodingImages:
-    """Announces that the next step comes when so many images are encoded, which is no sign of a
-    hang."""
+    """Announces that the next step ends after so many images are encoded."""
 
     num_images: int
 

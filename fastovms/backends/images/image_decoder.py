@@ -1,5 +1,5 @@
-"""Has images decoded in other processes: what crashes a decoder costs one image, and the memory
-that a large one takes belongs to somebody who gives it back."""
+"""Decodes and shrinks images in other processes: what crashes a decoder costs one image, and the
+memory that a large image takes is given back to the system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from fastovms.backends.processes.process import Peer
 from fastovms.errors import BackendUnavailable, FastovmsError, InvalidField, Overloaded
-from fastovms.media.decode import Admit
+from fastovms.media.decode import Admit, PixelBound
 from fastovms.params import Image
 
 MAX_PROCESSES: Final = 2
@@ -31,17 +31,20 @@ class ImageBytes(NamedTuple):
 
     Attributes:
         name: the part of the request that it is in.
+        bound: the size to which a larger image is shrunk.
     """
 
     name: str
     max_pixels: int
+    bound: PixelBound
 
 
 class HeaderRead(NamedTuple):
     """Says that the header is read. The answer is whether to go on, and then a descriptor of shared
-    memory for three bytes a pixel."""
+    memory for three bytes of each pixel that is kept."""
 
     num_pixels: int
+    num_kept: int
 
 
 class PixelsWritten(NamedTuple):
@@ -88,7 +91,9 @@ class ImageDecoder:
             self._idle.put(None)
         self._idle.put(self._begin())
 
-    def decode(self, data: bytes, name: str, max_pixels: int, admit: Admit) -> Image:
+    def decode(
+        self, data: bytes, name: str, max_pixels: int, bound: PixelBound, admit: Admit
+    ) -> Image:
         """Decodes an image as `fastovms.media.decode.decode_image` does.
 
         Raises:
@@ -98,7 +103,7 @@ class ImageDecoder:
         """
         try:
             with self._process() as peer:
-                return self._ask(peer, data, name, max_pixels, admit)
+                return self._ask(peer, data, ImageBytes(name, max_pixels, bound), admit)
         except TimeoutError as error:
             raise InvalidField(
                 f"{name} could not be decoded within {self._timeout:g} seconds", param=name
@@ -165,22 +170,22 @@ class ImageDecoder:
         if self._is_closed:
             raise BackendUnavailable("no image is decoded any more: the server is shutting down")
 
-    def _ask(self, peer: Peer, data: bytes, name: str, max_pixels: int, admit: Admit) -> Image:
-        peer.connection.send(ImageBytes(name, max_pixels))
+    def _ask(self, peer: Peer, data: bytes, asked: ImageBytes, admit: Admit) -> Image:
+        peer.connection.send(asked)
         peer.connection.send_bytes(data)
-        [num_pixels] = self._answer(peer, name, HeaderRead)
+        num_pixels, num_kept = self._answer(peer, asked.name, HeaderRead)
         is_admitted = False
         try:
-            admit(num_pixels)
+            admit(num_pixels, num_kept)
             is_admitted = True
         finally:
             peer.connection.send(is_admitted)
-        size = num_pixels * 3
+        size = num_kept * 3
         descriptor = os.memfd_create("image")
         try:
             os.ftruncate(descriptor, size)
             send_handle(peer.connection, descriptor, None)
-            height, width = self._answer(peer, name, PixelsWritten)
+            height, width = self._answer(peer, asked.name, PixelsWritten)
             # Unlike malloc's, this memory is free once nobody has the image any more.
             pixels = np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
         finally:

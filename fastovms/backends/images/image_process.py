@@ -29,6 +29,9 @@ from fastovms.params import Image
 from fastovms.system.free_memory import find_trim
 
 _MAX_MEMORY: Final = 4 * 2**30
+_NICENESS: Final = 5
+"""Streams that are being generated go first on a busy machine."""
+
 _MAX_SECONDS: Final = 20
 """Seconds of a processor that one image may take. A busy machine is no fault of an image's."""
 
@@ -52,18 +55,16 @@ def _decode(connection: Connection[Any, Any], asked: ImageBytes) -> None:
     """Decodes one image for the parent.
 
     Raises:
-        InvalidField: it is no image, a damaged one, or too large.
+        InvalidField: the data are not an image, or a damaged or too large one.
     """
     data = connection.recv_bytes()
-    encoded = EncodedImage(data, asked.name, max_pixels=asked.max_pixels)
-    connection.send(HeaderRead(encoded.num_pixels))
+    encoded = EncodedImage(data, asked.name, max_pixels=asked.max_pixels, bound=asked.bound)
+    connection.send(HeaderRead(encoded.num_pixels, encoded.num_kept))
     if not connection.recv():
         return
     descriptor = recv_handle(connection)
     try:
         image = encoded.decode()
-        if image.nbytes != encoded.num_pixels * 3:  # a frame of another size than the header's
-            raise InvalidField(f"{asked.name} is damaged", param=asked.name)
         _write(image, descriptor)
     finally:
         os.close(descriptor)
@@ -79,6 +80,7 @@ def main() -> None:
     connection = connect_to_parent(sys.argv)
     is_available()  # so that the first image does not wait for Pillow
     set_soft_limit(resource.RLIMIT_AS, _MAX_MEMORY)
+    os.nice(_NICENESS)
     serve(connection)
     os._exit(0)
 

@@ -52,6 +52,12 @@ def run_cache(arguments: argparse.Namespace, settings: Settings) -> None:
         if arguments.action == "ls":
             _list(directory)
         else:
+            models = {contents.model for contents in read_contents_by_model(directory)}
+            if arguments.model is not None and arguments.model not in models:
+                raise ConfigurationError(
+                    f"{directory} has no prompts of a model {arguments.model}; it has those of: "
+                    f"{', '.join(sorted(models)) or 'no model'}"
+                )
             print(f"{erase(directory, arguments.model)} blocks erased")
     except FileNotFoundError:
         raise ConfigurationError(f"there is no directory {directory}") from None

@@ -186,6 +186,10 @@ IMAGES_FLAGS: Final = (
          "of one image, encoded", show_size),
     Flag("--max-image-pixels", MEDIA.max_image_pixels, "N", integer(1),
          "of one image, width times height"),
+    Flag("--shrink-images-to", MEDIA.shrink_images_to, "N", integer(1),
+         "pixels of an image that a vision model gets: larger images are shrunk to it, or to what "
+         "preprocessor_config.json states if that is less; all images of a request share twice as "
+         "many"),
     Flag("--max-image-memory", MEDIA.max_image_memory, "SIZE", size,
-         "for all decoded images of the requests in progress; 429 beyond it", show_size),
+         "memory of all images that are decoded or wait for the model; 429 beyond it", show_size),
 )  # fmt: skip

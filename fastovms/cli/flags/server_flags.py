@@ -147,6 +147,8 @@ OPERATION_FLAGS: Final = (
     Flag("--access-log-file", SERVICE.access_log_file, "FILE", path,
          "append it to a file of its own, opened anew on SIGHUP (default: where the log goes)",
          shows_default=False),
+    Flag("--access-log-skip", SERVICE.access_log_skip, "PATHS", str,
+         "paths without a line in the access log unless they fail, separated by commas; '' = none"),
     Flag("--enable-per-request-metrics", API.per_request_metrics, "", None,
          "answers tell how long they took, in metrics beside usage, as vLLM's do"),
     Flag("--otlp-traces-endpoint", SERVICE.otlp_traces_endpoint, "URL", http_url,

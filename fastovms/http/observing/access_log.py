@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import orjson
 
@@ -20,6 +20,7 @@ class AccessLog:
         form: "text" or "json".
         write: takes a line without its end.
         clock: tells unix time in seconds.
+        skip: paths whose requests get no line if their status is below 400.
     """
 
     def __init__(
@@ -27,12 +28,16 @@ class AccessLog:
         form: str,
         write: Callable[[str], None],
         clock: Callable[[], float] = time.time,
+        skip: Collection[str] = (),
     ) -> None:
+        self._skip = frozenset(skip)
         self._write = write
         self._clock = clock
         self._format = {"text": _text, "json": _json}[form]
 
     def __call__(self, exchange: Exchange) -> None:
+        if exchange.status < 400 and exchange.request.raw_path.partition("?")[0] in self._skip:
+            return
         self._write(one_line(self._format(dict(self._fields(exchange)))))
 
     def _fields(self, exchange: Exchange) -> Iterator[tuple[str, object]]:

@@ -10,6 +10,7 @@ import pytest
 from fastovms.api.serving.images import ImageInput
 from fastovms.config.api_config import MediaConfig
 from fastovms.errors import FieldFault, Overloaded
+from fastovms.media.decode import PixelBound
 from fastovms.media.loader import ImageLoader
 from fastovms.params import ModelInfo, Refusal
 from fastovms.text.templating.chat_template import ChatTemplate
@@ -266,7 +267,7 @@ async def test_images_are_counted_before_anything_is_done_for_them(
 
 
 async def test_no_memory_for_images_is_overload(make, monkeypatch):
-    async def load(self, sources):
+    async def load(self, sources, bound):
         raise Overloaded("too many images are being read")
 
     monkeypatch.setattr(ImageLoader, "load", load)
@@ -339,5 +340,8 @@ async def test_completions_of_a_vision_model(make):
 def test_the_models_own_tags_are_found_in_its_configuration():
     config = {"image_token_id": 65, "video_token_index": 66, "boi_token_index": 65, "x": 67}
     info = ModelInfo("m", 0, 10, 257, frozenset(), config={**config, "audio_token_id": None})
-    images = ImageInput.of(info, ByteTokenizer(), ImageLoader(MediaConfig()))
+    images = ImageInput.of(
+        info, ByteTokenizer(), ImageLoader(MediaConfig(shrink_images_to=900)), {"max_pixels": 500}
+    )
     assert images.reserved == ("A", "B")
+    assert images.bound == PixelBound(500)

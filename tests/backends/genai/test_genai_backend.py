@@ -40,7 +40,8 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_an_image_stays_in_memory_no_longer_than_its_request():
+async def test_an_image_counts_until_the_pipeline_has_taken_it():
+    """The copy in the worker's queue is not counted, so the server keeps its own as long."""
     peer = ScriptedPeer()
     backend = GenaiBackend(peer, model_info(), EngineConfig(), guard_pipeline(None))
     backend.start()
@@ -50,20 +51,27 @@ async def test_an_image_stays_in_memory_no_longer_than_its_request():
     backend.submit(request, Listener())
     await asyncio.to_thread(receive, peer.theirs)
     del request, image
+    queued = BackendStats(num_waiting=1)
+    send(peer.theirs, StepReport([], [], 100.0, queued, 1))
+    await until(lambda: backend.stats() == queued)
+    assert gone() is not None
+    send(peer.theirs, StepReport([], ["r"], 101.0, BackendStats(num_running=1), 1))
     await until(lambda: gone() is None)
     peer.theirs.close()
     await backend.close()
 
 
-async def test_images_that_are_encoded_are_no_hang():
+async def test_each_image_after_the_first_may_take_longer():
     peer = ScriptedPeer()
     backend = GenaiBackend(peer, model_info(), EngineConfig(), guard_pipeline(None))
     backend.start()
     listener = Listener()
     backend.submit(GenerationRequest("r", [1], SamplingParams()), listener)
     assert backend.stats() == backend.stats() == BackendStats(num_waiting=1)
-    send(peer.theirs, EncodingImages(2))
+    send(peer.theirs, EncodingImages(3))
     await until(lambda: backend.stats().step_allowance == 2 * _ENCODING_ALLOWANCE)
+    send(peer.theirs, EncodingImages(1))
+    await until(lambda: backend.stats().step_allowance == 0)
     step = BackendStats(num_running=1, counters=EngineCounters(num_steps=1))
     send(peer.theirs, StepReport([], ["r"], 100.0, step, 1))
     await until(lambda: backend.stats() == step)

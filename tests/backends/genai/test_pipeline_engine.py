@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -19,7 +22,12 @@ from fastovms.params import (
     TextPrompt,
 )
 from tests.backends.genai import fake_pipeline
-from tests.backends.genai.fake_pipeline import NUM_IMAGE_TOKENS, FakePipeline, Status
+from tests.backends.genai.fake_pipeline import (
+    NUM_IMAGE_TOKENS,
+    FakeHandle,
+    FakePipeline,
+    Status,
+)
 from tests.backends.listener import request
 from tests.engine.fake_model import continue_greedily
 
@@ -161,16 +169,94 @@ def test_what_was_cancelled_keeps_its_place_for_a_step():
     assert admitted == [[], ["b"]]
 
 
-def test_images_are_encoded_one_request_at_a_step():
-    engine = engine_over(FakePipeline(), model(takes_images=True))
+class SlowPipeline(FakePipeline):
+    """Takes 3 seconds to encode images, and one for a step."""
+
+    now = 0.0
+
+    def add_request(self, request_id: int, *arguments: Any) -> FakeHandle:
+        self.now += 3.0 * bool(arguments[1])
+        return super().add_request(request_id, *arguments)
+
+    def step(self) -> None:
+        self.now += 1.0
+        super().step()
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "expected"),
+    [(20, [["a", "c"], [], [], ["b"], []]), (1, [["a", "c"], ["b"], [], [], []])],
+    ids=["streams run", "nothing runs"],
+)
+def test_images_take_half_of_the_time_of_running_streams(max_tokens, expected):
+    pipeline = SlowPipeline()
+    freed: list[float] = []
+    engine = PipelineEngine(
+        pipeline,
+        model(takes_images=True),
+        EngineConfig(),
+        CacheCapacity(num_blocks=40, block_size=32),
+        free_memory=lambda: freed.append(pipeline.now),
+        clock=lambda: pipeline.now,
+    )
     for request_id in "ab":
-        engine.add(with_images(request_id, "<ov_genai_image_0>", max_tokens=9))
-    engine.add(with_images("c", "text", 0, max_tokens=9))
+        engine.add(with_images(request_id, "<ov_genai_image_0>", max_tokens=max_tokens))
+    engine.add(with_images("c", "text", 0, max_tokens=max_tokens))
     admitted = []
-    for _ in range(3):
+    for _ in range(5):
         engine.step()
         admitted.append(list(engine.admitted))
-    assert admitted == [["a"], ["b"], ["c"]]
+    assert admitted == expected
+    assert len(freed) == 2, "memory is given back after each encoding"
+
+
+@pytest.mark.parametrize("refused", [None, RuntimeError("too small")])
+@pytest.mark.parametrize(("side", "is_large"), [(500, False), (512, True)])
+def test_the_memory_of_large_images_is_given_back_when_no_more_wait(side, is_large, refused):
+    pipeline = FakePipeline()
+    freed: list[int] = []
+    engine = PipelineEngine(
+        pipeline,
+        model(takes_images=True),
+        EngineConfig(),
+        CacheCapacity(num_blocks=4000, block_size=32),
+        free_memory=lambda: freed.append(len(pipeline.added)),
+        clock=lambda: 0.0,
+    )
+    image = np.zeros((side, side, 3), np.uint8)
+    for request_id in "ab":
+        prompt = TextPrompt("a", [image], "messages", ["part"])
+        params = SamplingParams(max_tokens=1)
+        engine.add(GenerationRequest(request_id, [1], params, prompt=prompt))
+    engine.step()
+    engine.step()
+    assert engine.has_work == is_large
+    pipeline.refused = refused
+    assert finish(engine) == {}
+    assert not engine.has_work
+    shapes = [list(images[0].get_shape()) for _, images, _ in pipeline.added]
+    assert shapes == [[1, side, side, 3]] * 2 + [[1, 56, 56, 3]] * is_large
+    assert len(freed) == len(shapes)
+
+
+def test_images_are_dropped_once_all_samples_have_begun():
+    image = IMAGE.copy()
+    gone = weakref.ref(image)
+    engine = PipelineEngine(
+        FakePipeline(),
+        model(takes_images=True),
+        EngineConfig(max_num_seqs=2),
+        CacheCapacity(num_blocks=40, block_size=32),
+    )
+    params = SamplingParams(n=3, max_tokens=2)
+    engine.add(GenerationRequest("a", [1], params, prompt=TextPrompt("a", [image], "m", ["p"])))
+    del image
+    engine.step()
+    assert gone() is not None
+    finish(engine)
+    assert gone() is None
+    engine.add(GenerationRequest("b", [1], params, prompt=TextPrompt("a", [IMAGE.copy()])))
+    assert len(finish(engine)["b"]) >= 3
 
 
 def test_the_last_output_tells_how_many_tokens_the_images_had():

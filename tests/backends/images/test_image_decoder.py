@@ -15,11 +15,13 @@ import pytest
 from fastovms.backends.images.image_decoder import ImageDecoder
 from fastovms.backends.processes.process import ChildProcess
 from fastovms.errors import BackendUnavailable, InvalidField, Overloaded
+from fastovms.media.decode import PixelBound
 from fastovms.params import Image
 from tests.backends.images.conftest import Processes
 from tests.media.pictures import corners, encode, png
 
 MAX_PIXELS = 1000
+BOUND = PixelBound(MAX_PIXELS)
 PICTURES = {
     "png": png(),
     "jpeg": encode(corners(), "JPEG", quality=95),
@@ -32,8 +34,8 @@ PICTURES = {
 }
 
 
-def admit_all(num_pixels: int) -> None:
-    assert 0 < num_pixels <= MAX_PIXELS
+def admit_all(num_pixels: int, num_kept: int) -> None:
+    assert 0 < num_kept <= num_pixels <= MAX_PIXELS
 
 
 def num_shared() -> int:
@@ -41,13 +43,13 @@ def num_shared() -> int:
 
 
 def test_what_is_not_admitted_is_not_decoded(decoder: ImageDecoder) -> None:
-    def refuse(num_pixels: int) -> None:
+    def refuse(num_pixels: int, num_kept: int) -> None:
         raise Overloaded(f"{num_pixels} pixels")
 
     for _ in range(3):
         with pytest.raises(Overloaded, match="12 pixels"):
-            decoder.decode(png(), "part", MAX_PIXELS, refuse)
-    decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+            decoder.decode(png(), "part", MAX_PIXELS, BOUND, refuse)
+    decoder.decode(png(), "part", MAX_PIXELS, BOUND, admit_all)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
@@ -55,12 +57,12 @@ def test_a_crash_costs_one_image(processes: Processes, number: signal.Signals) -
     decoder = ImageDecoder(processes.start, max_processes=1, timeout=20)
     try:
 
-        def crash(num_pixels: int) -> None:
+        def crash(num_pixels: int, num_kept: int) -> None:
             os.kill(processes.started[-1]._process.pid, number)
 
         with pytest.raises(InvalidField, match="part could not be decoded: it takes too much"):
-            decoder.decode(png(), "part", MAX_PIXELS, crash)
-        decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+            decoder.decode(png(), "part", MAX_PIXELS, BOUND, crash)
+        decoder.decode(png(), "part", MAX_PIXELS, BOUND, admit_all)
     finally:
         decoder.close()
 
@@ -70,7 +72,7 @@ def test_a_process_that_does_not_answer_is_ended(processes: Processes) -> None:
     try:
         os.kill(processes.started[-1]._process.pid, signal.SIGSTOP)
         with pytest.raises(InvalidField, match="could not be decoded within"):
-            decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+            decoder.decode(png(), "part", MAX_PIXELS, BOUND, admit_all)
     finally:
         decoder.close()
 
@@ -85,10 +87,10 @@ def test_a_process_that_answers_something_else_is_ended(processes: Processes) ->
     try:
         first = processes.started[-1]
         with pytest.raises(AssertionError):
-            decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+            decoder.decode(png(), "part", MAX_PIXELS, BOUND, admit_all)
         assert first._process.returncode == -signal.SIGKILL
         with pytest.raises(AssertionError):
-            decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+            decoder.decode(png(), "part", MAX_PIXELS, BOUND, admit_all)
         assert processes.started[-1] is not first
     finally:
         decoder.close()
@@ -103,11 +105,11 @@ def test_a_process_that_cannot_be_started_is_no_fault_of_the_image(processes: Pr
         decoder._start = fail
         os.kill(processes.started[-1]._process.pid, signal.SIGKILL)
         with pytest.raises(InvalidField):
-            decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+            decoder.decode(png(), "part", MAX_PIXELS, BOUND, admit_all)
         with pytest.raises(Overloaded, match="no image can be decoded now: Resource"):
-            decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+            decoder.decode(png(), "part", MAX_PIXELS, BOUND, admit_all)
         decoder._start = processes.start
-        decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+        decoder.decode(png(), "part", MAX_PIXELS, BOUND, admit_all)
     finally:
         decoder.close()
 
@@ -119,7 +121,7 @@ def test_closing_ends_what_is_decoded_at_once(processes: Processes) -> None:
 
     def decode() -> None:
         try:
-            decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+            decoder.decode(png(), "part", MAX_PIXELS, BOUND, admit_all)
         except BackendUnavailable as error:
             failures.append(error)
 
@@ -134,14 +136,14 @@ def test_closing_ends_what_is_decoded_at_once(processes: Processes) -> None:
     assert len(failures) == 1
     assert processes.started[-1]._process.returncode == -signal.SIGKILL
     with pytest.raises(BackendUnavailable, match="shutting down"):
-        decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+        decoder.decode(png(), "part", MAX_PIXELS, BOUND, admit_all)
 
 
 def test_many_at_once(decoder: ImageDecoder) -> None:
     shapes = []
 
     def decode(width: int) -> None:
-        image = decoder.decode(png(width, 2), "part", MAX_PIXELS, admit_all)
+        image = decoder.decode(png(width, 2), "part", MAX_PIXELS, BOUND, admit_all)
         shapes.append(image.shape)
 
     threads = [threading.Thread(target=decode, args=(width,)) for width in range(1, 30)]

@@ -16,9 +16,10 @@ def test_ls_and_clear(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     where = ["--prefix-cache-dir", str(tmp_path)]
     assert main(["cache", "ls", *where]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[-1] == "one"
-    assert main(["cache", "clear", "two", *where]) == 0
+    assert main(["cache", "clear", "nosuch", *where]) == 2
+    assert "has no prompts of a model nosuch" in capsys.readouterr().err
     assert main(["cache", "clear", *where]) == 0
-    assert capsys.readouterr().out.split() == ["0", "blocks", "erased", "1", "blocks", "erased"]
+    assert capsys.readouterr().out.split() == ["1", "blocks", "erased"]
 
 
 def test_a_directory_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,3 +85,21 @@ def test_a_path_with_what_ends_a_line_or_moves_a_cursor(form: str) -> None:
 def test_unknown_form() -> None:
     with pytest.raises(KeyError):
         AccessLog("xml", print)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "is_logged"),
+    [
+        ("/health", 200, False),
+        ("/health", 503, True),
+        ("/healthy", 200, True),
+        ("/v1/x", 200, True),
+    ],
+)
+def test_skipped_paths_are_logged_only_when_they_fail(
+    path: str, status: int, is_logged: bool
+) -> None:
+    lines: list[str] = []
+    log = AccessLog("text", lines.append, skip=["/health"])
+    log(Exchange(Request("GET", path, "", Headers([])), status, 1, 0.1, True))
+    assert bool(lines) == is_logged

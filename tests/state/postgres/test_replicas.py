@@ -33,7 +33,7 @@ def pgbouncer(postgres: ServerAddress) -> Iterator[ServerAddress]:
     """The address of a PgBouncer in transaction mode, with fewer sessions than come to it."""
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
-        pytest.skip("pgbouncer is not installed")
+        pytest.skip("pgbouncer is missing: apt-get install pgbouncer")
     given, port, user = postgres.parameters, free_port(), server_user()
     with tempfile.TemporaryDirectory(prefix="fastovms-pgbouncer-") as directory:
         configuration = Path(directory, "pgbouncer.ini")

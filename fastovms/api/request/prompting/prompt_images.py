@@ -53,7 +53,7 @@ async def with_images(
     if not sources:
         whole = TextPrompt(text, name=name)
         return task if options.truncation is not None else task._replace(prompt=whole)
-    loaded = await images.loader.load(sources)
+    loaded = await images.load(sources)
     # Only a sample that the backend ends itself tells how many tokens the images were.
     if not task.params.min_tokens:  # `min_tokens` would not let end tokens pass
         params = replace(task.params, stop_strings=options.stopping.strings)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Iterator
 
@@ -35,3 +36,14 @@ def signal_handlers() -> Iterator[None]:
     for number, handler in handlers.items():
         if signal.getsignal(number) != handler:
             signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Iterator[None]:
+    """A command that runs within a test sets the levels of this process's log; the levels are
+    restored so that later tests capture every record."""
+    loggers = (logging.getLogger(), logging.getLogger("fastovms"))
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)

@@ -94,6 +94,13 @@ class ServerProcess:
             time.sleep(0.02)
         return metrics
 
+    def wait_for_log(self, text: str) -> None:
+        """Waits for a line of the log that contains the text."""
+        deadline = time.monotonic() + DEADLINE
+        while not any(text in line for line in self.errors):
+            assert time.monotonic() < deadline, self.errors
+            time.sleep(0.02)
+
     def wait_until_idle(self) -> None:
         self.wait_until(
             lambda metrics: metrics["num_requests_running"] == metrics["num_requests_waiting"] == 0

@@ -56,7 +56,6 @@ def test_answers_are_messages_of_a_tool(blocks, text) -> None:
 @pytest.mark.parametrize(
     ("block", "field"),
     [
-        ({**USE, "input": "rain"}, "input"),
         ({**USE, "name": ""}, "name"),
         ({**USE, "id": None}, "id"),
         (result(5), "content"),

@@ -20,10 +20,5 @@ async def test_more_log_probabilities_where_the_operator_allows_them(make_api):
 
 async def test_nothing_is_reported_that_was_not_asked_for(make_api):
     _, answer = await make_api("z").post(V1, BODY)
-    assert set(answer["choices"][0]) == {
-        "index",
-        "text",
-        "logprobs",
-        "finish_reason",
-        "stop_reason",
-    }
+    told = {name for name, value in answer["choices"][0].items() if value is not None}
+    assert told == {"index", "text", "finish_reason"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -62,6 +63,9 @@ _STANDARD_ROLES: Final = frozenset(("system", "developer", "user", "assistant", 
 _ECHOED: Final = "dweller"
 _SPEAKERS: Final = ("system", "developer")
 _MAX_ROLES: Final = 64
+_MAX_SECONDS: Final = 2.0
+"""Processor time for the matrix of a template. The slowest of 99 public templates takes 0.3 s."""
+
 _JSON: Final = re.compile(r'(?<!\\)"place":\s*"mark51mark"')
 
 SHOWN: Final = "shown"
@@ -256,13 +260,29 @@ class FoundForm:
     matrix: Mapping[str, str] = field(default_factory=dict)
 
 
-def find_form(source: str, render: Render, tools: Sequence[Message]) -> FoundForm:
-    """Finds the form of a template.
+def find_form(
+    source: str,
+    render: Render,
+    tools: Sequence[Message],
+    clock: Callable[[], float] = time.thread_time,
+) -> FoundForm:
+    """Finds the form of a template. Once `_MAX_SECONDS` have passed, nothing more is rendered, and
+    the rest of the form stays as it is.
 
     Args:
         tools: what the template is given with the messages.
+        clock: returns the processor time of this thread in seconds.
     """
-    finder = _Finder(render, tools)
+    deadline = clock() + _MAX_SECONDS
+
+    def bounded(
+        messages: Sequence[Message], form: TemplateForm, variables: Mapping[str, Any]
+    ) -> str:
+        if clock() > deadline:
+            raise RequestError("the chat template takes too long to render")
+        return render(messages, form, variables)
+
+    finder = _Finder(bounded, tools)
     finder.find_surroundings(source)
     for row in _ROWS:
         finder.find(row)

@@ -16,7 +16,7 @@ FORMATS = (
     "minimax_m3", "onyx", "qwen3coder", "seed_oss", "step3",
 )  # fmt: skip
 ARGUMENTS = {"query": "tea", "limit": 3}
-NAME = re.compile(r"""(?<=[=>])"?\b(search|query|limit)\b"?(?=[><\s])""")
+NAME = re.compile(r"""(?<=[=>])(?<!to=)"?\b(search|query|limit)\b"?(?=[><\s])""")
 ELEMENTS_ARE_NAMES = ("minimax_m3",)
 
 

@@ -144,8 +144,8 @@ class CustomCallParser:
     def push(self, text: str) -> Sequence[Piece]:
         return list(self._told(self._parser.push(text)))
 
-    def finish(self) -> Sequence[Piece]:
-        return list(self._told(self._parser.finish()))
+    def finish(self, *, is_cut: bool = True) -> Sequence[Piece]:
+        return list(self._told(self._parser.finish(is_cut=is_cut)))
 
     def _told(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
         for piece in pieces:

@@ -85,7 +85,7 @@ class TaggedAnswer:
     def _take_begin(self, scan: Scanner) -> Incremental[str | None]:
         """Reads what begins a thought and returns what ends it; None where none begins."""
         for begin, end in self.thoughts.pairs if self.thoughts is not None else ():
-            if (yield from scan.take(begin)):
+            if (yield from scan.take(begin, is_first=True)):
                 return end
         return None
 
@@ -110,6 +110,6 @@ class TaggedAnswer:
     ) -> Incremental[None]:
         out.content((yield from scan.space()))
         for begin in calls.bare:
-            if (yield from scan.peek(len(begin), begin)) == begin:
+            if (yield from scan.starts(begin, is_first=True)):
                 yield from calls.read(scan, out, self.tools, "")
                 return

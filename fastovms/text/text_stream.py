@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fastovms.text.scanning.output import OutputParser, Piece, joined
+from fastovms.text.scanning.output import Content, OutputParser, Piece, PlainParser, joined
 from fastovms.text.tokens.detokenizer import Detokenizer
 from fastovms.text.tokens.stop import StopMatcher
 
@@ -36,12 +36,15 @@ class TextStream:
         min_tokens: a stop string that is complete within so many tokens does not end the text.
         parser: finds pieces in the text; it is handed the text of one token at a time, so that what
             it makes of it does not depend on how many come at once.
+        stop_in_reasoning: whether a stop string ends the text in reasoning and in calls, too;
+            otherwise only in content.
 
     Attributes:
         num_reasoning_tokens: how many tokens the parser has taken for reasoning so far.
     """
 
     __slots__ = (
+        "_content_matcher",
         "_detokenizer",
         "_matcher",
         "_min_tokens",
@@ -59,9 +62,14 @@ class TextStream:
         include_stop: bool = False,
         min_tokens: int = 0,
         parser: OutputParser | None = None,
+        stop_in_reasoning: bool = False,
     ) -> None:
         self._detokenizer = detokenizer
-        self._matcher = StopMatcher(stop, include_stop) if stop else None
+        matcher = StopMatcher(stop, include_stop) if stop else None
+        is_parsed = parser is not None and not isinstance(parser, PlainParser)
+        of_content = is_parsed and not stop_in_reasoning
+        self._matcher = None if of_content else matcher
+        self._content_matcher = matcher if of_content else None
         self._min_tokens = min_tokens
         self._parser = parser
         self._stop: str | None = None
@@ -85,16 +93,20 @@ class TextStream:
                 text, self._stop = self._matcher.push(text, ends=ends)
             texts.append(text)
             if self._parser is not None:
-                pieces += self._parser.push(text)
+                pieces += self._cut(self._parser.push(text))
                 self.num_reasoning_tokens += self._parser.in_reasoning
-                if self._stop is not None:
-                    pieces += self._parser.finish()
+                if self._stop is not None and self._matcher is not None:
+                    pieces += self._parser.finish(is_cut=False)
         if len(pieces) > 1:
             pieces = joined(pieces)
         return TextDelta("".join(texts), self._stop, self._num_tokens, pieces)
 
-    def flush(self) -> TextDelta:
-        """Ends the text: what was held back is released, unless it completes a stop string."""
+    def flush(self, *, is_cut: bool = True) -> TextDelta:
+        """Ends the text: what was held back is released, unless it completes a stop string.
+
+        Args:
+            is_cut: whether a limit ended the text.
+        """
         text = self._detokenizer.flush()
         if self._matcher is not None:
             ends = self._num_tokens > self._min_tokens
@@ -102,5 +114,30 @@ class TextStream:
             text += self._matcher.flush()
         pieces: Sequence[Piece] = ()
         if self._parser is not None:
-            pieces = [*self._parser.push(text), *self._parser.finish()]
+            found = [*self._parser.push(text), *self._parser.finish(is_cut=is_cut)]
+            pieces = [*self._cut(found), *self._held()]
         return TextDelta(text, self._stop, self._num_tokens, pieces)
+
+    def _cut(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """Returns the pieces up to the first stop string in a content. A stop string does not reach
+        over a call or reasoning."""
+        if self._content_matcher is None:
+            return pieces
+        found: list[Piece] = []
+        for piece in pieces:
+            if self._stop is not None:
+                break
+            if not isinstance(piece, Content):
+                found += [*self._held(), piece]
+                continue
+            ends = self._num_tokens > self._min_tokens
+            text, self._stop = self._content_matcher.push(piece.text, ends=ends)
+            found += [Content(text)] if text else []
+        return found
+
+    def _held(self) -> Sequence[Piece]:
+        """Ends a content and returns what was held back of it."""
+        if self._content_matcher is None or self._stop is not None:
+            return ()
+        text = self._content_matcher.flush()
+        return [Content(text)] if text else ()

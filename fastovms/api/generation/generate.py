@@ -95,7 +95,10 @@ class TextGeneration:
             continues=not self._parses,
             keep=model.chat.tags if self._parses else frozenset(),
         )
-        ends_text = partial(completes_stop, new_detokenizer, stopping.strings, stopping.min_tokens)
+        of_content = None if stopping.in_reasoning else new_parser
+        ends_text = partial(
+            completes_stop, new_detokenizer, stopping.strings, stopping.min_tokens, of_content
+        )
         self._requests = [
             GenerationRequest(
                 f"{request_id}-{position}",
@@ -302,7 +305,7 @@ class TextGeneration:
         delta = sample.text.push(token_ids)
         text, stop, pieces = delta.text, delta.stop, delta.pieces
         if finish_reason is not None and stop is None:
-            delta = sample.text.flush()
+            delta = sample.text.flush(is_cut=finish_reason is FinishReason.LENGTH)
             text, stop = text + delta.text, delta.stop
             pieces = joined([*pieces, *delta.pieces])
         tokens: Sequence[TextToken] = ()
@@ -353,5 +356,6 @@ def _new_sample(
         include_stop=stopping.include,
         min_tokens=stopping.min_tokens,
         parser=parser,
+        stop_in_reasoning=stopping.in_reasoning,
     )
     return _Sample(text, tracking, progress)

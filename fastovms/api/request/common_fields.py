@@ -40,12 +40,14 @@ _MAX_CACHE_SALT: Final = 128
 class Stopping:
     """Strings at which a sample ends, and whether its text keeps them.
 
-    A string that is complete within the first `min_tokens` tokens is passed over, as in vLLM.
+    A string that is complete within the first `min_tokens` tokens is passed over, as in vLLM. One in
+    reasoning or in a call ends the sample only with `in_reasoning`.
     """
 
     strings: tuple[str, ...] = ()
     include: bool = False
     min_tokens: int = 0
+    in_reasoning: bool = False
 
 
 class Queueing(NamedTuple):
@@ -147,7 +149,7 @@ def stopping(
             param="include_stop_str_in_output",
         )
     kept = kept_by_streams if include is None else include
-    return Stopping(tuple(strings), kept, body.min_tokens or 0)
+    return Stopping(tuple(strings), kept, body.min_tokens or 0, body.stop_in_reasoning or False)
 
 
 def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:

@@ -3,6 +3,7 @@ whether a message is a thought, a call or for the user."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -40,8 +41,8 @@ class HeadedMessages:
         ends: what ends a message.
         read_header: returns what a header says, given its text with what it begins with, and the
             names of the functions that may be called.
-        read_call: reads the body of a call, perhaps not to its end. The strings: the function's
-            name; the markup that has been read before.
+        read_call: reads the body of a call, perhaps not to its end, given the function's name.
+        header: matches as much of a text as may belong to a header.
     """
 
     begins: Sequence[str]
@@ -49,7 +50,8 @@ class HeadedMessages:
     body: str
     ends: Sequence[str]
     read_header: Callable[[str, Collection[str]], Header]
-    read_call: Callable[[Scanner, PieceCollector, Sequence[Tool], str, str], Incremental[None]]
+    read_call: Callable[[Scanner, PieceCollector, Sequence[Tool], str], Incremental[None]]
+    header: re.Pattern[str]
 
 
 def parse_messages(
@@ -61,13 +63,14 @@ def parse_messages(
     tells_reasoning: bool,
     is_inside: bool,
 ) -> Incremental[None]:
-    """Reads an answer to its end. Text outside of messages is content.
+    """Reads an answer to its end. Text outside of messages is content; headers never are.
 
     Args:
-        tools: None = calls are content, markup and all.
+        tools: None = the arguments of calls are content.
         tells_reasoning: whether thoughts are told apart from content.
         is_inside: whether the answer begins within a thought.
     """
+    out.tells_calls = tools is not None
     functions = frozenset(tool.name for tool in tools or ())
     if is_inside:
         yield from _read_text(scan, out, form, is_reasoning=tells_reasoning)
@@ -81,31 +84,24 @@ def parse_messages(
                 return
             if begin in form.ends:
                 continue
-        opening = yield from _read_opening(scan, out, form, begin)
+        opening = yield from _read_opening(scan, form, begin)
         if opening is None:
             continue
         header = form.read_header(opening, functions)
-        if header.kind is MessageKind.CALL and tools is not None:
-            yield from form.read_call(scan, out, tools, header.function, opening)
+        if header.kind is MessageKind.CALL:
+            yield from form.read_call(scan, out, tools or (), header.function)
             space = yield from scan.space()
             if not (yield from _starts_message(scan, form)):
                 out.content(space)
                 yield from _read_to_end(scan, form, out.content)
             continue
-        if header.kind is MessageKind.CALL:
-            out.begin_content()
-            out.content(opening)
-            yield from _read_to_end(scan, form, out.content)
-            continue
         is_reasoning = header.kind is MessageKind.REASONING and tells_reasoning
         yield from _read_text(scan, out, form, is_reasoning=is_reasoning)
 
 
-def _read_opening(
-    scan: Scanner, out: PieceCollector, form: HeadedMessages, begin: str
-) -> Incremental[str | None]:
-    """Reads a header and the tag behind it; None if there is no such tag, the header being
-    content."""
+def _read_opening(scan: Scanner, form: HeadedMessages, begin: str) -> Incremental[str | None]:
+    """Reads a header and the tag behind it. Where the tag is missing, the text behind the header is
+    next to be read; returns None if there is none, or if a limit has cut the header."""
     if begin == form.body:
         return begin
     pieces = [begin]
@@ -113,8 +109,15 @@ def _read_opening(
     opening = "".join([*pieces, end or ""])
     if end == form.body:
         return opening
-    out.content(opening)
-    return None
+    header = form.header.match(opening)
+    rest = opening[header.end() if header else 0 :]
+    text = rest.removesuffix(end or "").strip()
+    is_cut = end is None and scan.is_cut and len(text.split()) <= 1
+    if not text or text.startswith("<") or is_cut:
+        scan.put_back(end or "")
+        return None
+    scan.put_back(rest)
+    return opening
 
 
 def _read_text(
@@ -139,14 +142,13 @@ def _read_to_end(
 
 
 def _starts_message(scan: Scanner, form: HeadedMessages) -> Incremental[bool]:
-    for tag in form.begins:
-        if (yield from scan.peek(len(tag), tag)) == tag:
-            return True
+    if (yield from scan.starts(*form.begins)):
+        return True
     return (yield from _take_any(scan, form.ends)) is not None
 
 
 def _take_any(scan: Scanner, tags: Sequence[str]) -> Incremental[str | None]:
     for tag in tags:
-        if (yield from scan.take(tag)):
+        if (yield from scan.take(tag, is_first=True)):
             return tag
     return None

@@ -23,15 +23,16 @@ class PieceCollector:
     every thought, is told without white space at its beginning and its end.
 
     Args:
-        position: returns how many characters the parser has read.
+        scan: the text that the parser reads.
 
     Attributes:
         in_reasoning: whether the parser is within reasoning.
         num_calls: how many calls have begun so far.
+        tells_calls: whether calls are pieces of their own; otherwise their arguments are content.
     """
 
-    def __init__(self, position: Callable[[], int]) -> None:
-        self._position = position
+    def __init__(self, scan: Scanner) -> None:
+        self._scan = scan
         self._pieces: list[Piece] = []
         self._kind: Callable[[str], Piece] = Content
         self._texts: list[str] = []
@@ -39,6 +40,7 @@ class PieceCollector:
         self._reasoning = _Space()
         self.in_reasoning = False
         self.num_calls = 0
+        self.tells_calls = True
 
     def take(self) -> list[Piece]:
         """Returns the pieces found since the last time."""
@@ -52,6 +54,12 @@ class PieceCollector:
             self.reasoning(text)
         else:
             self._add(Content, self._content.hold(text))
+
+    def broken(self, markup: str) -> None:
+        """Adds markup that has begun no call. It is content, unless the end of the text has cut
+        it."""
+        if not self._scan.has_cut(markup):
+            self.content(markup)
 
     def begin_content(self) -> None:
         """Begins a message to the user. Of several, each is told after a space, as in OVMS."""
@@ -76,6 +84,9 @@ class PieceCollector:
     def begin(self, name: str) -> None:
         """Begins a call, which ends reasoning."""
         self.end_reasoning()
+        if not self.tells_calls:
+            self.begin_content()
+            return
         self._content.trim()
         self._join()
         self._pieces.append(CallBegin(self.num_calls, name))
@@ -83,11 +94,16 @@ class PieceCollector:
 
     def arguments(self, text: str) -> None:
         """Adds to the arguments of the call that was begun last."""
-        self._add(self._arguments, text)
+        if self.tells_calls:
+            self._add(self._arguments, text)
+        else:
+            self.content(text)
 
     def end(self, *, complete: bool) -> None:
+        if not self.tells_calls:
+            return
         self._join()
-        self._pieces.append(CallEnd(self.num_calls - 1, complete, self._position()))
+        self._pieces.append(CallEnd(self.num_calls - 1, complete, self._scan.position))
 
     def finish(self) -> None:
         """Ends the text."""
@@ -152,7 +168,7 @@ class IncrementalParser:
 
     def __init__(self, start: Callable[[Scanner, PieceCollector], Incremental[None]]) -> None:
         self._scanner = Scanner()
-        self._output = PieceCollector(lambda: self._scanner.position)
+        self._output = PieceCollector(self._scanner)
         self._steps = start(self._scanner, self._output)
         next(self._steps, None)
 
@@ -165,8 +181,8 @@ class IncrementalParser:
         next(self._steps, None)
         return self._output.take()
 
-    def finish(self) -> Sequence[Piece]:
-        self._scanner.end()
+    def finish(self, *, is_cut: bool = True) -> Sequence[Piece]:
+        self._scanner.end(is_cut=is_cut)
         for _ in self._steps:
             raise AssertionError("a parser waits for text after the end")
         self._output.finish()

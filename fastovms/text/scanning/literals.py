@@ -104,11 +104,7 @@ def _copy_opening(
 
 
 def starts_string(scan: Scanner, notation: Notation) -> Incremental[bool]:
-    for quote in notation.quotes:
-        if (yield from scan.peek(len(quote), quote)) == quote:
-            return True
-    scan.skip_cut(*notation.quotes)
-    return False
+    return (yield from scan.starts(*notation.quotes))
 
 
 def _json_bracket(closer: str) -> str:
@@ -175,7 +171,7 @@ def to_json(text: str, notation: Notation) -> str | None:
     """Returns a text that is one value and nothing else as JSON; None if it is not."""
     scan = Scanner()
     scan.feed(text)
-    scan.end()
+    scan.end(is_cut=False)
     pieces: list[str] = []
     copying = copy_value(scan, pieces.append, notation)
     while True:

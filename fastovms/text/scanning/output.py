@@ -3,9 +3,9 @@ them.
 
 A parser is pushed the text as it is generated and returns pieces. Joined, they are the same however
 the text was cut: pieces of one kind, and of one call, that follow each other are parts of one text.
-Markup that turns out to be no well-formed call is content again, down to the last character. Where
-a call breaks after its arguments have begun to be told, it stands as told: its `CallEnd` says so,
-and what follows the fault is content.
+Markup that turns out to be no well-formed call is content again, down to the last character, unless
+the end of the text has cut it: then it is dropped. Where a call breaks after its arguments have
+begun to be told, it stands as told: its `CallEnd` says so, and what follows the fault is content.
 """
 
 from __future__ import annotations
@@ -79,8 +79,12 @@ class OutputParser(Protocol):
     def push(self, text: str) -> Sequence[Piece]:
         """Adds text and returns what is certain now, often nothing."""
 
-    def finish(self) -> Sequence[Piece]:
-        """Ends the text and returns the rest."""
+    def finish(self, *, is_cut: bool = True) -> Sequence[Piece]:
+        """Ends the text and returns the rest.
+
+        Args:
+            is_cut: whether a limit ended the text; otherwise the model did, or a stop string.
+        """
 
     @property
     def in_reasoning(self) -> bool:
@@ -96,5 +100,5 @@ class PlainParser:
     def push(self, text: str) -> Sequence[Piece]:
         return [Content(text)] if text else []
 
-    def finish(self) -> Sequence[Piece]:
+    def finish(self, *, is_cut: bool = True) -> Sequence[Piece]:
         return []

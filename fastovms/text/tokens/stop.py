@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from fastovms.text.scanning.output import Content, OutputParser
 from fastovms.text.tokens.detokenizer import Detokenizer
 
 _MAX_TOKENS_OF_CHARACTER = 4
@@ -88,6 +89,7 @@ def completes_stop(
     new_detokenizer: Callable[[], Detokenizer],
     stop: Sequence[str],
     min_tokens: int,
+    new_parser: Callable[[], OutputParser] | None,
     num_tokens: int,
     backwards: Iterable[int],
 ) -> bool:
@@ -96,16 +98,25 @@ def completes_stop(
     nothing is remembered of them, and only their end is read.
 
     Args:
+        new_parser: tells content from the rest of a text, where only content is searched. The whole
+            text is read then, if its end has a stop string. None = everything is searched.
         num_tokens: how many tokens the text has.
         backwards: these, the last one first.
     """
     num_read = _NUM_TOKENS_BEFORE + _MAX_TOKENS_OF_CHARACTER * max(map(len, stop))
-    token_ids = list(islice(backwards, num_read))[::-1]
+    rest = iter(backwards)
+    token_ids = list(islice(rest, num_read))[::-1]
     num_passed_over = max(0, min_tokens - (num_tokens - len(token_ids)))
     detokenizer = new_detokenizer()
     passed_over = detokenizer.push(token_ids[:num_passed_over])
     text = passed_over + detokenizer.push(token_ids[num_passed_over:])
-    return any(text.find(s, max(0, len(passed_over) - len(s) + 1)) >= 0 for s in stop)
+    found = [s for s in stop if text.find(s, max(0, len(passed_over) - len(s) + 1)) >= 0]
+    if not found or new_parser is None:
+        return bool(found)
+    parser = new_parser()
+    whole = new_detokenizer().push([*list(rest)[::-1], *token_ids])
+    pieces = [*parser.push(whole), *parser.finish(is_cut=False)]
+    return any(s in piece.text for s in found for piece in pieces if isinstance(piece, Content))
 
 
 class _PieceSearch:

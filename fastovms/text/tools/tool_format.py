@@ -96,7 +96,7 @@ def read_begin(scan: Scanner, out: PieceCollector, begin: str, tag: str) -> Incr
     """
     opening = begin + (yield from scan.space())
     if not (yield from scan.take(tag)):
-        out.content(opening)
+        out.broken(opening)
         return ""
     return opening + tag
 
@@ -113,7 +113,6 @@ def read_next(scan: Scanner, out: PieceCollector, tag: str, end: str) -> Increme
         return space + tag
     if not (yield from scan.take(end)):
         out.content(space)
-        scan.skip_cut(tag, end)
     return ""
 
 
@@ -122,4 +121,3 @@ def read_end(scan: Scanner, out: PieceCollector, tag: str) -> Incremental[None]:
     space = yield from scan.space()
     if not (yield from scan.take(tag)):
         out.content(space)
-        scan.skip_cut(tag)

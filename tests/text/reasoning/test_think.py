@@ -23,7 +23,7 @@ CASES = [
     *[(name, "<think>\n\n</think>\n\nanswer", "", [Content("answer")]) for name in THINK],
     ("qwen3", " answer", "<think>\n\n</think>\n\n", [Content(" answer")]),
     ("qwen3", "why", "<think>", [Reasoning("why")]),
-    ("qwen3", "<think>wh</thin", "", [Reasoning("wh</thin")]),
+    ("qwen3", "<think>wh</thin", "", [Reasoning("wh")]),
     ("qwen3", "so <think>why</think>", "", [Content("so <think>why</think>")]),
     ("qwen3", "<think>a</think>b<think>c", "", [Reasoning("a"), Content("b<think>c")]),
     ("qwen3", " ", "", [Content(" ")]),

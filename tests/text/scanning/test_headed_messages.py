@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from functools import partial
 
@@ -34,14 +35,14 @@ def read_header(text: str, functions: Collection[str]) -> Header:
 
 
 def read_call(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], name: str, opening: str
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], name: str
 ) -> Incremental[None]:
     out.begin(name)
     out.arguments((yield from scan.read(2)))
     out.end(complete=True)
 
 
-FORM = HeadedMessages(["<k>"], ["say:"], ":", [";"], read_header, read_call)
+FORM = HeadedMessages(["<k>"], ["say:"], ":", [";"], read_header, read_call, re.compile(r"<k>\w*"))
 CALL: list[Piece] = [CallBegin(0, "f"), CallArguments(0, "{}"), CallEnd(0, True)]
 
 
@@ -68,8 +69,12 @@ def pieces(text: str, *, has_tools: bool = True, tells: bool = True, inside: boo
         ("<k>call:{} ;<k>x:b;", [*CALL, Content("b")]),
         ("<k>call:{}rest;", [*CALL, Content("rest")]),
         ("plain", [Content("plain")]),
-        ("<k>x", [Content("<k>x")]),
-        ("<k>x;y", [Content("<k>x;y")]),
+        ("<k>x", []),
+        ("<k>x y", []),
+        ("<k>x;y", [Content("y")]),
+        ("<k>x a word;", [Content("a word")]),
+        ("<k>x a word", [Content("a word")]),
+        ("<k>think:a<", [Reasoning("a")]),
         ("<k>x:a;<k>x:b;", [Content("a b")]),
     ],
 )
@@ -78,7 +83,7 @@ def test_messages(text: str, expected: list[Piece]) -> None:
 
 
 def test_what_is_not_to_be_found_is_content() -> None:
-    assert pieces("<k>call:{};", has_tools=False) == [Content("<k>call:{}")]
+    assert pieces("<k>call:{};", has_tools=False) == [Content("{}")]
     assert pieces("<k>think:a;<k>x:b;", tells=False) == [Content("a b")]
 
 

@@ -50,7 +50,7 @@ def test_white_space_beside_markup_belongs_to_it(
     steps: list[Callable[[PieceCollector], None]], pieces: list[Piece]
 ) -> None:
     for takes_each in (False, True):
-        out = PieceCollector(lambda: 0)
+        out = PieceCollector(Scanner())
         found: list[Piece] = []
         for step in steps:
             step(out)
@@ -61,7 +61,7 @@ def test_white_space_beside_markup_belongs_to_it(
 
 
 def test_white_space_is_told_with_the_text_that_follows() -> None:
-    out = PieceCollector(lambda: 0)
+    out = PieceCollector(Scanner())
     out.content("a ")
     assert out.take() == [Content("a")]
     out.content("b")

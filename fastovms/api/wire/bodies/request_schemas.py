@@ -40,6 +40,7 @@ class GenerationFields(ModelField, frozen=True, kw_only=True):
     seed: int | None = None
     stop: str | list[str] | None = None
     include_stop_str_in_output: bool | None = None
+    stop_in_reasoning: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None

@@ -61,9 +61,9 @@ def braced_calls(
                 opening += "," + (yield from scan.space())
         is_closed = yield from scan.take(end)
         if out.num_calls == num_calls:
-            out.content(opening + end if is_closed else opening)
+            out.broken(opening + end if is_closed else opening)
         elif not is_closed:
-            out.content(opening)
+            out.broken(opening)
 
     def argument(parameter: Parameter) -> Node:
         if not parameter.is_text:
@@ -131,7 +131,7 @@ def _read_call(
     name = yield from read_word(scan)
     yield from scan.space()
     if not name or not (yield from scan.take("{")):
-        out.content(opening + scan.recorded())
+        out.broken(opening + scan.recorded())
         return False
     scan.recorded()
     out.begin(name)

@@ -25,6 +25,6 @@ def read_list(
         if (yield from scan.take("]")):
             return True
         if not (yield from scan.take(",")):
-            out.content(opening)
+            out.broken(opening)
             return False
         opening += ","

@@ -85,7 +85,7 @@ def read_call(
         call.arguments("{}")
         call.is_complete = True
     if not call.is_told:
-        out.content(opening + scan.recorded())
+        out.broken(opening + scan.recorded())
         return False
     out.end(complete=call.is_complete)
     return call.is_complete

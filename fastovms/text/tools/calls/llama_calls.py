@@ -31,7 +31,7 @@ def _read(
         while (yield from read_call(scan, out, opening, known)):
             opening = yield from scan.space()
             if not (yield from scan.take(";")):
-                out.content(opening)
+                out.broken(opening)
                 break
             opening += ";" + (yield from scan.space())
             if not (yield from scan.peek()):

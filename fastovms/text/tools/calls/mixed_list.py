@@ -23,7 +23,7 @@ def read_mixed_list(
     if (yield from scan.peek()) == "{":
         return (yield from json_call.read_call(scan, out, opening, known))
     if not (yield from scan.take("[")):
-        out.content(opening)
+        out.broken(opening)
         return False
     opening += "["
     opening += yield from scan.space()

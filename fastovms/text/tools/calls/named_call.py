@@ -25,22 +25,22 @@ def read_arguments(
     markup that has been read before it, becomes content.
 
     Args:
-        ends: markup before which no arguments at all are `{}`; so are none at the end of the text.
+        ends: markup before which no arguments at all are `{}`; so are none where the model has
+            ended the text.
     """
     space = yield from scan.space()
     if not name:
-        out.content(opening + space)
+        out.broken(opening + space)
         return False
-    if (yield from scan.peek()) == "{":
+    following = yield from scan.peek()
+    if following == "{":
         out.begin(name)
         is_complete = yield from copy_json(scan, out.arguments)
         out.end(complete=is_complete)
         return is_complete
-    is_empty = not (yield from scan.peek())
-    for end in ends:
-        is_empty = is_empty or (yield from scan.peek(len(end), end)) == end
-    if not is_empty:
-        out.content(opening + space)
+    is_empty = not following and not scan.is_cut
+    if not is_empty and not (yield from scan.starts(*ends)):
+        out.broken(opening + space)
         return False
     out.begin(name)
     out.arguments("{}")

@@ -45,13 +45,11 @@ def read_elements(
     while True:
         yield from scan.space()
         if not (yield from scan.take(mark)):
-            scan.skip_cut(mark)
             return False
         if (yield from scan.take(end)):
             out.arguments(begin if begin == "{" else "")
             out.arguments("}")
             return True
-        scan.skip_cut(end)
         name = yield from _read_name(scan)
         if not name:
             return False
@@ -105,7 +103,6 @@ def _read_value(
     text = "".join(pieces)
     if (yield from scan.take(f"</{name}>")):
         return value_of(text, types)
-    scan.skip_cut(f"</{name}>")
     if text.strip():
         return None
     return (yield from _read_children(scan, mark, name, parameter, depth))
@@ -132,11 +129,9 @@ def _read_children(
         found.setdefault(child, []).append(value)
         yield from scan.space()
         if not (yield from scan.take(mark)):
-            scan.skip_cut(mark)
             return None
         if (yield from scan.take(f"</{name}>")):
             break
-        scan.skip_cut(f"</{name}>")
     if is_list or (parameter is None and found.keys() == {_ITEM}):
         return f"[{','.join(value for values in found.values() for value in values)}]"
     members = [f'"{escape(key)}":{_joined(values)}' for key, values in found.items()]

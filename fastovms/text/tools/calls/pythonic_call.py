@@ -39,7 +39,7 @@ def read_call(
         return True
     argument = (yield from _read_argument_name(scan)) if is_call else ""
     if not argument:
-        out.content(opening + scan.recorded())
+        out.broken(opening + scan.recorded())
         return False
     scan.recorded()
     out.begin(name)

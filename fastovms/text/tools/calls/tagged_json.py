@@ -43,7 +43,7 @@ def tagged_json(
     ) -> Incremental[None]:
         if kind:
             if not (yield from scan.take(kind)):
-                out.content(opening)
+                out.broken(opening)
                 return
             opening += kind
         if (yield from read_calls(scan, out, opening)) and end:

@@ -38,7 +38,7 @@ def tagged_xml(
         is_list: whether all calls stand behind one tag; else each has tags of its own.
         between: what stands between a call and the next.
     """
-    function = form.function[0]
+    function = form.function_begin
 
     def read(
         scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str

@@ -34,7 +34,8 @@ from fastovms.text.scanning.tool import Tool
 _CDATA = "<![CDATA["
 _CDATA_END = "]]>"
 _JSON_BEGINS = ("{", "[", '"')
-_TEXT = "text"
+_QUOTES = ('"', "'")
+_KIND = re.compile(r"""(.*?)\s+string\s*=\s*["']?(true|false)["']?\s*""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class XmlForm:
     """How a format writes elements.
 
     Attributes:
-        function: what stands before and after a function's name.
+        function: what stands before and after a function's name. Quotes around a name are
+            written as here; any, or none, are read.
         parameter: the same of a parameter.
         value: what stands before a value, if its parameter's tag does not do.
         line: what stands around a value: a line break or nothing.
@@ -51,8 +53,8 @@ class XmlForm:
         has_cdata: whether a value may be wrapped in `<![CDATA[` and `]]>`.
         mends_ends: whether a value whose end tag is missing ends where the next parameter, or the
             function's end, begins a line.
-        kinds: what stands behind a parameter's name where that says whether its value is a string,
-            with the tag's end: one for strings, one for others.
+        kinds: what stands behind a parameter's name where that says whether its value is a string:
+            one for strings, one for others.
         tokens: tags, or beginnings of tags, that may be special tokens.
     """
 
@@ -70,11 +72,21 @@ class XmlForm:
     tokens: tuple[str, ...] = ()
 
     @property
+    def function_begin(self) -> str:
+        """Returns what stands before a function's name and the quote before it."""
+        return self.function[0].removesuffix('"')
+
+    @property
+    def parameter_begin(self) -> str:
+        """Returns the same of a parameter."""
+        return self.parameter[0].removesuffix('"')
+
+    @property
     def late_ends(self) -> tuple[str, ...]:
         """Returns what ends a value that has no end tag, a line break first."""
         if not self.mends_ends:
             return ()
-        return (f"\n{self.parameter[0]}", f"\n{self.function_end}")
+        return (f"\n{self.parameter_begin}", f"\n{self.function_end}")
 
 
 def read_call(
@@ -90,7 +102,7 @@ def read_call(
         opening: the markup that has been read before it.
     """
     scan.record()
-    name = yield from _read_name(scan, form.function[1])
+    name = yield from read_name(scan, form.function[1].removeprefix('"'))
     return (yield from read_named_call(scan, out, tools, form, name, opening))
 
 
@@ -104,9 +116,9 @@ def read_named_call(
 ) -> Incremental[bool]:
     """Does the same from behind the function's name, which has been recorded."""
     yield from scan.space()
-    starts = name and (yield from _starts_with(scan, form.parameter[0], form.function_end))
-    if not name or not starts:
-        out.content(opening + scan.recorded())
+    starts = name and (yield from scan.starts(form.parameter_begin, form.function_end))
+    if not starts:
+        out.broken(opening + scan.recorded())
         return False
     scan.recorded()
     out.begin(name)
@@ -118,23 +130,28 @@ def read_named_call(
     return is_whole
 
 
-def _starts_with(scan: Scanner, *tags: str) -> Incremental[bool]:
-    for tag in tags:
-        if (yield from scan.peek(len(tag), tag)) == tag:
-            return True
-    return False
+def read_name(scan: Scanner, end: str) -> Incremental[str]:
+    """Reads a name, which may stand in quotes, and the markup behind it. Returns "" if there is no
+    name."""
+    return unquoted((yield from _read_tag(scan, end)))
 
 
-def _read_name(scan: Scanner, end: str) -> Incremental[str]:
-    """Reads a name; empty where none comes. It has no tags and no line breaks in it."""
+def _read_tag(scan: Scanner, end: str) -> Incremental[str]:
+    """Reads the rest of a tag, which has no tags and no line breaks in it."""
     pieces: list[str] = []
     stops = (end, "\n") if end.startswith("<") else (end, "<", "\n")
     found = yield from scan.until(stops, pieces.append)
     if found is not None and found != end:
         scan.put_back(found)
         return ""
-    name = "".join(pieces).strip()
-    return name if found and "<" not in name else ""
+    rest = "".join(pieces)
+    return rest if found and "<" not in rest else ""
+
+
+def unquoted(name: str) -> str:
+    """Returns a name without white space and quotes around it."""
+    name = name.strip()
+    return name.strip(name[0]).strip() if name.startswith(_QUOTES) else name
 
 
 def _read_arguments(
@@ -147,12 +164,12 @@ def _read_arguments(
             if not told:
                 out.arguments("{")
             return True
-        if not (yield from scan.take(form.parameter[0])):
-            scan.skip_cut(form.function_end, form.parameter[0])
+        if not (yield from scan.take(form.parameter_begin)):
             return False
-        name = yield from _read_name(scan, form.parameter[1])
-        kind = yield from _take_kind(scan, form)
-        if not name or kind is None or not (yield from _take_value_tag(scan, form)):
+        tag = yield from _read_tag(scan, form.parameter[1].removeprefix('"'))
+        kind = _KIND.fullmatch(tag) if form.kinds else None
+        name = unquoted(tag if kind is None else kind[1])
+        if not name or not (yield from _take_value_tag(scan, form)):
             return False
         emit = out.arguments
         if name in told:  # the first one counts
@@ -160,7 +177,7 @@ def _read_arguments(
         emit(f'{"," if told else "{"}"{escape(name)}":')
         told.add(name)
         parameter = parameters.get(name)
-        is_text = kind == _TEXT if parameter is None else parameter.is_text
+        is_text = parameter.is_text if parameter else kind is not None and kind[2] == "true"
         if is_text:
             is_whole = yield from _copy_text(scan, emit, form)
         else:
@@ -169,25 +186,11 @@ def _read_arguments(
             return False
 
 
-def _take_kind(scan: Scanner, form: XmlForm) -> Incremental[str | None]:
-    """Returns what a tag says of its value: `_TEXT` = it is a string; None: the tag is broken."""
-    if form.kinds is None:
-        return ""
-    for kind, markup in zip((_TEXT, ""), form.kinds, strict=True):
-        if (yield from scan.take(markup)):
-            return kind
-    scan.skip_cut(*form.kinds)
-    return None
-
-
 def _take_value_tag(scan: Scanner, form: XmlForm) -> Incremental[bool]:
     if not form.value:
         return True
     yield from scan.space()
-    is_there = yield from scan.take(form.value)
-    if not is_there:
-        scan.skip_cut(form.value)
-    return is_there
+    return (yield from scan.take(form.value))
 
 
 def _copy_other(
@@ -236,10 +239,7 @@ def _read_text(scan: Scanner, emit: Emit, form: XmlForm) -> Incremental[bool]:
         if (yield from scan.until((_CDATA_END,), emit)) is None:
             return False
         yield from scan.space()
-        is_whole = yield from scan.take(form.parameter_end)
-        if not is_whole:
-            scan.skip_cut(form.parameter_end)
-        return is_whole
+        return (yield from scan.take(form.parameter_end))
     # A line break is held until it is known that it is not the last.
     ends = (f"\n{form.parameter_end}", form.parameter_end)
     return (yield from _read_to_end(scan, emit, form, ends))
@@ -288,7 +288,8 @@ def _markup(form: XmlForm, text: str) -> Node:
 
 def _argument(parameter: Parameter, form: XmlForm) -> Node:
     kind = form.kinds[not parameter.is_text] if form.kinds else ""
-    begin = _markup(form, f"{form.parameter[0]}{parameter.name}{form.parameter[1]}{kind}")
+    quote, end = ('"', form.parameter[1][1:]) if form.kinds else ("", form.parameter[1])
+    begin = _markup(form, f"{form.parameter[0]}{parameter.name}{quote}{kind}{end}")
     if form.value:
         begin = in_order(begin, MAYBE_LINE_BREAK, Tag(form.value))
     return in_order(begin, form.line, _value(parameter, form), form.gap)

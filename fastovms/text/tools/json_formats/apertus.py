@@ -25,7 +25,7 @@ def read(
 ) -> Incremental[None]:
     opening += yield from scan.space()
     if not (yield from scan.take("[")):
-        out.content(opening)
+        out.broken(opening)
     elif (yield from read_list(scan, out, opening + "[", _read_call)):
         yield from read_end(scan, out, END)
 
@@ -39,7 +39,7 @@ def _read_call(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[
     is_call = bool(name) and (yield from scan.take(":"))
     opening += scan.recorded()
     if not is_call:
-        out.content(opening)
+        out.broken(opening)
         return False
     if not (yield from read_arguments(scan, out, name or "", opening)):
         return False

@@ -48,7 +48,7 @@ def _read_named(scan: Scanner, out: PieceCollector, opening: str) -> Incremental
     elif tag != ARGUMENTS:
         if tag:
             scan.put_back(tag)
-        out.content(opening)
+        out.broken(opening)
         return
     else:
         opening += tag

@@ -38,7 +38,7 @@ def read(
                 opening += separator + (yield from scan.space())
     if out.num_calls > num_calls and is_block and (yield from scan.take(_FENCE)):
         return
-    out.content(opening)
+    out.broken(opening)
 
 
 def grammar(choice: CallChoice) -> Node:

@@ -31,7 +31,6 @@ def read(
             return
         if (yield from scan.peek()) in ("", "<") or not opening:
             out.content(opening)
-            scan.skip_cut(END)
             return
 
 

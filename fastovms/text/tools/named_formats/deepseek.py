@@ -52,14 +52,14 @@ def _read_call(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[
     pieces: list[str] = []
     tag = yield from scan.until((SEPARATOR, END, ALL_END, BEGIN), pieces.append)
     if tag != SEPARATOR:
-        out.content(opening + scan.recorded())
+        out.broken(opening + scan.recorded())
         return False
     name = "".join(pieces).strip()
     if name == _KIND:
         pieces = []
         end = yield from scan.until(("\n", "{", END), pieces.append)
         if end is None:
-            out.content(opening + scan.recorded())
+            out.broken(opening + scan.recorded())
             return False
         if end != "\n":
             scan.put_back(end)

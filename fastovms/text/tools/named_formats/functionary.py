@@ -15,6 +15,7 @@ from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.named_call import named_call, read_arguments
+from fastovms.text.tools.calls.xml_call import read_name
 from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat, read_end, tagged_calls
 
 BEGIN, END = "<function=", "</function>"
@@ -25,13 +26,10 @@ ALL = "all\n"
 def _read_element(
     scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
 ) -> Incremental[None]:
-    pieces: list[str] = []
-    end = yield from scan.until((">", "<", "\n"), pieces.append)
-    name = "".join(pieces)
-    opening += name + (end or "")
-    if end != ">":
-        out.content(opening)
-    elif (yield from read_arguments(scan, out, name, opening, (END,))):
+    scan.record()
+    name = yield from read_name(scan, ">")
+    opening += scan.recorded()
+    if (yield from read_arguments(scan, out, name, opening, (END,))):
         yield from read_end(scan, out, END)
 
 
@@ -39,15 +37,14 @@ def _read_part(
     scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
 ) -> Incremental[None]:
     """Reads a call to a known function, or what says that text follows."""
-    if (yield from scan.take(ALL)):
+    if (yield from scan.take(ALL, is_first=not opening)):
         return
     for tool in tools:
         begin = f"{tool.name}\n"
-        if (yield from scan.take(begin)):
+        if (yield from scan.take(begin, is_first=not opening)):
             yield from read_arguments(scan, out, tool.name, opening + begin)
             return
-    scan.skip_cut(ALL)
-    out.content(opening)
+    out.broken(opening)
 
 
 def element_grammar(choice: CallChoice) -> Node:

@@ -55,12 +55,13 @@ def _read_header(text: str, functions: Collection[str]) -> Header:
 
 
 def _read_call(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], function: str, opening: str
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], function: str
 ) -> Incremental[None]:
-    yield from read_arguments(scan, out, function, opening, _ENDS)
+    yield from read_arguments(scan, out, function, "", _ENDS)
 
 
 MESSAGES = HeadedMessages(
+    header=re.compile(r"(\s|<\|(start|channel|constrain)\|>\s*\w*|to=[^\s<]*)*"),
     begins=(START, CHANNEL),
     more_begins=("to=",),
     body=MESSAGE,

@@ -41,7 +41,7 @@ def read(
     opening += called + (tag or "")
     found = _ID.fullmatch(called)
     if tag != ARGUMENTS or found is None:
-        out.content(opening)
+        out.broken(opening)
     elif (yield from read_arguments(scan, out, found[1], opening, (END,))):
         yield from read_end(scan, out, END)
         yield from read_end(scan, out, ALL_END)

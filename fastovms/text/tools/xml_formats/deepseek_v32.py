@@ -16,11 +16,11 @@ TOKEN = "｜DSML｜"
 FORM = XmlForm(
     function=(f'<{TOKEN}invoke name="', '">'),
     function_end=f"</{TOKEN}invoke>",
-    parameter=(f'<{TOKEN}parameter name="', '"'),
+    parameter=(f'<{TOKEN}parameter name="', '">'),
     parameter_end=f"</{TOKEN}parameter>",
     trims_lines=False,
     gap="\n",
-    kinds=(' string="true">', ' string="false">'),
+    kinds=(' string="true"', ' string="false"'),
     tokens=(TOKEN,),
 )
 

@@ -14,7 +14,12 @@ from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order, one_of
 from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
-from fastovms.text.tools.calls.xml_call import XmlForm, read_named_call, xml_arguments
+from fastovms.text.tools.calls.xml_call import (
+    XmlForm,
+    read_named_call,
+    unquoted,
+    xml_arguments,
+)
 from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat, tagged_calls
 
 BEGIN = "<tool_call>"
@@ -48,7 +53,7 @@ def read_name(scan: Scanner) -> Incremental[str]:
     end = yield from scan.until(("\n", "<"), pieces.append)
     if end:
         scan.put_back(end)
-    return "".join(pieces).strip()
+    return unquoted("".join(pieces))
 
 
 def grammar(choice: CallChoice) -> Node:

@@ -41,7 +41,7 @@ def grammar(choice: CallChoice) -> Node:
 MINICPM5 = ToolFormat(
     "minicpm5",
     tags=(*TOKENS, FORM.function_end, FORM.parameter_end),
-    parse=TaggedCalls((FORM.function[0],), read),
+    parse=TaggedCalls((FORM.function_begin,), read),
     grammar=grammar,
     marks=(('<param name="',),),
 )

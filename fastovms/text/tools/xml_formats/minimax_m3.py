@@ -14,6 +14,7 @@ from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.nested_elements import nested_elements, read_elements
+from fastovms.text.tools.calls.xml_call import read_name
 from fastovms.text.tools.tool_format import (
     TaggedCalls,
     ToolFormat,
@@ -24,8 +25,7 @@ from fastovms.text.tools.tool_format import (
 
 TOKEN = "]<]minimax[>["
 BEGIN, END = f"{TOKEN}<tool_call>", f"{TOKEN}</tool_call>"
-INVOKE, INVOKE_END = f'{TOKEN}<invoke name="', "</invoke>"
-NAME_END = '">'
+INVOKE, INVOKE_END = f"{TOKEN}<invoke name=", "</invoke>"
 
 
 def read(
@@ -40,11 +40,11 @@ def read(
 def _read_call(
     scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
 ) -> Incremental[bool]:
-    pieces: list[str] = []
-    end = yield from scan.until((NAME_END, "\n"), pieces.append)
-    name = "".join(pieces)
-    if end != NAME_END or not name:
-        out.content(opening + name + (end or ""))
+    scan.record()
+    name = yield from read_name(scan, ">")
+    read = scan.recorded()
+    if not name:
+        out.broken(opening + read)
         return False
     out.begin(name)
     tool = next((tool for tool in tools if tool.name == name), None)
@@ -56,7 +56,7 @@ def _read_call(
 def grammar(choice: CallChoice) -> Node:
     calls = [
         in_order(
-            Tag(f"{INVOKE}{tool.name}{NAME_END}"),
+            Tag(f'{INVOKE}"{tool.name}">'),
             nested_elements(tool, TOKEN),
             Tag(f"{TOKEN}{INVOKE_END}"),
         )

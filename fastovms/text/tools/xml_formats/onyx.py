@@ -47,10 +47,10 @@ def _read_header(text: str, functions: Collection[str]) -> Header:
 
 
 def _read_call(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], function: str, opening: str
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], function: str
 ) -> Incremental[None]:
     """Reads a call. The elements name the functions, not the header."""
-    invoke = FORM.function[0]
+    invoke = FORM.function_begin
     while (found := (yield from scan.until((BEGIN, invoke, *_ENDS), out.content))) is not None:
         if found in _ENDS:
             scan.put_back(found)
@@ -67,6 +67,7 @@ def _read_call(
 
 
 MESSAGES = HeadedMessages(
+    header=re.compile(r"(\s|<\|start\|>\w*|to=[^\s<]*)*"),
     begins=(START,),
     more_begins=("to=", MESSAGE),
     body=MESSAGE,

@@ -37,11 +37,11 @@ def read(
         if (yield from scan.take(BEGIN)):
             opening += BEGIN
     pieces: list[str] = []
-    invoke = FORM.function[0]
+    invoke = FORM.function_begin
     found = yield from scan.until((invoke, END, ALL_END), pieces.append)
     opening += "".join(pieces) + (found or "")
     if found != invoke:
-        out.content(opening)
+        out.broken(opening)
     elif (yield from read_call(scan, out, tools, FORM, opening)):
         yield from read_end(scan, out, END)
         yield from scan.take(SEPARATOR)

@@ -22,7 +22,7 @@ from tests.vocabularies import vocabulary
         ("f(a=1", False, call(0, "f", '{"a":1', complete=False), ""),
         ("f(a=1, 2)", False, call(0, "f", '{"a":1', complete=False), ")"),
         ("f(1)", False, [Content("[f(1")], ")"),
-        ("f", False, [Content("[f")], ""),
+        ("f", False, [], ""),
         ("(a=1)", False, [Content("[")], "(a=1)"),
     ],
 )

@@ -41,7 +41,7 @@ SAMPLES = {
         '<tool_call>{"type": "function", "function": {"name": "now", "arguments": ""}}</tool_call>',
         call(0, "now", "{}"),
     ),
-    "malformed": ('<|tool_call|>[{"nam', [Content('<|tool_call|>[{"nam')]),
+    "cut before the name": ('<|tool_call|>[{"nam', []),
     "an empty list": ("<|tool_call|>[]", [Content("<|tool_call|>[]")]),
 }
 

@@ -87,8 +87,8 @@ SAMPLES = {
         '<tool_call>{"name": "now", "arguments": [1]}</tool_call>',
         [Content('<tool_call>{"name": "now", "arguments": [1]}</tool_call>')],
     ),
-    "a tag alone": ("<tool_call>", [Content("<tool_call>")]),
-    "half a tag": ("a <tool_ca", [Content("a <tool_ca")]),
+    "a tag alone": ("<tool_call>", []),
+    "half a tag": ("a <tool_ca", [Content("a ")]),
     "a closing tag": ("a</tool_call>", [Content("a</tool_call>")]),
     "malformed, then a call": (
         '<tool_call>{"name"}<tool_call>{"name": "now"}</tool_call>',
@@ -117,7 +117,7 @@ SAMPLES = {
     ),
     "cut before the name": (
         '<tool_call>{"arguments": {"query": "tea"}, "na',
-        [Content('<tool_call>{"arguments": {"query": "tea"}, "na')],
+        [],
     ),
 }
 

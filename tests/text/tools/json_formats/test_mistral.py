@@ -32,7 +32,7 @@ SAMPLES = {
         call(0, "now", '{"a": 1}'),
     ),
     "named, without arguments": (
-        "[TOOL_CALLS]now[ARGS][TOOL_CALLS]now[ARGS]",
+        "[TOOL_CALLS]now[ARGS][TOOL_CALLS]now[ARGS]{}",
         call(0, "now", "{}") + call(1, "now", "{}"),
     ),
     "content before": (
@@ -41,8 +41,8 @@ SAMPLES = {
     ),
     "content in brackets": ("[1, 2]", [Content("[1, 2]")]),
     "content that begins with objects": ('[{"a": 1}]', [Content('[{"a": 1}]')]),
-    "a name alone": ("[TOOL_CALLS]now", [Content("[TOOL_CALLS]now")]),
-    "separators inverted": ("[ARGS]{}[TOOL_CALLS]", [Content("[ARGS]{}[TOOL_CALLS]")]),
+    "a name alone": ("[TOOL_CALLS]now", []),
+    "separators inverted": ("[ARGS]{}[TOOL_CALLS]", [Content("[ARGS]{}")]),
     "arguments that are no JSON": (
         "[TOOL_CALLS]now[ARGS]oops",
         [Content("[TOOL_CALLS]now[ARGS]oops")],

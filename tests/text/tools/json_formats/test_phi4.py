@@ -32,8 +32,8 @@ SAMPLES = {
     "an empty list": ("functools[]", [Content("functools[]")]),
     "no list": ("<|tool_call|>x", [Content("<|tool_call|>x")]),
     "broken second call": (
-        'functools[{"name": "now"}, {"nam]',
-        [*call(0, "now", "{}"), Content(', {"nam]')],
+        'functools[{"name": "now"}, {nam]',
+        [*call(0, "now", "{}"), Content(", {nam]")],
     ),
     "no comma": (
         'functools[{"name": "now"} {"name": "now"}]',

@@ -71,7 +71,7 @@ SAMPLES = {
     "a cut number": ("<|tool_call>call:now{a:12", call(0, "now", '{"a":12', complete=False)),
     "cut": (
         '<|tool_call>call:now{a:<|"|>te<|"',
-        call(0, "now", '{"a":"te<|\\"', complete=False),
+        call(0, "now", '{"a":"te', complete=False),
     ),
 }
 

@@ -42,10 +42,7 @@ SAMPLES = {
     "no arguments": (f"{BEGIN}function{SEPARATOR}now\n{END}", call(0, "now", "{}")),
     "a tag alone": (f"{ALL}x", [Content(f"{ALL}x")]),
     "no separator": (f"{ALL}{BEGIN}now{END}", [Content(f"{ALL}{BEGIN}now{END}")]),
-    "cut in the name": (
-        f"{BEGIN}function{SEPARATOR}no",
-        [Content(f"{BEGIN}function{SEPARATOR}no")],
-    ),
+    "cut in the name": (f"{BEGIN}function{SEPARATOR}no", []),
     "no JSON": (
         f"{BEGIN}function{SEPARATOR}now\noops",
         [Content(f"{BEGIN}function{SEPARATOR}now\noops")],

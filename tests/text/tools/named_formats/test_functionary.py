@@ -19,7 +19,7 @@ ARGUMENTS = '{"query": "a"}'
         (f"A.<function=search>{ARGUMENTS}</function>\n<function=now></function>",
          [Content("A."), *SEARCH, *call(1, "now", "{}")]),
         ("<function=now>x", [Content("<function=now>x")]),
-        ("<function=a b", [Content("<function=a b")]),
+        ("<function=a", []),
     ],
 )  # fmt: skip
 def test_elements(text: str, pieces: list[Piece]) -> None:

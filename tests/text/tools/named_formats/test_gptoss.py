@@ -72,11 +72,11 @@ SAMPLES = {
     ),
     "an unknown channel": ("<|channel|>other<|message|>text<|end|>", [Content("text")]),
     "plain text": ("to be or not", [Content("to be or not")]),
-    "a header alone": ("<|channel|>final", [Content("<|channel|>final")]),
-    "a header without a body": ("<|channel|>x<|end|>y", [Content("<|channel|>x<|end|>y")]),
+    "a header alone": ("<|channel|>final", []),
+    "a header without a body": ("<|channel|>x<|end|>y", [Content("y")]),
     "a call that is no JSON": (
         "<|channel|>commentary to=functions.now<|message|>oops<|call|>" + NEXT + FINAL,
-        [Content("<|channel|>commentary to=functions.now<|message|>oops answer")],
+        [Content("oops answer")],
     ),
     "broken arguments": (
         '<|channel|>commentary to=functions.now<|message|>{"a": oops}<|call|>',
@@ -107,11 +107,11 @@ def test_the_prompt_may_have_begun_a_thought() -> None:
     )
 
 
-def test_without_tools_calls_are_content() -> None:
+def test_without_tools_the_arguments_of_calls_are_content() -> None:
     parser = output_parser(GPTOSS, REASONING, prompt="", tools=[])
     assert parse(parser, THOUGHT + NEXT + CALL) == [
         Reasoning("why"),
-        Content(NEXT + CALL.removesuffix("<|call|>")),
+        Content('{"query": "a"}'),
     ]
 
 

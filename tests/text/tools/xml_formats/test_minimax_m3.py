@@ -78,7 +78,7 @@ ONE = invoke(element("user_id", "1"))
         (section(ONE, ONE),
          call(0, "create_order", '{"user_id":1}') + call(1, "create_order", '{"user_id":1}')),
         (section(invoke()), call(0, "create_order", "{}")),
-        (f"plain {NS}<tool_ca", [Content(f"plain {NS}<tool_ca")]),
+        (f"plain {NS}<tool_ca", [Content("plain ")]),
         (f"{NS}<tool_call>\n{NS}</user_id>", [Content(f"{NS}<tool_call>\n{NS}</user_id>")]),
         (
             f"{NS}<tool_call>\n{ONE}\n{NS}<invoke name=\"create_order\">{NS}<note>x",

@@ -67,9 +67,9 @@ def test_samples(name: str) -> None:
     check_sample(ONYX, *SAMPLES[name], SHOP, reasoning=REASONING)
 
 
-def test_without_tools_calls_are_content() -> None:
+def test_without_tools_the_arguments_of_calls_are_content() -> None:
     parser = output_parser(ONYX, REASONING, prompt="", tools=[])
     assert parse(parser, f"{THOUGHT}{SEARCH}<|eot|>") == [
         Reasoning("why"),
-        Content(SEARCH.strip()),
+        Content('{"query":12,"limit":3}'),
     ]

@@ -103,7 +103,7 @@ SAMPLES = {
     ),
     "cut in a string": (
         "<function=search><parameter=query>\nab\n</para",
-        call(0, "search", r'{"query":"ab\n</para', complete=False),
+        call(0, "search", '{"query":"ab', complete=False),
     ),
     "cut in an object": (
         '<function=order><parameter=items>\n[{"sku": "',

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fastovms.text.scanning.output import Content, OutputParser, Piece, PlainParser, joined
 from fastovms.text.tokens.detokenizer import Detokenizer
 from fastovms.text.tokens.stop import StopMatcher
+
+
+def content_of(new_parser: Callable[[], OutputParser], text: str) -> str:
+    """Returns the content of a text."""
+    parser = new_parser()
+    pieces = [*parser.push(text), *parser.finish(is_cut=False)]
+    return "".join(piece.text for piece in pieces if isinstance(piece, Content))
 
 
 class TextDelta(NamedTuple):

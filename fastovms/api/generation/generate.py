@@ -32,7 +32,7 @@ from fastovms.params import (
 )
 from fastovms.telemetry.tracing import GenerationSpan
 from fastovms.text.scanning.output import OutputParser, joined
-from fastovms.text.text_stream import TextStream
+from fastovms.text.text_stream import TextStream, content_of
 from fastovms.text.tokens.detokenizer import LocatingDetokenizer
 from fastovms.text.tokens.stop import completes_stop
 from fastovms.text.tokens.tracking import Measure, TextToken, TrackingDetokenizer
@@ -95,9 +95,11 @@ class TextGeneration:
             continues=not self._parses,
             keep=model.chat.tags if self._parses else frozenset(),
         )
-        of_content = None if stopping.in_reasoning else new_parser
+        searched = None
+        if new_parser is not None and not stopping.in_reasoning:
+            searched = partial(content_of, new_parser)
         ends_text = partial(
-            completes_stop, new_detokenizer, stopping.strings, stopping.min_tokens, of_content
+            completes_stop, new_detokenizer, stopping.strings, stopping.min_tokens, searched
         )
         self._requests = [
             GenerationRequest(

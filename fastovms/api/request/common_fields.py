@@ -40,8 +40,8 @@ _MAX_CACHE_SALT: Final = 128
 class Stopping:
     """Strings at which a sample ends, and whether its text keeps them.
 
-    A string that is complete within the first `min_tokens` tokens is passed over, as in vLLM. One in
-    reasoning or in a call ends the sample only with `in_reasoning`.
+    A string that is complete within the first `min_tokens` tokens is passed over, as in vLLM. One
+    in reasoning or in a call ends the sample only with `in_reasoning`.
     """
 
     strings: tuple[str, ...] = ()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from fastovms.text.scanning.output import Content, OutputParser
 from fastovms.text.tokens.detokenizer import Detokenizer
 
 _MAX_TOKENS_OF_CHARACTER = 4
@@ -89,7 +88,7 @@ def completes_stop(
     new_detokenizer: Callable[[], Detokenizer],
     stop: Sequence[str],
     min_tokens: int,
-    new_parser: Callable[[], OutputParser] | None,
+    content_of: Callable[[str], str] | None,
     num_tokens: int,
     backwards: Iterable[int],
 ) -> bool:
@@ -98,8 +97,8 @@ def completes_stop(
     nothing is remembered of them, and only their end is read.
 
     Args:
-        new_parser: tells content from the rest of a text, where only content is searched. The whole
-            text is read then, if its end has a stop string. None = everything is searched.
+        content_of: returns the content of a text, where only content is searched. It is given the
+            whole text if its end has a stop string. None = everything is searched.
         num_tokens: how many tokens the text has.
         backwards: these, the last one first.
     """
@@ -111,12 +110,10 @@ def completes_stop(
     passed_over = detokenizer.push(token_ids[:num_passed_over])
     text = passed_over + detokenizer.push(token_ids[num_passed_over:])
     found = [s for s in stop if text.find(s, max(0, len(passed_over) - len(s) + 1)) >= 0]
-    if not found or new_parser is None:
-        return bool(found)
-    parser = new_parser()
-    whole = new_detokenizer().push([*list(rest)[::-1], *token_ids])
-    pieces = [*parser.push(whole), *parser.finish(is_cut=False)]
-    return any(s in piece.text for s in found for piece in pieces if isinstance(piece, Content))
+    if found and content_of is not None:
+        content = content_of(new_detokenizer().push([*list(rest)[::-1], *token_ids]))
+        found = [s for s in found if s in content]
+    return bool(found)
 
 
 class _PieceSearch:

@@ -36,7 +36,8 @@ async def test_the_first_chunk_of_a_stream_with_calls_has_no_empty_text(make):
         (THOUGHT, "Hello!"),
         (f"x{call_text()}{call_text()}", "x"),
         (call_text(), ""),
-        ("<tool_", "<tool_"),
+        ("<tool_", ""),
+        ("4 <", "4 <"),
         (f"<think>Hello</think>Hello{call_text()}", "Hello"),
     ],
 )

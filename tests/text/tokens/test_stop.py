@@ -134,7 +134,7 @@ def test_whole_texts_end_where_growing_ones_do(
     for token_id in range(len(texts)):
         ended = stream.push([token_id]).stop is not None
         backwards = range(token_id, -1, -1)
-        completes = completes_stop(new_detokenizer, stop, min_tokens, token_id + 1, backwards)
+        completes = completes_stop(new_detokenizer, stop, min_tokens, None, token_id + 1, backwards)
         assert completes == ended
 
 
@@ -143,7 +143,7 @@ def test_of_a_long_text_only_the_end_is_read() -> None:
         return TableDetokenizer([b"a", b"b"], strip_leading_space=True)
 
     backwards = iter([1, *[0] * 100_000])
-    assert completes_stop(new_detokenizer, ["aab"], 0, 100_001, backwards)
+    assert completes_stop(new_detokenizer, ["aab"], 0, None, 100_001, backwards)
     assert len(list(backwards)) > 99_900
     backwards = iter([1, *[0] * 100_000])
-    assert not completes_stop(new_detokenizer, ["aab"], 100_001, 100_001, backwards)
+    assert not completes_stop(new_detokenizer, ["aab"], 100_001, None, 100_001, backwards)

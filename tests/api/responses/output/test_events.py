@@ -143,18 +143,24 @@ async def test_the_last_item_of_a_cut_answer_is_incomplete(
     assert unary["incomplete_details"] == {"reason": reason}
 
 
+IN_CALLS = {"stop_in_reasoning": True}
+
+
 @pytest.mark.parametrize(
     ("script", "fields", "statuses", "reason"),
     [
-        (CALL, {"stop": "}"}, ["incomplete"], "stop"),
-        (CALL, {"stop": "}", "tool_choice": "required"}, ["incomplete"], "stop"),
+        (CALL, {"stop": "}"}, ["completed"], None),
+        (CALL, {"stop": "}", **IN_CALLS}, ["incomplete"], "stop"),
+        (CALL, {"stop": "}", "tool_choice": "required", **IN_CALLS}, ["incomplete"], "stop"),
         (f"{CALL}\n{CALL}", {"stop": "]"}, ["completed", "completed"], None),
-        (f"{CALL}\n{LONDON}", {"stop": "London"}, ["completed", "incomplete"], "stop"),
-        (f"{LONDON}\n{CALL}", {"stop": "</"}, ["completed"], None),
-        (f"{CALL}\n{LONDON}", {"stop": "London", "max_tool_calls": 1}, ["completed"], None),
-        (f"{CALL}\n{LONDON}", {"stop": "Paris", "n": 2}, ["incomplete"] * 2, "stop"),
+        (f"{CALL}\n{LONDON}", {"stop": "London", **IN_CALLS},
+         ["completed", "incomplete"], "stop"),
+        (f"{LONDON}\n{CALL}", {"stop": "</", **IN_CALLS}, ["completed"], None),
+        (f"{CALL}\n{LONDON}", {"stop": "London", "max_tool_calls": 1, **IN_CALLS},
+         ["completed"], None),
+        (f"{CALL}\n{LONDON}", {"stop": "Paris", "n": 2, **IN_CALLS}, ["incomplete"] * 2, "stop"),
     ],
-)
+)  # fmt: skip
 async def test_a_call_that_a_stop_string_cuts(make, script, fields, statuses, reason):
     body = {"tools": [TOOL], **fields}
     api = make(script)

@@ -1,4 +1,4 @@
-"""Names of functions and parameters in quotes, as models of every format with elements write them."""
+"""Names of functions and parameters in quotes, in every format with elements."""
 
 from __future__ import annotations
 

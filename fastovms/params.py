@@ -336,7 +336,7 @@ class ModelInfo:
         context_reason: why it is shorter than the model's, as a sentence for clients; empty = it
             is not, or the operator has set it.
         vocab_size: token ids are 0 <= id < vocab_size.
-        eos_token_ids: from generation_config.json (one id or several), else config.json.
+        eos_token_ids: all that generation_config.json, config.json and the tokenizer name.
         defaults: sampling defaults of the model.
         config: config.json as read.
         takes_images: prompts may have images, and are `TextPrompt`s.

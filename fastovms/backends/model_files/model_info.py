@@ -13,6 +13,7 @@ from fastovms.backends.model_files.json_files import first_integer, is_integer, 
 from fastovms.backends.model_files.required_files import check_files, takes_images, weights_file
 from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo, SamplingDefaults
+from fastovms.text.templating.template_files import end_token_ids
 
 logger = logging.getLogger(__name__)
 
@@ -75,9 +76,9 @@ def read_model_info(
     max_model_len = first_integer(scopes, LENGTH_KEYS)
     if max_model_len is None or max_model_len < 1:
         max_model_len = UNLIMITED
-    eos_token_ids = _eos_token_ids(generation, generation_path)
+    eos_token_ids = _eos_token_ids(generation, generation_path) | end_token_ids(model_dir)
     for scope in scopes:
-        eos_token_ids = eos_token_ids or _eos_token_ids(scope, config_path)
+        eos_token_ids |= _eos_token_ids(scope, config_path)
     return ModelInfo(
         name=name or model_dir.resolve().name,
         created=int(weights_file(model_dir).stat().st_mtime),

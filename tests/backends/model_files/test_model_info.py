@@ -71,8 +71,8 @@ def test_context_length(model_dir, config, expected):
     [
         ({"eos_token_id": 2}, None, {2}),
         ({"eos_token_id": [2, 3]}, None, {2, 3}),
-        ({"eos_token_id": 2}, {"eos_token_id": [5, 6]}, {5, 6}),
-        ({"eos_token_id": 2}, {"eos_token_id": 0}, {0}),
+        ({"eos_token_id": 2}, {"eos_token_id": [5, 6]}, {2, 5, 6}),
+        ({"eos_token_id": 2}, {"eos_token_id": 0}, {0, 2}),
         ({"eos_token_id": 2}, {}, {2}),
         ({"text_config": {"eos_token_id": 7}}, {}, {7}),
         ({}, {}, set()),

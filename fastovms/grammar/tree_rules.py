@@ -36,7 +36,7 @@ _Inline = tree.Literal | tree.Tag | tree.Answer | tree.InOrder | tree.OneOf | tr
 
 _Ruled = (
     tree.Until | tree.TriggeredTag | tree.FirstTag | tree.Regex | tree.OtherText | tree.TextBefore
-    | tree.Json | tree.Several | tree.Separated
+    | tree.Json | tree.Several | tree.Separated | tree.OtherTag
 )  # fmt: skip
 """The parts that are rules of their own, which are written once."""
 
@@ -127,8 +127,14 @@ class _RuleWriter:
                 item = self._name(part)
                 more = self._add("more", f"{self._expression(separator)} {item}")
                 return self._add("items", f"{item} {more}*")
-            case tree.Separated(items, separator):
-                return self._separated(items, separator)
+            case tree.Separated(items, separator, more):
+                return self._separated(items, separator, more)
+            case tree.OtherTag(before, patterns, after, names):
+                first, *also = [
+                    f"{re.escape(before)}({pattern}){re.escape(after)}" for pattern in patterns
+                ]
+                barred = [re.escape(f"{before}{name}{after}") for name in names]
+                return self._add("TERMINAL", _terminal(tree.Regex(first, (*also,), (*barred,))))
 
     def _until(self, tag: str) -> str:
         return self._first_tag(((tag, tree.EMPTY),), must_come=True)
@@ -191,9 +197,15 @@ class _RuleWriter:
         pieces = re.split(f"({pattern})", tag)
         return [self._special_tokens.get(piece, piece) for piece in pieces if piece]
 
-    def _separated(self, items: Sequence[tuple[Node, bool]], separator: str) -> str:
+    def _separated(
+        self, items: Sequence[tuple[Node, bool]], separator: str, more: Node | None
+    ) -> str:
         # `first`: the items from here on, none being there yet; `rest`: behind another.
         first, rest = '""', '""'
+        if more is not None:
+            item = self._name(more)
+            rest = self._add("rest", f"({json.dumps(separator)} {item})*")
+            first = self._add("first", f'{item} {rest} | ""')
         for node, is_required in reversed(items):
             item = self._name(node)
             absent = "" if is_required else f" | {first}"

@@ -119,6 +119,21 @@ class Json(_Part, frozen=True):
         return cls(json.dumps({key: schema[key] for key in schema if key != "x-guidance"}))
 
 
+class OtherTag(_Part, frozen=True):
+    """A part that is a name between two texts, other than some names.
+
+    Attributes:
+        before: the text in front of the name; special tokens are not looked for in it.
+        patterns: expressions that the name matches as a whole.
+        names: what the name is not. Where a compiler cannot tell, it may be.
+    """
+
+    before: str
+    patterns: tuple[str, ...]
+    after: str
+    names: tuple[str, ...]
+
+
 class Answer(_Part, frozen=True):
     """A part whose text the rest of the `params.Grammar` that the tree belongs to constrains."""
 
@@ -153,15 +168,17 @@ class Separated(_Part, frozen=True):
 
     Attributes:
         items: each with whether it has to be there.
+        more: what may follow them, any number of times; None = nothing.
     """
 
     items: tuple[tuple[Node, bool], ...]
     separator: str
+    more: Node | None = None
 
 
 Node = (
     Literal | Tag | Until | TriggeredTag | FirstTag | Regex | OtherText | TextBefore | Json
-    | Answer | InOrder | OneOf | Repeat | Several | Separated
+    | OtherTag | Answer | InOrder | OneOf | Repeat | Several | Separated
 )  # fmt: skip
 
 EMPTY = InOrder(())

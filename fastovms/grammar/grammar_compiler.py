@@ -200,7 +200,7 @@ class GrammarCompiler:
         return structural_tag(source, self._inner_tokens, self._compile_part)
 
     def _rules(self, tree: Node) -> str:
-        lark = tree_rules(tree, self._inner_tokens, self.eos_token_ids)
+        lark = tree_rules(tree, self.special_tokens, self.eos_token_ids)
         return str(LLMatcher.grammar_from_lark(lark))
 
     def _compile_part(self, kind: GrammarKind, source: str) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 
 from fastovms.grammar.lark.lark_writer import OPAQUE
 from fastovms.grammar.schemas.closed_schema import closed_schema
+from fastovms.grammar.schemas.enforceable import Enforceable, enforceable
 from fastovms.grammar.schemas.finite_schema import (
     Schema,
     parts_of,
@@ -17,19 +18,14 @@ from fastovms.grammar.schemas.finite_schema import (
     without_endless_parts,
 )
 from fastovms.grammar.schemas.schema_numbers import (
-    check_numbers,
     integer_of,
     with_integer_counts,
     within_bounds,
 )
+from fastovms.grammar.schemas.string_formats import FORMATS
 from fastovms.json_types import resolve
 
-_FORMATS: Final = {
-    "date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid",
-}  # fmt: skip
-"""The formats that llguidance knows."""
-
-_MAY_DECLARE_PROPERTIES: Final = re.compile(r'"properties"|\\u')
+_MAY_DECLARE_PROPERTIES: Final = re.compile(r'"(?:unevaluatedP|p)roperties"|\\u')
 _NEEDS_A_SEARCH: Final = re.compile(r'"(?:\$ref|format|exclusiveM\w+)"|\\u')
 """Finds schemas in which parts that no value satisfies may be, and cannot be seen at once. A name
 may be written with escapes."""
@@ -86,35 +82,41 @@ def usable_rules(lark: str) -> str:
     return "".join([*pieces, lark[position:]])
 
 
-def check_schema(schema: object) -> None:
-    """Raises ValueError, which names the keyword and what is allowed, for numbers and types that
-    cannot be where they are."""
-    if not isinstance(schema, dict):
-        return
-    check_numbers(schema)
-    for part in parts_of(schema):
-        names = part.get("type", [])
-        listed = names if isinstance(names, list) else [names]
-        if not all(isinstance(name, str) for name in listed):
-            shown = json.dumps(names)[:_MAX_SHOWN]
-            raise ValueError(f"type must be a string or a list of strings, not {shown}")
+def enforceable_schema(schema: object) -> Enforceable:
+    """Returns the schema in keywords that grammars enforce, and the keywords that none does.
+
+    Raises:
+        ValueError: the schema contradicts itself, is malformed, or is nested too deeply.
+    """
+    try:
+        return enforceable(schema)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
 
 
 def normal_schema(schema: object) -> object:
     """Returns the schema as every compiler is to take it: closed, with nothing beside `anyOf`,
     `oneOf` and `$ref`, and otherwise as `usable_schema` has it. It raises as that does."""
     try:
-        check_schema(schema)
+        schema = _enforced(schema)
         return _finite(closed_schema(schema) if isinstance(schema, dict) else schema, '"$ref"')
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
 
 
 def _usable(schema: object, source: str) -> object:
-    check_schema(schema)
+    schema = _enforced(schema)
     if isinstance(schema, dict) and _MAY_DECLARE_PROPERTIES.search(source) is not None:
         schema = closed_schema(schema)
     return _finite(schema, source)
+
+
+def _enforced(schema: object) -> object:
+    """Returns the schema in keywords that grammars enforce. Raises ValueError if one is missing."""
+    found, unenforced = enforceable(schema)
+    for one in unenforced:
+        raise ValueError(str(one))
+    return found
 
 
 def _finite(schema: object, source: str) -> object:
@@ -162,7 +164,7 @@ def _as_llguidance_takes_it(part: Schema) -> Schema:
 
 
 def _without_unknown_format(schema: Schema) -> Schema:
-    if not isinstance(schema.get("format"), str) or schema["format"] in _FORMATS:
+    if not isinstance(schema.get("format"), str) or schema["format"] in FORMATS:
         return schema
     return {key: value for key, value in schema.items() if key != "format"}
 

@@ -36,7 +36,7 @@ _Inline = tree.Literal | tree.Tag | tree.Answer | tree.InOrder | tree.OneOf | tr
 
 _Ruled = (
     tree.Until | tree.TriggeredTag | tree.FirstTag | tree.Regex | tree.OtherText | tree.TextBefore
-    | tree.Json | tree.Several | tree.Separated
+    | tree.Json | tree.Several | tree.Separated | tree.OtherTag
 )  # fmt: skip
 """The parts that are rules of their own, which are written once."""
 
@@ -47,8 +47,9 @@ def tree_rules(
     """Returns the rules, in which `@answer` is what stands for `Answer`.
 
     Args:
-        special_tokens: ids by text, without those that end a text.
-        end_token_ids: those of the tokens that do. None stands before a tag that must come.
+        special_tokens: ids by text.
+        end_token_ids: the tokens that end a text. Each stands only where a tag is that token, as
+            `<|call|>` of gpt-oss, or where the grammar ends.
 
     Raises:
         ValueError: a schema in it cannot be used.
@@ -61,6 +62,7 @@ class _RuleWriter:
 
     def __init__(self, special_tokens: Mapping[str, int], end_token_ids: Collection[int]) -> None:
         self._special_tokens = special_tokens
+        self._inner_token_ids = set(special_tokens.values()).difference(end_token_ids)
         self._end_token_ids = end_token_ids
         self._lines = [f"ANY_TEXT: {_terminal(tree.ANY_TEXT)}"]
         self._names: dict[Node, str] = {}
@@ -127,8 +129,14 @@ class _RuleWriter:
                 item = self._name(part)
                 more = self._add("more", f"{self._expression(separator)} {item}")
                 return self._add("items", f"{item} {more}*")
-            case tree.Separated(items, separator):
-                return self._separated(items, separator)
+            case tree.Separated(items, separator, more):
+                return self._separated(items, separator, more)
+            case tree.OtherTag(before, patterns, after, names):
+                first, *also = [
+                    f"{re.escape(before)}({pattern}){re.escape(after)}" for pattern in patterns
+                ]
+                others = [re.escape(f"{before}{name}{after}") for name in names]
+                return self._add("TERMINAL", _terminal(tree.Regex(first, (*also,), (*others,))))
 
     def _until(self, tag: str) -> str:
         return self._first_tag(((tag, tree.EMPTY),), must_come=True)
@@ -170,7 +178,7 @@ class _RuleWriter:
         """Returns an expression of text with special tokens that are in none of the tags, up to the
         last."""
         barred = {self._first_token(tag) for tag in tags}
-        others = sorted(set(self._special_tokens.values()) - barred)
+        others = sorted(self._inner_token_ids - barred)
         return f"(ANY_TEXT <[{_ranges(others)}]>)* " if others else ""
 
     def _is_token(self, tag: str) -> bool:
@@ -191,9 +199,15 @@ class _RuleWriter:
         pieces = re.split(f"({pattern})", tag)
         return [self._special_tokens.get(piece, piece) for piece in pieces if piece]
 
-    def _separated(self, items: Sequence[tuple[Node, bool]], separator: str) -> str:
+    def _separated(
+        self, items: Sequence[tuple[Node, bool]], separator: str, more: Node | None
+    ) -> str:
         # `first`: the items from here on, none being there yet; `rest`: behind another.
         first, rest = '""', '""'
+        if more is not None:
+            item = self._name(more)
+            rest = self._add("rest", f"({json.dumps(separator)} {item})*")
+            first = self._add("first", f'{item} {rest} | ""')
         for node, is_required in reversed(items):
             item = self._name(node)
             absent = "" if is_required else f" | {first}"

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
 from llguidance import LLTokenizer
 
 from fastovms.errors import InvalidField
 from fastovms.grammar.grammar_compiler import GrammarCompiler
-from fastovms.grammar_tree import MAYBE_LINE_BREAK, Answer, in_order
+from fastovms.grammar_tree import MAYBE_LINE_BREAK, Answer, Tag, in_order
 from fastovms.params import Grammar, GrammarKind
 from tests.grammar.byte_level import TOKENIZER_JSON
+from tests.vocabularies import vocabulary
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,7 @@ from tests.grammar.byte_level import TOKENIZER_JSON
         (
             GrammarKind.JSON_SCHEMA,
             r'{"type": "string", "pattern": "(a)\\1"}',
-            "used: backreferences are not supported (invalid regex)",
+            "used: pattern cannot be enforced (look-around, backreferences",
         ),
         (GrammarKind.GRAMMAR, 'start: "a" | foo', "foo"),
         (GrammarKind.GRAMMAR, "root ::= (", "grammar cannot be used"),
@@ -131,3 +133,19 @@ def test_what_is_too_complex_is_refused_before_a_sample_is_begun(
 ) -> None:
     with pytest.raises(InvalidField, match=r"max is 2000|Too many items"):
         compiler.compile(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
+
+
+def test_an_end_token_may_close_a_tag() -> None:
+    """`<|call|>` of gpt-oss ends a call and the answer: it is not spelled in letters."""
+    end = vocabulary().eos
+    compiler = GrammarCompiler(TOKENIZER_JSON, vocab_size=None, eos_token_ids=[end])
+    [text] = [text for text, token_id in compiler.special_tokens.items() if token_id == end]
+    matcher = compiler.compile(
+        Grammar(GrammarKind.CALLS, "", tree=in_order("a", Tag(text)))
+    ).matcher.deep_copy()
+    [letter] = vocabulary().encode("a")
+    assert matcher.consume_token(letter)
+    mask = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+    assert np.flatnonzero(mask).tolist() == [end]
+    assert matcher.consume_token(end)
+    assert matcher.is_accepting()

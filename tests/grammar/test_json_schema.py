@@ -89,7 +89,6 @@ def test_an_exclusive_bound_is_not_reached(bounds: dict[str, float]) -> None:
         {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
         {"exclusiveMinimum": 0.25, "maximum": 0.5},
         {"exclusiveMinimum": 0},
-        {"exclusiveMinimum": True, "minimum": 0, "maximum": 0.5},
         {"exclusiveMinimum": "0", "maximum": 0.5},
         {"exclusiveMinimum": 0, "maximum": 10**18},
         {"minimum": 0, "maximum": 0.5},

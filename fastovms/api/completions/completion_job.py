@@ -47,6 +47,7 @@ class CompletionJob:
         prompts: the prompts with their texts, as the client sees them.
         tasks: the same, as the model sees them.
         num_prompt_logprobs: how many top log probabilities of the prompts' tokens the report needs.
+        warnings: what of the request is not done.
     """
 
     preparation: Preparation[CompletionRequest]
@@ -55,6 +56,7 @@ class CompletionJob:
     tasks: Sequence[PromptTask]
     is_echoed: bool
     num_prompt_logprobs: int | None
+    warnings: Sequence[str] = ()
 
     @property
     def generates(self) -> bool:
@@ -74,7 +76,8 @@ async def prepare(request: Preparation[CompletionRequest], fim: FimTokens | None
     """
     body, model = request.body, request.model
     check_numbers(request)
-    grammar = await offload.run(partial(grammar_of, request), request.size)
+    warnings: list[str] = []
+    grammar = await offload.run(partial(grammar_of, request, warnings), request.size)
     report = token_report(request, body.logprobs)
     _check_suffix(body, fim)
     options = generation_options(request, report, _budget(request))
@@ -94,7 +97,7 @@ async def prepare(request: Preparation[CompletionRequest], fim: FimTokens | None
             task._replace(prompt=None if prompt.text is None else TextPrompt(prompt.text))
             for task, prompt in zip(tasks, prompts, strict=True)
         ]
-    return CompletionJob(request, options, prompts, tasks, is_echoed, num_prompt_logprobs)
+    return CompletionJob(request, options, prompts, tasks, is_echoed, num_prompt_logprobs, warnings)
 
 
 def names_of(body: CompletionRequest) -> FieldNames:

@@ -23,6 +23,7 @@ from fastovms.api.request.prompting import offload
 from fastovms.api.request.tokens.token_report import num_values
 from fastovms.api.wire.bodies.request_schemas import CompletionRequest
 from fastovms.api.wire.dialect import Dialect
+from fastovms.api.wire.warning_header import warning_headers
 from fastovms.http.routing.messages import Request, Response
 from fastovms.params import FinishReason, TokenLogprobs
 from fastovms.telemetry.tracing import GenerationKind
@@ -96,7 +97,7 @@ class Completions:
             return orjson.dumps(body)
 
         cost = format_cost(deltas, report, model.info) + _prompt_cost(job)
-        return await respond(encode, cost)
+        return await respond(encode, cost, warning_headers(job.warnings, request.id))
 
     async def _stream(
         self,
@@ -125,6 +126,7 @@ class Completions:
             generation.num_samples,
             self._context.config,
             handshake=envelope.dialect.handshake,
+            headers=warning_headers(job.warnings, request.id),
         )
 
 

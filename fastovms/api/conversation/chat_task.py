@@ -27,14 +27,19 @@ class ReadChat(NamedTuple):
     Attributes:
         images: those of the prompt.
         constraint: what the answer must look like; None = anything.
-        warnings: the parts that the model cannot read, in words for a warning.
+        unseen: the parts that the model cannot read, in words for a warning.
     """
 
     prompt: Prompt
     tools: ToolUse
     images: Sequence[ImageSource]
     constraint: Constraint | None
-    warnings: Sequence[str] = ()
+    unseen: Sequence[str] = ()
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What of the request the model cannot read, or its answer does not keep to."""
+        return [*self.unseen, *(self.constraint.warnings if self.constraint else ())]
 
 
 async def chat_task(

@@ -40,7 +40,7 @@ class ToolUse:
         is_required: whether at least one call must be made.
         is_named: whether the request names the one function to call.
         is_parallel: whether more than one call may be made.
-        is_strict: whether a tool insists that its arguments follow their schema.
+        strict: the functions whose arguments have to follow their schema in any case.
         is_legacy: whether the request has `functions`, and gets a `function_call`.
         skipped: tools that are passed over, in words for a warning.
         warnings: what cannot be done of the others.
@@ -53,11 +53,15 @@ class ToolUse:
     is_required: bool = False
     is_named: bool = False
     is_parallel: bool = True
-    is_strict: bool = False
+    strict: frozenset[str] = frozenset()
     is_legacy: bool = False
     skipped: Sequence[str] = ()
     warnings: Sequence[str] = ()
     input_grammars: Sequence[Grammar] = ()
+
+    @property
+    def is_strict(self) -> bool:
+        return bool(self.strict)
 
     @property
     def choice(self) -> CallChoice:
@@ -223,7 +227,7 @@ class ToolReader:
             is_required=choice.is_required and bool(chosen),
             is_named=choice.is_named,
             is_parallel=is_parallel and not choice.is_named,
-            is_strict=any(tool.is_strict for tool in chosen),
+            strict=frozenset(tool.tool.name for tool in chosen if tool.is_strict),
             is_legacy=is_legacy,
             skipped=self._skipped,
             warnings=[tool.warning for tool in chosen if tool.warning],

@@ -62,7 +62,8 @@ async def prepare_raw(
         raise InvalidField(f"suffix: {name} does not support insert", param="suffix")
     check_token_range(body.context or (), "context", model.info)
     options = common_options(asking)
-    grammar = await offload.run(partial(grammar_of, request), request.size)
+    warnings = [*asking.warnings]
+    grammar = await offload.run(partial(grammar_of, request, warnings), request.size)
     cost = encoding_cost([body.prompt or "", body.suffix or ""])
     prompt = await offload.run(partial(_encoded, body, model, fim), cost)
     if grammar is not None:
@@ -71,7 +72,7 @@ async def prepare_raw(
     if model.images is not None and prompt.text is not None:
         task = task._replace(prompt=TextPrompt(prompt.text))
     tells_context = not body.raw and model.images is None
-    return OllamaJob(request, options, task, None, tells_context, asking.warnings)
+    return OllamaJob(request, options, task, None, tells_context, warnings)
 
 
 def _encoded(body: OllamaGenerateRequest, model: ServedModel, fim: FimTokens | None) -> Prompt:

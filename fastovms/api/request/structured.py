@@ -18,6 +18,7 @@ from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.bodies.request_schemas import GenerationFields
 from fastovms.config.api_config import ApiConfig
 from fastovms.errors import InvalidField, RequestError
+from fastovms.grammar.json_schema import enforceable_schema
 from fastovms.grammar.lark.structural_tag import FORMAT_TYPES
 from fastovms.grammar.schemas.closed_schema import open_schema, shut_schema, strict_schema
 from fastovms.grammar.schemas.finite_schema import Schema
@@ -29,15 +30,23 @@ _MAX_REASON: Final = 300
 """Characters that are repeated of what the grammar compiler says: it may repeat the whole
 grammar."""
 
+_LEFT_TO_CLIENTS: Final = ("uniqueItems",)
+"""Keywords that a strict format may have, with a warning: pydantic writes `uniqueItems` for a set,
+and makes a set of whatever comes."""
+
 Reader = Callable[[Any, str], str | None]
 """Makes of a field's value and name the grammar's source; None where the value asks for nothing."""
 
 
-def grammar_of(request: Preparation[GenerationFields]) -> Grammar | None:
+def grammar_of(request: Preparation[GenerationFields], warnings: list[str]) -> Grammar | None:
     """Returns the constraint that a request asks for, not yet compiled.
 
+    Args:
+        warnings: collects the keywords of a schema that are not enforced.
+
     Raises:
-        InvalidField: there is more than one, or it is too long or of a wrong form.
+        InvalidField: there is more than one, it is too long or of a wrong form, or a strict one has
+            a keyword that cannot be enforced.
     """
     body = request.body
     if body.guided_whitespace_pattern is not None:
@@ -58,7 +67,26 @@ def grammar_of(request: Preparation[GenerationFields]) -> Grammar | None:
             param=other.param,
         )
     check_length(grammar, request.config)
-    return grammar
+    form = request.response_format or {}
+    is_strict = (form.get("json_schema") or form).get("strict") is True
+    return _enforceable(grammar, warnings, is_strict=is_strict)
+
+
+def _enforceable(grammar: Grammar, warnings: list[str], *, is_strict: bool) -> Grammar:
+    """Returns the grammar with what can be enforced of its schema. What is malformed is left for
+    the compiler to refuse."""
+    if grammar.kind is not GrammarKind.JSON_SCHEMA:
+        return grammar
+    try:
+        given = json.loads(grammar.source, parse_int=integer_of)
+        schema, unenforced = enforceable_schema(given)
+    except ValueError:
+        return grammar
+    refused = [one for one in unenforced if one.keyword not in _LEFT_TO_CLIENTS]
+    if refused and is_strict:
+        raise InvalidField(f"{grammar.param}: {refused[0]}", param=grammar.param)
+    warnings += [f"{grammar.param}: {one}" for one in unenforced]
+    return grammar if schema is given else replace(grammar, source=_json(schema, grammar.param))
 
 
 def _meaning(grammar: Grammar) -> tuple[GrammarKind, object]:

@@ -9,6 +9,7 @@ any text up to the tag behind it, and other such text is refused.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -159,7 +160,12 @@ def _format(node: Node, grammar: Grammar, write_json: WriteJson) -> Format:
             return _joined(
                 [first, _repeated(_joined([_format(separator, grammar, write_json), first]))]
             )
-        case tree.Separated(items, separator):
+        case tree.OtherTag(before, patterns, after, _):
+            name = patterns[-1]
+            return _regex(f"{re.escape(before)}({name}){re.escape(after)}")
+        case tree.Separated(items, separator, more):
+            if more is not None:
+                items = (*items, *[(more, False)] * MAX_REPEATS)
             formats = [_format(item, grammar, write_json) for item, _ in items]
             return _separated(formats, [is_required for _, is_required in items], separator)
 

@@ -13,7 +13,6 @@ from decimal import Decimal
 from typing import Any, Final
 
 from fastovms.backends.xgrammar.number_rules import integers, numbers
-from fastovms.backends.xgrammar.string_formats import FORMATS
 from fastovms.backends.xgrammar.text_lengths import text_of_length
 from fastovms.backends.xgrammar.text_rules import (
     CHARACTER,
@@ -26,6 +25,7 @@ from fastovms.backends.xgrammar.text_rules import (
 )
 from fastovms.grammar.json_schema import normal_schema
 from fastovms.grammar.schemas.finite_schema import Schema
+from fastovms.grammar.schemas.string_formats import FORMATS
 
 _KINDS: Final = ("null", "boolean", "number", "string", "array", "object")
 _CONSTRAINTS: Final = {

@@ -12,23 +12,18 @@ from collections.abc import Iterable, Sequence
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any, Final
 
-Ranges = list[tuple[int, int]]
-"""Code points from the first to the last of each pair, ascending."""
+from fastovms.grammar.schemas.character_ranges import (
+    Ranges,
+    common,
+    merged,
+    ranges_of,
+    without,
+)
 
-_LAST: Final = 0x10FFFF
-_SURROGATES: Final = (0xD800, 0xDFFF)
-_ALL: Final[Ranges] = [(0, _SURROGATES[0] - 1), (_SURROGATES[1] + 1, _LAST)]
-_OF_ONE_LENGTH: Final[Sequence[Ranges]] = ([(0, 0x7FF)], [(0x800, 0xFFFF)], [(0x10000, _LAST)])
+_OF_ONE_LENGTH: Final[Sequence[Ranges]] = ([(0, 0x7FF)], [(0x800, 0xFFFF)], [(0x10000, 0x10FFFF)])
 _SHORT: Final = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r"}
 _CONTROLS: Final = [*range(0x20), 0x7F]
 _QUOTED: Final = {ord('"'): r'"\\\""', ord("\\"): r'"\\\\"'}
-
-_DIGITS: Final[Ranges] = [(48, 57)]
-_WORD: Final[Ranges] = [(48, 57), (65, 90), (95, 95), (97, 122)]
-_SPACE: Final[Ranges] = [
-    (9, 13), (32, 32), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A),
-    (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000),
-]  # fmt: skip
 
 _PLAIN: Final = (
     r"[ !#-\[\]-~\u0080-\u07ff]",
@@ -161,11 +156,11 @@ def _item(name: str, value: Any) -> str:
         case "LITERAL":
             return _one_of([(value, value)])
         case "NOT_LITERAL":
-            return _one_of(_without([(value, value)]))
+            return _one_of(without([(value, value)]))
         case "ANY":
-            return _one_of(_without([(10, 10)]))
+            return _one_of(without([(10, 10)]))
         case "IN":
-            return _one_of(_ranges(value))
+            return _one_of(ranges_of(value))
         case "BRANCH":
             return _either(map(_sequence, value[1]))
         case "SUBPATTERN" if not value[1] and not value[2]:
@@ -178,57 +173,15 @@ def _item(name: str, value: Any) -> str:
             raise CannotWrite(_THIS)
 
 
-_CATEGORIES: Final = {"DIGIT": _DIGITS, "WORD": _WORD, "SPACE": _SPACE}
-
-
-def _ranges(members: Sequence[Any]) -> Ranges:
-    found: Ranges = []
-    for kind, value in members:
-        match str(kind):
-            case "LITERAL":
-                found.append((value, value))
-            case "RANGE":
-                found.append(value)
-            case "CATEGORY":
-                name = str(value).removeprefix("CATEGORY_")
-                ranges = _CATEGORIES[name.removeprefix("NOT_")]
-                found += _without(ranges) if name.startswith("NOT_") else ranges
-    is_negated = bool(members) and str(members[0][0]) == "NEGATE"
-    return _without(found) if is_negated else _merged(found)
-
-
-def _merged(ranges: Ranges) -> Ranges:
-    merged: Ranges = []
-    for low, high in sorted(ranges):
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-        else:
-            merged.append((low, high))
-    return merged
-
-
-def _without(ranges: Ranges) -> Ranges:
-    found: Ranges = []
-    for first, last in _ALL:
-        low = first
-        for start, end in _merged(ranges):
-            if low < start <= last:
-                found.append((low, min(start - 1, last)))
-            low = max(low, end + 1)
-        if low <= last:
-            found.append((low, last))
-    return found
-
-
 def _one_of(ranges: Ranges) -> str:
     """Returns an expression of one of some characters as JSON spells it."""
     special = [*_CONTROLS, *_QUOTED]
-    barred = _merged([(code, code) for code in special])
-    plain = _common(ranges, _without(barred))
+    barred = merged([(code, code) for code in special])
+    plain = common(ranges, without(barred))
     parts = []
     for alike in _OF_ONE_LENGTH:
         shown = [
-            f"{_escaped(chr(low))}-{_escaped(chr(high))}" for low, high in _common(plain, alike)
+            f"{_escaped(chr(low))}-{_escaped(chr(high))}" for low, high in common(plain, alike)
         ]
         if shown:
             parts.append(f"[{''.join(shown)}]")
@@ -238,15 +191,6 @@ def _one_of(ranges: Ranges) -> str:
     if not parts:
         raise CannotWrite(_THIS)
     return parts[0] if len(parts) == 1 else f"({' | '.join(parts)})"
-
-
-def _common(first: Ranges, second: Ranges) -> Ranges:
-    return [
-        (max(low, start), min(high, end))
-        for low, high in first
-        for start, end in second
-        if max(low, start) <= min(high, end)
-    ]
 
 
 def _control(code: int) -> str:

@@ -26,10 +26,14 @@ _OF_CONTAINERS: Final = {
     "properties", "required", "patternProperties", "additionalProperties", "items", "prefixItems",
     "minItems", "additionalItems",
 }  # fmt: skip
-_ONE: Final = ("additionalProperties", "items", "additionalItems", "contains", "not", "if", "then",
-               "else", "propertyNames", "unevaluatedItems", "unevaluatedProperties")  # fmt: skip
-_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+ONE: Final = (
+    "additionalProperties", "items", "additionalItems", "contains", "not", "if", "then", "else",
+    "propertyNames", "unevaluatedItems", "unevaluatedProperties",
+)  # fmt: skip
+LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""The keywords whose values are a schema, a list of schemas, or schemas by name."""
+
 _MAX_VISITS: Final = 200_000
 """How many schemas are looked at, again for each reference: far beyond what anybody writes."""
 
@@ -255,8 +259,8 @@ def parts_of(root: Schema) -> Iterator[Schema]:
         if not isinstance(schema, Mapping):
             continue
         yield schema
-        pending += [schema[key] for key in _ONE if key in schema]
-        for key in _LISTS:
+        pending += [schema[key] for key in ONE if key in schema]
+        for key in LISTS:
             pending += schema[key] if isinstance(schema.get(key), list) else []
-        for key in _MAPS:
+        for key in MAPS:
             pending += schema[key].values() if isinstance(schema.get(key), Mapping) else []

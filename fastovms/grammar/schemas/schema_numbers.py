@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Final, TypeGuard
 
-from fastovms.grammar.schemas.finite_schema import Schema, parts_of
+from fastovms.grammar.schemas.finite_schema import Schema
 
 _MAX_EXACT: Final = 2**53 - 1
 """The largest of the integers that all readers of JSON agree on (RFC 8259, 6). llguidance has 64
@@ -37,18 +37,15 @@ _LOWER: Final = ("minimum", "exclusiveMinimum")
 _UPPER: Final = ("maximum", "exclusiveMaximum")
 
 
-def check_numbers(schema: object) -> None:
-    """Raises ValueError for a number that cannot be where it is. What is no number is left for
-    llguidance to complain of."""
-    if not isinstance(schema, dict):
-        return
-    for part in parts_of(schema):
-        for keyword in _COUNTS:
-            _check_count(part, keyword)
-        for keyword in (*_LOWER, *_UPPER):
-            _check_bound(part, keyword)
-        _check_multiple(part)
-        _check_values(part)
+def check_numbers(part: Schema) -> None:
+    """Raises ValueError for a number that cannot be where it is, in a schema without those within
+    it. What is not a number is left for llguidance to complain of."""
+    for keyword in _COUNTS:
+        _check_count(part, keyword)
+    for keyword in (*_LOWER, *_UPPER):
+        _check_bound(part, keyword)
+    _check_multiple(part)
+    _check_values(part)
 
 
 def within_bounds(schema: Schema) -> Schema:

@@ -1,9 +1,9 @@
-"""Reads the parameters of a function from its JSON schema: for formats that write each argument by
-itself, so that its type decides what the text stands for."""
+"""Reads the parameters of a function from its JSON schema, for formats that write each argument by
+itself: its type decides what the text stands for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fastovms.errors import InvalidField
@@ -27,11 +27,9 @@ _NOTHING: Schema = {}
 
 _ANNOTATIONS = {"type", "title", "description", "default", "examples", "format", "deprecated"}
 
-# What says more about the whole object than its properties do.
-_WHOLE_OBJECT = (
-    "anyOf", "oneOf", "allOf", "not", "if", "minProperties", "dependentRequired",
-    "dependentSchemas", "dependencies", "propertyNames",
-)  # fmt: skip
+_CHOICES = ("anyOf", "oneOf")
+
+_OTHERS = ("additionalProperties", "unevaluatedProperties")
 
 
 class Parameter(NamedTuple):
@@ -42,6 +40,7 @@ class Parameter(NamedTuple):
         types: JSON types that the schema allows.
         is_required: whether it has to be there.
         definitions: what references in the schema point to.
+        is_relaxed: whether the grammar leaves out what the model's format cannot say of it.
     """
 
     name: str
@@ -49,6 +48,7 @@ class Parameter(NamedTuple):
     types: Types
     is_required: bool
     definitions: Schema
+    is_relaxed: bool = False
 
     @property
     def is_text(self) -> bool:
@@ -57,13 +57,15 @@ class Parameter(NamedTuple):
 
     @property
     def is_free(self) -> bool:
-        """Whether any text is a value: the schema asks for nothing, or for a string or null."""
+        """Whether any text is a value: the schema asks for nothing, or for any string or a value of
+        another type that is no list or object."""
         if self.types == ANY_TYPE:
             return _asks_nothing(self.schema)
         choices = self.schema.get("anyOf", self.schema.get("oneOf", ()))
         rest = {k: v for k, v in self.schema.items() if k not in ("anyOf", "oneOf")}
         return (
-            self.types == {"string", "null"}
+            self.types > _ONLY_STRING
+            and not self.types & {"array", "object"}
             and _asks_nothing(rest)
             and all(isinstance(choice, Mapping) and _asks_nothing(choice) for choice in choices)
         )
@@ -74,39 +76,168 @@ class Parameter(NamedTuple):
         return {**self.schema, **self.definitions}
 
 
-def parameters_of(root: Schema, function: str) -> list[Parameter]:
+class OtherParameters(NamedTuple):
+    """Parameters that a schema allows without their names.
+
+    Attributes:
+        pattern: a regular expression that is found in their names; "" = any name.
+        parameter: what each of them is, without a name.
+    """
+
+    pattern: str
+    parameter: Parameter
+
+
+class Parameters(dict[str, Parameter]):
+    """The parameters of a function by name, in the order of its schema.
+
+    Attributes:
+        others: those that have no names in the schema.
+        unsaid: keywords that say more than can be said one parameter at a time.
+    """
+
+    def __init__(
+        self, others: Sequence[OtherParameters] = (), unsaid: Collection[str] = ()
+    ) -> None:
+        super().__init__()
+        self.others = others
+        self.unsaid = unsaid
+
+    def find(self, name: str) -> Parameter | None:
+        """Returns a parameter. One without a name in the schema may be any of those."""
+        if name in self or not self.others:
+            return self.get(name)
+        if len(self.others) == 1:
+            return self.others[0].parameter
+        types = frozenset[str]().union(*(other.parameter.types for other in self.others))
+        return Parameter(name, _NOTHING, types, False, self.others[0].parameter.definitions)
+
+
+def parameters_of(root: Schema, function: str, *, is_relaxed: bool = False) -> Parameters:
     """Returns the parameters in the order of the schema.
 
+    Args:
+        is_relaxed: whether what cannot be said one parameter at a time is left out.
+
     Raises:
-        InvalidField: the schema says more than can be said a parameter at a time.
+        InvalidField: the schema says more than can be said one parameter at a time.
     """
-    resolved = _resolve(root, root)
-    for keyword in _WHOLE_OBJECT:
-        if resolved.get(keyword):
-            raise InvalidField(
-                f"the parameters of {function} have {keyword!r} beside the properties, which calls "
-                "in the model's format cannot be kept to",
-                param="tools",
-            )
-    return list(find_parameters(root).values())
-
-
-def find_parameters(root: Schema) -> dict[str, Parameter]:
-    """Returns the parameters by name. Whatever in the schema is malformed is left out."""
-    resolved = _resolve(root, root)
-    properties = resolved.get("properties")
-    required = resolved.get("required")
-    names = [name for name in _list(required) if isinstance(name, str)]
-    schemas: dict[str, Any] = dict(properties) if isinstance(properties, Mapping) else {}
-    for name in names:
-        schemas.setdefault(name, {})
-    definitions = {key: root[key] for key in _DEFINITIONS if key in root}
-    found, reader = {}, _TypeReader(root)
-    for name, schema in schemas.items():
-        own = _flattened(_resolve(schema, root), root)
-        types = reader.types(own)
-        found[name] = Parameter(name, own, types, name in names, definitions)
+    found = find_parameters(root)
+    if is_relaxed:
+        relaxed = Parameters(
+            [OtherParameters(p, q._replace(is_relaxed=True)) for p, q in found.others]
+        )
+        relaxed.update({name: found[name]._replace(is_relaxed=True) for name in found})
+        return relaxed
+    if found.unsaid:
+        raise InvalidField(
+            f"{' and '.join(map(repr, found.unsaid))} beside the properties of {function} cannot "
+            "be enforced in the model's format of calls",
+            param="tools",
+        )
     return found
+
+
+def find_parameters(root: Schema) -> Parameters:
+    """Returns the parameters by name. Whatever in the schema is malformed is left out."""
+    members = _Members(root)
+    members.read_all(resolve_definition(root, root))
+    definitions = {key: root[key] for key in _DEFINITIONS if key in root}
+    reader = _TypeReader(root)
+
+    def parameter(name: str, schemas: Sequence[Any]) -> Parameter:
+        schema = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
+        own = _flattened(resolve_definition(schema, root), root)
+        return Parameter(name, own, reader.types(own), name in members.required, definitions)
+
+    others = [
+        OtherParameters(pattern, parameter("", schemas))
+        for pattern, schemas in members.others.items()
+    ]
+    found = Parameters(others, members.unsaid)
+    for name, schemas in members.properties.items():
+        found[name] = parameter(name, schemas or [{}])
+    return found
+
+
+class _Members:
+    """The members that an object may have, as all the parts of its schema say them.
+
+    Attributes:
+        properties: schemas by name; a member follows one of them.
+        others: the same by patterns of names; "" = any name.
+        required: names of members that must be there.
+        unsaid: keywords that say more.
+    """
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._cost_left = _MAX_COST
+        self._is_closed = False
+        self._declares = not root
+        self.properties: dict[str, list[Any]] = {}
+        self.others: dict[str, list[Any]] = {}
+        self.required: dict[str, None] = {}
+        self.unsaid: dict[str, None] = {}
+
+    def read_all(self, schema: Schema) -> None:
+        """Reads the whole schema. An object that declares no properties may have any."""
+        self._read(schema, 0)
+        if not self._declares and not self._is_closed:
+            self.others.setdefault("", [{}])
+
+    def _read(self, schema: Schema, depth: int) -> None:
+        """Adds what one of several schemas says that hold at once."""
+        self._cost_left -= 1
+        if depth == _MAX_DEPTH or self._cost_left < 0:
+            return
+        required = [name for name in _list(schema.get("required")) if isinstance(name, str)]
+        self.required.update(dict.fromkeys(required))
+        self._add(schema)
+        for name in required:
+            self.properties.setdefault(name, [])
+        least, most = schema.get("minProperties"), schema.get("maxProperties")
+        if isinstance(least, int | float) and least > len(self.required):
+            self.unsaid["minProperties"] = None
+        if isinstance(most, int | float) and (self.others or most < len(self.properties)):
+            self.unsaid["maxProperties"] = None
+        for part in _list(schema.get("allOf")):
+            self._read(resolve_definition(part, self._root), depth + 1)
+        for keyword in _CHOICES:
+            if schema.get(keyword):
+                self.unsaid[keyword] = None
+            for choice in _list(schema.get(keyword)):
+                self._read_choice(resolve_definition(choice, self._root), depth + 1)
+
+    def _read_choice(self, schema: Schema, depth: int) -> None:
+        """Adds what one of several alternatives says, which need not hold."""
+        self._cost_left -= 1
+        if depth < _MAX_DEPTH and self._cost_left >= 0:
+            self._add(schema)
+            for keyword in ("allOf", *_CHOICES):
+                for part in _list(schema.get(keyword)):
+                    self._read_choice(resolve_definition(part, self._root), depth + 1)
+
+    def _add(self, schema: Schema) -> None:
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping):
+            self._declares = True
+            self._cost_left -= len(properties)
+            for name, one in properties.items():
+                schemas = self.properties.setdefault(name, [])
+                if one not in schemas[:_MAX_DEPTH]:
+                    schemas.append(one)
+        patterns = schema.get("patternProperties")
+        if isinstance(patterns, Mapping):
+            self._declares = True
+            for pattern, one in patterns.items():
+                self.others.setdefault(pattern, []).append(one)
+        for keyword in _OTHERS:
+            others = schema.get(keyword)
+            if others is False:
+                self._is_closed = True
+            elif keyword in schema:
+                self.others.setdefault("", []).append(others)
 
 
 def _asks_nothing(schema: Schema) -> bool:
@@ -118,7 +249,7 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _resolve(schema: object, root: Schema) -> Schema:
+def resolve_definition(schema: object, root: Schema) -> Schema:
     """Returns the schema behind references to definitions."""
     for _ in range(_MAX_DEPTH):
         if not isinstance(schema, Mapping):
@@ -140,7 +271,7 @@ def _flattened(schema: Schema, root: Schema) -> Schema:
         parts = _list(schema.get(keyword))
         if len(parts) == 1:
             rest = {key: value for key, value in schema.items() if key != keyword}
-            return {**_resolve(parts[0], root), **rest}
+            return {**resolve_definition(parts[0], root), **rest}
     return schema
 
 
@@ -186,7 +317,7 @@ class _TypeReader:
         for schema in schemas:
             if isinstance(schema, Mapping):
                 self._cost_left -= len(str(schema.get("$ref", ""))) // 100
-            yield self._types(_resolve(schema, self._root), found, depth + 1)
+            yield self._types(resolve_definition(schema, self._root), found, depth + 1)
 
     def _own_types(self, schema: Schema) -> Types:
         """Returns the types that a schema allows, but for what those within it say."""

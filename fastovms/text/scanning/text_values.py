@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from fastovms.errors import InvalidField
 from fastovms.grammar_tree import ANY_TEXT, Regex
-from fastovms.text.scanning.parameters import Parameter
+from fastovms.text.scanning.parameters import Parameter, Schema, resolve_definition
 
-_ENFORCED = {"enum", "const", "minLength", "maxLength", "pattern"}
-_IGNORED = {"type", "title", "description", "default", "examples", "format", "deprecated", "$defs"}
+_APPLIED = {"allOf", "anyOf", "oneOf"}
+_MAX_DEPTH = 4
 
 
 def constants(parameter: Parameter) -> list[str] | None:
@@ -31,23 +32,53 @@ def text_body(parameter: Parameter, end: str) -> Regex:
     Raises:
         InvalidField: the schema asks for something that no expression says.
     """
-    if parameter.is_free:
+    parts = [] if parameter.is_free else _expressions(parameter, parameter.schema, 0)
+    if not parts:
         return ANY_TEXT
-    schema = parameter.schema
-    for keyword in sorted(schema.keys() - _ENFORCED - _IGNORED):
-        raise InvalidField(
-            f"{keyword!r} of the string parameter {parameter.name} cannot be kept to in the "
-            "model's format of calls",
-            param="tools",
-        )
+    return Regex(parts[0], also=tuple(parts[1:])).excluding(rf"(.|\n)*{re.escape(end)}(.|\n)*")
+
+
+def name_patterns(names: str, pattern: str) -> tuple[str, ...]:
+    """Returns expressions of the names that a format can write and in which a pattern is found."""
+    return (names, _whole(pattern)) if pattern else (names,)
+
+
+def _expressions(parameter: Parameter, schema: Schema, depth: int) -> list[str]:
+    """Returns expressions that a text matches, all of them."""
+    schema = resolve_definition(schema, parameter.definitions)
     bounds = [schema.get("minLength", 0), schema.get("maxLength", "")]
     parts = [rf"(.|\n){{{bounds[0]},{bounds[1]}}}"] if bounds != [0, ""] else []
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
         parts.append(_whole(pattern))
-    if not parts:
-        return ANY_TEXT
-    return Regex(parts[0], also=tuple(parts[1:])).excluding(rf"(.|\n)*{re.escape(end)}(.|\n)*")
+    if depth:
+        parts += _constants(schema)
+    for keyword in _APPLIED & schema.keys():
+        listed = schema[keyword]
+        if not isinstance(listed, list):
+            continue
+        found = [
+            _expressions(parameter, one, depth + 1) if isinstance(one, Mapping) else []
+            for one in (listed if depth < _MAX_DEPTH else ())
+        ]
+        if keyword == "allOf":
+            parts += [one for expressions in found for one in expressions]
+        elif found and all(len(expressions) == 1 for expressions in found):
+            parts.append("|".join(f"({one})" for [one] in found))
+        elif not parameter.is_relaxed and any(found):
+            raise InvalidField(
+                f"{keyword!r} of the string parameter {parameter.name} cannot be enforced in the "
+                "model's format of calls",
+                param="tools",
+            )
+    return parts
+
+
+def _constants(schema: Schema) -> list[str]:
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if not isinstance(values, list):
+        return []
+    return ["|".join(re.escape(value) for value in values if isinstance(value, str))]
 
 
 def _whole(pattern: str) -> str:

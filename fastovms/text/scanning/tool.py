@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from fastovms.grammar_tree import Json
-from fastovms.text.scanning.parameters import Parameter, find_parameters
+from fastovms.text.scanning.parameters import Parameters, find_parameters, parameters_of
 
 _NO_PARAMETERS: Mapping[str, Any] = {"properties": {}, "additionalProperties": False}
 
@@ -19,16 +19,23 @@ class Tool:
 
     Attributes:
         parameters: JSON schema of the arguments; empty = the function takes none.
+        is_relaxed: whether the grammar leaves out what the model's format cannot say of them.
     """
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    is_relaxed: bool = False
 
     @cached_property
-    def known_parameters(self) -> Mapping[str, Parameter]:
+    def known_parameters(self) -> Parameters:
         """The parameters by name, as far as the schema declares them. They are read once: parsers
         need them at every call."""
         return find_parameters(self.parameters)
+
+    def enforced_parameters(self) -> Parameters:
+        """Returns the parameters for a grammar that writes them one by one. Raises InvalidField if
+        they cannot be enforced so."""
+        return parameters_of(self.parameters, self.name, is_relaxed=self.is_relaxed)
 
     @property
     def arguments(self) -> Json:

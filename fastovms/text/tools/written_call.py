@@ -33,7 +33,7 @@ def _text(node: Node) -> str:
             return "".join(map(_text, items))
         case tree.OneOf((first, *_)) | tree.Several(first):
             return _text(first)
-        case tree.Separated(items, separator):
+        case tree.Separated(items, separator, _):
             return separator.join(_text(item) for item, _ in items)
         case tree.Json(schema):
             return json.dumps(_value(json.loads(schema)), ensure_ascii=False)

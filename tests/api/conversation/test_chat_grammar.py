@@ -135,7 +135,10 @@ def test_what_cannot_be_constrained_may_go_free(fields, is_optional):
 def test_schemas_that_are_too_long_are_refused_where_they_have_to_be_kept_to() -> None:
     config = ApiConfig(max_grammar_length=100)
     long = [tool(parameters={"type": "object", "description": "x" * 100})]
-    assert constraint_of({**AUTO, "tools": long}, config=config) is None
+    wanted = constraint_of({**AUTO, "tools": long}, config=config)
+    assert wanted is not None
+    assert wanted.grammar is None
+    assert "tools must be at most 100 characters" in wanted.warnings[0]
     with pytest.raises(InvalidField, match=r"^tools must be at most 100 characters, not \d+") as e:
         constraint_of({**REQUIRED, "tools": long}, config=config)
     assert e.value.param == "tools"
@@ -164,14 +167,19 @@ async def test_a_format_at_fault_is_named(fields, form):
     assert e.value.param == "tools[2].custom.format.grammar.definition"
 
 
-@pytest.mark.parametrize("fields", [REQUIRED, {**AUTO, **FORMAT}])
-def test_a_tool_at_fault_is_named(fields):
+def test_a_tool_at_fault_is_named():
     short = {"type": "object", "properties": {"a": {"type": "string", "minLength": -1}}}
     tools = [tool(), tool("add", parameters=short)]
-    with pytest.raises(InvalidField, match='parameters of "add" cannot be used: minLength') as e:
-        constraint_of({**fields, "tools": tools})
+    reason = r'parameters of "add" cannot be used: properties\.a: minLength'
+    with pytest.raises(InvalidField, match=reason) as e:
+        constraint_of({**REQUIRED, "tools": tools})
     assert e.value.param == "tools"
-    assert constraint_of({**AUTO, "tools": tools}) is None
+    for fields in (AUTO, {**AUTO, **FORMAT}):
+        wanted = constraint_of({**fields, "tools": tools})
+        assert wanted is not None
+        assert ['parameters of "add" are not enforced' in one for one in wanted.warnings] == [True]
+        assert vocabulary().accepts(wanted.grammar, CALL)
+        assert not vocabulary().accepts(wanted.grammar, WRONG_CALL)
 
 
 @pytest.mark.parametrize(

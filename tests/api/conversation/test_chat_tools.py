@@ -148,7 +148,7 @@ async def test_of_a_required_call_that_is_cut_nothing_is_told(make, choice, max_
 async def test_a_call_that_a_stop_string_cuts_is_not_to_be_run(
     make, text, fields, whole, streamed, reason
 ):
-    body = {**BODY, "tools": [tool()], "stop": "Paris", **fields}
+    body = {**BODY, "tools": [tool()], "stop": "Paris", "stop_in_reasoning": True, **fields}
     api = make(text)
     _, answer = await api.post(V1, body)
     [found] = answer["choices"]

@@ -223,7 +223,6 @@ def _without_specials(
         ({"type": "string", "pattern": "a", "maxLength": 5}, "beside another one or a length"),
         ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "that hold at once"),
         ({"type": "string", "pattern": r"(?i)a"}, "something in a pattern"),
-        ({"type": "string", "pattern": r"a\b"}, "something in a pattern"),
         ({"type": "string", "pattern": "["}, "something in a pattern"),
         ({"type": "object", "patternProperties": {"a": I}}, "patternProperties beside others"),
         (obj({"a": I, "b": I}, "a", minProperties=2), "beside optional properties"),

@@ -112,17 +112,55 @@ def test_values(text: str, kinds: set[str], value: str) -> None:
 def test_order_and_what_has_to_be_there() -> None:
     root = {"$ref": "#/$defs/Root", "$defs": {"Root": {"properties": {"b": {}, "a": {}},
             "required": ["a", "c", 1]}}}  # fmt: skip
-    assert [(p.name, p.is_required) for p in parameters_of(root, "f")] == [
+    assert [(p.name, p.is_required) for p in parameters_of(root, "f").values()] == [
         ("b", False),
         ("a", True),
         ("c", True),
     ]
 
 
-@pytest.mark.parametrize("keyword", ["anyOf", "allOf", "not", "dependentRequired", "minProperties"])
-def test_what_cannot_be_said_one_by_one(keyword: str) -> None:
-    with pytest.raises(InvalidField, match=f"the parameters of f have '{keyword}'"):
-        parameters_of({keyword: [{}]}, "f")
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [("anyOf", [{}]), ("oneOf", [{}]), ("minProperties", 2), ("maxProperties", 0)],
+)
+def test_what_cannot_be_said_one_by_one(keyword: str, value: object) -> None:
+    schema = {"properties": {"a": {}}, "required": ["a"], keyword: value}
+    with pytest.raises(InvalidField, match=f"^'{keyword}' beside the properties of f cannot"):
+        parameters_of(schema, "f")
+    relaxed = parameters_of(schema, "f", is_relaxed=True)
+    assert [(p.name, p.is_relaxed) for p in relaxed.values()] == [("a", True)]
+
+
+A, B, S = {"type": "integer"}, {"type": "array"}, {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "named", "others"),
+    [
+        ({}, {}, []),
+        ({"properties": {}}, {}, []),
+        ({"type": "object"}, {}, [("", {*ANY_TYPE})]),
+        ({"type": "object", "additionalProperties": False}, {}, []),
+        ({"additionalProperties": S}, {}, [("", {"string"})]),
+        ({"additionalProperties": True, "properties": {"a": A}}, {"a": {"integer"}},
+         [("", {*ANY_TYPE})]),
+        ({"unevaluatedProperties": S, "properties": {"a": A}}, {"a": {"integer"}},
+         [("", {"string"})]),
+        ({"patternProperties": {"^x": S}, "properties": {"a": A}}, {"a": {"integer"}},
+         [("^x", {"string"})]),
+        ({"patternProperties": {"^x": S}, "additionalProperties": A}, {},
+         [("^x", {"string"}), ("", {"integer"})]),
+        ({"allOf": [{"properties": {"a": A}}, {"properties": {"b": B}}]},
+         {"a": {"integer"}, "b": {"array"}}, []),
+        ({"oneOf": [{"properties": {"a": A}}, {"properties": {"a": S, "b": B}}]},
+         {"a": {"integer", "string"}, "b": {"array"}}, []),
+        ({"required": ["a"]}, {"a": {*ANY_TYPE}}, [("", {*ANY_TYPE})]),
+    ],
+)  # fmt: skip
+def test_members_that_a_schema_allows(schema, named, others):
+    found = find_parameters(schema)
+    assert {name: {*parameter.types} for name, parameter in found.items()} == named
+    assert [(pattern, {*parameter.types}) for pattern, parameter in found.others] == others
 
 
 PATTERN = "^[a-c]+/[0-9]$"
@@ -174,13 +212,6 @@ def test_required_arguments_follow_their_schemas(name: str, parameter: str) -> N
             assert isinstance(arguments, dict)
             assert holds(arguments["x"]), (text, arguments)
             assert isinstance(arguments.get("y", ""), str), (text, arguments)
-
-
-def test_strings_whose_schema_says_too_much() -> None:
-    schema = {"type": "string", "not": {"const": "a"}}
-    choice = CallChoice([Tool("f", {"properties": {"x": schema}})], required=True)
-    with pytest.raises(InvalidField, match="'not' of the string parameter x"):
-        call_grammar(TOOL_FORMATS["qwen3coder"], None, choice, prompt="")
 
 
 @pytest.mark.parametrize("name", TOOL_FORMATS)

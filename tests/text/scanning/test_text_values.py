@@ -46,6 +46,9 @@ def test_a_schema_that_asks_nothing_lets_any_text_through(schema: dict[str, obje
         ({"pattern": r"^a\$"}, ["a$", "a$b"], ["a"]),
         ({"pattern": "^[ab]+$", "maxLength": 2}, ["ab"], ["abc", "aba"]),
         ({"maxLength": 20}, ["<p>"], ["x</p>y"]),
+        ({"allOf": [{"pattern": "^a"}, {"pattern": "z$"}]}, ["az", "abz"], ["ab", "bz"]),
+        ({"anyOf": [{"pattern": "^a$"}, {"const": "b.c"}]}, ["a", "b.c"], ["b", "bxc"]),
+        ({"contentEncoding": "base64", "maxLength": 2}, ["ab"], ["abc"]),
     ],
 )
 def test_bounds_and_patterns(schema: dict[str, object], right: list[str], wrong: list[str]) -> None:
@@ -57,7 +60,8 @@ def test_bounds_and_patterns(schema: dict[str, object], right: list[str], wrong:
 
 
 def test_what_no_expression_says_is_refused() -> None:
-    schema = {"type": "string", "contentEncoding": "base64"}
-    with pytest.raises(InvalidField, match="'contentEncoding' of the string parameter a") as caught:
+    schema = {"type": "string", "anyOf": [{"pattern": "a", "minLength": 2}, {"const": "b"}]}
+    with pytest.raises(InvalidField, match="'anyOf' of the string parameter a") as caught:
         text_body(parameter(schema), END)
     assert caught.value.param == "tools"
+    assert text_body(parameter(schema)._replace(is_relaxed=True), END) == ANY_TEXT

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from fastovms.grammar_tree import Json, Node, Tag, TextBefore, in_order, one_of
+from fastovms.grammar_tree import ANY_TEXT, Json, Node, Tag, TextBefore, in_order, one_of
 from fastovms.text.scanning import json_text
 from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.json_text import escape
@@ -18,7 +18,7 @@ from fastovms.text.scanning.literals import (
     read_word,
     starts_string,
 )
-from fastovms.text.scanning.parameters import Parameter
+from fastovms.text.scanning.parameters import Parameter, Parameters
 from fastovms.text.scanning.python_text import PYTHON
 from fastovms.text.scanning.scanner import Emit, Incremental, Scanner
 from fastovms.text.scanning.text_values import constants, text_body
@@ -28,6 +28,7 @@ from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat, tagged_call
 
 _CALL = "call:"
 _KEY = re.compile(r"[^\s:,{}\[\]<\"]+")
+_OTHER_KEY = r"[^\s:,{}\[\]<\"']+"
 
 
 def braced_calls(
@@ -65,20 +66,28 @@ def braced_calls(
         elif not is_closed:
             out.broken(opening)
 
-    def argument(parameter: Parameter) -> Node:
+    def argument(parameter: Parameter, begin: Node | None = None) -> Node:
+        begun = begin or f"{parameter.name}:"
+        if parameter.is_free:
+            text = in_order(Tag(quote), TextBefore(quote, ANY_TEXT))
+            return in_order(begun, one_of(text, Json.of(parameter.whole_schema)))
         if not parameter.is_text:
-            return in_order(f"{parameter.name}:", Json.of(parameter.whole_schema))
+            return in_order(begun, Json.of(parameter.whole_schema))
         values = constants(parameter)
         text = (
             TextBefore(quote, text_body(parameter, quote))
             if values is None
             else in_order(one_of(*values), Tag(quote))
         )
-        return in_order(f"{parameter.name}:", Tag(quote), text)
+        return in_order(begun, Tag(quote), text)
 
     def grammar(choice: CallChoice) -> Node:
         calls = [
-            in_order(f"{_CALL}{tool.name}{{", arguments(tool, argument, separator=","), "}")
+            in_order(
+                f"{_CALL}{tool.name}{{",
+                arguments(tool, argument, separator=",", end=":", name=_OTHER_KEY),
+                "}",
+            )
             for tool in choice.tools
         ]
         return tagged_calls(choice, begin, in_order(one_of(*calls), Tag(end)), between="")
@@ -136,14 +145,14 @@ def _read_call(
     scan.recorded()
     out.begin(name)
     out.arguments("{")
-    parameters = next((t.known_parameters for t in tools if t.name == name), {})
+    parameters = next((t.known_parameters for t in tools if t.name == name), Parameters())
     is_whole = yield from _read_arguments(scan, out, parameters, notation)
     out.end(complete=is_whole)
     return is_whole
 
 
 def _read_arguments(
-    scan: Scanner, out: PieceCollector, parameters: Mapping[str, Parameter], notation: Notation
+    scan: Scanner, out: PieceCollector, parameters: Parameters, notation: Notation
 ) -> Incremental[bool]:
     comma = ""
     while True:
@@ -160,7 +169,7 @@ def _read_arguments(
         key = "".join(pieces)
         out.arguments(f"{comma}{key}:")
         comma = ","
-        if not (yield from _copy_argument(scan, out, parameters.get(json.loads(key)), notation)):
+        if not (yield from _copy_argument(scan, out, parameters.find(json.loads(key)), notation)):
             return False
         yield from scan.space()
         if not (yield from scan.take(",")) and (yield from scan.peek()) != "}":

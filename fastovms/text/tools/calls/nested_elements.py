@@ -7,18 +7,30 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastovms.grammar_tree import ANY_TEXT, Json, Node, Tag, TextBefore, in_order, one_of, optional
+from fastovms.grammar_tree import (
+    ANY_TEXT,
+    Json,
+    Node,
+    OtherTag,
+    Regex,
+    Repeat,
+    Tag,
+    TextBefore,
+    in_order,
+    one_of,
+    optional,
+)
 from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.json_text import copy_json, escape
 from fastovms.text.scanning.parameters import (
     ANY_TYPE,
     Parameter,
+    Parameters,
     find_parameters,
-    parameters_of,
     value_of,
 )
 from fastovms.text.scanning.scanner import Emit, Incremental, Scanner
-from fastovms.text.scanning.text_values import constants, text_body
+from fastovms.text.scanning.text_values import constants, name_patterns, text_body
 from fastovms.text.scanning.tool import Tool
 
 _ITEM = "item"
@@ -27,6 +39,7 @@ _MAX_DEPTH = 32
 """How deep elements may be nested. What a model nests deeper is no call."""
 
 _NAME = re.compile(r"[^\s<>/]+")
+_OTHER_NAME = r"[^\s<>/\"']+"
 
 
 def read_elements(
@@ -40,7 +53,7 @@ def read_elements(
         tool: the function, if it is known.
         end: the tag, without the mark.
     """
-    parameters = tool.known_parameters if tool is not None else {}
+    parameters = tool.known_parameters if tool is not None else Parameters()
     begin = "{"
     while True:
         yield from scan.space()
@@ -55,7 +68,7 @@ def read_elements(
             return False
         out.arguments(f'{begin}"{escape(name)}":')
         begin = ","
-        parameter = parameters.get(name)
+        parameter = parameters.find(name)
         if parameter is not None and parameter.is_text:
             out.arguments('"')
             if not (yield from _copy_text(scan, out.arguments, f"{mark}</{name}>")):
@@ -123,7 +136,7 @@ def _read_children(
         child = yield from _read_name(scan)
         if not child:
             return None
-        value = yield from _read_value(scan, mark, child, children.get(child), depth + 1)
+        value = yield from _read_value(scan, mark, child, children.find(child), depth + 1)
         if value is None:
             return None
         found.setdefault(child, []).append(value)
@@ -132,7 +145,8 @@ def _read_children(
             return None
         if (yield from scan.take(f"</{name}>")):
             break
-    if is_list or (parameter is None and found.keys() == {_ITEM}):
+    may_be_list = parameter is None or "array" in parameter.types
+    if is_list or (may_be_list and found.keys() == {_ITEM} and _ITEM not in children):
         return f"[{','.join(value for values in found.values() for value in values)}]"
     members = [f'"{escape(key)}":{_joined(values)}' for key, values in found.items()]
     return f"{{{','.join(members)}}}"
@@ -150,10 +164,20 @@ def nested_elements(tool: Tool, mark: str) -> Node:
         InvalidField: a schema cannot be kept to in this form.
     """
     arguments = []
-    for parameter in parameters_of(tool.parameters, tool.name):
+    found = tool.enforced_parameters()
+    for parameter in found.values():
         begin, end = f"{mark}<{parameter.name}>", f"{mark}</{parameter.name}>"
         argument = in_order(Tag(begin), _value(parameter, end))
         arguments.append(argument if parameter.is_required else optional(argument))
+    for pattern, parameter in found.others:
+        begun = OtherTag("<", name_patterns(_OTHER_NAME, pattern), ">", tuple(found))
+        ended = Regex(rf"</{_OTHER_NAME}>")
+        value: Node = Json.of(parameter.whole_schema)
+        if parameter.is_text or parameter.is_free:
+            value = TextBefore(mark, text_body(parameter, mark))
+            arguments.append(Repeat(in_order(Tag(mark), begun, value, ended)))
+        else:
+            arguments.append(Repeat(in_order(Tag(mark), begun, value, Tag(mark), ended)))
     return in_order(*arguments)
 
 

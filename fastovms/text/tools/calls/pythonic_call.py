@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from fastovms.grammar_tree import EMPTY, Json, Node, Repeat, Separated, in_order, one_of
+from fastovms.grammar_tree import EMPTY, Json, Node, OtherTag, Repeat, Separated, in_order, one_of
 from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.json_text import escape
 from fastovms.text.scanning.literals import read_word
-from fastovms.text.scanning.parameters import Parameter, parameters_of
+from fastovms.text.scanning.parameters import Parameter
 from fastovms.text.scanning.python_text import copy_python
 from fastovms.text.scanning.scanner import Incremental, Scanner
+from fastovms.text.scanning.text_values import name_patterns
 from fastovms.text.scanning.tool import CallChoice, Tool
+
+_NAME = "[A-Za-z_][A-Za-z0-9_]*"
 
 
 def read_call(
@@ -83,7 +86,10 @@ def pythonic_calls(choice: CallChoice) -> Node:
     Raises:
         InvalidField: a schema cannot be kept to in this form.
     """
-    rests = [in_order(arguments(tool, _argument, separator=", "), ")") for tool in choice.tools]
+    rests = [
+        in_order(arguments(tool, _argument, separator=", ", end="=", name=_NAME), ")")
+        for tool in choice.tools
+    ]
 
     # What a name begins with is one literal, so that it is told from text that begins like it.
     def call(begin: str) -> Node:
@@ -98,25 +104,42 @@ def pythonic_call(choice: CallChoice) -> Node:
     """Returns the grammar of a call. It raises as `pythonic_calls` does."""
     return one_of(
         *[
-            in_order(f"{tool.name}(", arguments(tool, _argument, separator=", "), ")")
+            in_order(
+                f"{tool.name}(",
+                arguments(tool, _argument, separator=", ", end="=", name=_NAME),
+                ")",
+            )
             for tool in choice.tools
         ]
     )
 
 
-def _argument(parameter: Parameter) -> Node:
-    return in_order(f"{parameter.name}=", Json.of(parameter.whole_schema))
+def _argument(parameter: Parameter, begin: Node | None = None) -> Node:
+    return in_order(begin or f"{parameter.name}=", Json.of(parameter.whole_schema))
 
 
-def arguments(tool: Tool, argument: Callable[[Parameter], Node], *, separator: str) -> Node:
+Argument = Callable[[Parameter, Node | None], Node]
+"""Makes the grammar of an argument; the second value stands in place of its name if it has none in
+the schema."""
+
+
+def arguments(tool: Tool, argument: Argument, *, separator: str, end: str, name: str) -> Node:
     """Returns the grammar of a call's arguments in the order of their schema, each as `argument`
     has it.
+
+    Args:
+        end: what stands behind an argument's name.
+        name: an expression of the names that arguments may have which the schema does not name.
 
     Raises:
         InvalidField: the schema says more than can be said a parameter at a time.
     """
-    items = [
-        (argument(parameter), parameter.is_required)
-        for parameter in parameters_of(tool.parameters, tool.name)
+    found = tool.enforced_parameters()
+    items = [(argument(parameter, None), parameter.is_required) for parameter in found.values()]
+    others = [
+        argument(parameter, OtherTag("", name_patterns(name, pattern), end, tuple(found)))
+        for pattern, parameter in found.others
     ]
-    return Separated(tuple(items), separator) if items else EMPTY
+    if not items and not others:
+        return EMPTY
+    return Separated(tuple(items), separator, one_of(*others) if others else None)

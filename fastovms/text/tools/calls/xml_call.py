@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastovms.grammar_tree import (
     ANY_TEXT,
+    EMPTY,
     MAYBE_LINE_BREAK,
     Json,
     Node,
+    OtherTag,
     Regex,
+    Repeat,
     Tag,
     TextBefore,
     in_order,
@@ -24,11 +27,11 @@ from fastovms.text.scanning.json_text import copy_json, escape
 from fastovms.text.scanning.parameters import (
     ANY_TYPE,
     Parameter,
-    parameters_of,
+    Parameters,
     value_of,
 )
 from fastovms.text.scanning.scanner import Emit, Incremental, Scanner
-from fastovms.text.scanning.text_values import constants, text_body
+from fastovms.text.scanning.text_values import constants, name_patterns, text_body
 from fastovms.text.scanning.tool import Tool
 
 _CDATA = "<![CDATA["
@@ -122,7 +125,7 @@ def read_named_call(
         return False
     scan.recorded()
     out.begin(name)
-    parameters = next((t.known_parameters for t in tools if t.name == name), {})
+    parameters = next((t.known_parameters for t in tools if t.name == name), Parameters())
     is_whole = yield from _read_arguments(scan, out, parameters, form)
     if is_whole:
         out.arguments("}")
@@ -155,7 +158,7 @@ def unquoted(name: str) -> str:
 
 
 def _read_arguments(
-    scan: Scanner, out: PieceCollector, parameters: Mapping[str, Parameter], form: XmlForm
+    scan: Scanner, out: PieceCollector, parameters: Parameters, form: XmlForm
 ) -> Incremental[bool]:
     told: set[str] = set()
     while True:
@@ -176,8 +179,10 @@ def _read_arguments(
             emit = _skip
         emit(f'{"," if told else "{"}"{escape(name)}":')
         told.add(name)
-        parameter = parameters.get(name)
-        is_text = parameter.is_text if parameter else kind is not None and kind[2] == "true"
+        parameter = parameters.find(name)
+        may_be_text = parameter is None or "string" in parameter.types
+        says_text = kind is not None and kind[2] == "true"
+        is_text = (says_text and may_be_text) or (parameter is not None and parameter.is_text)
         if is_text:
             is_whole = yield from _copy_text(scan, emit, form)
         else:
@@ -274,10 +279,16 @@ def xml_calls(tools: Sequence[Tool], form: XmlForm, *, begun: str = "") -> Node:
 def xml_arguments(tool: Tool, form: XmlForm) -> Node:
     """Returns the grammar of a call's arguments. It raises as `xml_calls` does."""
     arguments = []
-    for parameter in parameters_of(tool.parameters, tool.name):
+    found = tool.enforced_parameters()
+    for parameter in found.values():
         argument = _argument(parameter, form)
         arguments.append(argument if parameter.is_required else optional(argument))
-    return in_order(*arguments)
+    others = [
+        one
+        for pattern, parameter in found.others
+        for one in _others(parameter, name_patterns(_OTHER_NAME, pattern), tuple(found), form)
+    ]
+    return in_order(*arguments, Repeat(one_of(*others))) if others else in_order(*arguments)
 
 
 def _markup(form: XmlForm, text: str) -> Node:
@@ -288,18 +299,56 @@ def _markup(form: XmlForm, text: str) -> Node:
 
 def _argument(parameter: Parameter, form: XmlForm) -> Node:
     kind = form.kinds[not parameter.is_text] if form.kinds else ""
-    quote, end = ('"', form.parameter[1][1:]) if form.kinds else ("", form.parameter[1])
-    begin = _markup(form, f"{form.parameter[0]}{parameter.name}{quote}{kind}{end}")
+    begin = _markup(form, f"{form.parameter[0]}{parameter.name}{_name_end(form, kind)}")
     if form.value:
         begin = in_order(begin, MAYBE_LINE_BREAK, Tag(form.value))
     return in_order(begin, form.line, _value(parameter, form), form.gap)
+
+
+def _name_end(form: XmlForm, kind: str) -> str:
+    """Returns what stands behind a parameter's name, with what says whether it is a string."""
+    if not form.kinds:
+        return form.parameter[1]
+    return f"{form.parameter[1][0]}{kind}{form.parameter[1][1:]}"
+
+
+_OTHER_NAME = r"[^\s<>\"']([^<>\"'\n]*[^\s<>\"'])?"
+
+
+def _others(
+    parameter: Parameter, patterns: tuple[str, ...], names: tuple[str, ...], form: XmlForm
+) -> list[Node]:
+    """Returns grammars of an argument without a name in the schema. What stands before the name
+    after the last token is one text with it, so that it is told from other names."""
+    kinds = form.kinds or ("",)
+    if form.kinds and not parameter.is_free:
+        kinds = (form.kinds[not parameter.is_text],)
+    found: list[Node] = []
+    for kind in kinds:
+        before, after = form.parameter[0], _name_end(form, kind)
+        tokens = [token for token in form.tokens if token in before]
+        cut = max((before.rfind(token) + len(token) for token in tokens), default=0)
+        behind = [token for token in form.tokens if after.startswith(token)]
+        end = Tag(after) if behind else EMPTY
+        begin = OtherTag(before[cut:], patterns, "" if behind else after, names)
+        start = in_order(_markup(form, before[:cut]), begin, end)
+        if form.value:
+            start = in_order(start, MAYBE_LINE_BREAK, Tag(form.value))
+        is_json = form.kinds is not None and kind == form.kinds[1]
+        value = _json(parameter, form) if is_json else _value(parameter, form)
+        found.append(in_order(start, form.line, value, form.gap))
+    return found
+
+
+def _json(parameter: Parameter, form: XmlForm) -> Node:
+    return in_order(Json.of(parameter.whole_schema), form.line, Tag(form.parameter_end))
 
 
 def _value(parameter: Parameter, form: XmlForm) -> Node:
     """Returns the grammar of a value and the tag behind it."""
     end = in_order(form.line, Tag(form.parameter_end))
     if not parameter.is_text and not parameter.is_free:
-        return in_order(Json.of(parameter.whole_schema), end)
+        return _json(parameter, form)
     values = constants(parameter)
     if values is not None:
         return in_order(one_of(*values), end)

@@ -280,7 +280,8 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
         ),
         "POST /v1/config/reload": Operation(
             "Reads the list of models of `--config-path` again, and returns the same status: 201 "
-            "where something has changed, 412 where the list or a model is at fault.",
+            "where something has changed, 412 where the list or a model is at fault. It is for "
+            "operators.",
             ServerConfigStatus,
         ),
         "GET /v2/models/{name}": Operation("Returns KServe's metadata of a model.", ModelMetadata),

@@ -193,7 +193,7 @@ class Database:
         yield from (text for (text,) in execute("PRAGMA integrity_check") if text != "ok")
         for row in execute("PRAGMA foreign_key_check"):
             yield f"a row of {row[0]} is nobody's"
-        yield from self._tables.faults(self._shares)
+        yield from self._tables.faults(self._totals, self._shares)
 
     def snapshot(self) -> AbstractContextManager[Tables]:
         """A transaction that only reads."""

@@ -50,6 +50,11 @@ class Guard:
     def needs_key(self) -> bool:
         return self._keys is not None
 
+    @property
+    def tenants(self) -> frozenset[str]:
+        """The tenants of those who may ask; "" where no key is needed."""
+        return frozenset(("",)) if self._keys is None else self._keys.tenants
+
     def reload(self) -> None:
         """Reads the keys again.
 

@@ -17,7 +17,6 @@ from fastovms.state.tables import (
     COLUMNS,
     RUN_COLUMNS,
     Clock,
-    Shares,
     Tables,
     Totals,
     add_growth,
@@ -78,7 +77,8 @@ class Database:
         try:
             self._tables = Tables(self._connection, clock, bounds.max_bytes)
             self._tables.release_running()
-            self._set_shares(self._tables.count())
+            self._shares = dict(self._tables.count())
+            self._totals = total_of(self._shares)
         except BaseException:
             self._connection.close()
             raise
@@ -177,7 +177,7 @@ class Database:
                 read("SELECT object + ?, first, data, outputs FROM event_packs", (last,)),
             )
             shares = self._tables.count()
-        self._set_shares(shares)
+        self._shares, self._totals = dict(shares), total_of(shares)
 
     def check(self) -> None:
         """Raises AssertionError when what is kept contradicts itself. It reads everything."""
@@ -223,10 +223,6 @@ class Database:
     def close(self) -> None:
         self._connection.close()
         self._on_close()
-
-    def _set_shares(self, shares: Shares) -> None:
-        self._shares: dict[str, Totals] = dict(shares)
-        self._totals = total_of(shares)
 
     def _write_uses(self) -> None:
         """Writes down which objects were used. Where that fails, later uses are noted all the

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import signal
 import socket
@@ -9,6 +11,7 @@ import ssl
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +20,7 @@ import pytest
 from tests.controlled_server import NAME
 from tests.http.client import Answer
 from tests.paths import TLS
-from tests.server_process import ServerProcess, ask, completion, get, server_process
+from tests.server_process import ServerProcess, ask, completion, get, read_to_end, server_process
 
 
 class Site(NamedTuple):
@@ -343,3 +346,52 @@ def test_a_unix_socket_alone(tmp_path):
         command = server.process.stdout.readline()
         assert f"curl --unix-socket {path} http://localhost/v1/completions" in command
         assert '"Authorization: Bearer $API_KEY"' in command
+
+
+def test_operators_see_and_cancel_the_work_of_every_key_and_a_removed_key_loses_its_own(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("alpha\nbeta\nroot admin\n")
+    with server_process("--api-key-file", str(keys)) as server:
+
+        def work(key: str, suffix: str = "") -> Answer:
+            method = b"POST" if suffix else b"GET"
+            request = get(f"/v1/work{suffix}", bearer(key)).replace(b"GET", method, 1)
+            return server.ask(request)
+
+        def listed() -> list[dict[str, str]]:
+            found = json.loads(work("root").body)["data"]
+            return [item for item in found if item["detail"] != "/v1/work"]
+
+        def wait_for(count: int) -> list[dict[str, str]]:
+            deadline = time.monotonic() + 10
+            while len(found := listed()) != count:
+                assert time.monotonic() < deadline, found
+                time.sleep(0.02)
+            return found
+
+        assert work("alpha").status == work("beta", "/x/cancel").status == 403
+        assert work("root", "/x/cancel").status == 404
+        endless = {"max_tokens": 100_000, "stream": True, "ignore_eos": True}
+        with server.connect() as of_alpha, server.connect() as of_beta:
+            for connection, key in ((of_alpha, "alpha"), (of_beta, "beta")):
+                connection.sendall(completion(bearer(key), **endless))
+                connection.recv(1)
+            found = wait_for(2)
+            assert {item["kind"] for item in found} == {"request"}
+            assert len({item["key"] for item in found}) == 2
+            [beta] = [item for item in found if item["key"] == digest("beta")]
+            assert work("root", f"/{beta['id']}/cancel").status == 200
+            with suppress(ConnectionResetError):
+                read_to_end(of_beta)
+            assert [item["key"] for item in wait_for(1)] == [digest("alpha")]
+            keys.write_text("beta\nroot admin\n")
+            server.signal(signal.SIGHUP)
+            with suppress(ConnectionResetError):
+                read_to_end(of_alpha)
+            wait_for(0)
+        assert server.ask(completion(bearer("alpha"))).status == 401
+        assert server.ask(completion(bearer("beta"), max_tokens=1)).status == 200
+
+
+def digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()[:16]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from fastovms.api.admin.health import HealthRoutes
 from fastovms.api.admin.models import ModelRoutes
 from fastovms.api.admin.servables import Reload, ServableRoutes
+from fastovms.api.admin.work import WorkRoutes, WorkSource
 from fastovms.api.chat.chat import ChatCompletions
 from fastovms.api.completions.completions import Completions
 from fastovms.api.embeddings.embeddings import EmbeddingsRoute
@@ -19,6 +23,7 @@ from fastovms.api.responses.background_runs import ResponsesState
 from fastovms.api.responses.compaction import Compaction
 from fastovms.api.responses.conversations import Conversations
 from fastovms.api.responses.create import Responses
+from fastovms.api.responses.lease_keeper import response_work
 from fastovms.api.responses.response_by_id import StoredResponses
 from fastovms.api.tokens.ovms_tokenize import OvmsTokenization
 from fastovms.api.tokens.tokenize import Tokenization
@@ -32,12 +37,14 @@ def add_model_routes(
     context: ApiContext,
     state: ResponsesState | None = None,
     reload: Reload | None = None,
+    work: Sequence[WorkSource] = (),
 ) -> None:
     """Adds the routes that need the models.
 
     Args:
         state: what outlives requests; None = nothing does.
         reload: reads the list of models again; None = there is none.
+        work: return what operators may list and cancel, beside responses.
     """
     models = context.models
     completions = Completions(context)
@@ -76,6 +83,10 @@ def add_model_routes(
     router.add("POST", "/v1/messages", endpoint(messages.create, ANTHROPIC))
     router.add("POST", "/v1/messages/count_tokens", endpoint(messages.count_tokens, ANTHROPIC))
     _add_servable_routes(router, ServableRoutes(models, reload))
+    responses = () if state is None else (partial(response_work, state),)
+    of_operators = WorkRoutes((*work, *responses))
+    router.add("GET", "/v1/work", endpoint(of_operators.show, OPENAI))
+    router.add("POST", "/v1/work/{id}/cancel", endpoint(of_operators.cancel, OPENAI))
     _add_ollama_routes(router, context)
 
 

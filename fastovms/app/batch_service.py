@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from fastovms.api.admin.work import WorkItem
 from fastovms.api.batches.batch_routes import add_batch_routes
-from fastovms.api.batches.batches import Batches, KeptBatches
+from fastovms.api.batches.batches import Batches, KeptBatches, batch_work
 from fastovms.api.batches.endpoints import BatchEndpoints, refuse_line
 from fastovms.api.files.file_endpoints import Files, KeptFiles
 from fastovms.api.generation.context import ApiContext
@@ -50,6 +51,7 @@ class BatchService:
         self._threads = DiskThreads("files")
         self._store: FileStore | None = None
         self._runner: BatchRunner | None = None
+        self._kept = KeptBatches(None)
         self._reason = "its state is not in a directory (see --state-dir)"
         if directory is not None:
             try:
@@ -58,11 +60,18 @@ class BatchService:
                 self._reason = str(error)
                 logger.warning("there are no files and batches: %s", error)
 
-    def start(self, router: Router, context: ApiContext, num_others: Callable[[], int]) -> None:
-        """Adds the routes, and goes on with the batches of the process before.
+    def start(
+        self,
+        router: Router,
+        context: ApiContext,
+        num_others: Callable[[], int],
+        tenants: Collection[str] | None = None,
+    ) -> None:
+        """Adds the routes, and resumes the batches of the process before.
 
         Args:
             num_others: returns how many other requests run.
+            tenants: see `set_tenants`; None = all.
         """
         config = self._config
         kept = KeptFiles(self._store, self._reason)
@@ -84,9 +93,10 @@ class BatchService:
                 self._reason = f"{self._directory / BATCH_FOLDER}: {error.strerror or error}"
                 logger.warning("there are no batches: %s", error)
         is_fault = self._store is not None
+        self._kept = KeptBatches(self._runner, self._reason, is_fault=is_fault)
         batches = Batches(
             kept,
-            KeptBatches(self._runner, self._reason, is_fault=is_fault),
+            self._kept,
             endpoints,
             context.bodies,
             context.new_id,
@@ -94,8 +104,18 @@ class BatchService:
         )
         add_batch_routes(router, Files(kept, context.new_id, self._clock), batches)
         if self._runner is not None and self._store is not None:
+            if tenants is not None:
+                self._runner.set_tenants(tenants)
             self._runner.start()
             self._store.drop_expired()  # the inputs of unfinished batches are safe by now
+
+    def set_tenants(self, tenants: Collection[str]) -> int:
+        """Holds the batches of all but these tenants, and returns how many are held."""
+        return 0 if self._runner is None else self._runner.set_tenants(tenants)
+
+    async def work(self) -> Sequence[WorkItem]:
+        """Returns the batches of all tenants that have not ended."""
+        return await batch_work(self._kept)
 
     async def stop(self) -> None:
         """Stops all batches. The next process goes on with them."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +22,7 @@ from fastovms import __version__
 from fastovms.api.admin.health import HealthRoutes
 from fastovms.api.admin.start_wait import StartWait
 from fastovms.api.admin.status import ServerStatus
+from fastovms.api.admin.work import WorkItem
 from fastovms.api.batches.batch_routes import UPLOAD_ROUTES
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.openapi.docs_routes import DocsRoutes, add_docs_routes
@@ -75,6 +77,8 @@ from fastovms.telemetry.metrics import GenerationCollector
 from fastovms.telemetry.tracing import Tracer
 from fastovms.ui.page_files import read_page_files
 from fastovms.ui.page_routes import add_page_routes
+
+logger = logging.getLogger(__name__)
 
 _SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a thread must let another one have the GIL. At Python's 5 ms the engine
@@ -245,10 +249,12 @@ async def _run(
             reload = supply.reload if supply.has_list else None
         if state is not None:
             nonlocal keeper
-            keeper = _lease_keeper(state, context)
+            keeper = _lease_keeper(state, context, lambda: guard.tenants)
             keeper.start()
-        add_model_routes(router, context, state, reload)
-        batches.start(router, context, lambda: server.num_requests + runs.num_running)
+        work = (batches.work, partial(_request_work, server, time.time))
+        add_model_routes(router, context, state, reload, work)
+        num_others = lambda: server.num_requests + runs.num_running  # noqa: E731
+        batches.start(router, context, num_others, guard.tenants)
         if config.security.enable_docs:
             describe = partial(_describe, config, router, models, needs_key=guard.needs_key)
             add_docs_routes(router, DocsRoutes(describe))
@@ -259,6 +265,21 @@ async def _run(
         with suppress(OSError):  # perhaps nobody reads it any more
             os.write(sys.stdout.fileno(), f"{text}\n".encode())
 
+    def end_removed() -> None:
+        """Ends what runs for keys that were removed, and holds their batches."""
+        tenants = guard.tenants
+        counts = (
+            server.cut(lambda request: request.tenant not in tenants | {""}),
+            runs.cancel_all(tenants),
+            batches.set_tenants(tenants),
+        )
+        if any(counts):
+            logger.warning(
+                "API keys were removed: %d connections are cut, %d background responses are "
+                "cancelled, %d batches are held",
+                *counts,
+            )
+
     hooks = LifecycleHooks(
         load,
         on_loaded,
@@ -266,6 +287,7 @@ async def _run(
         reloads=[
             server.reload_tls,
             guard.reload,
+            end_removed,
             *(lines.reopen for lines in {log, access_lines} if lines is not None),
             *([] if supply is None else [supply.reload_soon]),
         ],
@@ -332,10 +354,35 @@ def _observers(
     return observers
 
 
-def _lease_keeper(state: ResponsesState, context: ApiContext) -> LeaseKeeper:
+async def _request_work(server: HttpServer, unix_time: Callable[[], float]) -> list[WorkItem]:
+    """Returns the requests of all tenants that have a key, or come without one."""
+    started = unix_time() - asyncio.get_running_loop().time()
+    return [
+        WorkItem(
+            "request",
+            request.id,
+            request.tenant,
+            "in_progress",
+            request.path,
+            int(started + request.received_at),
+            partial(_cut, server, request),
+        )
+        for request in server.requests()
+        if request.received_at
+    ]
+
+
+async def _cut(server: HttpServer, request: Request) -> None:
+    server.cut(lambda other: other is request)
+
+
+def _lease_keeper(
+    state: ResponsesState, context: ApiContext, tenants: Callable[[], Collection[str]]
+) -> LeaseKeeper:
     resumer = None
     if state.resumes:
-        resumer = Resumer(state.store, state.runs, RunRestorer(context, state.store))
+        restorer = RunRestorer(context, state.store)
+        resumer = Resumer(state.store, state.runs, restorer, tenants)
     return LeaseKeeper(state.store, state.runs, resumer)
 
 

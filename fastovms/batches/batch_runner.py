@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from fastovms.batches.batch_record import BatchRecord
+from fastovms.batches.batch_record import BatchRecord, BatchStatus
 from fastovms.batches.batch_run import BatchParts, BatchRun
 from fastovms.config.files_config import BatchConfig
 from fastovms.errors import Overloaded
@@ -40,25 +40,57 @@ class BatchRunner:
         self._parts = parts
         self._records = {record.id: record for record in self._folder.read_all()}
         self._runs: dict[str, BatchRun] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._stopping: set[str] = set()
+        self._tenants: Collection[str] | None = None
         self._saving = asyncio.Lock()
         self._unfinished = Shares.of_places(config.max_unfinished)
         self._is_closed = False
 
     def start(self) -> None:
-        """Goes on with the batches that have not ended."""
-        for record in sorted(self._records.values(), key=lambda record: record.created_at):
-            if not record.has_ended:
-                logger.info("%s goes on, %s", record.id, record.status)
+        """Resumes the batches that have not ended, except those that are held."""
+        for record in self.unfinished():
+            if self._may_run(record):
+                logger.info("batch %s goes on, %s", record.id, record.status)
                 self._drive(record)
+            else:
+                logger.warning("batch %s is held: its API key is not known", record.id)
+
+    def set_tenants(self, tenants: Collection[str]) -> int:
+        """Runs the batches of these tenants from now on. Those of others, such as of a key that was
+        removed, are held as they are until their key is back or they are cancelled. Returns how
+        many are held. Before it is called for the first time, none is."""
+        self._tenants = tenants
+        unfinished = self.unfinished()
+        for record in unfinished:
+            if not self._may_run(record):
+                if (task := self._tasks.get(record.id)) is not None:
+                    self._stopping.add(record.id)
+                    task.cancel()
+            elif record.id not in self._runs:
+                self._drive(record)
+        return sum(not self._may_run(record) for record in unfinished)
+
+    def unfinished(self) -> Sequence[BatchRecord]:
+        """Returns the batches of all tenants that have not ended, the oldest first."""
+        found = [record for record in self._records.values() if not record.has_ended]
+        return sorted(found, key=lambda record: record.created_at)
+
+    def is_held(self, record: BatchRecord) -> bool:
+        return record.id not in self._runs and not record.has_ended
+
+    def _may_run(self, record: BatchRecord) -> bool:
+        is_known = self._tenants is None or record.tenant in self._tenants
+        return is_known or record.status in (BatchStatus.CANCELLING, BatchStatus.FINALIZING)
 
     async def close(self) -> None:
         """Stops all batches. The next process goes on with them."""
         self._is_closed = True
-        for task in self._tasks:
+        tasks = list(self._tasks.values())
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks)
 
     @property
     def num_running(self) -> int:
@@ -110,6 +142,8 @@ class BatchRunner:
 
     async def cancel(self, record: BatchRecord) -> BatchRecord:
         """Has a batch end, unless it has. Returns and raises as `BatchRun.cancel` does."""
+        if self.is_held(record) and not self._is_closed:
+            self._drive(record)
         run = self._runs.get(record.id)
         return record if run is None else await run.cancel()
 
@@ -118,15 +152,19 @@ class BatchRunner:
         self._unfinished.hold(record.shared_by)
         self._parts.files.pin(record.input_file_id)
         task = asyncio.ensure_future(run.drive())
-        self._tasks.add(task)
+        self._tasks[record.id] = task
 
         def end(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
+            del self._tasks[record.id]
             del self._runs[record.id]
             self._unfinished.give_back(record.shared_by)
             self._parts.files.unpin(record.input_file_id)
             if not task.cancelled() and (error := task.exception()) is not None:
                 logger.error("%s has stopped until the next start", record.id, exc_info=error)
+            if record.id in self._stopping:
+                self._stopping.discard(record.id)
+                if self.is_held(record) and not self._is_closed and self._may_run(record):
+                    self._drive(record)  # its key came back while it was being stopped
 
         task.add_done_callback(end)
 

@@ -47,8 +47,10 @@ class StateConfig:
 
     Attributes:
         enable_store: keep anything at all.
-        state_dir: directory; ":memory:" = until the process ends, None = systemd's or the user's.
-        state_url: of a PostgreSQL database that other servers may share, in place of a directory.
+        state_dir: directory of responses, files, batches and cached prompts; ":memory:" = none, and
+            responses last until the process ends; None = systemd's or the user's.
+        state_url: of a PostgreSQL database that other servers may share, which keeps responses and
+            conversations in place of the directory.
         password_file: the password for it; None = systemd's credential, or wherever libpq finds it.
         num_connections: to that database.
         listen_url: of the same database for the connection that hears of changes, where `state_url`

@@ -93,7 +93,7 @@ def read_installation(
 ) -> InstallationFacts:
     """Looks at everything, and changes nothing."""
     directories = [_directory("cache", cache_root(engine.cache_dir, environ), "--cache-dir")]
-    if state.enable_store and state.state_url is None and state.state_dir != IN_MEMORY:
+    if state.enable_store and state.state_dir != IN_MEMORY:
         directory = Path(state.state_dir or default_directory(environ))
         directories.append(_directory("state", directory, "--state-dir"))
     secrets = {

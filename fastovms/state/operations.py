@@ -3,7 +3,7 @@ transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import cast
 
 from fastovms.errors import StateFailed
@@ -20,6 +20,7 @@ from fastovms.state.store import (
     Page,
     ResponseKey,
     ResponseProgress,
+    RunningResponse,
     StoredItem,
     StoredResponse,
     UnknownPrevious,
@@ -163,8 +164,13 @@ class Operations:
         for tenant, id in self._running.interrupt_expired(patience):
             self._notify(response_topic(tenant, id))
 
-    def take_over(self, models: Sequence[str] | None, limit: int) -> Sequence[OwnedResponse]:
-        return self._running.take_over(models, limit)
+    def list_running(self, limit: int) -> Sequence[RunningResponse]:
+        return self._running.all(limit)
+
+    def take_over(
+        self, models: Sequence[str] | None, limit: int, tenants: Collection[str] | None = None
+    ) -> Sequence[OwnedResponse]:
+        return self._running.take_over(models, limit, tenants)
 
     def begin_attempt(self, tenant: str, id: str) -> CutResponse | None:
         key = self._key_for_change(tenant, id)

@@ -7,18 +7,19 @@ renewal has not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from fastovms.state.item_table import OVERHEAD
 from fastovms.state.seal import seal, unseal
-from fastovms.state.sql import marks
+from fastovms.state.sql import MAX_VARIABLES, marks, slices
 from fastovms.state.store import (
     EventPack,
     OwnedResponse,
     ResponseKey,
     ResponseProgress,
     Resumption,
+    RunningResponse,
 )
 from fastovms.state.tables import Tables
 
@@ -121,19 +122,39 @@ class RunningResponses:
             self._interrupt(key)
         return row is not None
 
-    def take_over(self, models: Sequence[str] | None, limit: int) -> list[OwnedResponse]:
-        """Makes some this replica's whose leases have expired, and returns them."""
+    def all(self, limit: int) -> list[RunningResponse]:
+        """Returns the responses of all tenants that have not ended, the oldest first."""
+        rows = self._execute(
+            "SELECT tenant, id, model, lease_until >= unix_time() FROM runs "
+            "JOIN objects ON key = object ORDER BY key LIMIT ?",
+            (limit,),
+        ).fetchall()
+        return [
+            RunningResponse(ResponseKey(tenant, id), model, bool(has_owner))
+            for tenant, id, model, has_owner in rows
+        ]
+
+    def take_over(
+        self, models: Sequence[str] | None, limit: int, tenants: Collection[str] | None = None
+    ) -> list[OwnedResponse]:
+        """Makes some this replica's whose leases have expired, and returns them: those of the
+        tenants (None = all), and those that are to be cancelled."""
         if models is not None and not models:
             return []
         is_served = "model <> ''" if models is None else f"model IN ({marks(models)})"
-        rows = self._execute(
-            "SELECT key, tenant, id FROM objects WHERE key IN "
-            f"(SELECT object FROM runs WHERE lease_until < unix_time() AND {is_served}) "
-            "ORDER BY (SELECT attempts FROM runs WHERE object = key), key "
-            f"LIMIT ? {self._tables.locks.skip}",
-            (*(models or ()), limit),
-        ).fetchall()
-        taken = [self._take(key, ResponseKey(tenant, id)) for key, tenant, id in rows]
+        known = [None] if tenants is None else slices(sorted(tenants), MAX_VARIABLES // 2)
+        taken: list[OwnedResponse | None] = []
+        for some in known:
+            of_tenants = "1 = 1" if some is None else f"tenant IN ({marks(some)})"
+            rows = self._execute(
+                "SELECT key, tenant, id FROM objects WHERE key IN "
+                f"(SELECT object FROM runs WHERE lease_until < unix_time() AND {is_served} "
+                f"AND ({of_tenants} OR cancel_requested = 1)) "
+                "ORDER BY (SELECT attempts FROM runs WHERE object = key), key "
+                f"LIMIT ? {self._tables.locks.skip}",
+                (*(models or ()), *(some or ()), limit - len(taken)),
+            ).fetchall()
+            taken += (self._take(key, ResponseKey(tenant, id)) for key, tenant, id in rows)
         return [response for response in taken if response is not None]
 
     def begin_attempt(self, key: int) -> tuple[bytes, int, bool] | None:

@@ -10,7 +10,7 @@ for as long as that renews its lease; the others follow it by what the store is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum, IntEnum
@@ -104,6 +104,19 @@ class OwnedResponse(NamedTuple):
     cancel_requested: bool
     model: str = ""
     num_attempts: int = 0
+
+
+class RunningResponse(NamedTuple):
+    """A response that runs on any replica, or that is to be resumed.
+
+    Attributes:
+        model: see `Resumption`; "" = nobody can resume it.
+        has_owner: whether a replica renews its lease.
+    """
+
+    key: ResponseKey
+    model: str
+    has_owner: bool
 
 
 class EventPack(NamedTuple):
@@ -282,13 +295,24 @@ class StateStore(Protocol):
         """Makes responses INTERRUPTED whose leases have expired, whoever owns them: those with a
         `Resumption` once nobody has taken them over for so many seconds."""
 
-    async def take_over(self, models: Sequence[str] | None, limit: int) -> Sequence[OwnedResponse]:
+    async def list_running(self, limit: int) -> Sequence[RunningResponse]:
+        """Returns the responses of all tenants that have not ended, on whichever replica, the
+        oldest first."""
+
+    async def take_over(
+        self,
+        models: Sequence[str] | None,
+        limit: int,
+        tenants: Collection[str] | None = None,
+    ) -> Sequence[OwnedResponse]:
         """Makes responses this replica's whose leases have expired, and which can be gone on with.
         Of several replicas one gets each.
 
         Args:
             models: what identifies those that are served here; None = whatever the model is.
             limit: how many are taken at most, the least often tried and the oldest first.
+            tenants: whose responses are resumed; None = everybody's. Those of others are taken only
+                to be cancelled.
         """
 
     async def begin_attempt(self, tenant: str, id: str) -> CutResponse | None:

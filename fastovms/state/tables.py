@@ -76,12 +76,16 @@ class Totals(NamedTuple):
         return Totals(self.num_objects + num_objects, self.num_bytes + num_bytes)
 
 
+Shares = Mapping[str, Totals]
+"""What each tenant has, or by how much that has changed."""
+
+
 class OldObject(NamedTuple):
-    """An object that may have to go."""
+    """An object that may be evicted."""
 
     key: int
+    tenant: str
     size: int
-    used_at: float
 
 
 class ChainLink(NamedTuple):
@@ -105,7 +109,7 @@ class Tables:
         execute: runs a statement.
         locks: how others are kept from rows that are about to be changed.
         items: the rows of items. What changes them here counts them too.
-        growth: how much there is more than when it was last set.
+        growth: by how much each tenant's objects have grown since it was last emptied.
     """
 
     locks = RowLocks()
@@ -116,7 +120,7 @@ class Tables:
         self._max_object = max_object
         self._used: set[int] = set()
         self.items = ItemTable(connection)
-        self.growth = Totals()
+        self.growth: dict[str, Totals] = {}
 
     # Objects
 
@@ -210,7 +214,7 @@ class Tables:
             return None
         key = int(row[0])
         self.items.add(key, 0, turns)
-        self.growth = self.growth.plus(1, size)
+        self.count_growth(tenant, 1, size)
         return key
 
     def replace_body(self, key: int, body: bytes) -> None:
@@ -228,7 +232,7 @@ class Tables:
         ).fetchone()
         if row is None:
             return False
-        self.growth = self.growth.plus(-1, -row[0])
+        self.count_growth(tenant, -1, -row[0])
         return True
 
     def append(self, key: int, items: Sequence[StoredItem]) -> None:
@@ -261,28 +265,37 @@ class Tables:
                 (now, now - _USE_INTERVAL, *some),
             )
 
-    # The least recently used, without responses that still run
+    # The least recently used objects, without responses that still run
 
     def oldest_use(self) -> float | None:
         [oldest] = self._execute("SELECT min(used_at) FROM objects WHERE progress <> 0").fetchone()
         used_at: float | None = oldest
         return used_at
 
-    def oldest(self, limit: int) -> list[OldObject]:
-        """Returns the objects that were not used for longest, in that order, and locks them. Those
-        that somebody else is about to change are left out."""
+    def expired(self, last_use: float, limit: int) -> list[OldObject]:
+        """Returns the objects of all tenants that were not used after `last_use`, as `oldest_of`
+        does."""
+        return self._oldest("used_at <= ?", last_use, limit)
+
+    def oldest_of(self, tenant: str, limit: int) -> list[OldObject]:
+        """Returns a tenant's least recently used objects, the oldest first, and locks them. Objects
+        that another transaction has locked are left out."""
+        return self._oldest("tenant = ?", tenant, limit)
+
+    def _oldest(self, condition: str, value: object, limit: int) -> list[OldObject]:
         rows = self._execute(
-            "SELECT key, size, used_at FROM objects WHERE progress <> 0 "
+            f"SELECT key, tenant, size FROM objects WHERE progress <> 0 AND {condition} "
             f"ORDER BY used_at LIMIT ? {self.locks.skip}",
-            (limit,),
+            (value, limit),
         ).fetchall()
         return [OldObject(*row) for row in rows]
 
-    def delete_keys(self, sizes: Mapping[int, int]) -> None:
-        """Deletes objects, given the size of each by its key."""
-        if sizes:
-            self._execute(f"DELETE FROM objects WHERE key IN ({marks(sizes)})", tuple(sizes))
-            self.growth = self.growth.plus(-len(sizes), -sum(sizes.values()))
+    def delete_all(self, objects: Sequence[OldObject]) -> None:
+        keys = [old.key for old in objects]
+        if keys:
+            self._execute(f"DELETE FROM objects WHERE key IN ({marks(keys)})", keys)
+        for _, tenant, size in objects:
+            self.count_growth(tenant, -1, -size)
 
     # All together
 
@@ -297,25 +310,30 @@ class Tables:
             (ResponseProgress.INTERRUPTED, ResponseProgress.RUNNING),
         )
 
-    def count(self) -> Totals:
-        """Counts what is kept, from the rows, all of which it reads."""
-        count, num_bytes = self._execute(
-            "SELECT count(*), CAST(coalesce(sum(size), 0) AS BIGINT) FROM objects"
-        ).fetchone()
-        return Totals(count, num_bytes)
+    def count(self) -> Shares:
+        """Counts the objects of each tenant from the rows, all of which it reads."""
+        rows = self._execute(
+            "SELECT tenant, count(*), CAST(sum(size) AS BIGINT) FROM objects GROUP BY tenant"
+        )
+        return {tenant: Totals(count, num_bytes) for tenant, count, num_bytes in rows}
 
-    def faults(self, totals: Totals) -> Iterator[str]:
-        """Yields what contradicts what in the rows, all of which it reads.
+    def faults(self, totals: Totals, shares: Shares) -> Iterator[str]:
+        """Yields a sentence for each contradiction in the rows, all of which it reads.
 
         Args:
-            totals: what is taken for the number and size of the objects.
+            totals: the number and size of the objects as they are kept up to date.
+            shares: the same by tenant. Those that do not add up to `totals` are not compared: an
+                older server does not write them.
         """
         for id in self._ids_where(_HAS_WRONG_SIZE, (OVERHEAD,) * 4):
             yield f"{id}: its size is not that of its texts"
         for id in self._ids_where(_HAS_WRONG_PROGRESS, (ResponseProgress.RUNNING,)):
             yield f"{id}: it runs and nobody has it, or the reverse"
-        if totals != (counted := self.count()):
-            yield f"there are {counted}, but {totals} are counted"
+        counted = self.count()
+        if totals != (total := total_of(counted)):
+            yield f"there are {total}, but {totals} are counted"
+        elif shares != counted and total_of(shares) == totals:
+            yield "the shares of tenants are not those of their objects"
 
     def _ids_where(self, condition: str, values: Row) -> Iterator[str]:
         """Yields the ids of objects for which a condition holds, of which it reads a few at a
@@ -332,12 +350,17 @@ class Tables:
         """Counts the bytes by which an object has become larger, or smaller."""
         if not num_bytes:
             return
-        [size] = self._execute(
-            "UPDATE objects SET size = size + ? WHERE key = ? RETURNING size", (num_bytes, key)
+        tenant, size = self._execute(
+            "UPDATE objects SET size = size + ? WHERE key = ? RETURNING tenant, size",
+            (num_bytes, key),
         ).fetchone()
         if num_bytes > 0:
             self._check_size(size)
-        self.growth = self.growth.plus(0, num_bytes)
+        self.count_growth(tenant, 0, num_bytes)
+
+    def count_growth(self, tenant: str, num_objects: int, num_bytes: int) -> None:
+        """Adds to `growth` what a tenant's objects have grown by."""
+        add_growth(self.growth, {tenant: Totals(num_objects, num_bytes)})
 
     def _check_size(self, size: int) -> None:
         """Raises TooLarge for an object that is larger than all may be together: it would only
@@ -347,6 +370,21 @@ class Tables:
                 f"what is to be kept has {size} bytes, but all that is kept may have only "
                 f"{self._max_object}"
             )
+
+
+def add_growth(shares: dict[str, Totals], growth: Shares) -> None:
+    """Adds to shares what they have grown by. A tenant without objects has no entry."""
+    for tenant, change in growth.items():
+        share = shares.get(tenant, Totals()).plus(*change)
+        if share == Totals():
+            shares.pop(tenant, None)
+        else:
+            shares[tenant] = share
+
+
+def total_of(shares: Shares) -> Totals:
+    """Returns what all tenants have together."""
+    return Totals(*map(sum, zip(*shares.values(), strict=True))) if shares else Totals()
 
 
 def _size(turns: Iterable[Turn]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -19,6 +19,7 @@ from fastovms.state.store import (
     OwnedResponse,
     Page,
     ResponseKey,
+    RunningResponse,
     StateStats,
     StoredItem,
     StoredResponse,
@@ -123,8 +124,16 @@ class ThreadedStore:
     async def interrupt_expired(self, patience: float) -> None:
         await self._write(lambda state: state.interrupt_expired(patience))
 
-    async def take_over(self, models: Sequence[str] | None, limit: int) -> Sequence[OwnedResponse]:
-        return await self._write(lambda state: state.take_over(models, limit))
+    async def list_running(self, limit: int) -> Sequence[RunningResponse]:
+        return await self._read(lambda state: state.list_running(limit))
+
+    async def take_over(
+        self,
+        models: Sequence[str] | None,
+        limit: int,
+        tenants: Collection[str] | None = None,
+    ) -> Sequence[OwnedResponse]:
+        return await self._write(lambda state: state.take_over(models, limit, tenants))
 
     async def begin_attempt(self, tenant: str, id: str) -> CutResponse | None:
         return await self._write(lambda state: state.begin_attempt(tenant, id))

@@ -34,7 +34,7 @@ def numbered(number: int, **fields):
 
 
 async def idle(runner: BatchRunner) -> None:
-    await asyncio.wait(runner._tasks)
+    await asyncio.wait(runner._tasks.values())
 
 
 async def test_several(server, tmp_path) -> None:

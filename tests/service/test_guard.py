@@ -89,7 +89,26 @@ def test_keys_are_read_again_and_those_before_stay_where_they_cannot(tmp_path: P
         ("[::1]:5", [], True),
         ("", [], True),
         ("10.0.0.5:5", [], False),
-        ("127.0.0.1:5", [("x-forwarded-for", "10.0.0.5")], False),
+        ("127.0.0.1:5", [("host", "localhost"), ("x-request-id", "a")], True),
+        *(
+            (client, [(name, "10.0.0.5")], False)
+            for client in ("127.0.0.1:5", "")
+            for name in (
+                "Forwarded",
+                "X-Forwarded-For",
+                "X-Forwarded-Host",
+                "X-Forwarded-Proto",
+                "X-Forwarded",
+                "X-Real-IP",
+                "Via",
+                "X-Client-IP",
+                "CF-Connecting-IP",
+                "True-Client-IP",
+                "Proxy-Connection",
+                "X-Envoy-External-Address",
+                "Tailscale-User-Login",
+            )
+        ),
     ],
 )
 def test_without_keys_this_machine_is_the_operator(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fastovms.errors import StateFailed
 from fastovms.state.operations import Operations
 from fastovms.state.state_database import StateBounds, StateDatabase
@@ -54,6 +56,61 @@ def test_what_is_too_old_goes(make_database, clock):
     evict_all(database)
     assert find(database, "a") is None
     assert database.seconds_to_expiry() == 600
+
+
+@pytest.mark.parametrize(
+    ("bounds", "before", "after"),
+    [
+        # Each letter is an object of that tenant, in the order of use; a capital runs.
+        ({"max_count": 4}, "vvaaaa", "vvaa"),
+        ({"max_count": 4}, "aaaavv", "aavv"),
+        ({"max_count": 4}, "aaaaaa", "aaaa"),  # a tenant alone may have everything
+        (
+            {"max_count": 6},
+            "aaaabbbv",
+            "aaabbv",
+        ),  # the one with the most first, until it has no more
+        ({"max_count": 5}, "aaaabbbv", "aabbv"),
+        ({"max_count": 4}, "AAAAvv", "AAAAvv"),  # what runs drives out nobody's share
+        ({"max_count": 4}, "AAaavvv", "AAvv"),
+        ({"max_bytes": 4500}, "vaaaaaa", "vaaa"),
+        ({"max_bytes": 2300, "max_count": 2}, "vaab", "ab"),
+        ({"max_age": 10}, "va", ""),
+    ],
+)
+def test_eviction_takes_from_the_tenant_with_the_most(make_database, clock, bounds, before, after):
+    database = make_database(UNBOUNDED)
+    for number, name in enumerate(before):
+        clock.now += 1
+        progress = ResponseProgress.RUNNING if name.isupper() else ResponseProgress.FINISHED
+        response = StoredResponse(str(number), b"x" * 740, progress=progress)
+        tenant = name.lower()
+        do(database, lambda state, t=tenant, r=response: state.add_response(t, r, None))
+    clock.now += 20
+    database._bounds = UNBOUNDED._replace(**bounds)
+    evict_all(database)
+    kept = [
+        name
+        for number, name in enumerate(before)
+        if do(database, lambda state, n=number, t=name: state.find_events(t.lower(), str(n), 0))
+    ]
+    assert "".join(sorted(kept)) == "".join(sorted(after))
+    database.check()
+
+
+def test_an_attack_leaves_another_tenants_objects_alone(make_database, clock):
+    database = make_database(UNBOUNDED._replace(max_bytes=100_000))
+    for id in ("a", "b", "c"):
+        add(database, id, tenant="victim")
+    for number in range(100):
+        clock.now += 1
+        response = StoredResponse(str(number), b"x" * 20_000)
+        do(database, lambda state, r=response: state.add_response("attacker", r, None))
+        evict_all(database)
+        assert database.totals.num_bytes <= 100_000
+    assert all(find(database, id, tenant="victim") for id in ("a", "b", "c"))
+    assert find(database, "99", tenant="attacker") is not None
+    database.check()
 
 
 def test_a_running_response_stays(make_database, clock):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastovms.state.state_database import StateBounds
-from fastovms.state.tables import OldObject, Totals
+from fastovms.state.tables import Totals
 
 BOUNDS = StateBounds(max_age=100, max_count=3, max_bytes=1000)
 
@@ -22,20 +22,6 @@ BOUNDS = StateBounds(max_age=100, max_count=3, max_bytes=1000)
 )
 def test_bounds(totals, oldest_use, is_exceeded):
     assert BOUNDS.is_exceeded(totals, oldest_use, now=1000.0) is is_exceeded
-
-
-@pytest.mark.parametrize(
-    ("totals", "evictable"),
-    [
-        (Totals(3, 1000), {1: 10}),
-        (Totals(5, 1000), {1: 10, 2: 20}),
-        (Totals(3, 1025), {1: 10, 2: 20}),
-        (Totals(9, 9000), {1: 10, 2: 20, 3: 30}),
-    ],
-)
-def test_what_was_not_used_for_longest_goes(totals, evictable):
-    oldest = [OldObject(1, 10, 900.0), OldObject(2, 20, 950.0), OldObject(3, 30, 999.0)]
-    assert BOUNDS.evictable(totals, oldest, now=1000.0) == evictable
 
 
 def test_seconds_to_expiry():

@@ -48,8 +48,7 @@ class ModelRoutes:
             BackendError: it cannot be loaded now.
             ModelNotFound: it is unknown.
         """
-        refusal = _refusal(request)
-        if refusal is not None:
+        if (refusal := operator_refusal(request)) is not None:
             return refusal
         model = self._models.find(request.path_params["id"], dialect)
         if self._models.holder is not None:
@@ -63,8 +62,7 @@ class ModelRoutes:
             BackendUnavailable: requests run on it for too long.
             ModelNotFound: it is unknown.
         """
-        refusal = _refusal(request)
-        if refusal is not None:
+        if (refusal := operator_refusal(request)) is not None:
             return refusal
         model = self._models.find(request.path_params["id"], dialect)
         if self._models.holder is not None:
@@ -72,14 +70,20 @@ class ModelRoutes:
         return _json(_card(model, dialect))
 
 
-def _refusal(request: Request) -> Response | None:
-    """Returns the 403 for who may not load and unload models."""
+def operator_refusal(request: Request) -> Response | None:
+    """Returns the 403 for a client that is not an operator."""
     if request.is_admin:
         return None
     if request.tenant:
-        message = "this needs the key of an operator: one with the word admin behind it in the file"
+        message = (
+            "this needs an operator's key: one that is followed by the word admin in the file of "
+            "--api-key-file"
+        )
     else:
-        message = "without keys, only programs of this machine may load and unload models"
+        message = (
+            "a server without API keys takes this only from programs of its own machine, and not "
+            "through a proxy"
+        )
     return render_error(request, 403, message)
 
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from fastovms.api.admin.models import operator_refusal
 from fastovms.api.serving.residency import ModelState
 from fastovms.api.serving.served import KnownModel, ServedModels
 from fastovms.api.wire.dialect import OVMS
@@ -92,7 +93,9 @@ class ServableRoutes:
     async def reload(self, request: Request) -> Response:
         """Reads the list of models again, and answers when what is new is loaded: 201 with the
         status of every model, 200 where nothing has changed, 412 where something is at fault. What
-        is not at fault is served all the same."""
+        is not at fault is served all the same. Only operators may ask for it."""
+        if (refusal := operator_refusal(request)) is not None:
+            return refusal
         if self._reload is None:
             return self.config(request)
         try:

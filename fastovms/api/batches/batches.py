@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 import orjson
 
+from fastovms.api.admin.work import WorkItem
 from fastovms.api.batches.batch_object import batch_object
 from fastovms.api.batches.endpoints import BatchEndpoints
 from fastovms.api.files.expiry import BATCH_AGE, seconds_of
@@ -57,6 +59,10 @@ class KeptBatches:
         self._is_fault = is_fault
 
     @property
+    def has_runner(self) -> bool:
+        return self._runner is not None
+
+    @property
     def runner(self) -> BatchRunner:
         """The runner.
 
@@ -68,6 +74,25 @@ class KeptBatches:
             return self._runner
         message = f"this server keeps no batches: {self._reason}"
         raise StateFailed(message) if self._is_fault else RequestError(message)
+
+
+async def batch_work(kept: KeptBatches) -> list[WorkItem]:
+    """Returns the batches of all tenants that have not ended."""
+    if not kept.has_runner:
+        return []
+    runner = kept.runner
+    return [
+        WorkItem(
+            "batch",
+            record.id,
+            record.tenant,
+            "held" if runner.is_held(record) else str(record.status),
+            record.endpoint,
+            record.created_at,
+            partial(_cancel, runner, record),
+        )
+        for record in runner.unfinished()
+    ]
 
 
 class Batches:
@@ -140,10 +165,7 @@ class Batches:
         record = self._find(request)
         if record.has_ended and record.cancelled_at is None:
             raise RequestError(f"the batch cannot be cancelled: it is {record.status}")
-        try:
-            return _answer(await self._kept.runner.cancel(record))
-        except OSError as error:
-            raise _not_kept(error) from None
+        return _answer(await _cancel(self._kept.runner, record))
 
     def _find(self, request: Request) -> BatchRecord:
         id = request.path_params["id"]
@@ -173,6 +195,13 @@ class Batches:
                 param="input_file_id",
             )
         return id
+
+
+async def _cancel(runner: BatchRunner, record: BatchRecord) -> BatchRecord:
+    try:
+        return await runner.cancel(record)
+    except OSError as error:
+        raise _not_kept(error) from None
 
 
 def _window(given: str | None) -> int:

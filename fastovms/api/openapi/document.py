@@ -26,7 +26,7 @@ _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 _REFUSALS: Final[Mapping[int, str]] = {
     400: "The request is malformed, or a field of it is at fault; `param` names it.",
     401: "A key is needed, or the one that came is not valid.",
-    403: "The request is from a web page that may not use this server.",
+    403: "A web page asks that may not use this server, or this is for operators only.",
     404: "There is no such model, response, conversation or item.",
     408: "The request did not arrive in time.",
     412: "The body is no JSON object, or its model or `stream` is at fault, as OVMS has it.",

@@ -20,6 +20,7 @@ from fastovms.api.openapi.batch_operations import BATCH_OPERATIONS
 from fastovms.api.openapi.ollama_operations import OLLAMA_OPERATIONS
 from fastovms.api.openapi.operation import Nothing, Operation
 from fastovms.api.openapi.schemas.admin_schemas import (
+    CancelledWork,
     DetokenizedText,
     ModelCard,
     ModelList,
@@ -29,6 +30,7 @@ from fastovms.api.openapi.schemas.admin_schemas import (
     ServerMetadata,
     Tokens,
     VersionAnswer,
+    WorkList,
 )
 from fastovms.api.openapi.schemas.encoding_schemas import EmbeddingList, RerankAnswer, ScoreList
 from fastovms.api.openapi.schemas.generation_schemas import (
@@ -280,8 +282,26 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
         ),
         "POST /v1/config/reload": Operation(
             "Reads the list of models of `--config-path` again, and returns the same status: 201 "
-            "where something has changed, 412 where the list or a model is at fault.",
+            "where something has changed, 412 where the list or a model is at fault. It is for "
+            "operators.",
             ServerConfigStatus,
+        ),
+        "GET /v1/work": Operation(
+            "Lists, for operators, the requests, background responses and batches of all API keys "
+            "that have not ended. `kind` and `key` in the query narrow the list.",
+            WorkList,
+            query={
+                "kind": Literal["request", "response", "batch"],
+                "key": str,
+                "limit": int,
+                "order": Literal["asc", "desc"],
+                "after": str,
+            },
+        ),
+        "POST /v1/work/{id}/cancel": Operation(
+            "Cancels, for operators, a request, a background response or a batch of any API key.",
+            CancelledWork,
+            query={"kind": Literal["request", "response", "batch"], "key": str},
         ),
         "GET /v2/models/{name}": Operation("Returns KServe's metadata of a model.", ModelMetadata),
         "GET /v2/models/{name}/versions/{version}": Operation(

@@ -137,6 +137,11 @@ class BackgroundRun:
         """Whether all that is left to do is to keep it."""
         return self._run.status.is_final
 
+    def summary(self) -> tuple[str, str, int]:
+        """Returns the model, the status, and when the response was asked for."""
+        members = self._run.form.members
+        return str(members["model"]), str(self._run.status.name), int(members["created_at"])
+
     def body(self) -> dict[str, object]:
         """Returns the response as of now."""
         return self._run.body()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -80,6 +80,16 @@ class BackgroundRuns:
 
     def find(self, tenant: str, id: str) -> BackgroundRun | None:
         return self._runs.get(ResponseKey(tenant, id))
+
+    def all(self) -> list[BackgroundRun]:
+        return list(self._runs.values())
+
+    def cancel_all(self, tenants: Collection[str]) -> int:
+        """Has the responses of all but these tenants end as cancelled. Returns how many."""
+        runs = [run for key, run in self._runs.items() if key.tenant not in tenants]
+        for run in runs:
+            run.cancel()
+        return len(runs)
 
     def leased(self) -> list[BackgroundRun]:
         """Returns those that the store has as running on this replica."""

@@ -8,13 +8,15 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
+from fastovms.api.admin.work import WorkItem
 from fastovms.api.responses.background_runs import BackgroundRuns, ResponsesState
 from fastovms.api.responses.resumption.resumer import Resumer
 from fastovms.api.responses.stored.kept_stream import LOOK_AGAIN
 from fastovms.errors import StateFailed
-from fastovms.state.store import OwnedResponse, StateStore
+from fastovms.state.store import OwnedResponse, ResponseKey, StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +25,9 @@ _INTERVAL: Final = 1.0
 
 _ALONE_INTERVAL: Final = 30.0
 """Seconds after which to look again for what was cut off, where no other replica uses the store."""
+
+_MOST_LISTED: Final = 10_000
+"""How many responses are listed for operators."""
 
 _PATIENCE: Final = 600.0
 """Seconds that replicas have to take over a response, before it counts as interrupted: all that can
@@ -42,6 +47,21 @@ async def cancel_anywhere(state: ResponsesState, tenant: str, id: str) -> None:
             if not state.may_run_elsewhere or not await state.store.request_cancel(tenant, id):
                 return
             await watch.changed(LOOK_AGAIN)
+
+
+async def response_work(state: ResponsesState) -> list[WorkItem]:
+    """Returns the background responses of all tenants, on whichever replica."""
+
+    def work(key: ResponseKey, model: str, status: str, created_at: int | None) -> WorkItem:
+        cancel = partial(cancel_anywhere, state, *key)
+        return WorkItem("response", key.id, key.tenant, status, model, created_at, cancel)
+
+    here = {run.key: run for run in state.runs.all()}
+    found = [work(run.key, *run.summary()) for run in here.values()]
+    for key, model, has_owner in await state.store.list_running(_MOST_LISTED):
+        if key not in here:
+            found.append(work(key, model, "in_progress" if has_owner else "held", None))
+    return found
 
 
 class LeaseKeeper:
@@ -122,8 +142,9 @@ class LeaseKeeper:
 
     async def _take_over(self, resumer: Resumer) -> None:
         """Takes over what other replicas have left, as much as may run here."""
-        if resumer.room:
-            resumer.add(await self._store.take_over(resumer.models(), resumer.room))
+        if room := resumer.room:
+            models, tenants = resumer.models(), resumer.tenants()
+            resumer.add(await self._store.take_over(models, room, tenants))
 
     async def _take_care(self, orphans: Sequence[OwnedResponse]) -> None:
         """Goes on with responses that are this replica's and do not run here, or gives them up."""

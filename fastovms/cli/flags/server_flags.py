@@ -177,12 +177,14 @@ STATE_FLAGS: Final = (
     Flag("--enable-store", STATE.enable_store, "", None,
          "keep responses and conversations for later requests"),
     Flag("--state-dir", STATE.state_dir, "DIR", text,
-         "directory for them; :memory: keeps them until the end only (default: $STATE_DIRECTORY, "
-         "else $XDG_STATE_HOME/fastovms)", shows_default=False),
+         "directory for responses, conversations, files, batches and cached prompts; :memory: "
+         "keeps responses and conversations until the end only, and nothing else (default: "
+         "$STATE_DIRECTORY, else $XDG_STATE_HOME/fastovms)", shows_default=False),
     Flag("--state-url", STATE.state_url, "URL", postgres_url,
-         "PostgreSQL database for them, which several servers may share: "
-         "postgresql://USER@HOST/DATABASE, with libpq's parameters (default: the environment's "
-         "FASTOVMS_STATE_URL, else a directory)", shows_default=False),
+         "PostgreSQL database for responses and conversations, which several servers may share: "
+         "postgresql://USER@HOST/DATABASE, with libpq's parameters; files, batches and cached "
+         "prompts stay in --state-dir (default: the environment's FASTOVMS_STATE_URL, else "
+         "--state-dir)", shows_default=False),
     Flag("--state-password-file", STATE.password_file, "FILE", path,
          "file with the password for it, read again at each connection (default: systemd's "
          "credential state-password, else what libpq finds)", shows_default=False),
@@ -195,9 +197,11 @@ STATE_FLAGS: Final = (
     Flag("--state-max-age", STATE.max_age, "SECONDS", _some_seconds,
          "since their last use, then they are deleted"),
     Flag("--state-max-objects", STATE.max_objects, "N", integer(1),
-         "responses and conversations that are kept"),
+         "number of responses and conversations that are kept; beyond it, the API key that has the "
+         "most loses those that were not used for longest"),
     Flag("--state-max-size", STATE.max_bytes, "SIZE", size,
-         "of all of them together; the ones not used for longest are deleted", show_size),
+         "size of all responses and conversations together; beyond it, the API key that has the "
+         "most loses those that were not used for longest", show_size),
     Flag("--max-background-responses", STATE.max_background, "N", integer(1),
          "background responses of one key, or one address; other keys share as many again"),
     Flag("--max-background-tokens", API.max_background_tokens, "N", integer(0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 
 from fastovms.http.connection.pending_requests import PendingRequest, PendingRequests
 from fastovms.http.connection.read_deadline import ReadDeadline
@@ -131,6 +132,10 @@ class Connection(asyncio.Protocol):
 
     def cut(self) -> None:
         self._wire.cut(reset=True)
+
+    def requests(self) -> Iterator[Request]:
+        reading = None if self._parser.phase is _DONE else self._parser.unfinished()
+        yield from filter(None, (self._request, *(one.request for one in self._queue), reading))
 
     # The parser's side
 

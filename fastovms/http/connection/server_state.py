@@ -8,7 +8,7 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from fastovms.config.http_config import HttpConfig
@@ -35,6 +35,9 @@ class ManagedConnection(Protocol):
 
     def cut(self) -> None:
         """Resets the connection."""
+
+    def requests(self) -> Iterator[Request]:
+        """Yields the requests that are being answered, wait, or are still being read."""
 
 
 class ServerState:

@@ -45,6 +45,11 @@ class ApiKeys:
         self._render_error = render_error
         self._exempt = frozenset(exempt)
 
+    @property
+    def tenants(self) -> frozenset[str]:
+        """What requests with these keys have as their tenant."""
+        return frozenset(digest.hex() for digest in self._digests)
+
     def __call__(self, request: Request) -> Response | None:
         path = request.path
         if path in self._exempt or (path.rstrip("/") or "/") in self._exempt:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from mmap import mmap
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from fastovms.http.routing.body_sink import BodySink
@@ -206,7 +206,11 @@ class Request:
 
     @property
     def is_local(self) -> bool:
-        """Whether it came from this machine: over a Unix socket or from a loopback address."""
+        """Whether it came from a program of this machine: over a Unix socket or from a loopback
+        address, and without any header field of a proxy, which may pass it on for a client
+        elsewhere."""
+        if any(map(_is_of_proxy, self.headers.by_name)):
+            return False
         address = self.client.rpartition(":")[0].strip("[]")
         return not self.client or _is_loopback(address)
 
@@ -258,6 +262,42 @@ class Request:
         if self._held is not None:
             release, self._held = self._held, None
             release()
+
+
+_PROXY_FIELDS: Final = frozenset(
+    (
+        "via",  # RFC 9110 7.6.3
+        "cdn-loop",  # RFC 8586
+        "client-ip",
+        "true-client-ip",
+        "fastly-client-ip",
+        "fly-client-ip",
+        "x-client-ip",
+        "x-cluster-client-ip",
+    )
+)
+_PROXY_PREFIXES: Final = (
+    "forwarded",  # RFC 7239, and Forwarded-For
+    "x-forwarded",
+    "x-real-",
+    "x-original-",
+    "x-proxy",
+    "proxy-",
+    "x-envoy-",
+    "x-amzn-",
+    "x-arr-",
+    "x-azure-",
+    "x-appengine-",
+    "cf-",
+    "cloudfront-",
+    "ngrok-",
+    "tailscale-",
+)
+"""Names of fields that proxies, balancers and tunnels add, and clients do not."""
+
+
+def _is_of_proxy(name: str) -> bool:
+    return name in _PROXY_FIELDS or name.startswith(_PROXY_PREFIXES)
 
 
 def _is_loopback(address: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fastovms.config.service_config import StateConfig
-from fastovms.errors import ConfigurationError
 from fastovms.state.postgres.server_address import extra_needed
 from fastovms.state.sqlite.location import open_location
 from fastovms.state.state_database import StateBounds
@@ -15,17 +14,16 @@ from fastovms.state.threaded_store import ThreadedStore
 
 
 def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) -> StateStore | None:
-    """Returns the store that the operator chose; None = nothing is to be kept.
+    """Returns the store that the operator chose; None = nothing is to be kept. Where there is a
+    database, only files, batches and prompts are in the directory.
 
     Raises:
-        ConfigurationError: it cannot be one.
+        errors.ConfigurationError: it cannot be one.
     """
     if not config.enable_store:
         return None
     bounds = StateBounds(config.max_age, config.max_objects, config.max_bytes)
     if config.state_url is not None:
-        if config.state_dir is not None:
-            raise ConfigurationError("--state-url and --state-dir name two places: give one")
         with extra_needed():
             from fastovms.state.postgres.shared_state import open_shared_state
         return open_shared_state(config, bounds, environ, clock)

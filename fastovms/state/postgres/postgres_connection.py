@@ -3,7 +3,8 @@ and what is kept in mind of a transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -67,13 +68,27 @@ class PostgresSession:
 
     def __init__(self, connection: PostgresConnection, limits: TimeLimits) -> None:
         self._connection = connection
-        connection.answer_timeout = limits.answer
+        self._limits = limits
+        self._limit(limits)
+
+    def _limit(self, limits: TimeLimits) -> None:
+        self._connection.answer_timeout = limits.answer
         # `SET LOCAL` ends with the transaction, as PgBouncer needs it.
         self._set_limits = (
             f"SET LOCAL statement_timeout = {1000 * limits.statement:.0f}; "
             f"SET LOCAL lock_timeout = {1000 * _LOCK_TIMEOUT:.0f}; "
             f"SET LOCAL idle_in_transaction_session_timeout = {1000 * limits.idle:.0f}"
         )
+
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        """Lets transactions that begin within a `with` statement take as long as those of
+        commands."""
+        self._limit(OF_COMMANDS)
+        try:
+            yield
+        finally:
+            self._limit(self._limits)
 
     @property
     def is_lost(self) -> bool:

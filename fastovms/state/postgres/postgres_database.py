@@ -18,8 +18,8 @@ from fastovms.state.postgres.database_link import DatabaseLink
 from fastovms.state.postgres.postgres_connection import PostgresSession, Unreachable
 from fastovms.state.postgres.shared_tables import SharedTables
 from fastovms.state.running_responses import ONLY_REPLICA, Replica
-from fastovms.state.state_database import Operation, OperationOutcome, StateBounds
-from fastovms.state.tables import Clock, Totals
+from fastovms.state.state_database import Eviction, Operation, OperationOutcome, StateBounds
+from fastovms.state.tables import Clock, Totals, total_of
 
 EVICTION_LOCK: Final = 0x6661_7374_0002
 """The number of the advisory lock that the one server has which evicts."""
@@ -168,10 +168,10 @@ class PostgresDatabase:
             ).fetchone()
             if not has_turn:
                 return False
-            totals = tables.sum_slots()
-            sizes = self._bounds.evictable(totals, tables.oldest(_MAX_EVICTED), self._clock())
-            tables.delete_keys(sizes)
-        return bool(sizes) and self._is_due()
+            tables.recount_shares()
+            eviction = Eviction(tables, self._bounds, tables.sum_shares(), _MAX_EVICTED)
+            has_evicted = eviction.run(self._clock())
+        return has_evicted and self._is_due()
 
     def seconds_to_expiry(self) -> float | None:
         """Returns the seconds until the next object is too old; None = there is none.
@@ -193,7 +193,7 @@ class PostgresDatabase:
             psycopg.Error, Unreachable: it cannot be read.
         """
         with self.snapshot() as tables:
-            yield from tables.faults(tables.sum_slots())
+            yield from tables.faults(tables.sum_slots(), tables.sum_shares())
 
     def snapshot(self) -> AbstractContextManager[SharedTables]:
         """A transaction that only reads, and all of whose statements see the same state."""
@@ -237,7 +237,7 @@ class PostgresDatabase:
                 "the connection to the database was lost during a commit: what it wrote may be "
                 "kept or not"
             ) from error
-        self._link.add(tables.growth)
+        self._link.add(total_of(tables.growth))
 
     def close(self) -> None:
         self._disconnect()

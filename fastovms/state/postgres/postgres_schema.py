@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fastovms.state.postgres.postgres_connection import PostgresSession, Unreachable
+from fastovms.state.sql import SqlConnection
 from fastovms.state.tables import VERSION
 
 MIGRATION_LOCK: Final = 0x6661_7374_0001
@@ -28,6 +29,30 @@ _RESUMPTION: Final = (
 """What it takes to go on with a response whose server has gone: the model, what was asked for, and
 what the model has said. Without a model nobody can. Servers of version 3 that are connected may go
 on: what they do not name has a default."""
+
+COUNT_SHARES: Final = (
+    "DELETE FROM shares",
+    "INSERT INTO shares SELECT tenant, 0, count(*), sum(size) FROM objects GROUP BY tenant",
+)
+"""Counts the objects of each tenant anew."""
+
+_SHARES: Final = (
+    # As many rows for each tenant as `totals` has for all, for the same reason.
+    """
+    CREATE TABLE IF NOT EXISTS shares (
+        tenant text COLLATE "C" NOT NULL,
+        slot integer NOT NULL,
+        num_objects bigint NOT NULL,
+        num_bytes bigint NOT NULL,
+        PRIMARY KEY (tenant, slot)
+    ) WITH (fillfactor = 50)
+    """,
+    "CREATE INDEX IF NOT EXISTS objects_by_tenant ON objects (tenant, used_at) WHERE progress <> 0",
+    *COUNT_SHARES,
+)
+"""What each tenant has, and an index that finds its least recently used objects. Older servers of
+this version have neither, and may use the database at the same time: they write only `totals`, and
+the server that evicts counts anew where the two differ."""
 
 _OLDEST: Final = 3
 """The first version that there was in PostgreSQL."""
@@ -121,19 +146,20 @@ def make_tables(session: PostgresSession) -> None:
         psycopg.Error: the server does not allow it, or is gone.
         OtherVersion: they are of another version.
     """
-    if _version(session) == VERSION:
+    if _version(session) == VERSION and has_shares(session):
         return
-    session.begin()
-    try:
-        session.execute("SELECT pg_advisory_xact_lock(?)", (MIGRATION_LOCK,))
-        version = _version(session)
-        if version != VERSION:
-            for statement in _SCHEMA if version is None else _MIGRATION:
+    with session.patient():  # all rows may have to be read
+        session.begin()
+        try:
+            session.execute("SELECT pg_advisory_xact_lock(?)", (MIGRATION_LOCK,))
+            version = _version(session)
+            upgrade = _SCHEMA if version is None else () if version == VERSION else _MIGRATION
+            for statement in (*upgrade, *_SHARES):
                 session.execute(statement)
-        session.commit()
-    except BaseException:
-        session.rollback()
-        raise
+            session.commit()
+        except BaseException:
+            session.rollback()
+            raise
 
 
 def need_tables(session: PostgresSession) -> None:
@@ -154,18 +180,28 @@ def need_tables(session: PostgresSession) -> None:
         )
 
 
+def has_shares(session: SqlConnection) -> bool:
+    """Returns whether the table is there that older servers of this version do not make."""
+    return _has_table(session, "shares")
+
+
+def _has_table(session: SqlConnection, name: str) -> bool:
+    # Not `to_regclass`, which within a transaction may remember that there was no such table.
+    [has_table] = session.execute(
+        "SELECT EXISTS (SELECT FROM pg_tables WHERE tablename = ? "
+        "AND schemaname = ANY (current_schemas(false)))",
+        (name,),
+    ).fetchone()
+    return bool(has_table)
+
+
 def _version(session: PostgresSession) -> int | None:
     """Returns the version of the tables; None = there are none.
 
     Raises:
         OtherVersion: they are of one that this server does not know.
     """
-    # Not `to_regclass`, which within a transaction may remember that there was no such table.
-    [has_table] = session.execute(
-        "SELECT EXISTS (SELECT FROM pg_tables WHERE tablename = 'state_version' "
-        "AND schemaname = ANY (current_schemas(false)))"
-    ).fetchone()
-    if not has_table:
+    if not _has_table(session, "state_version"):
         return None
     [version] = session.execute("SELECT max(version) FROM state_version").fetchone()
     if version is None or not _OLDEST <= version <= VERSION:

@@ -12,8 +12,16 @@ from typing import Final
 from fastovms.errors import StateFailed, description_of
 from fastovms.state.operations import Operations
 from fastovms.state.sqlite.database_schema import open_database
-from fastovms.state.state_database import Operation, OperationOutcome, StateBounds
-from fastovms.state.tables import COLUMNS, RUN_COLUMNS, Clock, Tables, Totals
+from fastovms.state.state_database import Eviction, Operation, OperationOutcome, StateBounds
+from fastovms.state.tables import (
+    COLUMNS,
+    RUN_COLUMNS,
+    Clock,
+    Tables,
+    Totals,
+    add_growth,
+    total_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +45,7 @@ def primary_code(error: sqlite3.Error) -> int:
 class Database:
     """A state in one file, or IN_MEMORY, which no other process may use at the same time.
 
-    Objects are evicted in the order of their last use once they are too old, too many or too large
-    together. Responses that still run are not.
+    Objects are evicted once they are too old, too many or too large together (see `Eviction`).
 
     Args:
         clock: tells unix time in seconds; it goes on while no process runs.
@@ -70,7 +77,8 @@ class Database:
         try:
             self._tables = Tables(self._connection, clock, bounds.max_bytes)
             self._tables.release_running()
-            self._totals = self._tables.count()
+            self._shares = dict(self._tables.count())
+            self._totals = total_of(self._shares)
         except BaseException:
             self._connection.close()
             raise
@@ -122,10 +130,9 @@ class Database:
         if not self._is_due():
             return False
         with self.transaction():
-            oldest = self._tables.oldest(_MAX_EVICTED)
-            sizes = self._bounds.evictable(self._totals, oldest, self._clock())
-            self._tables.delete_keys(sizes)
-        return bool(sizes) and self._is_due()
+            eviction = Eviction(self._tables, self._bounds, self._shares, _MAX_EVICTED)
+            has_evicted = eviction.run(self._clock())
+        return has_evicted and self._is_due()
 
     def seconds_to_expiry(self) -> float | None:
         """Returns the seconds until the next object is too old; None = there is none."""
@@ -169,8 +176,8 @@ class Database:
                 "INSERT INTO event_packs VALUES (?, ?, ?, ?)",
                 read("SELECT object + ?, first, data, outputs FROM event_packs", (last,)),
             )
-            totals = self._tables.count()
-        self._totals = totals
+            shares = self._tables.count()
+        self._shares, self._totals = dict(shares), total_of(shares)
 
     def check(self) -> None:
         """Raises AssertionError when what is kept contradicts itself. It reads everything."""
@@ -186,7 +193,7 @@ class Database:
         yield from (text for (text,) in execute("PRAGMA integrity_check") if text != "ok")
         for row in execute("PRAGMA foreign_key_check"):
             yield f"a row of {row[0]} is nobody's"
-        yield from self._tables.faults(self._totals)
+        yield from self._tables.faults(self._totals, self._shares)
 
     def snapshot(self) -> AbstractContextManager[Tables]:
         """A transaction that only reads."""
@@ -199,7 +206,7 @@ class Database:
         Raises:
             sqlite3.Error: it is not committed.
         """
-        self._tables.growth = Totals()
+        self._tables.growth = {}
         try:
             self._connection.execute("BEGIN")
             yield self._tables
@@ -210,7 +217,8 @@ class Database:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
-        self._totals = self._totals.plus(*self._tables.growth)
+        add_growth(self._shares, self._tables.growth)
+        self._totals = self._totals.plus(*total_of(self._tables.growth))
 
     def close(self) -> None:
         self._connection.close()
@@ -233,7 +241,7 @@ class Database:
         Raises:
             sqlite3.Error: SQLite has ended the whole transaction, as for a full disk.
         """
-        growth = self._tables.growth
+        growth = dict(self._tables.growth)
         self._connection.execute("SAVEPOINT operation")
         try:
             result = operation(self._operations)

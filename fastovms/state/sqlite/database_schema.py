@@ -39,6 +39,12 @@ CREATE TABLE jobs (
 """What it takes to go on with a response whose process has ended: the model, what was asked for,
 and what the model has said. Without a model nobody can."""
 
+_ADD_SHARES: Final = """
+CREATE INDEX IF NOT EXISTS objects_by_tenant ON objects (tenant, used_at) WHERE progress <> 0
+"""
+"""Finds the least recently used objects of one tenant. Older servers of this version have not made
+the index, and use a database that has it."""
+
 _SCHEMA: Final = f"""
 BEGIN;
 CREATE TABLE objects (
@@ -124,13 +130,13 @@ def _make_tables(connection: sqlite3.Connection) -> None:
     [version] = connection.execute("PRAGMA user_version").fetchone()
     if version == 0:
         connection.executescript(_SCHEMA)
-        return
-    if not 1 <= version <= VERSION:
+    elif not 1 <= version <= VERSION:
         raise sqlite3.NotSupportedError(f"its format is {version}, not {VERSION}")
-    if version == 1:
+    elif version == 1:
         connection.create_function("seal", 1, seal)
         connection.executescript(_SEAL_ALL)
-    if version <= 2:
+    if 1 <= version <= 2:
         connection.executescript(_ADD_RUNNING)
-    if version <= 3:
+    if 1 <= version <= 3:
         connection.executescript(_ADD_RESUMPTION)
+    connection.execute(_ADD_SHARES)

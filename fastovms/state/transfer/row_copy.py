@@ -42,6 +42,7 @@ Row = Sequence[Any]
 Page = tuple[TableForm, list[Row]]
 
 _PROGRESS: Final = OBJECTS.columns.index("progress")
+_TENANT: Final = OBJECTS.columns.index("tenant")
 _SIZE: Final = OBJECTS.columns.index("size")
 _NAME: Final = slice(1, 4)
 """The tenant, kind and id of an object."""
@@ -110,7 +111,7 @@ class RowTarget:
         for *name, key in self._insert(OBJECTS, OBJECTS.columns[1:], values, end):
             row = by_name[tuple(name)]
             self._keys[row[0]] = key
-            self._tables.growth = self._tables.growth.plus(1, row[_SIZE])
+            self._tables.count_growth(row[_TENANT], 1, row[_SIZE])
             self.num_added += 1
         self.num_left += len(rows)
         self.num_left -= sum(row[0] in self._keys for row in rows)

@@ -24,19 +24,34 @@ def api(make_api):
     return make_api(model=model_info(name=NAME))
 
 
-async def ask(api, method: str, path: str):
-    response = await api.call(method, path)
+async def ask(api, method: str, path: str, **sender):
+    response = await api.call(method, path, **sender)
     return response.status, orjson.loads(response.body) if response.body else None
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/config"), ("POST", "/v1/config/reload")])
 async def test_status_of_the_configuration(api, method, path):
-    assert await ask(api, method, path) == (200, AVAILABLE)
+    assert await ask(api, method, path, is_admin=True) == (200, AVAILABLE)
     api.backend.failure = "inference hung"
-    status, body = await ask(api, method, path)
+    status, body = await ask(api, method, path, is_admin=True)
     [version] = body[NAME]["model_version_status"]
     assert (status, version["state"]) == (200, "END")
     assert version["status"]["error_message"] == "inference hung"
+
+
+@pytest.mark.parametrize(
+    ("path", "tenant", "message"),
+    [
+        ("/v1/config/reload", "t", "--api-key-file"),
+        ("/v1/config/reload", "", "its own machine"),
+        ("/v1/models/org/fake%201/load", "t", "--api-key-file"),
+        ("/v1/models/org/fake%201/unload", "", "its own machine"),
+    ],
+)
+async def test_only_operators_say_what_is_served(api, path, tenant, message):
+    status, body = await ask(api, "POST", path, tenant=tenant)
+    assert status == 403
+    assert message in body["error"]["message"]
 
 
 @pytest.mark.parametrize("name", ["org/fake%201", "org%2Ffake%201"])

@@ -55,7 +55,7 @@ class Site:
         return await self.ask("POST", "", body)
 
     async def ended(self, id: str) -> Batch:
-        await asyncio.wait(self.service._runner._tasks)
+        await asyncio.wait(self.service._runner._tasks.values())
         status, body = await self.ask("GET", f"/{id}")
         assert status == 200
         return Batch(**body)

@@ -21,10 +21,13 @@ async def test_a_directory(tmp_path):
     assert (tmp_path / "state.db").exists()
 
 
-def test_two_places():
-    config = StateConfig(state_dir="/a", state_url="postgresql://b")
-    with pytest.raises(ConfigurationError, match="--state-url and --state-dir"):
-        open_store(config, {}, time.time)
+async def test_a_database_and_a_directory_go_together(tmp_path, postgres_server):
+    store = open_store(
+        StateConfig(state_dir=str(tmp_path), state_url=postgres_server.url()), {}, time.time
+    )
+    assert store.stats().is_on_disk
+    await store.close()
+    assert list(tmp_path.iterdir()) == []  # the directory is for files and batches
 
 
 def test_without_the_extra(monkeypatch):

@@ -10,7 +10,7 @@ from fastovms.state.postgres.postgres_connection import PostgresSession, open_se
 from fastovms.state.postgres.postgres_schema import OtherVersion, make_tables
 from fastovms.state.store import ResponseProgress
 from fastovms.state.tables import VERSION
-from tests.state.transactions import do
+from tests.state.transactions import add, do
 
 
 def test_many_servers_start_at_the_same_time(postgres):
@@ -74,4 +74,22 @@ def test_another_version_is_left_alone(postgres, version, message):
     session.execute("UPDATE state_version SET version = ?", (version,))
     with pytest.raises(OtherVersion, match=message):
         make_tables(session)
+    session.close()
+
+
+def test_tables_of_an_older_server_get_shares(postgres, make_postgres):
+    database = make_postgres()
+    add(database, "a")
+    add(database, "b", tenant="u")
+    session = open_session(postgres.connection_parameters())
+    session.execute("DROP TABLE shares")
+    session.execute("DROP INDEX objects_by_tenant")
+    assert [*database.faults()] == []  # as `state check` has it, which makes no tables
+    database = make_postgres()
+    database.check()
+    with database.snapshot() as tables:
+        assert {tenant: share.num_objects for tenant, share in tables.sum_shares().items()} == {
+            "t": 1,
+            "u": 1,
+        }
     session.close()

@@ -24,7 +24,7 @@ def test_an_eviction_that_fails_leaves_no_transaction_open(make_database, monkey
     for id in ("a", "b"):
         add(database, id)
     with monkeypatch.context() as failing:
-        failing.setattr(Tables, "delete_keys", lambda *_: [][0])
+        failing.setattr(Tables, "delete_all", lambda *_: [][0])
         with pytest.raises(IndexError):
             database.evict()
     add(database, "c")

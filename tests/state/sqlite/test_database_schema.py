@@ -101,3 +101,18 @@ async def test_a_file_of_another_version_is_left_alone(tmp_path):
     connection.close()
     with pytest.raises(ConfigurationError, match="its format is 99, not 4"):
         open_at(tmp_path)
+
+
+async def test_a_file_of_an_older_server_gets_the_index_of_tenants(tmp_path):
+    await open_at(tmp_path).close()
+    connection = sqlite3.connect(tmp_path / "state.db")
+    connection.execute("DROP INDEX objects_by_tenant")
+    connection.close()
+    await open_at(tmp_path).close()
+    connection = sqlite3.connect(tmp_path / "state.db")
+    [plan] = connection.execute(
+        "EXPLAIN QUERY PLAN SELECT key FROM objects WHERE progress <> 0 AND tenant = 't' "
+        "ORDER BY used_at LIMIT 1"
+    ).fetchall()
+    assert "objects_by_tenant" in plan[-1]
+    connection.close()

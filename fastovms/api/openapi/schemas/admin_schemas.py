@@ -161,6 +161,39 @@ class ModelStatus(AnswerSchema, kw_only=True):
 
 
 ServerConfigStatus = dict[str, ModelStatus]
+
+
+class Work(AnswerSchema, kw_only=True):
+    """A request, a background response or a batch that has not ended. `key` begins the SHA-256
+    digest of its API key, and `detail` is its path, model or endpoint. What is `held` has a key
+    that the server does not know."""
+
+    object: Literal["work"]
+    kind: Literal["request", "response", "batch"]
+    id: str
+    key: str | None
+    status: str
+    detail: str
+    created_at: int | None
+
+
+class WorkList(AnswerSchema, kw_only=True):
+    """A page of the list of work."""
+
+    object: Literal["list"]
+    data: list[Work]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class CancelledWork(AnswerSchema, kw_only=True):
+    """The work that was cancelled."""
+
+    object: Literal["list"]
+    data: list[Work]
+
+
 """The status of every model, by its name."""
 
 

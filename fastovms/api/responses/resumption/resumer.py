@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from operator import attrgetter
 from typing import Final
 
@@ -41,12 +41,23 @@ class Resumer:
     last, so that the others go on however often the process ends.
 
     Those that are to be cancelled have a line of their own, in which none needs a model.
+
+    Args:
+        tenants: returns whose responses are resumed; None = everybody's. Those of others, such as
+            of a key that was removed, are held until they are cancelled.
     """
 
-    def __init__(self, store: StateStore, runs: BackgroundRuns, restorer: RunRestorer) -> None:
+    def __init__(
+        self,
+        store: StateStore,
+        runs: BackgroundRuns,
+        restorer: RunRestorer,
+        tenants: Callable[[], Collection[str]] | None = None,
+    ) -> None:
         self._store = store
         self._runs = runs
         self._restorer = restorer
+        self._tenants = tenants
         self._lines: dict[str, dict[ResponseKey, None]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -54,6 +65,10 @@ class Resumer:
     def room(self) -> int:
         """How many more responses this replica may take over."""
         return max(0, self._runs.room - sum(map(len, self._lines.values())))
+
+    def tenants(self) -> Collection[str] | None:
+        """Returns the tenants whose responses are resumed; None = all."""
+        return None if self._tenants is None else self._tenants()
 
     def models(self) -> list[str]:
         """Returns what identifies the models whose responses this replica can go on with."""
@@ -107,7 +122,8 @@ class Resumer:
         if model == _CANCELLED:
             await self._restorer.end(key, ResponseStatus("cancelled"))
             return
-        if not model:
+        tenants = self.tenants()
+        if not model or (tenants is not None and key.tenant not in tenants):
             await self._store.give_up([key])
             return
         try:

@@ -16,6 +16,7 @@ from fastovms.errors import Overloaded
 from fastovms.fair_queue import Shares
 from fastovms.files.record_folder import RecordFolder
 from fastovms.system.run_to_end import run_to_end
+from fastovms.system.user_dirs import private_directory
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class BatchRunner:
         self._config = config
         self._folder = RecordFolder(directory / "records", BatchRecord)
         self._work = directory / "work"
-        self._work.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_directory(self._work)
         self._parts = parts
         self._records = {record.id: record for record in self._folder.read_all()}
         self._runs: dict[str, BatchRun] = {}

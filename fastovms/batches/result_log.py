@@ -119,7 +119,7 @@ class ResultLog:
                 self._open(path, keeps_foreign)
 
     def _open(self, path: Path, keeps_foreign: bool) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = self._files[path] = os.open(path, flags, 0o600)
         end = 0
         with path.open("rb") as file:

@@ -19,6 +19,7 @@ from fastovms.files.record_folder import RecordFolder, sync_directory
 from fastovms.system.disk_threads import DiskThreads
 from fastovms.system.file_lock import lock_file
 from fastovms.system.run_to_end import run_to_end
+from fastovms.system.user_dirs import private_directory
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class FileStore:
         self._next_expiry = _NEVER
         try:
             for folder in (directory, self._contents, self._partial):
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                private_directory(folder)
             self._lock = lock_file(directory / "lock")
             try:
                 self._folder = RecordFolder(directory / "records", FileRecord)

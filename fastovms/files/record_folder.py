@@ -11,11 +11,15 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from fastovms.system.user_dirs import private_directory
+
 logger = logging.getLogger(__name__)
 
 _SUFFIX: Final = ".json"
 
 Record = TypeVar("Record", bound=msgspec.Struct)
+
+_DRAFT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RecordFolder(Generic[Record]):
@@ -28,13 +32,14 @@ class RecordFolder(Generic[Record]):
     def __init__(self, directory: Path, kind: type[Record]) -> None:
         self._directory = directory
         self._kind = kind
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_directory(directory)
 
     def read_all(self) -> Iterator[Record]:
         """Yields every record. One that cannot be read is passed over, and the log tells so."""
         for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
             try:
-                yield msgspec.json.decode(path.read_bytes(), type=self._kind)
+                with open(path, "rb", opener=_open_no_link) as file:
+                    yield msgspec.json.decode(file.read(), type=self._kind)
             except (OSError, msgspec.DecodeError) as error:
                 logger.error("%s cannot be read: %s", path, error)
 
@@ -46,7 +51,7 @@ class RecordFolder(Generic[Record]):
         """Writes a record in place of the one with this id. Raises OSError: the old one stays."""
         path = self._path(id)
         draft = _draft(path)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(draft, _DRAFT_FLAGS, 0o600)
         with open(descriptor, "wb") as file:
             file.write(msgspec.json.encode(record))
             file.flush()
@@ -62,6 +67,10 @@ class RecordFolder(Generic[Record]):
 
     def _path(self, id: str) -> Path:
         return self._directory / f"{id}{_SUFFIX}"
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def _draft(path: Path) -> Path:

@@ -35,6 +35,7 @@ from fastovms.prefix_cache.block_file import (
 from fastovms.prefix_cache.prefix_keys import KEY_SIZE
 from fastovms.prefix_cache.write_budget import NOTHING_WRITTEN, WriteBudget, WrittenToday
 from fastovms.system.file_lock import lock_file
+from fastovms.system.user_dirs import private_directory
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ class BlockDirectory:
         self._held: defaultdict[str, Held] = defaultdict(Held)
         self._unkept = 0
         self._guard = threading.Lock()
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_directory(directory)
         try:
             self._lock = lock_file(directory / LOCK_FILE)
         except BlockingIOError:

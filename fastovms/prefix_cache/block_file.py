@@ -84,7 +84,7 @@ def read_block(path: Path, key: bytes, rows: Rows) -> int:
     """
     expected = sum(row.nbytes for row in rows)
     head = bytearray(HEAD_SIZE)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size
         if size != HEAD_SIZE + expected:

@@ -10,6 +10,7 @@ from typing import Final
 
 from fastovms.config.engine_config import PrefixCacheConfig
 from fastovms.prefix_cache.block_directory import BlockDirectory, DirectoryInUse
+from fastovms.system.user_dirs import private_directory
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ def open_block_directory(
     if directory is None or config.max_bytes == 0:
         return None
     try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_directory(directory)
         max_bytes = config.max_bytes or _default_bytes(directory)
         if max_bytes == 0:
             return None

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from fastovms.system.user_dirs import user_directory
+from fastovms.system.user_dirs import private_directory, user_directory
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +69,12 @@ class DiskCache:
     nothing."""
 
     def __init__(self, root: Path | None, *, max_size: int = MAX_SIZE) -> None:
+        try:
+            if root is not None and root.is_dir():
+                private_directory(root)
+        except OSError as error:
+            logger.warning("the cache is not used: %s", error)
+            root = None
         self._root = root
         self._max_size = max_size
 
@@ -101,7 +107,7 @@ class DiskCache:
         entry = self._root / f"{kind}-{key}"
         unfinished: Path | None = None
         try:
-            self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            private_directory(self._root)
             unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._root))
             fill(unfinished)
             if replace:

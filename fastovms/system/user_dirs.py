@@ -1,12 +1,18 @@
-"""Finds the user's directories for what outlives the process, unless the operator names others."""
+"""Finds the user's directories for what outlives the process, and makes directories that no other
+user can write in."""
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import pwd
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
+
+logger = logging.getLogger(__name__)
 
 NOWHERE: Final = Path("/nonexistent")
 """The home of users who have none, as Debian's policy has it (9.2.3)."""
@@ -39,3 +45,25 @@ def _home_in_passwords() -> str:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
         return ""
+
+
+def private_directory(path: Path) -> None:
+    """Makes a directory for data that this server trusts, or checks the one that exists. If every
+    user may write in it, that permission is removed, or logged where it cannot be removed:
+    Kubernetes mounts an `emptyDir` with it.
+
+    Raises:
+        OSError: it cannot be made, or it belongs to a user other than this one and root.
+    """
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = path.stat()
+    user = os.geteuid()
+    if found.st_uid not in (user, 0):
+        if user != 0:
+            raise PermissionError(errno.EPERM, f"it belongs to the user {found.st_uid}", str(path))
+        logger.warning("%s belongs to the user %d, who can change it", path, found.st_uid)
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        try:
+            path.chmod(stat.S_IMODE(found.st_mode) & ~stat.S_IWOTH)
+        except OSError:
+            logger.warning("every user of this machine can change %s", path)

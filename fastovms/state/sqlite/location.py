@@ -20,7 +20,7 @@ from fastovms.state.sqlite.memory_fallback import MemoryFallback
 from fastovms.state.state_database import StateBounds, StateDatabase
 from fastovms.state.tables import Clock
 from fastovms.system.file_lock import lock_file
-from fastovms.system.user_dirs import NOWHERE, user_directory
+from fastovms.system.user_dirs import NOWHERE, private_directory, user_directory
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def open_directory(
         UnusableFile: the file cannot be had.
     """
     with _faults_told():
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_directory(directory)
         unlock = partial(os.close, lock_file(directory / f"{STATE_FILE}.lock"))
         try:
             open_it = _open_or_set_aside if sets_aside else _open_database

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from fastovms.text.templating.template_messages import PlacedMessage, place_of
 from fastovms.text.tools import CallChoice, ToolFormat
 from fastovms.text.tools.written_call import written_call
 
@@ -43,7 +44,9 @@ def tell_tools(
         has_system_turn: whether the template shows system messages; otherwise the first user
             message begins with the description.
     """
-    told = [dict(message) for message in messages]
+    told: list[dict[str, Any]] = [
+        PlacedMessage(m, place_of(m, index)) for index, m in enumerate(messages)
+    ]
     if not functions:
         return told
     text = _instruction(functions, tool_format, choice)
@@ -53,7 +56,7 @@ def tell_tools(
         return [{"role": roles[0], "content": text}, *told]
     content = _text(told[first].get("content"))
     parts = (content, text) if has_system_turn else (text, content)
-    told[first] = {**told[first], "content": "\n\n".join(filter(None, parts))}
+    told[first]["content"] = "\n\n".join(filter(None, parts))
     return told
 
 

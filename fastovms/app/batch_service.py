@@ -104,9 +104,7 @@ class BatchService:
         )
         add_batch_routes(router, Files(kept, context.new_id, self._clock), batches)
         if self._runner is not None and self._store is not None:
-            if tenants is not None:
-                self._runner.set_tenants(tenants)
-            self._runner.start()
+            self._runner.start(tenants)
             self._store.drop_expired()  # the inputs of unfinished batches are safe by now
 
     def set_tenants(self, tenants: Collection[str]) -> int:

@@ -48,11 +48,16 @@ class BatchRunner:
         self._unfinished = Shares.of_places(config.max_unfinished)
         self._is_closed = False
 
-    def start(self) -> None:
-        """Resumes the batches that have not ended, except those that are held."""
+    def start(self, tenants: Collection[str] | None = None) -> None:
+        """Resumes the batches that have not ended, except those that are held.
+
+        Args:
+            tenants: see `set_tenants`; None = all.
+        """
+        self._tenants = tenants
         for record in self.unfinished():
             if self._may_run(record):
-                logger.info("batch %s goes on, %s", record.id, record.status)
+                logger.info("batch %s is resumed, %s", record.id, record.status)
                 self._drive(record)
             else:
                 logger.warning("batch %s is held: its API key is not known", record.id)

@@ -88,7 +88,7 @@ class Api:
         assert isinstance(match, Match), path
         request = self.last_request = make_request(raw_path, body, method=method, stream=stream)
         request.query = query
-        request.tenant, request.is_admin = tenant, is_admin
+        request.tenant, request.is_admin = tenant, is_admin or request.is_admin
         request.headers = Headers((headers or {}).items())
         request.path_params = match.path_params
         answer = match.handler(request)

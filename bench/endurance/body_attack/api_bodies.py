@@ -84,6 +84,7 @@ NO_PREFIX: Final = (
     _TOKENIZE,
     _endpoint("/detokenize", DetokenizeRequest, "tokens"),
     _endpoint("/v1/config/reload", ConversationUpdate),
+    _endpoint("/v1/work/{id}/cancel", ConversationUpdate),
     _endpoint("/ping", ConversationUpdate),
     _endpoint("/v2/models/demo_model/infer", ConversationUpdate),
     _endpoint("/v2/models/demo_model/versions/1/infer", ConversationUpdate),

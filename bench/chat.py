@@ -19,17 +19,15 @@ from itertools import count, cycle, islice
 from typing import Final
 
 from bench.common.report import machine, median, table
-from fastovms.api.chat.chat import ChatCompletions
-from fastovms.api.generation.context import ApiContext
-from fastovms.api.serving.chat_model import ChatModel
-from fastovms.api.serving.served import ServedModel, ServedModels
-from fastovms.api.wire.bodies.body_reader import BodyReader
-from fastovms.api.wire.dialect import OPENAI
+from fastovms.api.body import BodyReader
+from fastovms.api.chat import ChatCompletions
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import OPENAI
+from fastovms.api.served import ChatModel, ServedModel, ServedModels
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats
-from fastovms.config.api_config import ApiConfig, ChatConfig
-from fastovms.config.model_config import DEMO_MODEL
-from fastovms.http.routing.messages import HeaderPairs, Request, Stream, StreamHead
+from fastovms.config import DEMO_MODEL, ApiConfig, ChatConfig
+from fastovms.http.messages import HeaderPairs, Request, Stream, StreamHead
 from fastovms.params import (
     FinishReason,
     GenerationOutput,
@@ -39,7 +37,7 @@ from fastovms.params import (
     SamplingParams,
 )
 from fastovms.telemetry.metrics import GenerationMetrics
-from fastovms.text.tokens.tokenizer import Tokenizer
+from fastovms.text.tokenizer import Tokenizer
 
 WORDS: Final = ("the ", "fox ", "runs ", "to ", "Paris, ", "London ", "and ", "Oslo. ")
 TOOL: Final = {"type": "function", "function": {"name": "write", "parameters": {"type": "object"}}}

@@ -17,10 +17,8 @@ from typing import Any, Final
 from bench.common.report import machine, median, ratio, table
 from bench.random_models.encoder_graph import ENCODER_SHAPES
 from bench.random_models.random_texts import make_texts
-from fastovms.cli.flags.flag_types import integer
-from fastovms.client.http_client import HttpClient
-from fastovms.client.request_failed import RequestFailed
-from fastovms.client.target import Target
+from fastovms.cli.flag import integer
+from fastovms.client import HttpClient, RequestFailed, Target
 from fastovms.errors import ConfigurationError
 
 FIRST_SIDE: Final = "server"

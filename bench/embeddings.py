@@ -21,19 +21,15 @@ from bench.common.report import machine, ratio
 from bench.encoder_models import write_encoder
 from bench.random_models.encoder_graph import ENCODER_SHAPES
 from bench.random_models.random_texts import make_texts
-from fastovms.backends.encoder.encoder_backend import ThreadedEncoder
-from fastovms.backends.encoder.encoder_loading import load_encoder
-from fastovms.backends.model_files.encoder_files import read_encoder_info
-from fastovms.backends.model_files.model_info import read_model_info
-from fastovms.backends.paged.paged_backend import PagedBackend
-from fastovms.backends.paged.shared_cores import SharedCores
-from fastovms.cli.flags.flag_types import integer
-from fastovms.config.encoder_config import EncoderConfig
-from fastovms.config.engine_config import EngineConfig
+from fastovms.backends.encoder_backend import ThreadedEncoder, load_encoder
+from fastovms.backends.model_files import read_encoder_info, read_model_info
+from fastovms.backends.paged.backend import PagedBackend, SharedCores
+from fastovms.cli.flag import integer
+from fastovms.config import EncoderConfig, EngineConfig
 from fastovms.encoding import EncoderText
-from fastovms.engine.model.machine.device_memory import available_memory
+from fastovms.engine.model.devices import available_memory
 from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
-from fastovms.text.tokens.text_encoder import TextEncoder
+from fastovms.text.tokenizer import TextEncoder
 
 SHAPES = [name for name, shape in ENCODER_SHAPES.items() if shape.max_position_embeddings >= 512]
 """Those that the texts fit into."""

@@ -21,10 +21,10 @@ from bench.common.report import machine, table
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from bench.random_models.weights import WEIGHT_FORMATS
-from fastovms.doctor.memory_bandwidth import measure_bandwidth
+from fastovms.doctor.facts import measure_bandwidth
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.tuning import CONTEXT, MeasuredStep, inputs_of
-from fastovms.system.cgroup import num_usable_cpus
+from fastovms.system.memory import num_usable_cpus
 
 MODELS: Final = Path(__file__).with_name("models")
 ROUNDS: Final = 5

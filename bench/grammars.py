@@ -15,10 +15,10 @@ from itertools import count
 from typing import Final
 
 from bench.common.report import machine, table
-from fastovms.backends.trials.guarded_grammars import GuardedGrammars, guard_compiler
-from fastovms.config.model_config import DEMO_MODEL
+from fastovms.backends.grammar_trials import GuardedGrammars, guard_compiler
+from fastovms.config import DEMO_MODEL
 from fastovms.errors import BackendError, Overloaded, RequestError
-from fastovms.grammar.grammar_compiler import GrammarCompiler
+from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import Grammar, GrammarKind
 
 _TOKENIZER: Final = DEMO_MODEL / "tokenizer.json"

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.common.report import machine, median, table
-from fastovms.config.engine_config import EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import GenerationRequest, SamplingParams

@@ -24,11 +24,10 @@ from numpy.typing import NDArray
 from bench.common.arguments import model_directory
 from bench.common.report import machine, median, table
 from bench.steps import RANDOM_TOKEN_IDS, Genai, step_times
-from fastovms.cli.flags.flag_types import integer
+from fastovms.cli.flag import integer
+from fastovms.engine.model.graph_comparison import log_softmax
 from fastovms.engine.model.kv_cache import BlockCopy
-from fastovms.engine.model.model import PagedModel
-from fastovms.engine.model.plain_graph import log_softmax
-from fastovms.engine.model.raw_logits import as_float32
+from fastovms.engine.model.model import PagedModel, as_float32
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.engine.model.tuning import MeasuredStep, inputs_of
 

@@ -86,8 +86,8 @@ def trace(model_dir: Path) -> None:
     import fastovms.app.loading  # noqa: F401 - all that a server imports
     from fastovms.engine.model.model import ExportedModel
     from fastovms.engine.model.tuning import MeasuredStep, inputs_of
-    from fastovms.engine.sampling.row_functions import forget_compiler, load_kernels
-    from fastovms.system.free_memory import find_trim
+    from fastovms.engine.row_functions import forget_compiler, load_kernels
+    from fastovms.system.memory import find_trim
 
     note("Python and imports")
     load_kernels()

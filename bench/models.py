@@ -16,7 +16,7 @@ import openvino_genai
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES, Shape
 from bench.random_models.weights import WEIGHT_FORMATS, WeightFormat
-from fastovms.config.model_config import DEMO_MODEL
+from fastovms.config import DEMO_MODEL
 
 TOKENIZER_FILES = (
     "openvino_tokenizer.xml",

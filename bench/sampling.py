@@ -19,14 +19,12 @@ from numpy.typing import NDArray
 
 from bench.common.report import machine, median, table
 from bench.common.timed_model import TimedModel
-from fastovms.config.engine_config import EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
-from fastovms.engine.sampling.logits_processors import logits_processors
-from fastovms.engine.sampling.logprobs import token_logprobs
-from fastovms.engine.sampling.sampler import Sampler
-from fastovms.engine.scheduling.batch import SampledTokens
-from fastovms.engine.scheduling.sequence import Sequence
+from fastovms.engine.sampler import Sampler, logits_processors, token_logprobs
+from fastovms.engine.scheduler import SampledTokens
+from fastovms.engine.sequence import Sequence
 from fastovms.params import GenerationRequest, SamplingParams
 
 PROMPT_TOKENS = 16

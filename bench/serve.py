@@ -39,13 +39,12 @@ from bench.serving.results import (
 )
 from bench.serving.rounds import run_rounds
 from bench.serving.sides import Genai, Server, Side
-from fastovms.cli.flags.flag_types import integer, number
-from fastovms.client.request_failed import RequestFailed
-from fastovms.client.target import Target
-from fastovms.doctor.memory_bandwidth import measure_bandwidth
+from fastovms.cli.flag import integer, number
+from fastovms.client import RequestFailed, Target
+from fastovms.doctor.facts import measure_bandwidth
 from fastovms.errors import ConfigurationError
-from fastovms.load_test.timeline import Load
-from fastovms.system.cgroup import num_usable_cpus
+from fastovms.load_test.report import Load
+from fastovms.system.memory import num_usable_cpus
 
 FIRST_SIDE: Final = "server"
 """The name of the side that the others are compared with."""

@@ -23,7 +23,7 @@ import openvino_genai
 from bench.common.properties import add_property_flag, properties_of
 from bench.common.report import machine, median, table
 from bench.common.timed_model import TimedModel
-from fastovms.config.engine_config import EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import GenerationRequest, SamplingParams

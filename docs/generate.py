@@ -1,5 +1,5 @@
 """Writes the pages that are generated from the code: flags.md, endpoints.md, metrics.md, and the
-map of the package in architecture.md.
+ranks of packages in architecture.md.
 
 python -m docs.generate            writes them
 python -m docs.generate --check    exits with 1 if one of them is not what it would write
@@ -21,46 +21,44 @@ from typing import Final
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.registry import Collector
 
-from docs import house_map
-from fastovms.api.admin.health import HealthRoutes
-from fastovms.api.admin.status import ServerStatus
-from fastovms.api.generation.context import ApiContext
-from fastovms.api.openapi.docs_routes import DocsRoutes, add_docs_routes
-from fastovms.api.openapi.route_operations import OPERATIONS, operation_name
+from fastovms.api.admin import HealthRoutes, ServerStatus
+from fastovms.api.body import BodyReader
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import render_error
+from fastovms.api.model_pool import ModelCollector, ModelPool
+from fastovms.api.openapi.document import DocsRoutes, add_docs_routes
+from fastovms.api.openapi.operations import OPERATIONS, operation_name
 from fastovms.api.routes import add_health_routes, add_model_routes
-from fastovms.api.serving.model_metrics import ModelCollector
-from fastovms.api.serving.model_pool import ModelPool
-from fastovms.api.serving.residency import Residency
-from fastovms.api.serving.served import KnownModel, ServedModels
-from fastovms.api.wire.bodies.body_reader import BodyReader
-from fastovms.api.wire.error_responses import render_error
-from fastovms.app.batch_service import BatchService
+from fastovms.api.served import KnownModel, Residency, ServedModels
 from fastovms.app.loading import load_models
+from fastovms.app.serve import BatchService
+from fastovms.app.supply import OneModelLoader
 from fastovms.backend_stats import BackendStats
-from fastovms.cli.commands.bench_command import BENCH_GROUPS
-from fastovms.cli.commands.chat_command import CHAT_FLAGS
 from fastovms.cli.environment import VARIABLES
-from fastovms.cli.flags.flag import Flag
-from fastovms.cli.flags.flags import GROUPS
-from fastovms.cli.parser import parse
-from fastovms.config.api_config import ApiConfig, MediaConfig
-from fastovms.config.files_config import BatchConfig, FilesConfig
-from fastovms.config.http_config import HttpConfig
-from fastovms.config.residency_config import ResidencyConfig
-from fastovms.config.settings import ConfigField
-from fastovms.http.observing.http_metrics import HttpMetrics
-from fastovms.http.routing.exchange import Exchange
-from fastovms.http.routing.messages import Request
-from fastovms.http.routing.router import Router
+from fastovms.cli.flag import Flag
+from fastovms.cli.flags import GROUPS
+from fastovms.cli.main import parse
+from fastovms.cli.server_commands import BENCH_GROUPS, CHAT_FLAGS
+from fastovms.config import (
+    ApiConfig,
+    BatchConfig,
+    ConfigField,
+    FilesConfig,
+    HttpConfig,
+    MediaConfig,
+    ResidencyConfig,
+)
+from fastovms.http.access_log import HttpMetrics
+from fastovms.http.messages import Exchange, Request
+from fastovms.http.routing import Router
 from fastovms.http.server import HttpServer
-from fastovms.service.loop_watch import LoopWatch
-from fastovms.service.ovms_metrics import OvmsMetrics
-from fastovms.state.state_metrics import StateCollector
+from fastovms.service.export import OvmsMetrics
+from fastovms.service.watch import LoopWatch
 from fastovms.state.store import StateStats
-from fastovms.supply.on_demand import OneModelLoader
+from fastovms.state.threaded_store import StateCollector
 from fastovms.telemetry.metrics import GenerationCollector, GenerationMetrics
-from fastovms.ui.page_files import read_page_files
-from fastovms.ui.page_routes import add_page_routes
+from fastovms.ui.page import add_page_routes, read_page_files
+from tests.layers import RANKS
 
 DOCS: Final = Path(__file__).parent
 
@@ -278,14 +276,14 @@ def _escape(cell: str) -> str:
 
 
 def architecture_page() -> str:
-    """The page as it stands, with its maps drawn anew."""
+    """Returns the page with the ranks of `tests/layers.py`, the highest first."""
     text = (Path(__file__).parent / "architecture.md").read_text()
-    maps = {"tree": house_map.tree, "ranks": house_map.ranks, "foundation": house_map.foundation}
-    for name, draw in maps.items():
-        begin, end = f"<!-- {name} -->\n\n", "\n\n<!-- end -->"
-        before, _, rest = text.partition(begin)
-        text = f"{before}{begin}{draw()}{end}{rest.partition(end)[2]}"
-    return text
+    ranks = "\n".join(
+        f"{rank}  {'  '.join(sorted(layers))}" for rank, layers in reversed(list(enumerate(RANKS)))
+    )
+    before, begin, rest = text.partition("<!-- ranks -->\n\n")
+    _, end, after = rest.partition("<!-- end -->")
+    return f"{before}{begin}```text\n{ranks}\n```\n\n{end}{after}"
 
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {

@@ -7,13 +7,7 @@ from typing import Protocol
 
 from fastovms.backend_stats import BackendStats
 from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText
-from fastovms.params import (
-    GenerationOutput,
-    GenerationRequest,
-    Grammar,
-    ModelInfo,
-    SamplingParams,
-)
+from fastovms.params import GenerationOutput, GenerationRequest, Grammar, ModelInfo, SamplingParams
 
 OutputCallback = Callable[[GenerationOutput], None]
 

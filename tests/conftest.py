@@ -8,7 +8,7 @@ import numba
 import pytest
 from hypothesis import HealthCheck, settings
 
-import fastovms.engine.sampling.jit  # noqa: F401  (decides where kernels are kept)
+import fastovms.engine.jit  # noqa: F401  (decides where kernels are kept)
 
 # A busy machine makes examples slowly, which is no fault of a test's.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -13,17 +13,16 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.api.serving.served import ServedModel, ServedModels
+from fastovms.api.served import ServedModel, ServedModels
 from fastovms.app import serve as app
-from fastovms.backends.paged.paged_backend import PagedBackend
+from fastovms.backends.paged.backend import PagedBackend
 from fastovms.cli import main as cli
-from fastovms.config.api_config import MediaConfig
-from fastovms.config.model_config import ModelConfig
+from fastovms.config import MediaConfig, ModelConfig
 from fastovms.engine.model.step_inputs import StepInputs
-from fastovms.engine.sampling.row_functions import load_kernels
+from fastovms.engine.row_functions import load_kernels
 from fastovms.params import ModelInfo
 from fastovms.telemetry.metrics import GenerationMetrics
-from fastovms.text.tokens.tokenizer import Tokenizer
+from fastovms.text.tokenizer import Tokenizer
 from tests.engine.fake_model import FakeModel
 from tests.paths import FIXTURES
 

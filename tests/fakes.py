@@ -11,7 +11,7 @@ import orjson
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats
 from fastovms.errors import EngineFailed, InvalidField, Overloaded, RequestError
-from fastovms.http.routing.messages import HeaderPairs, Headers, Request, Stream, StreamHead
+from fastovms.http.messages import HeaderPairs, Headers, Request, Stream, StreamHead
 from fastovms.params import (
     ALL_LOGPROBS,
     FinishReason,
@@ -24,7 +24,7 @@ from fastovms.params import (
     SamplingParams,
     TokenLogprobs,
 )
-from fastovms.text.tokens.detokenizer import TableDetokenizer, decode_utf8
+from fastovms.text.detokenizer import TableDetokenizer, decode_utf8
 
 EOS = 256
 BYTES = [bytes([byte]) for byte in range(EOS)]

@@ -9,17 +9,15 @@ from typing import Any, Final, Protocol
 import psycopg
 
 from fastovms.state.operations import Operations
-from fastovms.state.postgres.database_link import DatabaseLink
-from fastovms.state.postgres.notification_listener import NotificationListener
-from fastovms.state.postgres.postgres_database import PostgresDatabase
+from fastovms.state.postgres.database import DatabaseLink, PostgresDatabase
+from fastovms.state.postgres.schema import SharedTables
 from fastovms.state.postgres.server_address import ServerAddress
-from fastovms.state.postgres.shared_tables import SharedTables
+from fastovms.state.postgres.shared_state import NotificationListener
 from fastovms.state.running_responses import Replica
 from fastovms.state.sqlite.database import Database
-from fastovms.state.state_database import StateBounds
+from fastovms.state.store import Watchers
 from fastovms.state.tables import Clock, Tables
-from fastovms.state.threaded_store import ThreadedStore
-from fastovms.state.watchers import Watchers
+from fastovms.state.threaded_store import StateBounds, ThreadedStore
 
 LEASE: Final = 8.0
 

@@ -1,10 +1,58 @@
-"""What is computed of a backend's numbers."""
+"""Tests of `fastovms/backend_stats.py`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import Annotated
+
 import pytest
 
-from fastovms.backend_stats import BackendStats
+from fastovms.backend_stats import BackendStats, Counter, Gauge, Histogram, series_of
+
+# Series that statistics declare, and histograms.
+
+
+@dataclass
+class Inner:
+    part: Annotated[int, Counter("parts", "Parts")] = 0
+
+
+@dataclass
+class Outer:
+    size: Annotated[float, Gauge("size", "Size")] = 0.0
+    hidden: int = 0
+    inner: Inner = field(default_factory=Inner)
+
+
+def test_fields_that_are_annotated_are_exported() -> None:
+    assert [(path, series.kind, series.name) for path, series in series_of(Outer)] == [
+        ("size", "gauge", "size"),
+        ("inner.part", "counter", "parts"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "counts"), [(0.5, [1, 1, 1]), (1.0, [1, 1, 1]), (1.5, [0, 1, 1]), (9.0, [0, 0, 1])]
+)
+def test_a_value_is_in_each_bucket_whose_bound_it_does_not_exceed(
+    value: float, counts: list[int]
+) -> None:
+    histogram = Histogram((1.0, 2.0))
+    histogram.observe(value)
+    assert histogram.buckets() == ([("1.0", counts[0]), ("2.0", counts[1]), ("+Inf", 1.0)], value)
+
+
+def test_histograms_are_added() -> None:
+    first, second = Histogram((1.0,)), Histogram((1.0,))
+    first.observe(0.5, 3)
+    second.observe(2.0)
+    first.add(second)
+    assert first.count == 4
+    assert first.buckets() == ([("1.0", 3.0), ("+Inf", 4.0)], 3.5)
+    assert second.count == 1
+
+
+# What is computed of a backend's numbers.
 
 
 @pytest.mark.parametrize(

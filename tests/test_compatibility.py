@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from fastovms.cli.environment import EXTRA_ARGUMENTS, IGNORED, VARIABLES
-from fastovms.cli.flags.aliases import ALIASES
-from fastovms.cli.flags.flags import FLAGS
-from fastovms.cli.flags.unused_flags import FOREIGN_FLAGS
+from fastovms.cli.flags import FLAGS
+from fastovms.cli.foreign_flags import ALIASES, FOREIGN_FLAGS
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLES = (DOCS / "compatibility.md").read_text()

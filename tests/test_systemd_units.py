@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.catalog.hub import model_root
-from fastovms.cli.flags.aliases import normalize
-from fastovms.cli.flags.flags import add_flags, read_flags
-from fastovms.config.http_config import HttpConfig
-from fastovms.config.service_config import ServiceConfig
+from fastovms.catalog import model_root
+from fastovms.cli.flags import add_flags, read_flags
+from fastovms.cli.foreign_flags import normalize
+from fastovms.config import HttpConfig, ServiceConfig
 from fastovms.state.sqlite.location import default_directory
-from fastovms.system.disk_cache import cache_root
+from fastovms.system.disk import cache_root
 
 UNITS = Path(__file__).parents[1] / "systemd"
 SERVICES = ("fastovms.service", "fastovms@.service")

@@ -10,7 +10,7 @@ from functools import cache
 
 from llguidance import LLMatcher, LLTokenizer
 
-from fastovms.grammar.grammar_compiler import GrammarCompiler
+from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import Grammar
 from tests.paths import BYTE_LEVEL_TOKENIZER
 

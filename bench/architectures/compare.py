@@ -13,13 +13,12 @@ from typing import Any, Final, NamedTuple
 from bench.models import TOKENIZER_FILES
 from fastovms.backend import GenerationBackend
 from fastovms.backends.choice import compile_backend
-from fastovms.backends.model_files.model_info import read_model_info
-from fastovms.backends.paged.paged_backend import PagedBackend
-from fastovms.config.engine_config import EngineConfig
-from fastovms.config.model_config import DEMO_MODEL
+from fastovms.backends.model_files import read_model_info
+from fastovms.backends.paged.backend import PagedBackend
+from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.errors import ConfigurationError
 from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
-from fastovms.system.disk_cache import DiskCache
+from fastovms.system.disk import DiskCache
 
 MAX_LOGPROB_DIFFERENCE: Final = 1e-3
 MEMORY: Final = 2**28

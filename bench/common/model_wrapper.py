@@ -6,8 +6,7 @@ from array import array
 from collections.abc import Iterable
 
 from fastovms.engine.model.kv_cache import BlockCopy, BlockRows
-from fastovms.engine.model.model import Model
-from fastovms.engine.model.raw_logits import RawLogits
+from fastovms.engine.model.model import Model, RawLogits
 from fastovms.engine.model.step_inputs import StepInputs
 
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import orjson
 
-from fastovms.client.http_client import HttpClient
-from fastovms.client.target import Target
-from fastovms.load_test.load_run import LoadRequest, run_load
-from fastovms.load_test.timeline import Load
+from fastovms.client import HttpClient, Target
+from fastovms.load_test.command import LoadRequest, run_load
+from fastovms.load_test.report import Load
 
 
 def completion(model: str, prompt_token_ids: list[int], num_output_tokens: int) -> LoadRequest:

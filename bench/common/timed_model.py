@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 from bench.common.model_wrapper import ModelWrapper
-from fastovms.engine.model.model import Model
-from fastovms.engine.model.raw_logits import RawLogits
+from fastovms.engine.model.model import Model, RawLogits
 from fastovms.engine.model.step_inputs import StepInputs
 
 

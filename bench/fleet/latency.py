@@ -22,10 +22,8 @@ from bench.figures.command import Command
 from bench.figures.figure import Figure
 from bench.fleet.fleet import NUM_REPLICAS, balanced, running_fleet
 from bench.null_engine.whole_requests import KINDS, OURS, Kind, Run, WrkLoad
-from fastovms.client.http_client import HttpClient
-from fastovms.client.target import Target
-from fastovms.load_test.data_sets import RANDOM_TOKEN_IDS
-from fastovms.load_test.load_run import run_load
+from fastovms.client import HttpClient, Target
+from fastovms.load_test.command import RANDOM_TOKEN_IDS, run_load
 
 _PROMPT_TOKENS: Final = 64
 _OUTPUT_TOKENS: Final = 4

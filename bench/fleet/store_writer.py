@@ -13,8 +13,8 @@ from uuid import uuid4
 
 import uvloop
 
-from fastovms.config.service_config import StateConfig
-from fastovms.state.opening.opening import open_store
+from fastovms.config import StateConfig
+from fastovms.state.opening import open_store
 from fastovms.state.store import StateStore, StoredItem, StoredResponse
 
 _BODY: Final = b"x" * 1000

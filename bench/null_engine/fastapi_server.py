@@ -20,9 +20,9 @@ from fastapi.responses import Response, StreamingResponse
 
 from bench.null_engine import pydantic_bodies as bodies
 from bench.null_engine.null_server import arguments, null_models
-from fastovms.api.serving.served import ServedModel
-from fastovms.api.wire.bodies.request_schemas import ChatRequest, CompletionRequest
-from fastovms.config.api_config import ApiConfig
+from fastovms.api.request_schemas import ChatRequest, CompletionRequest
+from fastovms.api.served import ServedModel
+from fastovms.config import ApiConfig
 from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
 
 if TYPE_CHECKING:

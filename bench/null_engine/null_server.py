@@ -10,15 +10,11 @@ import asyncio
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
-from fastovms.api.serving.chat_model import ChatModel
-from fastovms.api.serving.served import ServedModel, ServedModels
+from fastovms.api.served import ChatModel, ServedModel, ServedModels
 from fastovms.app.serve import ServerConfig, run
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats, EngineCounters
-from fastovms.config.api_config import ChatConfig
-from fastovms.config.http_config import HttpConfig
-from fastovms.config.model_config import DEMO_MODEL
-from fastovms.config.service_config import ServiceConfig, StateConfig
+from fastovms.config import DEMO_MODEL, ChatConfig, HttpConfig, ServiceConfig, StateConfig
 from fastovms.errors import InvalidField
 from fastovms.params import (
     FinishReason,
@@ -30,7 +26,7 @@ from fastovms.params import (
 )
 from fastovms.service.log_writer import LineWriter
 from fastovms.telemetry.metrics import GenerationMetrics
-from fastovms.text.tokens.tokenizer import Tokenizer
+from fastovms.text.tokenizer import Tokenizer
 
 MAX_MODEL_LEN = 1_000_000
 TEXT = "Once upon a time a small fox lived at the edge of the forest."

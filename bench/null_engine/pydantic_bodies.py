@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 from msgspec import Struct, UnsetType
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from fastovms.api.wire.dialect import OPENAI, Range
+from fastovms.api.dialect import OPENAI, Range
 
 
 class StrictBody(BaseModel):

@@ -24,9 +24,9 @@ from bench.replay.kinds import KINDS, Data
 from bench.replay.player import Played, Player
 from bench.replay.session import Session
 from bench.replay.vocabulary import END_TOKEN_ID
-from fastovms.config.engine_config import EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.model.model import PagedModel
-from fastovms.grammar.grammar_compiler import GrammarCompiler
+from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import SamplingParams
 
 CACHE_TOKENS: Final = 32 * 1024

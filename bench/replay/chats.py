@@ -9,12 +9,11 @@ from pathlib import Path
 
 from bench.replay.session import Session, Turn
 from bench.replay.vocabulary import Vocabulary
-from fastovms.config.engine_config import EngineConfig
-from fastovms.config.model_config import DEMO_MODEL
+from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import GenerationRequest, SamplingParams
-from fastovms.text.tokens.tokenizer import Tokenizer
+from fastovms.text.tokenizer import Tokenizer
 
 NUM_CHATS = 64
 _SUBJECTS = ("a fox", "the sea", "an old clock", "two friends", "a lost letter", "the moon")

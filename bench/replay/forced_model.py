@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.common.model_wrapper import ModelWrapper
-from fastovms.config.engine_config import DEFAULT_TOKEN_BUDGET
-from fastovms.engine.model.model import Model
-from fastovms.engine.model.raw_logits import RawLogits
+from fastovms.config import DEFAULT_TOKEN_BUDGET
+from fastovms.engine.model.model import Model, RawLogits
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
-from fastovms.engine.scheduling.sequence import Sequence as EngineSequence
+from fastovms.engine.sequence import Sequence as EngineSequence
 
 _NUM_MEASURED: Final = 3
 """Of steps with a part of a prompt."""

@@ -20,9 +20,8 @@ from typing import Final
 from bench.common.report import machine, table
 from bench.replay.kinds import KINDS, Data
 from bench.replay.session import Turn
-from fastovms.config.engine_config import EngineConfig
-from fastovms.engine.drafting.suffix_functions import SUFFIX_FUNCTIONS
-from fastovms.engine.drafting.suffix_index import SuffixIndex
+from fastovms.config import EngineConfig
+from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS, SuffixIndex
 from fastovms.params import MAX_DRAFT_TOKENS
 
 PARTS: Final = ("add a prompt", "add an answer", "guess", "learn")

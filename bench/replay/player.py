@@ -12,9 +12,9 @@ from bench.replay.forced_model import ForcedModel
 from bench.replay.session import Session, Turn
 from bench.replay.vocabulary import END_TOKEN_ID
 from fastovms.backend_stats import EngineCounters
-from fastovms.config.engine_config import EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
-from fastovms.grammar.grammar_compiler import GrammarCompiler
+from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import GenerationRequest, SamplingParams
 
 _END_TOKEN_IDS: Final = frozenset((END_TOKEN_ID,))

@@ -22,10 +22,10 @@ from bench.common.arguments import model_directory
 from bench.common.properties import add_property_flag, properties_of
 from bench.common.report import machine, table
 from bench.common.timed_model import TimedModel
-from fastovms.config.engine_config import EngineConfig
-from fastovms.engine.drafting.suffix_functions import SUFFIX_FUNCTIONS
+from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
+from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS
 from fastovms.params import GenerationRequest, SamplingParams
 
 NUM_PROMPT_TOKENS: Final = 128

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from bench.serving.load_shape import LoadShape
 from bench.serving.sides import Side
-from fastovms.client.request_failed import RequestFailed
-from fastovms.load_test.timeline import Load
+from fastovms.client import RequestFailed
+from fastovms.load_test.report import Load
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,8 @@ import openvino_genai
 
 from bench.common.streams import completion, run_streams
 from bench.serving.load_shape import Request
-from fastovms.client.http_client import HttpClient
-from fastovms.client.model_list import first_model
-from fastovms.client.target import Target
-from fastovms.load_test.timeline import Load, Timeline
+from fastovms.client import HttpClient, Target, first_model
+from fastovms.load_test.report import Load, Timeline
 
 Side = Callable[[Sequence[Request]], Load]
 """Runs the requests of a round to their ends."""

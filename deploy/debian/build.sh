@@ -55,11 +55,11 @@ write_documents() {
     zsh=$share/zsh/vendor-completions
     mkdir -p "$share/man/man1" "$bash" "$zsh" "$share/doc/fastovms"
     PYTHONPATH=$site "$work/tools/bin/argparse-manpage" \
-        --module fastovms.cli.parser --function command_parser --format single-commands-section \
+        --module fastovms.cli.main --function command_parser --format single-commands-section \
         --project-name fastovms --manual-title fastovms --version "$version" \
         --description "OpenAI-compatible LLM server for OpenVINO models" | gzip -9n >"$share/man/man1/fastovms.1.gz"
-    PYTHONPATH=$site "$work/tools/bin/shtab" --shell=bash fastovms.cli.parser.command_parser >"$bash/fastovms"
-    PYTHONPATH=$site "$work/tools/bin/shtab" --shell=zsh fastovms.cli.parser.command_parser >"$zsh/_fastovms"
+    PYTHONPATH=$site "$work/tools/bin/shtab" --shell=bash fastovms.cli.main.command_parser >"$bash/fastovms"
+    PYTHONPATH=$site "$work/tools/bin/shtab" --shell=zsh fastovms.cli.main.command_parser >"$zsh/_fastovms"
     "$work/tools/bin/cyclonedx-py" environment --output-reproducible "$environment/bin/python3" \
         >"$share/doc/fastovms/sbom.cdx.json"
     install -m 644 "$here/copyright" "$clone/systemd/README.md" "$share/doc/fastovms/"

@@ -5,31 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from fastovms.api.admin.health import HealthRoutes
-from fastovms.api.admin.models import ModelRoutes
-from fastovms.api.admin.servables import Reload, ServableRoutes
-from fastovms.api.admin.work import WorkRoutes, WorkSource
-from fastovms.api.chat.chat import ChatCompletions
-from fastovms.api.completions.completions import Completions
-from fastovms.api.embeddings.embeddings import EmbeddingsRoute
-from fastovms.api.embeddings.ollama_embed import OllamaEmbed
-from fastovms.api.embeddings.rerank import RerankRoute
-from fastovms.api.embeddings.score import ScoreRoute
-from fastovms.api.generation.context import ApiContext
-from fastovms.api.messages.message_endpoints import Messages
-from fastovms.api.ollama.generation_routes import OllamaGeneration
-from fastovms.api.ollama.model_routes import OllamaModels
-from fastovms.api.responses.background_runs import ResponsesState
-from fastovms.api.responses.compaction import Compaction
-from fastovms.api.responses.conversations import Conversations
-from fastovms.api.responses.create import Responses
-from fastovms.api.responses.lease_keeper import response_work
-from fastovms.api.responses.response_by_id import StoredResponses
-from fastovms.api.tokens.ovms_tokenize import OvmsTokenization
-from fastovms.api.tokens.tokenize import Tokenization
-from fastovms.api.wire.dialect import ANTHROPIC, COHERE, DIALECTS, OLLAMA, OPENAI, OVMS, Dialect
-from fastovms.api.wire.endpoint import endpoint
-from fastovms.http.routing.router import Router
+from fastovms.api.admin import (
+    HealthRoutes,
+    ModelRoutes,
+    Reload,
+    ServableRoutes,
+    WorkRoutes,
+    WorkSource,
+)
+from fastovms.api.chat import ChatCompletions
+from fastovms.api.completions import Completions
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import ANTHROPIC, COHERE, DIALECTS, OLLAMA, OPENAI, OVMS, Dialect
+from fastovms.api.embeddings import EmbeddingsRoute
+from fastovms.api.endpoint import endpoint
+from fastovms.api.messages.endpoints import Messages
+from fastovms.api.ollama.generation import OllamaGeneration
+from fastovms.api.ollama.models import OllamaEmbed, OllamaModels
+from fastovms.api.rerank import RerankRoute, ScoreRoute
+from fastovms.api.responses.background import ResponsesState
+from fastovms.api.responses.conversations import Conversations, StoredResponses
+from fastovms.api.responses.create import Compaction, Responses
+from fastovms.api.responses.resumption import response_work
+from fastovms.api.tokenize import OvmsTokenization, Tokenization
+from fastovms.http.routing import Router
 
 
 def add_model_routes(

@@ -18,28 +18,22 @@ from typing import Final, NamedTuple
 import uvloop
 from tqdm import tqdm
 
-from fastovms.api.batches.endpoints import BatchEndpoints, refuse_line
-from fastovms.api.generation.context import ApiContext
+from fastovms.api.batches import BatchEndpoints, refuse_line
+from fastovms.api.body import BodyReader
+from fastovms.api.context import ApiContext
 from fastovms.api.routes import add_model_routes
-from fastovms.api.serving.served import ServedModels
-from fastovms.api.wire.bodies.body_reader import BodyReader
-from fastovms.batches.batch_faults import cause_of_end
-from fastovms.batches.input_check import CheckedInput, InputRules
-from fastovms.batches.input_checker import InputChecker
-from fastovms.batches.line_caller import LineCaller
-from fastovms.batches.line_runner import Ask, LineRunner
-from fastovms.batches.output_file import open_output
-from fastovms.batches.result_log import ResultLog
-from fastovms.batches.slots import LineSlots
-from fastovms.client.signal_cancellation import cancelled_by
-from fastovms.config.files_config import BatchConfig
+from fastovms.api.served import ServedModels
+from fastovms.app.supply import ModelSupply
+from fastovms.batches.input import CheckedInput, InputChecker, InputRules, LineSlots
+from fastovms.batches.records import ResultLog, cause_of_end, open_output
+from fastovms.batches.runner import Ask, LineCaller, LineRunner
+from fastovms.client import cancelled_by
+from fastovms.config import BatchConfig
 from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
-from fastovms.http.routing.router import Router
-from fastovms.service.engine_watch import EngineWatch
-from fastovms.supply.model_supply import ModelSupply
-from fastovms.system.daemon_thread import in_daemon_thread
-from fastovms.system.disk_threads import DiskThreads
+from fastovms.http.routing import Router
+from fastovms.service.watch import EngineWatch
 from fastovms.system.processor_time import ProcessorTime
+from fastovms.system.threads import DiskThreads, in_daemon_thread
 
 logger = logging.getLogger(__name__)
 

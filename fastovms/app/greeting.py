@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from fastovms import __version__
-from fastovms.api.serving.served import ServedModels
+from fastovms.api.served import ServedModels
 from fastovms.encoding import Task
 
 _TRIALS: Final[Mapping[Task, tuple[str, Mapping[str, object]]]] = {

@@ -14,44 +14,46 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fastovms.api.serving.chat_model import ChatModel
-from fastovms.api.serving.images import ImageInput
-from fastovms.api.serving.served import AnyServed, ServedModel, ServedModels
-from fastovms.api.serving.served_encoder import ServedEncoder
-from fastovms.api.wire.bodies.fair_thread import FairThread
+from fastovms.api.body import FairThread
+from fastovms.api.served import (
+    AnyServed,
+    ChatModel,
+    ImageInput,
+    ServedEncoder,
+    ServedModel,
+    ServedModels,
+)
 from fastovms.backend import GenerationBackend
 from fastovms.backends.choice import compile_backend
-from fastovms.backends.encoder.encoder_loading import load_encoder
-from fastovms.backends.engine_thread.compute_turn import ComputeTurn
-from fastovms.backends.images.image_decoder import ImageDecoder
-from fastovms.backends.model_files.context_length import limit_context
-from fastovms.backends.model_files.encoder_files import read_encoder_info
-from fastovms.backends.model_files.fingerprint import fingerprint_of
-from fastovms.backends.model_files.json_files import read_optional
-from fastovms.backends.model_files.model_info import log_missing, read_model_info
-from fastovms.backends.model_files.model_task import find_task
-from fastovms.backends.model_files.required_files import takes_images
-from fastovms.backends.model_files.weight_count import count_weights
-from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
-from fastovms.backends.paged.shared_cores import SharedCores
-from fastovms.backends.processes.process import ChildProcess
-from fastovms.config.api_config import MediaConfig
-from fastovms.config.engine_config import PrefixCacheConfig
-from fastovms.config.model_config import ModelConfig
+from fastovms.backends.encoder_backend import load_encoder
+from fastovms.backends.engine_thread import ComputeTurn
+from fastovms.backends.image_decoder import ImageDecoder
+from fastovms.backends.model_files import (
+    count_weights,
+    fingerprint_of,
+    limit_context,
+    log_missing,
+    read_encoder_info,
+    read_model_info,
+)
+from fastovms.backends.model_task import find_task, read_optional, takes_images
+from fastovms.backends.paged.backend import SharedCores
+from fastovms.backends.paged.prefixes import PrefixDirectory
+from fastovms.backends.processes import ChildProcess
+from fastovms.config import MediaConfig, ModelConfig, PrefixCacheConfig
 from fastovms.encoding import Task
+from fastovms.engine.model.cache_precision import check_cpu_cache
 from fastovms.engine.model.compilation import check_exact
-from fastovms.engine.model.machine.cache_precision import check_cpu_cache
-from fastovms.engine.model.machine.device_memory import available_memory, share_memory
-from fastovms.engine.model.machine.devices import is_gpu
+from fastovms.engine.model.devices import available_memory, is_gpu, share_memory
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.converter import read_contents
 from fastovms.gguf.model_directory import find_gguf, model_directory
 from fastovms.media.loader import ImageLoader
 from fastovms.params import ModelInfo, SamplingDefaults
-from fastovms.system.binding_tables import make_binding_tables
-from fastovms.system.disk_cache import DiskCache, cache_root
+from fastovms.system.disk import DiskCache, cache_root
+from fastovms.system.memory import make_binding_tables
 from fastovms.telemetry.metrics import GenerationMetrics
-from fastovms.text.tokens.tokenizer import Tokenizer
+from fastovms.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +208,7 @@ def _encoder(model: ModelConfig, turn: ComputeTurn) -> ServedEncoder:
 
 def _image_loader(config: MediaConfig) -> ImageLoader:
     """Returns a loader that decodes in processes of its own."""
-    decoder = ImageDecoder(lambda: ChildProcess("fastovms.backends.images.image_process"))
+    decoder = ImageDecoder(lambda: ChildProcess("fastovms.backends.image_process"))
     return ImageLoader(config, decode=decoder.decode, close_decoder=decoder.close)
 
 

@@ -1,4 +1,4 @@
-"""Puts the parts of the server together, and runs it. It knows every part."""
+"""Runs the server: loads the models, adds the routes, listens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,66 +19,182 @@ import uvloop
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from fastovms import __version__
-from fastovms.api.admin.health import HealthRoutes
-from fastovms.api.admin.start_wait import StartWait
-from fastovms.api.admin.status import ServerStatus
-from fastovms.api.admin.work import WorkItem
-from fastovms.api.batches.batch_routes import UPLOAD_ROUTES
-from fastovms.api.generation.context import ApiContext
-from fastovms.api.openapi.docs_routes import DocsRoutes, add_docs_routes
-from fastovms.api.openapi.document import openapi_document
-from fastovms.api.responses.background_runs import BackgroundRuns, ResponsesState
-from fastovms.api.responses.lease_keeper import LeaseKeeper
-from fastovms.api.responses.resumption.resumer import Resumer
-from fastovms.api.responses.resumption.run_restorer import RunRestorer
+from fastovms.api.admin import HealthRoutes, ServerStatus, StartWait, WorkItem
+from fastovms.api.batches import (
+    UPLOAD_ROUTES,
+    BatchEndpoints,
+    Batches,
+    KeptBatches,
+    add_batch_routes,
+    batch_work,
+    refuse_line,
+)
+from fastovms.api.body import BodyReader
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import render_error
+from fastovms.api.endpoint import ApiPaths
+from fastovms.api.files import Files, KeptFiles
+from fastovms.api.model_pool import ModelCollector
+from fastovms.api.openapi.document import DocsRoutes, add_docs_routes, openapi_document
+from fastovms.api.responses.background import BackgroundRuns, ResponsesState
+from fastovms.api.responses.resumption import LeaseKeeper, Resumer, RunRestorer
 from fastovms.api.routes import add_health_routes, add_model_routes
-from fastovms.api.serving.model_metrics import ModelCollector
-from fastovms.api.serving.served import ServedModels
-from fastovms.api.wire.bodies.body_reader import BodyReader
-from fastovms.api.wire.error_responses import render_error
-from fastovms.api.wire.path_spelling import ApiPaths
-from fastovms.app.batch_service import BatchService
+from fastovms.api.served import ServedModels
 from fastovms.app.greeting import greeting
 from fastovms.app.loading import load_models
-from fastovms.backends.paged.shared_cores import SharedCores
-from fastovms.catalog.finder import ModelFinder
-from fastovms.catalog.hub import Repository, model_root
-from fastovms.config.api_config import ApiConfig, MediaConfig
-from fastovms.config.engine_config import PrefixCacheConfig
-from fastovms.config.files_config import BatchConfig, FilesConfig
-from fastovms.config.http_config import HttpConfig, SecurityConfig
-from fastovms.config.model_config import RepositoryConfig
-from fastovms.config.residency_config import ResidencyConfig
-from fastovms.config.service_config import ServiceConfig, StateConfig
-from fastovms.config.settings import ModelSource
-from fastovms.http import HttpServer, JsonOnly, Observer, Router
-from fastovms.http.listening.systemd import Notifier, inherited_sockets
-from fastovms.http.observing.access_log import AccessLog
-from fastovms.http.observing.http_metrics import HttpMetrics
-from fastovms.http.routing.messages import Request
-from fastovms.prefix_cache.directory_choice import open_block_directory
-from fastovms.service.gates import cors_policy, gates_for
-from fastovms.service.guard import Guard
-from fastovms.service.lifecycle import Lifecycle, LifecycleHooks
+from fastovms.app.supply import ModelSupply, ReadList, settle_memory
+from fastovms.backends.paged.backend import SharedCores
+from fastovms.batches.input import InputChecker, LineSlots
+from fastovms.batches.runner import FOLDER as BATCH_FOLDER
+from fastovms.batches.runner import BatchParts, BatchRunner, LineCaller
+from fastovms.catalog import ModelFinder, Repository, model_root
+from fastovms.config import (
+    ApiConfig,
+    BatchConfig,
+    FilesConfig,
+    HttpConfig,
+    MediaConfig,
+    ModelSource,
+    PrefixCacheConfig,
+    RepositoryConfig,
+    ResidencyConfig,
+    SecurityConfig,
+    ServiceConfig,
+    StateConfig,
+)
+from fastovms.errors import ConfigurationError
+from fastovms.files import FOLDER as FILE_FOLDER
+from fastovms.files import FileStore
+from fastovms.http.access_log import AccessLog, HttpMetrics
+from fastovms.http.gates import JsonOnly
+from fastovms.http.listeners import Notifier, inherited_sockets
+from fastovms.http.messages import Observer, Request
+from fastovms.http.routing import Router
+from fastovms.http.server import HttpServer
+from fastovms.prefix_cache import open_block_directory
+from fastovms.service.export import OvmsMetrics, span_tracer
+from fastovms.service.lifecycle import Guard, Lifecycle, LifecycleHooks, cors_policy, gates_for
 from fastovms.service.log_writer import LineWriter
-from fastovms.service.loop_watch import LoopWatch
-from fastovms.service.memory_trimmer import MemoryTrimmer
-from fastovms.service.ovms_metrics import OvmsMetrics
-from fastovms.service.span_export import span_tracer
-from fastovms.state.opening.opening import open_store
+from fastovms.service.watch import LoopWatch, MemoryTrimmer
+from fastovms.state.opening import open_store
 from fastovms.state.sqlite.database import IN_MEMORY
 from fastovms.state.sqlite.location import default_directory
-from fastovms.state.state_metrics import StateCollector
-from fastovms.supply.model_supply import ModelSupply, ReadList
-from fastovms.supply.on_demand import settle_memory
-from fastovms.system.free_memory import find_trim
-from fastovms.system.last_waits import LastWaits, LeavableExecutor
+from fastovms.state.threaded_store import StateCollector
+from fastovms.system.memory import find_trim
+from fastovms.system.threads import DiskThreads, LastWaits, LeavableExecutor
 from fastovms.telemetry.metrics import GenerationCollector
 from fastovms.telemetry.tracing import Tracer
-from fastovms.ui.page_files import read_page_files
-from fastovms.ui.page_routes import add_page_routes
+from fastovms.ui.page import add_page_routes, read_page_files
+
+# Puts the parts together that keep files and run batches beside a server.
+
 
 logger = logging.getLogger(__name__)
+
+
+class BatchService:
+    """Files and batches of one server. They lie in the directory of its state, which it locks: a
+    batch belongs to the server that has the directory, also where responses are in a database that
+    several share.
+
+    Args:
+        directory: None = the operator wants nothing on the disk.
+        clock: tells the Unix time.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None,
+        files: FilesConfig,
+        batches: BatchConfig,
+        clock: Callable[[], float],
+    ) -> None:
+        self._directory = directory
+        self._config = batches
+        self._clock = clock
+        self._threads = DiskThreads("files")
+        self._store: FileStore | None = None
+        self._runner: BatchRunner | None = None
+        self._kept = KeptBatches(None)
+        self._reason = "its state is not in a directory (see --state-dir)"
+        if directory is not None:
+            try:
+                self._store = FileStore(directory / FILE_FOLDER, files, clock, self._threads)
+            except ConfigurationError as error:
+                self._reason = str(error)
+                logger.warning("there are no files and batches: %s", error)
+
+    def start(
+        self,
+        router: Router,
+        context: ApiContext,
+        num_others: Callable[[], int],
+        tenants: Collection[str] | None = None,
+    ) -> None:
+        """Adds the routes, and resumes the batches of the process before.
+
+        Args:
+            num_others: returns how many other requests run.
+            tenants: see `set_tenants`; None = all.
+        """
+        config = self._config
+        kept = KeptFiles(self._store, self._reason)
+        endpoints = BatchEndpoints(router, context.models, config.max_lines)
+        if self._store is not None and self._directory is not None:
+
+            def limit() -> int:
+                return config.num_beside_others if num_others() else config.num_at_once
+
+            caller = LineCaller(
+                router, context.new_id, refuse_line, lambda: context.models.failure is not None
+            )
+            parts = BatchParts(
+                self._store, caller, LineSlots(limit), InputChecker(), endpoints.rules, self._clock
+            )
+            try:
+                self._runner = BatchRunner(self._directory / BATCH_FOLDER, config, parts)
+            except OSError as error:
+                self._reason = f"{self._directory / BATCH_FOLDER}: {error.strerror or error}"
+                logger.warning("there are no batches: %s", error)
+        is_fault = self._store is not None
+        self._kept = KeptBatches(self._runner, self._reason, is_fault=is_fault)
+        batches = Batches(
+            kept,
+            self._kept,
+            endpoints,
+            context.bodies,
+            context.new_id,
+            self._clock,
+        )
+        add_batch_routes(router, Files(kept, context.new_id, self._clock), batches)
+        if self._runner is not None and self._store is not None:
+            self._runner.start(tenants)
+            self._store.drop_expired()  # the inputs of unfinished batches are safe by now
+
+    def set_tenants(self, tenants: Collection[str]) -> int:
+        """Holds the batches of all but these tenants, and returns how many are held."""
+        return 0 if self._runner is None else self._runner.set_tenants(tenants)
+
+    async def work(self) -> Sequence[WorkItem]:
+        """Returns the batches of all tenants that have not ended."""
+        return await batch_work(self._kept)
+
+    async def stop(self) -> None:
+        """Stops all batches. The next process goes on with them."""
+        if self._runner is not None:
+            await self._runner.close()
+
+    async def close(self) -> None:
+        """Stops all batches, and gives the directory free."""
+        await self.stop()
+        await self._threads.close()
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+
+# Puts the parts of the server together, and runs it. It knows every part.
+
 
 _SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a thread must let another one have the GIL. At Python's 5 ms the engine

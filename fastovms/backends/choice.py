@@ -10,24 +10,17 @@ from pathlib import Path
 import openvino as ov
 
 from fastovms.backend import GenerationBackend
-from fastovms.backends.genai.genai_backend import GenaiBackend
-from fastovms.backends.genai.grammars import guard_pipeline
-from fastovms.backends.genai.pipeline_check import pipeline_comparison
-from fastovms.backends.model_files.export_gaps import log_gaps
-from fastovms.backends.model_files.graph_check import check_graph
-from fastovms.backends.model_files.required_files import graph_file
-from fastovms.backends.model_files.vocabulary import load_grammar_compiler
-from fastovms.backends.paged.context_window import fit_length
-from fastovms.backends.paged.draft_backend import read_draft_files
-from fastovms.backends.paged.paged_backend import PagedBackend
-from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
-from fastovms.backends.paged.shared_cores import SharedCores
-from fastovms.backends.trials.guarded_grammars import trial_starter
-from fastovms.config.engine_config import EngineConfig
-from fastovms.engine.model.graph.paging import read_transformed
+from fastovms.backends.genai.backend import GenaiBackend, guard_pipeline, pipeline_comparison
+from fastovms.backends.grammar_trials import trial_starter
+from fastovms.backends.model_files import check_graph, load_grammar_compiler, log_gaps
+from fastovms.backends.model_task import graph_file
+from fastovms.backends.paged.backend import PagedBackend, SharedCores, read_draft_files
+from fastovms.backends.paged.prefixes import PrefixDirectory, fit_length
+from fastovms.config import EngineConfig
+from fastovms.engine.model.paging import read_transformed
 from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.params import ModelInfo
-from fastovms.system.disk_cache import DiskCache
+from fastovms.system.disk import DiskCache
 
 logger = logging.getLogger(__name__)
 

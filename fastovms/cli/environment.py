@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from fastovms.cli.flags.flag_types import (
+from fastovms.cli.flag import (
     boolean,
     integer,
     model_length,
@@ -22,9 +22,9 @@ from fastovms.cli.flags.flag_types import (
     template,
     text,
 )
-from fastovms.cli.flags.flags import FLAGS
-from fastovms.cli.flags.unused_flags import VLLM_FLAGS
-from fastovms.config.settings import (
+from fastovms.cli.flags import FLAGS
+from fastovms.cli.foreign_flags import VLLM_FLAGS
+from fastovms.config import (
     API,
     CHAT,
     ENGINE,

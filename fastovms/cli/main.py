@@ -1,5 +1,4 @@
-"""Runs the command that a command line asks for, and ends with its exit code: the entry point of
-`fastovms`."""
+"""The command line: parses it and runs the command."""
 
 from __future__ import annotations
 
@@ -11,51 +10,425 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from fastovms import __version__
-from fastovms.catalog.hub import Repository, is_model_id, model_root
-from fastovms.cli.commands.bench_command import run_bench
-from fastovms.cli.commands.cache_command import run_cache
-from fastovms.cli.commands.chat_command import run_chat
-from fastovms.cli.commands.config_edit import add_model, list_models, remove_model
-from fastovms.cli.commands.configure import HELD_FLAGS, write_graph
-from fastovms.cli.commands.doctor_command import run_doctor
-from fastovms.cli.commands.state_command import run_state
+from fastovms.catalog import Repository, is_model_id, model_root, parse_model, with_names
+from fastovms.cli.commands import (
+    HELD_FLAGS,
+    add_cache,
+    add_doctor,
+    add_model,
+    list_models,
+    remove_model,
+    run_cache,
+    run_doctor,
+    write_graph,
+)
 from fastovms.cli.environment import extra_arguments, read_environment, unused_variables
-from fastovms.cli.flags.aliases import BENCH, CACHE, CHAT, DOCTOR, PULL, RUN_BATCH, STATE, TUNE
-from fastovms.cli.flags.flags import FLAGS, read_flags
-from fastovms.cli.flags.unused_flags import unused_flags
-from fastovms.cli.model_choice import chosen_models, source_model
-from fastovms.cli.parser import USAGE_ERROR, parse
-from fastovms.cli.run_batch_command import run_batch
-from fastovms.cli.server_choice import server_config
-from fastovms.client.request_failed import RequestFailed
-from fastovms.config.engine_config import EngineConfig
-from fastovms.config.model_config import RepositoryConfig
-from fastovms.config.service_config import ServiceConfig
-from fastovms.config.settings import (
+from fastovms.cli.flag import path, text
+from fastovms.cli.flags import ENGINE_GROUP, FLAGS, HUB_GROUP, add_flags, read_flags
+from fastovms.cli.foreign_flags import (
+    BENCH,
+    CACHE,
+    CHAT,
+    DOCTOR,
+    MODES,
+    PULL,
+    RUN_BATCH,
+    SERVE,
+    STATE,
+    TUNE,
+    add_foreign_flags,
+    normalize,
+    unused_flags,
+)
+from fastovms.cli.server_commands import (
+    add_bench,
+    add_chat,
+    add_state,
+    run_bench,
+    run_chat,
+    run_state,
+)
+from fastovms.client import RequestFailed
+from fastovms.config import (
     ENCODER,
     ENGINE,
     MODEL_SECTIONS,
+    SERVICE,
+    SOURCE,
+    ApiConfig,
+    BatchConfig,
     ConfigField,
+    EngineConfig,
+    FilesConfig,
+    HttpConfig,
+    MediaConfig,
     ModelSource,
+    PrefixCacheConfig,
+    RepositoryConfig,
+    ResidencyConfig,
+    SecurityConfig,
+    ServiceConfig,
     Settings,
+    StateConfig,
 )
 from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
-from fastovms.ovms.config_list import config_file
+from fastovms.ovms.config_list import config_file, read_config_list
 from fastovms.service.log_writer import LineWriter
 from fastovms.telemetry.log_format import level_named, log_handler, start_log
+
+if TYPE_CHECKING:
+    from fastovms.app.serve import ServerConfig
+    from fastovms.app.supply import ReadList
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds all that `model_choice` reads."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        type=text,
+        help="directory of a model exported by optimum-intel or of a graph.pbtxt, a GGUF file, or "
+        "ORG/NAME or ORG/NAME/FILE.gguf of a model on a hub, which is pulled unless it is there "
+        "(default: the built-in demo model)",
+    )
+    models = parser.add_argument_group("models")
+    models.add_argument(
+        "--model",
+        metavar="[NAME=]MODEL",
+        dest="models",
+        action="append",
+        type=text,
+        default=[],
+        help="the same, and the name that clients use; may be given several times, to serve "
+        "several models",
+    )
+    models.add_argument(
+        "--model-name",
+        metavar="NAME",
+        dest="names",
+        nargs=1,
+        type=text,
+        default=[],
+        help="name that clients use for the only model (default: the directory's, or ORG/NAME)",
+    )
+    models.add_argument(
+        "--served-model-name",
+        metavar="NAME",
+        dest="names",
+        nargs="+",
+        type=text,
+        default=[],
+        help="the same, or several names, of which answers carry the first",
+    )
+    models.add_argument(
+        "--config-path",
+        metavar="FILE",
+        type=path,
+        help="serve the models of a config.json of OpenVINO Model Server",
+    )
+    # Other words of OVMS.
+    parser.add_argument("--model-path", type=path, help=argparse.SUPPRESS)
+    parser.add_argument("--source-model", type=text, help=argparse.SUPPRESS)
+    parser.add_argument("--gguf-filename", type=text, help=argparse.SUPPRESS)
+
+
+def chosen_models(
+    arguments: argparse.Namespace, settings: Settings
+) -> tuple[list[ModelSource], Settings]:
+    """Returns the models, and all settings, with what the list of models sets below them.
+
+    Raises:
+        ConfigurationError: flags contradict each other, or the list of models is wrong.
+    """
+    sources, of_list = _sources(arguments, settings)
+    for_all = settings.only(*MODEL_SECTIONS)
+    models = [replace(source, settings=source.settings | for_all) for source in sources]
+    return models, of_list | settings
+
+
+def source_model(arguments: argparse.Namespace) -> str:
+    """Returns the id in OVMS's flags.
+
+    Raises:
+        ConfigurationError: it is missing or malformed.
+    """
+    model_id: str = arguments.source_model
+    if not is_model_id(model_id):
+        raise ConfigurationError(f"--source-model must be ORG/NAME, not {model_id!r}")
+    return model_id if arguments.gguf_filename is None else f"{model_id}/{arguments.gguf_filename}"
+
+
+def _sources(
+    arguments: argparse.Namespace, settings: Settings
+) -> tuple[list[ModelSource], Settings]:
+    """Returns the models, and what the list of models sets for the server."""
+    root = settings.section(RepositoryConfig).path
+    ways = {
+        "MODEL": arguments.model,
+        "--model": arguments.models or None,
+        "--model-path": arguments.model_path,
+        "--source-model": arguments.source_model,
+        "--config-path": arguments.config_path,
+    }
+    taken = [name for name, value in ways.items() if value is not None]
+    if len(taken) > 1:
+        raise ConfigurationError(f"{taken[0]} cannot be used with {taken[1]}")
+    of_list = Settings()
+    match taken:
+        case ["MODEL"]:
+            sources = [ModelSource(arguments.model)]
+        case ["--model"]:
+            sources = [parse_model(text) for text in arguments.models]
+        case ["--model-path"]:
+            sources = [ModelSource(_in_repository(arguments.model_path, root))]
+        case ["--source-model"]:
+            sources = [ModelSource(source_model(arguments))]
+        case ["--config-path"]:
+            sources, of_list = read_config_list(arguments.config_path)
+        case _:
+            sources = [_unnamed(arguments, settings, root)]
+    if arguments.names:
+        return with_names(sources, arguments.names), of_list
+    if len(sources) == 1 and not sources[0].names:
+        sources = with_names(sources, settings.section(ModelSource).names)
+    return sources, of_list
+
+
+def _unnamed(arguments: argparse.Namespace, settings: Settings, root: Path | None) -> ModelSource:
+    """Returns the models where the flags name none: the environment's, or one of the repository by
+    its name, as OVMS finds it, or the demo model."""
+    if SOURCE.location not in settings.given and root is not None and arguments.names:
+        return ModelSource(str(root / arguments.names[0]))
+    return settings.section(ModelSource)
+
+
+def _in_repository(location: Path, root: Path | None) -> str:
+    """Returns the path of a model; one may start from the repository too."""
+    if root is not None and not location.exists() and (root / location).exists():
+        return str(root / location)
+    return str(location)
+
+
+def server_config(
+    models: Sequence[ModelSource],
+    settings: Settings,
+    model_list: Path | None = None,
+    read_models: ReadList | None = None,
+) -> ServerConfig:
+    """Returns the configuration. The first call takes some seconds, which OpenVINO does."""
+    from fastovms.app.serve import ServerConfig
+
+    return ServerConfig(
+        tuple(models),
+        repository=settings.section(RepositoryConfig),
+        http=settings.section(HttpConfig),
+        api=settings.section(ApiConfig),
+        security=settings.section(SecurityConfig),
+        service=settings.section(ServiceConfig),
+        state=settings.section(StateConfig),
+        media=settings.section(MediaConfig),
+        prefix_cache=settings.section(PrefixCacheConfig),
+        residency=settings.section(ResidencyConfig),
+        files=settings.section(FilesConfig),
+        batches=settings.section(BatchConfig),
+        model_list=model_list,
+        read_models=read_models,
+    )
+
+
+logger = logging.getLogger(__name__)
+
+
+def add_run_batch(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> None:
+    parser = add_parser(
+        name,
+        usage="%(prog)s [FLAG ...] IN OUT [MODEL]",
+        help="answer a file of requests without a server",
+        description="Answers the requests of a file, a JSON text a line as OpenAI's batches have "
+        "them, and writes the answers to another one, where a run that was cut short goes on. "
+        "The flags are those of serve. The exit code is 0 if all lines are answered, 1 if some "
+        "have failed, and 2 if the input is wrong, of which nothing runs then.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("first", metavar="IN", nargs="?", type=text, help="file of requests")
+    parser.add_argument("second", metavar="OUT", nargs="?", type=text, help="file of answers")
+    parser.add_argument("-i", "--input-file", metavar="IN", type=path, help="the same as IN")
+    parser.add_argument("-o", "--output-file", metavar="OUT", type=path, help="the same as OUT")
+    add_model_arguments(parser)
+    add_flags(parser)
+    add_foreign_flags(parser)
+
+
+def run_batch(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Runs the batch, and returns the exit code."""
+    paths = _take_paths(arguments)
+    models, settings = chosen_models(arguments, settings)
+    if not models:
+        raise ConfigurationError(f"{arguments.config_path} lists no model to run the batch on")
+    if SERVICE.log_level not in settings.given:
+        settings = settings | Settings.of(ServiceConfig, log_level="warning")
+    service = settings.section(ServiceConfig)
+    handler = log_handler(logging.StreamHandler(sys.stderr), service.log_format)
+    start_log(handler, level_named(service.log_level))
+    for line in (*unused_flags(arguments), *unused_variables(os.environ)):
+        logger.warning("%s", line)
+    config = server_config(models, settings)
+    from fastovms.app import batch_app
+    from fastovms.app.serve import api_context, model_supply
+
+    parts = batch_app.OfflineParts(
+        model_supply(config),
+        lambda models, bodies: api_context(config, models, bodies, None),
+        config.batches,
+        service.engine_timeout,
+    )
+    return batch_app.run_batch(batch_app.BatchPaths(*paths), parts)
+
+
+def _take_paths(arguments: argparse.Namespace) -> tuple[Path, Path]:
+    """Returns the two files, and leaves the model where that of `serve` stands.
+
+    Raises:
+        ConfigurationError: a file is not named, or something is too much.
+    """
+    given = (arguments.input_file, arguments.output_file)
+    named = [arguments.first, arguments.second, arguments.model]
+    if (given[0] is None) != (given[1] is None):
+        raise ConfigurationError("--input-file and --output-file are given together")
+    if given[0] is None:
+        if arguments.second is None:
+            raise ConfigurationError("run-batch needs IN and OUT (see fastovms run-batch --help)")
+        return Path(arguments.first), Path(arguments.second)
+    arguments.model = arguments.first
+    if any(named[1:]):
+        raise ConfigurationError("beside --input-file and --output-file there is only MODEL")
+    return given
+
+
+# Declares the commands and their arguments.
+
+
+USAGE_ERROR: Final = 2
+
+
+def parse(argv: Sequence[str], extra: Sequence[str] = ()) -> argparse.Namespace:
+    """Parses a command line, and ends the process when the line is wrong, or asks for help only.
+
+    Args:
+        extra: arguments of `serve` that those of the line go before.
+    """
+    line = normalize(argv)
+    if line[:1] == [SERVE]:
+        line[1:1] = normalize([SERVE, *extra])[1:]
+    return command_parser().parse_args(line)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE_ERROR, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Returns the parser of all commands; manual pages and completions are made of it, too."""
+    parser = _Parser(
+        prog="fastovms",
+        description="OpenAI-compatible LLM server for OpenVINO models. A line without a command is "
+        "one of serve.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"fastovms {__version__}")
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", dest="command", required=True
+    )
+    _add_serve(commands.add_parser)
+    _add_pull(commands.add_parser)
+    _add_tune(commands.add_parser)
+    add_run_batch(commands.add_parser, RUN_BATCH)
+    add_bench(commands.add_parser, BENCH)
+    add_doctor(commands.add_parser, DOCTOR)
+    add_state(commands.add_parser, STATE)
+    add_cache(commands.add_parser, CACHE)
+    add_chat(commands.add_parser, CHAT)
+    return parser
+
+
+def _add_pull(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = add_parser(
+        PULL,
+        usage="%(prog)s [FLAG ...] ORG/NAME ...",
+        help="download models of a hub, so that they can be served without a network",
+        description="Downloads models in OpenVINO's format from a Hugging Face hub. A pull that "
+        "was cut short goes on where it was. HF_TOKEN, HF_ENDPOINT and the other variables of "
+        "huggingface_hub are heeded.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("model_ids", metavar="ORG/NAME", nargs="+", help="id of a model")
+    add_flags(parser, titles=[HUB_GROUP])
+
+
+def _add_tune(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = add_parser(
+        TUNE,
+        usage="%(prog)s [FLAG ...] MODEL",
+        help="measure how a model runs fastest on this machine",
+        description="Measures in which precisions, and with how many tokens a step, a model runs "
+        "fastest on this machine, prints a table and keeps the result for serve, which else "
+        "measures when it is idle.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", type=text, help="directory, GGUF file or ORG/NAME, as of serve"
+    )
+    add_flags(parser, titles=[HUB_GROUP, ENGINE_GROUP])
+
+
+def _add_serve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = add_parser(
+        SERVE,
+        usage="%(prog)s [FLAG ...] [MODEL]",
+        help="serve models over HTTP",
+        description="Serves models over HTTP, with the APIs of OpenAI and vLLM below /v1 and of "
+        "OpenVINO Model Server below /v3.",
+        epilog="Sizes may be written as 64K, 16M or 1G. Flags of OpenVINO Model Server, with "
+        "underscores, and of vLLM are understood or overlooked with a warning; those that would "
+        "change answers, and that it does not have, are refused.",
+        allow_abbrev=False,
+    )
+    add_model_arguments(parser)
+    _add_ovms_modes(parser)
+    add_flags(parser)
+    add_foreign_flags(parser)
+
+
+def _add_ovms_modes(parser: argparse.ArgumentParser) -> None:
+    """Adds what OVMS's command line does beside serving."""
+    hidden = argparse.SUPPRESS
+    switch = argparse.BooleanOptionalAction
+    for mode in MODES:
+        parser.add_argument(mode, action=switch, default=False, help=hidden)
+    for edit in ("--add-to-config", "--remove-from-config"):
+        # With the list's path, as it was in older versions, or beside --config-path.
+        parser.add_argument(edit, type=path, nargs="?", const=True, help=hidden)
+
+
+# Runs the command that a command line asks for, and ends with its exit code: the entry point of
+# `fastovms`.
+
 
 __all__ = ["main", "run"]
 
 _FAILURE: Final = 1
 _OUTPUT_CLOSED: Final = 128 + signal.SIGPIPE
 """As shells have it of a program that nobody reads from."""
-
-logger = logging.getLogger(__name__)
 
 
 def run() -> NoReturn:
@@ -212,7 +585,7 @@ def _pull_models(model_ids: Sequence[str], settings: Settings) -> None:
 
 
 def _tune(arguments: argparse.Namespace, settings: Settings) -> None:
-    from fastovms.cli.commands.tune import tune
+    from fastovms.cli.tune import tune
 
     logging.basicConfig(level="WARNING", format="%(message)s")
     source = ModelSource(arguments.model, settings=settings.only(*MODEL_SECTIONS))

@@ -1,35 +1,522 @@
-"""Examines machine, installation and model, and writes what was found as text or JSON."""
+"""`fastovms doctor`: checks the machine, the installation and a model."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from fastovms.catalog.finder import ModelFinder
-from fastovms.catalog.hub import Repository, model_root
-from fastovms.config.engine_config import EngineConfig
-from fastovms.config.http_config import HttpConfig, SecurityConfig
-from fastovms.config.model_config import RepositoryConfig
-from fastovms.config.service_config import StateConfig
-from fastovms.config.settings import ModelSource, Settings
-from fastovms.doctor.encoder_checks import EncoderFacts, check_encoder, read_encoder
+from fastovms.backends.model_files import read_encoder_info
+from fastovms.backends.model_task import find_pooling, find_task, weights_file
+from fastovms.catalog import ModelFinder, Repository, model_root
+from fastovms.config import (
+    EngineConfig,
+    HttpConfig,
+    ModelConfig,
+    ModelSource,
+    RepositoryConfig,
+    SecurityConfig,
+    Settings,
+    StateConfig,
+)
+from fastovms.doctor.facts import (
+    InstallationFacts,
+    MachineFacts,
+    ModelFacts,
+    measure_bandwidth,
+    read_installation,
+    read_machine,
+    read_model,
+)
 from fastovms.doctor.finding import Finding, Level
-from fastovms.doctor.installation_checks import INSTALLATION_CHECKS
-from fastovms.doctor.installation_facts import read_installation
-from fastovms.doctor.machine_checks import MACHINE_CHECKS
-from fastovms.doctor.machine_facts import MachineFacts, read_machine
-from fastovms.doctor.memory_bandwidth import measure_bandwidth
-from fastovms.doctor.model_checks import MODEL_CHECKS, ModelOnMachine
-from fastovms.doctor.model_facts import read_model
+from fastovms.encoding import Task
+from fastovms.engine.model.devices import GIB, is_cpu
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import model_directory
-from fastovms.system.disk_cache import DiskCache, cache_root
+from fastovms.system.disk import DiskCache, cache_root
+from fastovms.text.template_messages import OUTCOMES
+
+# Judges the machine: each check takes the facts and yields what it finds.
+
+
+MachineCheck = Callable[[MachineFacts], Iterator[Finding]]
+
+_INSTRUCTION_SETS: Final = {
+    "AVX2": "avx2",
+    "AVX-512": "avx512f",
+    "AVX-VNNI": "avx_vnni",
+    "AVX-512 VNNI": "avx512_vnni",
+    "AVX-512 BF16": "avx512_bf16",
+    "AMX BF16": "amx_bf16",
+    "AMX INT8": "amx_int8",
+}
+"""Those that OpenVINO multiplies with, by their flags in /proc/cpuinfo."""
+
+_LITTLE_MEMORY: Final = GIB
+
+
+def check_instruction_sets(facts: MachineFacts) -> Iterator[Finding]:
+    found = [name for name, flag in _INSTRUCTION_SETS.items() if flag in facts.flags]
+    text = f"{facts.model}: {', '.join(found) or 'none of AVX2, AVX-512, VNNI and AMX'}"
+    if "AVX2" not in found:
+        yield Finding(
+            Level.WARNING, "processor", text, "any Intel processor since 2013 is many times faster"
+        )
+    elif not any("VNNI" in name or "AMX" in name for name in found):
+        yield Finding(
+            Level.NOTE,
+            "processor",
+            f"{text}; without VNNI, weights of 8 and 4 bits save memory, and prompts are computed "
+            "no faster for them",
+        )
+    else:
+        yield Finding(Level.OK, "processor", text)
+
+
+def check_cores(facts: MachineFacts) -> Iterator[Finding]:
+    kinds = ", ".join(f"{number} {kind}" for kind, number in facts.kinds.items())
+    text = f"{facts.num_cpus} logical processors{f' ({kinds})' if kinds else ''}"
+    if facts.threads_per_core > 1:
+        text += f", {facts.threads_per_core} to a core"
+    yield Finding(Level.OK, "cores", f"{text}; the engine computes with {_threads(facts)}")
+    if len(facts.kinds) > 1:
+        yield Finding(
+            Level.NOTE,
+            "cores",
+            "cores of several kinds share each step, which ends with the slowest",
+            'compare with --plugin-config \'{"SCHEDULING_CORE_TYPE": "PCORE_ONLY"}\' by fastovms '
+            "bench",
+        )
+
+
+def check_limits(facts: MachineFacts) -> Iterator[Finding]:
+    if facts.num_allowed < facts.num_cpus:
+        yield Finding(
+            Level.NOTE,
+            "limits",
+            f"this process may run on {facts.num_allowed} of {facts.num_cpus} processors",
+        )
+    if math.isinf(facts.quota):
+        return
+    text = f"the control group allows {facts.quota:g} processors' time"
+    if facts.quota != int(facts.quota):
+        yield Finding(
+            Level.WARNING,
+            "limits",
+            f"{text}, of which {_threads(facts)} use up the last part early and then stall",
+            "a limit of whole processors",
+        )
+    elif facts.quota < facts.num_allowed:
+        yield Finding(Level.NOTE, "limits", f"{text}; {_threads(facts)} compute, no more")
+    else:
+        yield Finding(Level.OK, "limits", text)
+
+
+def check_memory(facts: MachineFacts) -> Iterator[Finding]:
+    text = f"{facts.available_memory / GIB:.1f} GiB are free for weights and cache"
+    if facts.memory_limit_left <= facts.available_memory:
+        text += ", as far as the control group's limit goes"
+    if facts.available_memory < _LITTLE_MEMORY:
+        yield Finding(
+            Level.WARNING, "memory", text, "end what else takes memory, or raise the limit"
+        )
+    else:
+        yield Finding(Level.OK, "memory", text)
+
+
+def check_load(facts: MachineFacts) -> Iterator[Finding]:
+    if facts.load > facts.num_cpus:
+        yield Finding(
+            Level.NOTE,
+            "load",
+            f"{facts.load:.1f} tasks want {facts.num_cpus} processors at the moment: what is "
+            "measured now is less than what can be had",
+            "end what else runs here",
+        )
+    else:
+        yield Finding(Level.OK, "load", f"{facts.load:.1f} tasks run at the moment")
+
+
+def check_governor(facts: MachineFacts) -> Iterator[Finding]:
+    slow = [name for name in facts.governors if name not in ("performance", "schedutil")]
+    if slow:
+        yield Finding(
+            Level.WARNING,
+            "governor",
+            f"frequencies are governed by {', '.join(slow)}, which may keep them low",
+            "cpupower frequency-set -g performance",
+        )
+    elif facts.governors:
+        yield Finding(Level.OK, "governor", f"{', '.join(facts.governors)}")
+    else:
+        yield Finding(Level.OK, "governor", "none to be seen here; the host has it, if any")
+
+
+def check_numa(facts: MachineFacts) -> Iterator[Finding]:
+    if facts.num_numa_nodes > 1:
+        yield Finding(
+            Level.NOTE,
+            "NUMA",
+            f"memory lies in {facts.num_numa_nodes} nodes, and weights of one node are slow to "
+            "read from another",
+            "compare one server a node (numactl --cpunodebind=0 --membind=0, in a unit NUMAPolicy "
+            "and NUMAMask) with one for all",
+        )
+    else:
+        yield Finding(Level.OK, "NUMA", "all memory is in one node")
+
+
+MACHINE_CHECKS: Final[tuple[MachineCheck, ...]] = (
+    check_instruction_sets,
+    check_cores,
+    check_limits,
+    check_memory,
+    check_load,
+    check_governor,
+    check_numa,
+)
+
+
+def _threads(facts: MachineFacts) -> str:
+    return "1 thread" if facts.num_threads == 1 else f"{facts.num_threads} threads"
+
+
+# Judges an installation: each check takes the facts and yields what it finds.
+
+
+InstallationCheck = Callable[[InstallationFacts], Iterator[Finding]]
+
+_LITTLE_SPACE: Final = GIB
+_OTHERS: Final = stat.S_IRWXO
+
+
+def check_directories(facts: InstallationFacts) -> Iterator[Finding]:
+    for directory in facts.directories:
+        topic = f"{directory.name} directory"
+        if directory.path is None:
+            yield Finding(
+                Level.NOTE,
+                topic,
+                "there is none: every start compiles and measures anew",
+                directory.flag,
+            )
+            continue
+        there = f"{directory.path}"
+        if not directory.is_writable:
+            yield Finding(
+                Level.PROBLEM,
+                topic,
+                f"{there} cannot be written by this user",
+                f"another {directory.flag}, or its permissions",
+            )
+            continue
+        state = "is there" if directory.exists else "is made at the first start"
+        text = f"{there} {state}, with {directory.free / GIB:.1f} GiB free"
+        if directory.free < _LITTLE_SPACE:
+            yield Finding(Level.WARNING, topic, text, f"make room, or another {directory.flag}")
+        else:
+            yield Finding(Level.OK, topic, text)
+
+
+def check_database(facts: InstallationFacts) -> Iterator[Finding]:
+    database = facts.database
+    if database is None:
+        return
+    if database.fault is None:
+        yield Finding(Level.OK, "state database", f"{database.address} answers")
+    else:
+        yield Finding(
+            Level.PROBLEM,
+            "state database",
+            f"{database.address}: {database.fault}",
+            "--state-url, its password and its network",
+        )
+
+
+def check_secrets(facts: InstallationFacts) -> Iterator[Finding]:
+    for secret in facts.secrets:
+        if secret.mode is None:
+            yield Finding(
+                Level.PROBLEM, secret.name, f"there is no {secret.path} that this user can see"
+            )
+        elif not secret.is_readable:
+            yield Finding(
+                Level.PROBLEM,
+                secret.name,
+                f"{secret.path} cannot be read by this user",
+                "its owner, or its permissions",
+            )
+        elif secret.mode & _OTHERS:
+            yield Finding(
+                Level.WARNING,
+                secret.name,
+                f"{secret.path} can be read or changed by every user of the machine "
+                f"({secret.mode:o})",
+                f"chmod o= {secret.path}",
+            )
+        else:
+            yield Finding(Level.OK, secret.name, f"{secret.path} ({secret.mode:o})")
+
+
+def check_addresses(facts: InstallationFacts) -> Iterator[Finding]:
+    for place in facts.addresses:
+        if place.fault is None:
+            yield Finding(Level.OK, "address", f"{place.address} is free")
+        else:
+            yield Finding(
+                Level.WARNING,
+                "address",
+                f"{place.address} cannot be listened on now: {place.fault}",
+                "--port or --host, unless it is this very server that runs there",
+            )
+
+
+INSTALLATION_CHECKS: Final[tuple[InstallationCheck, ...]] = (
+    check_directories,
+    check_database,
+    check_secrets,
+    check_addresses,
+)
+
+
+# Judges a model on a machine: what a token must read, and how near a run comes to what the memory
+# gives.
+
+
+MEMORY_SHARE: Final = 0.9
+"""The share of the free memory beyond which weights leave too little for the rest."""
+
+_LOW_SHARE: Final = 0.4
+"""Below this share of the ceiling something else than memory holds a large model up."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOnMachine:
+    """What the checks judge together.
+
+    Attributes:
+        bandwidth: of memory, in bytes a second; None = it was not measured.
+    """
+
+    model: ModelFacts
+    machine: MachineFacts
+    bandwidth: float | None
+
+    @property
+    def bytes_per_token(self) -> float:
+        """What one token reads that is decoded alone, its cache included."""
+        run = self.model.run
+        cache = 0.0 if run is None else run.kv_bytes_per_token * run.context
+        return self.model.traffic.per_token + cache
+
+    @property
+    def ceiling(self) -> float | None:
+        """Tokens a second of one sequence, as far as the memory gives the weights; None = not
+        known, or none, as for weights that stay in the processor's caches."""
+        is_cached = self.model.traffic.per_token <= self.machine.last_level_cache
+        if self.bandwidth is None or is_cached or not is_cpu(self.model.device):
+            return None
+        return self.bandwidth / self.bytes_per_token
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """What the run has reached."""
+        run = self.model.run
+        if run is None or run.seconds_per_token is None:
+            return None
+        return 1 / run.seconds_per_token
+
+
+ModelCheck = Callable[[ModelOnMachine], Iterator[Finding]]
+
+
+def check_fit(facts: ModelOnMachine) -> Iterator[Finding]:
+    total, free = facts.model.traffic.total, facts.machine.available_memory
+    text = f"{format_size(total)} of weights, contexts of {facts.model.max_model_len} tokens"
+    if is_cpu(facts.model.device) and total > MEMORY_SHARE * free:
+        yield Finding(
+            Level.PROBLEM,
+            "model",
+            f"{facts.model.name}: {text}, but {format_size(free)} of memory are free",
+            "weights in 4 bits, a smaller model, or more memory",
+        )
+    else:
+        yield Finding(Level.OK, "model", f"{facts.model.name}: {text}")
+
+
+def check_backend(facts: ModelOnMachine) -> Iterator[Finding]:
+    model = facts.model
+    level = Level.OK if model.backend == "paged" else Level.NOTE
+    yield Finding(level, "backend", f"{model.backend}: {model.backend_reason}")
+
+
+def check_tuning(facts: ModelOnMachine) -> Iterator[Finding]:
+    run = facts.model.run
+    if run is not None:
+        yield Finding(
+            Level.OK,
+            "tuning",
+            f"{run.way}, {run.token_budget} tokens a step: {run.way_reason}",
+        )
+
+
+def check_reads(facts: ModelOnMachine) -> Iterator[Finding]:
+    traffic, run = facts.model.traffic, facts.model.run
+    text = f"a token reads {format_size(traffic.per_token)} of weights"
+    if traffic.experts:
+        share = traffic.active_share
+        known = f"{share:.0%} of its experts'" if share < 1 else "all experts', of which"
+        text += f" ({known} {format_size(traffic.experts)})"
+    if run is not None:
+        text += f", and {format_size(run.kv_bytes_per_token)} of the cache for each token before it"
+    yield Finding(Level.OK, "reads", text)
+
+
+def check_bandwidth(facts: ModelOnMachine) -> Iterator[Finding]:
+    if facts.bandwidth is None:
+        return
+    threads = facts.machine.num_threads
+    text = f"{threads} threads read {facts.bandwidth / 1e9:.1f} GB/s of memory"
+    if facts.ceiling is not None:
+        text += f": at most {_rate(facts.ceiling)} tokens a second for one sequence"
+    elif is_cpu(facts.model.device):
+        text += "; the weights stay in the processor's cache, so that memory sets no bound"
+    yield Finding(Level.OK, "bandwidth", text)
+
+
+def check_run(facts: ModelOnMachine) -> Iterator[Finding]:
+    speed = facts.tokens_per_second
+    if speed is None:
+        if facts.model.run is not None and facts.bandwidth is not None:
+            yield Finding(
+                Level.NOTE, "run", "it was too slow for a figure", "ask again when less runs here"
+            )
+        return
+    text = f"{_rate(speed)} tokens a second of one sequence in a short run, without drafts"
+    if facts.ceiling is None:
+        yield Finding(Level.OK, "run", text)
+        return
+    share = speed / facts.ceiling
+    text += f": {share:.0%} of what the memory gives"
+    if share < _LOW_SHARE:
+        yield Finding(
+            Level.NOTE,
+            "run",
+            text,
+            "end what else runs here and ask again; fastovms tune MODEL measures other ways to "
+            "run it",
+        )
+    else:
+        yield Finding(Level.OK, "run", text)
+
+
+def check_histories(facts: ModelOnMachine) -> Iterator[Finding]:
+    for history, outcome in facts.model.histories.items():
+        level = Level.OK if outcome in OUTCOMES else Level.WARNING
+        yield Finding(level, "chat template", f"{history}: {outcome}")
+
+
+MODEL_CHECKS: Final[tuple[ModelCheck, ...]] = (
+    check_fit,
+    check_backend,
+    check_tuning,
+    check_reads,
+    check_bandwidth,
+    check_run,
+    check_histories,
+)
+
+
+def _rate(number: float) -> str:
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def format_size(number: float) -> str:
+    """Returns a number of bytes for people."""
+    for unit in ("B", "KB", "MB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} GB"
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderFacts:
+    """An encoder, as its files and the flags describe it.
+
+    Attributes:
+        task: "embeddings" or "rerank".
+        pooling: how the states of tokens become a vector; None = of a model that scores.
+        max_model_len: the longest text, in tokens.
+        weights_size: of their file, in bytes.
+        device: OpenVINO's name of it.
+    """
+
+    name: str
+    path: Path
+    task: str
+    pooling: str | None
+    max_model_len: int
+    weights_size: int
+    device: str
+
+
+def read_encoder(model: ModelConfig, directory: Path) -> EncoderFacts | None:
+    """Reads the files of an encoder.
+
+    Args:
+        directory: where the model lies.
+
+    Returns:
+        None: the model generates text.
+
+    Raises:
+        ConfigurationError: a file is missing or broken, or the model cannot do the task.
+    """
+    task = find_task(directory, model.encoder.task)
+    if task is Task.TEXT_GENERATION:
+        return None
+    info = read_encoder_info(directory, name=model.name)
+    pooling = None
+    if task is Task.EMBEDDINGS:
+        pooling = find_pooling(directory, model.encoder.pooling, info.config).value
+    return EncoderFacts(
+        name=model.name,
+        path=model.path,
+        task=task.value,
+        pooling=pooling,
+        max_model_len=info.max_model_len,
+        weights_size=weights_file(directory).stat().st_size,
+        device=model.engine.device,
+    )
+
+
+def check_encoder(encoder: EncoderFacts, machine: MachineFacts) -> Iterator[Finding]:
+    """Says what the model does, and whether its weights fit into the memory."""
+    text = f"{encoder.name}: {format_size(encoder.weights_size)} of weights, "
+    text += f"texts of {encoder.max_model_len} tokens"
+    free = machine.available_memory
+    if is_cpu(encoder.device) and encoder.weights_size > MEMORY_SHARE * free:
+        yield Finding(
+            Level.PROBLEM,
+            "model",
+            f"{text}, but {format_size(free)} of memory are free",
+            "weights in 8 bits, a smaller model, or more memory",
+        )
+    else:
+        yield Finding(Level.OK, "model", text)
+    pooling = f" with {encoder.pooling} pooling" if encoder.pooling is not None else ""
+    yield Finding(Level.OK, "task", f"{encoder.task}{pooling}; the model was not run")
+
+
+# Examines machine, installation and model, and writes what was found as text or JSON.
+
 
 _COLOURS: Final[Mapping[Level, str]] = {
     Level.OK: "32",

@@ -1,20 +1,114 @@
-"""Makes the directory of an OpenVINO model of a GGUF file: `python -m fastovms.gguf.converter FILE
-DIRECTORY`."""
+"""Converts a GGUF file into a model directory."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import openvino as ov
 
 from fastovms.errors import ConfigurationError
-from fastovms.gguf.config_files import named_ids, text_files
-from fastovms.gguf.file_reader import GgufFile, read_gguf
-from fastovms.gguf.hyperparameters import Hyperparameters, read_hyperparameters
-from fastovms.gguf.tokenizer_json import TokenizerFields, make_tokenizer_json
+from fastovms.gguf.reader import (
+    GgufFile,
+    Hyperparameters,
+    Metadata,
+    read_gguf,
+    read_hyperparameters,
+)
+from fastovms.gguf.tokenizer import TokenizerFields, make_tokenizer_json
+
+# Writes, from GGUF metadata, what the directory of an OpenVINO model holds beside its graphs.
+
+
+_ENDS: Final = frozenset(
+    {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>"}
+    | {"<end_of_turn>", "<EOT>", "<\uff5cend\u2581of\u2581sentence\uff5c>"}
+)
+"""Tokens that end an answer whatever the file says of them, as in llama.cpp."""
+
+_CONTROL: Final = 3
+_USER_DEFINED: Final = 4
+
+_TEMPLATE: Final = "tokenizer.chat_template"
+_TEMPLATE_NAME: Final = re.compile(r"[\w-]+")
+
+_SAMPLING: Final[Mapping[str, str]] = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
+"""Fields of generation_config.json, by what `general.sampling.` calls them."""
+
+_DEFAULT_SAMPLING: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+"""llama.cpp's defaults, for what the file does not state: with temperature 1 and all tokens a small
+model soon writes nonsense."""
+
+
+def named_ids(fields: TokenizerFields) -> dict[str, int]:
+    """Returns the ids of tokens by what templates and batches need them for."""
+    ids = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
+    found = {name: fields.token_id(field) for name, field in ids.items()}
+    return {name: token_id for name, token_id in found.items() if token_id is not None}
+
+
+def text_files(
+    metadata: Metadata, parameters: Hyperparameters, fields: TokenizerFields, vocab_size: int
+) -> dict[str, str]:
+    """Returns contents by names, as optimum-intel exports them.
+
+    Args:
+        vocab_size: how many logits the model has.
+    """
+    files = {
+        "config.json": json.dumps(_config(parameters, fields, vocab_size)),
+        "tokenizer_config.json": json.dumps(
+            {f"{name}_token": fields.tokens[i] for name, i in named_ids(fields).items()}
+        ),
+    }
+    sampling = _DEFAULT_SAMPLING | {
+        name: metadata[key]
+        for field, name in _SAMPLING.items()
+        if (key := f"general.sampling.{field}") in metadata
+    }
+    files["generation_config.json"] = json.dumps(sampling)
+    return {**files, **_templates(metadata)}
+
+
+def _config(
+    parameters: Hyperparameters, fields: TokenizerFields, vocab_size: int
+) -> dict[str, Any]:
+    ends = {fields.token_id(name) for name in ("eos", "eot", "eom")}
+    special = fields.ids_of(_CONTROL, _USER_DEFINED)
+    ends |= {i for i in special if fields.tokens[i] in _ENDS}
+    return {
+        "model_type": parameters.name,
+        "vocab_size": vocab_size,
+        "max_position_embeddings": parameters.context_length,
+        "sliding_window": parameters.window or None,
+        "bos_token_id": fields.token_id("bos"),
+        "eos_token_id": sorted(i for i in ends if i is not None),
+    }
+
+
+def _templates(metadata: Metadata) -> dict[str, str]:
+    """Returns the chat template, and others by name."""
+    files: dict[str, str] = {}
+    for key, value in metadata.items():
+        if not isinstance(value, str) or not key.startswith(_TEMPLATE):
+            continue
+        name = key.removeprefix(_TEMPLATE).removeprefix(".")
+        if not name:
+            files["chat_template.jinja"] = value
+        elif _TEMPLATE_NAME.fullmatch(name):
+            files[f"additional_chat_templates/{name}.jinja"] = value
+    return files
+
 
 REFUSED: Final = 3
 """The exit status when the file is not taken; the last line on stderr says why."""
@@ -48,8 +142,8 @@ def convert(path: Path, directory: Path) -> None:
         ConfigurationError: the file is not taken.
     """
     # Loads a native library, which a process that only reads heads can do without.
-    from fastovms.gguf.decoder_graph import build_decoder
-    from fastovms.gguf.tokenizer_graph import build_tokenizer
+    from fastovms.gguf.graph import build_decoder
+    from fastovms.gguf.tokenizer import build_tokenizer
 
     file, parameters, fields = read_contents(path)
     try:

@@ -13,7 +13,7 @@ import openvino as ov
 
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.converter import REFUSED
-from fastovms.system.disk_cache import DiskCache, file_identity, key_of
+from fastovms.system.disk import DiskCache, file_identity, key_of
 
 logger = logging.getLogger(__name__)
 

@@ -4,22 +4,21 @@
 and no JSON.
 """
 
-from fastovms.http.gates.auth import ApiKeys, read_api_keys
-from fastovms.http.gates.cors import CorsPolicy
-from fastovms.http.gates.media_type import JsonOnly
-from fastovms.http.listening.systemd import Notifier, inherited_sockets
-from fastovms.http.observing.access_log import AccessLog
-from fastovms.http.routing.exchange import Exchange, Observer
-from fastovms.http.routing.messages import (
+from fastovms.http.access_log import AccessLog
+from fastovms.http.gates import ApiKeys, CorsPolicy, JsonOnly, read_api_keys
+from fastovms.http.listeners import Notifier, inherited_sockets
+from fastovms.http.messages import (
     Check,
     ErrorRenderer,
+    Exchange,
     Handler,
     Headers,
+    Observer,
     Request,
     Response,
     Stream,
 )
-from fastovms.http.routing.router import Router
+from fastovms.http.routing import Router
 from fastovms.http.server import HttpServer
 
 __all__ = [

@@ -7,18 +7,20 @@ import select
 import socket
 from collections.abc import Callable, Sequence
 
-from fastovms.config.http_config import HttpConfig
+from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
-from fastovms.http.connection.protocol import Connection
-from fastovms.http.connection.server_state import ServerState
-from fastovms.http.gates.host_check import is_local
-from fastovms.http.listening.handshakes import TlsAcceptor
-from fastovms.http.listening.listeners import Listener, bind_all, raise_file_limit
-from fastovms.http.listening.tls import TlsCredentials
-from fastovms.http.routing.dispatch import CrossOrigin, Dispatcher, PathReader
-from fastovms.http.routing.exchange import Observer
-from fastovms.http.routing.messages import Check, ErrorRenderer, Request
-from fastovms.http.routing.router import Router
+from fastovms.http.gates import is_local
+from fastovms.http.listeners import (
+    Listener,
+    TlsAcceptor,
+    TlsCredentials,
+    bind_all,
+    raise_file_limit,
+)
+from fastovms.http.messages import Check, ErrorRenderer, Observer, Request
+from fastovms.http.protocol import Connection
+from fastovms.http.routing import CrossOrigin, Dispatcher, PathReader, Router
+from fastovms.http.writers import ServerState
 
 # Files that are open besides connections: the model's, libraries, logs.
 _OTHER_FILES = 512

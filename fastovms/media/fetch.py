@@ -1,13 +1,10 @@
-"""Fetches images from other servers, through redirects: a small HTTP client that goes only where
-the operator lets it.
-
-`http.client` and its kin resolve a name when they connect, behind any check of its addresses. Here
-the address that was checked is the one that is connected to.
-"""
+"""Fetches images from data URLs and over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import ipaddress
 import logging
 import re
 import socket
@@ -23,8 +20,98 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 import httptools
 
 from fastovms.errors import ConfigurationError, InvalidField
-from fastovms.media.addresses import is_public
-from fastovms.media.data_url import too_large
+
+_HEAD: Final = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),", re.IGNORECASE)
+_MAX_HEAD: Final = 256
+_PIECE: Final = 1024 * 1024
+"""Characters that are decoded at a time; a multiple of four."""
+
+_UNKNOWN_TYPES: Final = ("", "application/octet-stream", "binary/octet-stream")
+"""Media types that clients name when they have not looked."""
+
+_EQUIVALENTS: Final = (
+    *((space, "") for space in "\n\r\t "),
+    *((f"%{ord(char):02{case}}", char) for char in "+/=" for case in "xX"),
+)
+"""What else base64 within a URL may have: broken lines (RFC 2045, 6.8) and escaped characters (RFC
+3986)."""
+
+
+def decode_data_url(url: str, name: str, *, max_bytes: int) -> bytes:
+    """Returns the content of a URL, in time proportional to its length.
+
+    Raises:
+        InvalidField: it is malformed, of no image, or holds more than `max_bytes`.
+    """
+    head = _HEAD.match(url[:_MAX_HEAD])
+    if head is None:
+        raise InvalidField(f"{name} is a malformed data URL", param=name)
+    media_type, options = head[1].strip().lower(), head[2].lower().split(";")
+    if media_type not in _UNKNOWN_TYPES and not media_type.startswith("image/"):
+        raise InvalidField(f"{name} must be an image, not {media_type[:80]}", param=name)
+    if "base64" not in (option.strip() for option in options):
+        raise InvalidField(f"{name} must be a data URL in base64", param=name)
+    encoded = url[head.end() :]
+    for text, plain in _EQUIVALENTS:
+        encoded = encoded.replace(text, plain)
+    if len(encoded) // 4 * 3 > max_bytes + 3:
+        raise too_large(name, max_bytes)
+    data = _decode(encoded, name)
+    if len(data) > max_bytes:
+        raise too_large(name, max_bytes)
+    return data
+
+
+def _decode(encoded: str, name: str) -> bytes:
+    """Decodes base64 in pieces, since each holds the GIL."""
+    data = bytearray()
+    try:
+        if "=" in encoded[:-2]:
+            raise ValueError("padding before the end")
+        for at in range(0, len(encoded), _PIECE):
+            data += base64.b64decode(encoded[at : at + _PIECE], validate=True)
+    except ValueError as error:
+        raise InvalidField(f"{name} has malformed base64", param=name) from error
+    return bytes(data)
+
+
+def too_large(name: str, max_bytes: int) -> InvalidField:
+    return InvalidField(f"{name} must be at most {max_bytes} bytes", param=name)
+
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+"""A network whose addresses lead to the IPv4 address in their last four bytes (RFC 6052)."""
+
+
+def is_public(text: str) -> bool:
+    """Returns whether an address is one of the Internet at large: no private, link-local, loopback,
+    shared, reserved or multicast one, nor one that leads to such an IPv4 address."""
+    try:
+        address: Address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in _NAT64:
+            return _is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+        if address.is_site_local or (address.sixtofour and not _is_public(address.sixtofour)):
+            return False
+    return _is_public(address)
+
+
+def _is_public(address: Address) -> bool:
+    return address.is_global and not (
+        address.is_private or address.is_multicast or address.is_reserved
+    )
+
+
+# Fetches images from other servers, through redirects: a small HTTP client that goes only where
+# the operator lets it.
+#
+# `http.client` and its kin resolve a name when they connect, behind any check of its addresses.
+# Here the address that was checked is the one that is connected to.
+
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +121,7 @@ _DOMAIN: Final = re.compile(r"[\w.-]+|\[?[0-9A-Fa-f:.]+\]?")
 _PORTS: Final = {"http": 80, "https": 443}
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS: Final = 5
-_MAX_HEAD: Final = 64 * 1024
+_MAX_RESPONSE_HEAD: Final = 64 * 1024
 _NUM_RESOLVERS: Final = 8
 _READ_SIZE: Final = 64 * 1024
 _MAX_URL: Final = 8 * 1024
@@ -233,7 +320,7 @@ async def _read(reader: asyncio.StreamReader, max_bytes: int) -> _Answer:
             if answer.has_head and not answer.has_length:
                 break  # its body ends with the connection
             raise _Failed("the connection ended too soon")
-        if num_read > (2 * max_bytes if answer.has_head else 0) + _MAX_HEAD:
+        if num_read > (2 * max_bytes if answer.has_head else 0) + _MAX_RESPONSE_HEAD:
             raise _Failed("its head or its framing is too large")
         try:
             parser.feed_data(data)

@@ -1,26 +1,211 @@
-"""Loads the images of requests, as many as `--max-images`: reads or fetches them, then decodes
-them."""
+"""Loads images of requests within limits."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import re
+import stat
+import weakref
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from threading import Lock
 from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import unquote, urlsplit
 
-from fastovms.config.api_config import MediaConfig
-from fastovms.errors import InvalidField
-from fastovms.media.data_url import decode_data_url
+from fastovms.config import MediaConfig
+from fastovms.errors import ConfigurationError, InvalidField, Overloaded
 from fastovms.media.decode import Decode, PixelBound, decode_image, is_available
-from fastovms.media.fetch import Fetcher
-from fastovms.media.image_tags import image_tag
-from fastovms.media.local_file import LocalFiles
-from fastovms.media.memory_budget import MemoryBudget
+from fastovms.media.fetch import Fetcher, decode_data_url, too_large
 from fastovms.params import Image
+
+
+class MemoryBudget:
+    """Counts bytes from before an image is decoded until nobody has it any more. It is
+    thread-safe."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._used = 0
+        self._lock = Lock()
+
+    @property
+    def used(self) -> int:
+        return self._used
+
+    def take(self, num_bytes: int) -> None:
+        """Reserves bytes.
+
+        Raises:
+            Overloaded: there is no room now.
+        """
+        with self._lock:
+            if self._used + num_bytes > self.max_bytes:
+                raise Overloaded("too many images are being read; try again later")
+            self._used += num_bytes
+
+    def give_back(self, num_bytes: int) -> None:
+        with self._lock:
+            self._used -= num_bytes
+
+    def give_back_with(self, image: Image, num_bytes: int) -> None:
+        """Gives bytes back as soon as the last reference to the image has gone."""
+        weakref.finalize(image, self.give_back, num_bytes).atexit = False
+
+
+class LocalFiles:
+    """Reads the files below one directory.
+
+    Args:
+        root: the directory that may be read; None = none.
+
+    Raises:
+        ConfigurationError: it is no directory.
+    """
+
+    def __init__(self, root: Path | None) -> None:
+        if root is not None and not root.is_dir():
+            raise ConfigurationError(f"--allowed-local-media-path {root} is not a directory")
+        self._root = None if root is None else os.path.realpath(root)
+
+    def read(self, url: str, name: str, *, max_bytes: int) -> bytes:
+        """Returns the content of the file at an absolute path, or at a `file:` URL. It may take as
+        long as the disk does.
+
+        Raises:
+            InvalidField: files are not allowed, or this one is not, cannot be read, or is too
+                large. Whether a file outside the directory exists cannot be told from this.
+        """
+        if self._root is None:
+            raise InvalidField(f"{name}: this server reads no local files", param=name)
+        path = _path_of(url)
+        if path is None or ".." in path.split("/"):
+            raise InvalidField(
+                f"{name} must be the absolute path of a file, without ..", param=name
+            )
+        try:
+            data = self._read(path, name, max_bytes + 1)
+        except (OSError, ValueError):
+            raise InvalidField(f"{name}: there is no such file to be read", param=name) from None
+        if len(data) > max_bytes:
+            raise too_large(name, max_bytes)
+        return data
+
+    def _read(self, path: str, name: str, max_bytes: int) -> bytes:
+        self._check_inside(os.path.realpath(path))
+        # Not blocking, since a pipe would wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            # The path may lead elsewhere by now; what has been opened stays.
+            self._check_inside(os.readlink(f"/proc/self/fd/{descriptor}"))
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise PermissionError
+            if status.st_nlink > 1:
+                # Another of its names may lie outside, and nothing tells which of them is its own.
+                raise InvalidField(
+                    f"{name}: a file with several hard links is not read; a copy would be",
+                    param=name,
+                )
+            return file.read(max_bytes)
+
+    def _check_inside(self, path: str) -> None:
+        assert self._root is not None
+        if os.path.commonpath([self._root, path]) != self._root:
+            raise PermissionError
+
+
+def _path_of(url: str) -> str | None:
+    if url.startswith("/"):
+        return url
+    parts = urlsplit(url)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        return None
+    path = unquote(parts.path)
+    return path if path.startswith("/") else None
+
+
+_TAG: Final = re.compile(r"<ov_genai_(?:image|video|audio)_(\d*)>?")
+
+
+class ForbiddenTag(InvalidField):
+    """A client wrote a tag that stands for an image.
+
+    Attributes:
+        tag: what it wrote.
+    """
+
+    tag = ""
+
+
+def image_tag(index: int) -> str:
+    return f"<ov_genai_image_{index}>"
+
+
+def without_tags(text: str, num_images: int) -> str:
+    """Returns the text without the tags of its images."""
+    return _replaced(text, dict.fromkeys(map(image_tag, range(num_images)), ""))
+
+
+def renumbered(text: str, num_images: int) -> tuple[str, list[int]]:
+    """Returns the text with tags that count only the images it has, and the numbers that these had
+    before."""
+    indices = {image_tag(index): index for index in range(num_images)}
+    kept = sorted({indices[found[0]] for found in _TAG.finditer(text) if found[0] in indices})
+    tags = {image_tag(index): image_tag(position) for position, index in enumerate(kept)}
+    return _replaced(text, tags), kept
+
+
+def _replaced(text: str, tags: Mapping[str, str]) -> str:
+    return _TAG.sub(lambda found: tags.get(found[0], found[0]), text)
+
+
+def check_tags(
+    text: str,
+    num_images: int,
+    name: str,
+    reserved: Collection[str] = (),
+    *,
+    needs_all: bool = True,
+) -> None:
+    """Checks that each image is in the text once, and nothing else that the model would take for
+    one: texts of clients, whatever way they took into the prompt, cannot be told from it any more.
+
+    Args:
+        name: the field that the text comes from.
+        reserved: the model's own tags.
+        needs_all: whether an image may not be missing.
+
+    Raises:
+        ForbiddenTag: the text has another tag that stands for an image.
+        InvalidField: an image is missing.
+    """
+    found = Counter(match[0] for match in _TAG.finditer(text))
+    expected = {image_tag(index) for index in range(num_images)}
+    for tag, count in found.items():
+        if tag not in expected or count > 1:
+            raise forbidden_tag(tag, name)
+    for tag in reserved:
+        if tag in text:
+            raise forbidden_tag(tag, name)
+    if needs_all and len(found) < len(expected):
+        raise InvalidField(f"{name}: the chat template leaves an image out", param=name)
+
+
+def forbidden_tag(tag: str, name: str) -> ForbiddenTag:
+    error = ForbiddenTag(f"{name} must not contain {tag}: it stands for an image", param=name)
+    error.tag = tag
+    return error
+
+
+# Loads the images of requests, as many as `--max-images`: reads or fetches them, then decodes
+# them.
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,22 +1,231 @@
-"""Reads the node options of an OpenVINO Model Server graph (graph.pbtxt), as settings.
-
-What MediaPipe says around them about streams and their handlers is read over: there is one way to
-run a language model here.
-"""
+"""Graphs of OpenVINO Model Server."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from fastovms.config.settings import ENCODER, ENGINE, FILES, ConfigField, Settings
+from fastovms.config import ENCODER, ENGINE, FILES, ConfigField, Settings
+from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError
-from fastovms.ovms.calculators import CALCULATORS, Calculator
-from fastovms.ovms.options import Choice, Group, Integer, Kind
-from fastovms.ovms.plugin_config import parse_plugin_config
+from fastovms.ovms.options import OVMS_OPTIONS, Choice, Group, Integer, Kind, OvmsOption
 from fastovms.ovms.textproto import Field, Message, SyntaxFault, Word, parse
+
+
+@dataclass(frozen=True, slots=True)
+class Calculator:
+    """What runs a model in a graph.
+
+    Attributes:
+        messages: the names of the message that holds its options.
+        options: by their names in the graph.
+        implied: what a graph with it says of the model without an option.
+    """
+
+    messages: tuple[str, ...]
+    options: Mapping[str, OvmsOption]
+    implied: Mapping[ConfigField, Any] = field(default_factory=dict)
+
+    @property
+    def group(self) -> Group:
+        kinds: dict[str, Kind] = {name: option.kind for name, option in self.options.items()}
+        return Group(kinds, ("models_path",))
+
+
+def _messages(name: str) -> tuple[str, ...]:
+    return f"mediapipe.{name}", f"mediapipe.{name}.ext"
+
+
+_MODEL: Final = {
+    "models_path": OvmsOption(str, FILES.path),
+    "target_device": OvmsOption(str, ENGINE.device, neutral=("",)),
+    "plugin_config": OvmsOption(str, ENGINE.plugin_config, neutral=("",)),
+}
+_LENGTH: Final = OvmsOption(Integer(1), ENGINE.max_model_len)
+
+CALCULATORS: Final[Mapping[str, Calculator]] = {
+    "HttpLLMCalculator": Calculator(
+        _messages("LLMCalculatorOptions"),
+        {option.graph: option for option in OVMS_OPTIONS if option.graph},
+    ),
+    "EmbeddingsCalculatorOV": Calculator(
+        _messages("EmbeddingsCalculatorOVOptions"),
+        {
+            **_MODEL,
+            "normalize_embeddings": OvmsOption(bool, ENCODER.normalize),
+            "pooling": OvmsOption(Choice(("CLS", "LAST", "MEAN")), ENCODER.pooling),
+            "truncate": OvmsOption(bool, ENCODER.truncate),
+        },
+        {ENCODER.task: Task.EMBEDDINGS.value},
+    ),
+    "RerankCalculatorOV": Calculator(
+        _messages("RerankCalculatorOVOptions"),
+        {
+            **_MODEL,
+            "max_allowed_chunks": OvmsOption(Integer(1), ENCODER.max_allowed_chunks),
+            "max_position_embeddings": _LENGTH,
+            "max_length": _LENGTH,
+        },
+        {ENCODER.task: Task.RERANK.value},
+    ),
+}
+
+
+_PROMPT_LOOKUP: Final = "prompt_lookup"
+_OF_PIPELINES: Final = {
+    option.pipeline_property: option for option in OVMS_OPTIONS if option.pipeline_property
+}
+
+
+class PluginConfig(NamedTuple):
+    """What the properties of a device say.
+
+    Attributes:
+        properties: those for the device.
+        prompt_lookup: whether to draft from earlier text; None = nothing is said.
+        unused: a line on each property that has no use here.
+    """
+
+    properties: dict[str, object]
+    prompt_lookup: bool | None
+    unused: list[str]
+
+
+def parse_plugin_config(text: str) -> dict[str, object]:
+    """Reads JSON as it stands in a graph; nothing = none.
+
+    Raises:
+        ConfigurationError: it is malformed.
+    """
+    if not text.strip():
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"plugin_config must be a JSON object, not {text!r}")
+    return value
+
+
+def read_plugin_config(config: Mapping[str, object]) -> PluginConfig:
+    """Sorts the properties by whom they are for.
+
+    Raises:
+        ConfigurationError: a value is one that none can have.
+    """
+    properties: dict[str, object] = {}
+    unused: list[str] = []
+    for name, value in config.items():
+        option = _OF_PIPELINES.get(name)
+        if option is not None:
+            if option.unused is not None:
+                unused.append(f"plugin_config {name} is not used: {option.unused}")
+        elif isinstance(value, (str, int, float, bool)):
+            properties[name] = value
+        else:
+            raise ConfigurationError(
+                f"plugin_config {name} must be a string, a number or a boolean, not "
+                f"{json.dumps(value)}"
+            )
+    return PluginConfig(properties, _prompt_lookup(config.get(_PROMPT_LOOKUP)), unused)
+
+
+def _prompt_lookup(value: object) -> bool | None:
+    if isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.lower(), value)
+    if value is None or isinstance(value, bool):
+        return value
+    raise ConfigurationError(
+        f"plugin_config {_PROMPT_LOOKUP} must be true or false, not {json.dumps(value)}"
+    )
+
+
+class GraphText(NamedTuple):
+    """A graph in protobuf's text format.
+
+    Attributes:
+        calculator: the name of what runs the model.
+    """
+
+    calculator: str
+    text: str
+
+    def filled(self, options: str) -> str:
+        """Returns the graph with the options of its node, a line each."""
+        return self.text % options.replace("\n", "\n      ")
+
+
+_GENERATION: Final = """\
+input_stream: "HTTP_REQUEST_PAYLOAD:input"
+output_stream: "HTTP_RESPONSE_PAYLOAD:output"
+node: {
+  name: "LLMExecutor"
+  calculator: "HttpLLMCalculator"
+  input_stream: "LOOPBACK:loopback"
+  input_stream: "HTTP_REQUEST_PAYLOAD:input"
+  input_side_packet: "LLM_NODE_RESOURCES:llm"
+  output_stream: "LOOPBACK:loopback"
+  output_stream: "HTTP_RESPONSE_PAYLOAD:output"
+  input_stream_info: { tag_index: "LOOPBACK:0", back_edge: true }
+  node_options: {
+    [type.googleapis.com / mediapipe.LLMCalculatorOptions]: {
+      %s
+    }
+  }
+  input_stream_handler {
+    input_stream_handler: "SyncSetInputStreamHandler"
+    options {
+      [mediapipe.SyncSetInputStreamHandlerOptions.ext] { sync_set { tag_index: "LOOPBACK:0" } }
+    }
+  }
+}
+"""
+
+_ENCODING: Final = """\
+input_stream: "REQUEST_PAYLOAD:input"
+output_stream: "RESPONSE_PAYLOAD:output"
+node: {
+  name: "%(node)s"
+  calculator: "%(calculator)s"
+  input_side_packet: "%(resources)s"
+  input_stream: "REQUEST_PAYLOAD:input"
+  output_stream: "RESPONSE_PAYLOAD:output"
+  node_options: {
+    [type.googleapis.com / mediapipe.%(calculator)sOptions]: {
+      %%s
+    }
+  }
+}
+"""
+
+
+def _encoding(node: str, calculator: str, resources: str) -> GraphText:
+    names = {"node": node, "calculator": calculator, "resources": resources}
+    return GraphText(calculator, _ENCODING % names)
+
+
+GRAPHS: Final[Mapping[Task, GraphText]] = {
+    Task.TEXT_GENERATION: GraphText("HttpLLMCalculator", _GENERATION),
+    Task.EMBEDDINGS: _encoding(
+        "EmbeddingsExecutor",
+        "EmbeddingsCalculatorOV",
+        "EMBEDDINGS_NODE_RESOURCES:embeddings_servable",
+    ),
+    Task.RERANK: _encoding(
+        "RerankExecutor", "RerankCalculatorOV", "RERANK_NODE_RESOURCES:rerank_servable"
+    ),
+}
+
+
+# Reads the node options of an OpenVINO Model Server graph (graph.pbtxt), as settings.
+#
+# What MediaPipe says around them about streams and their handlers is read over: there is one way
+# to run a language model here.
+
 
 GRAPH_FILE: Final = "graph.pbtxt"
 MODEL_FILES: Final = ("openvino_model.xml", "openvino_language_model.xml")

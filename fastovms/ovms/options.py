@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fastovms.config.settings import (
+from fastovms.config import (
     CHAT,
     ENCODER,
     ENGINE,

@@ -1,17 +1,42 @@
-"""Builds the application of Ray Serve: `serve run` imports `build` by its name."""
+"""The application of Ray Serve, and its routing by prompt prefix."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from typing import Any, Final
 
 from ray import serve
 from ray.serve.config import RequestRouterConfig
+from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 
-from fastovms.config.engine_config import EngineConfig
-from fastovms.ray_serve.affinity_router import AffinityRouter
+from fastovms.config import EngineConfig
+from fastovms.ray_serve.child_server import replica_options
 from fastovms.ray_serve.replica import ServeReplica
-from fastovms.ray_serve.replica_options import replica_options
+
+
+class AffinityRouter(ConsistentHashRouter):
+    """A request router of Ray Serve.
+
+    Requests with the header of sessions (`x-session-id`, or what the environment's
+    `RAY_SERVE_SESSION_ID_HEADER_KEY` names) go by consistent hashing, and past a replica that has
+    `max_ongoing_requests`. Ray's router would draw a replica for all others, whatever they have to
+    do; here these go to the one of two with the shorter queue. The body, where conversations and
+    cache keys stand, is not here: the proxy hands routers the head of a request only.
+    """
+
+    async def choose_replicas(
+        self, candidate_replicas: list[Any], pending_request: Any = None
+    ) -> list[list[Any]]:
+        """Returns replicas in groups; a group is asked when the one before is full, and in it the
+        replica with the shortest queue gets the request."""
+        if pending_request is not None and pending_request.metadata.session_id:
+            ranked: list[list[Any]] = await super().choose_replicas(
+                candidate_replicas, pending_request
+            )
+            return ranked
+        return [random.sample(candidate_replicas, min(2, len(candidate_replicas)))]
+
 
 NAME: Final = "fastovms"
 """Of the deployment, in the `deployments` of a YAML."""

@@ -1,19 +1,77 @@
-"""Starts a server as a process on a port of its own, and ends it."""
+"""The server that a replica of Ray Serve runs, its options, and its load."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 from subprocess import DEVNULL
-from typing import Final
+from typing import Any, Final
 
-from fastovms.backends.processes.process import fate
-from fastovms.errors import BackendUnavailable
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from fastovms.backends.processes import fate
+from fastovms.errors import BackendUnavailable, ConfigurationError
+
+_ADDRESSES: Final = ("--host", "--port", "--rest-port", "--rest_port", "--listen", "--uds")
+_PLUGIN_CONFIG: Final = ("--plugin-config", "--plugin_config")
+
+
+class ReplicaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the server of every replica serves.
+
+    Attributes:
+        model: as `MODEL` of `fastovms serve`; "" = the demo model.
+        arguments: further ones of `fastovms serve`.
+        environment: variables of the server's process.
+    """
+
+    model: str = ""
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = {}
+
+    def serve_arguments(self, num_cpus: float) -> list[str]:
+        """Returns the arguments of `fastovms serve`: with as many threads as Ray has reserved
+        processors for the replica, unless the operator has set OpenVINO's properties.
+
+        Threads are not pinned: each replica would pin its own to the first processors of the node.
+        """
+        arguments = [*([self.model] if self.model else []), *self.arguments]
+        if num_cpus and not _flags(self.arguments) & set(_PLUGIN_CONFIG):
+            num_threads = max(1, round(num_cpus))
+            config = {"INFERENCE_NUM_THREADS": num_threads, "ENABLE_CPU_PINNING": False}
+            arguments += ["--plugin-config", json.dumps(config)]
+        return arguments
+
+
+def replica_options(args: Mapping[str, Any]) -> ReplicaOptions:
+    """Reads the `args` of an application.
+
+    Raises:
+        ConfigurationError: a field is unknown, of the wrong type, or an address, which replicas
+            choose.
+    """
+    try:
+        options = msgspec.convert(dict(args), ReplicaOptions)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"args: {error}") from None
+    if addresses := sorted(_flags(options.arguments) & set(_ADDRESSES)):
+        raise ConfigurationError(
+            f"args: `arguments` has {addresses[0]}, but each replica chooses an address; "
+            "set that of Ray's proxy in http_options"
+        )
+    return options
+
+
+def _flags(arguments: Sequence[str]) -> set[str]:
+    return {argument.partition("=")[0] for argument in arguments}
+
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +106,7 @@ class ChildServer:
             *[
                 sys.executable,
                 "-m",
-                "fastovms.backends.processes.dies_with_parent",
+                "fastovms.backends.dies_with_parent",
                 str(os.getpid()),
             ],
             *[*serve, "--host", _HOST, "--port", "0"],
@@ -93,3 +151,37 @@ async def _listening_at(process: Process) -> str:
         )
     logger.info("%s", greeting.rstrip())
     return greeting.rpartition(" ")[2].rstrip()
+
+
+_COUNTED: Final = ("fastovms_num_requests_running", "fastovms_num_requests_waiting")
+
+
+def queue_lengths(metrics: str) -> dict[str, float]:
+    """Returns how many sequences run and how many wait to, over all models of one server, by the
+    names of the metrics.
+
+    Args:
+        metrics: what `/metrics` answers.
+    """
+    lines = [line for line in metrics.splitlines() if line.startswith(_COUNTED)]
+    lengths = dict.fromkeys(_COUNTED, 0.0)
+    for family in text_string_to_metric_families("\n".join([*lines, ""])):
+        for sample in family.samples:
+            lengths[sample.name] += sample.value
+    return lengths
+
+
+def replicas_for_queues(context: Any) -> tuple[float, dict[str, Any]]:
+    """Returns as many replicas as bring each to `target_ongoing_requests`, and no state.
+
+    It is Ray's own rule with the servers' counts in place of Ray's: one request may be several
+    sequences, and a background response runs when its request is long answered. Requests that Ray
+    has not given to any replica count too. Ray applies bounds, delays and factors to the result.
+
+    Args:
+        context: a `ray.serve.config.AutoscalingContext`.
+    """
+    metrics = context.aggregated_metrics or {}
+    in_servers = sum(sum(metrics.get(name, {}).values()) for name in _COUNTED)
+    total = in_servers + (context.total_queued_requests or 0)
+    return total / context.config.target_ongoing_requests, {}

@@ -1,19 +1,209 @@
-"""Is a replica of Ray Serve: a server in a process of its own, and the way of requests to it."""
+"""A replica of Ray Serve: passes requests to a server of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from typing import Any, Final
 
 import aiohttp
+import orjson
 import ray
+from multidict import CIMultiDict
+from yarl import URL
 
 from fastovms.errors import BackendUnavailable
-from fastovms.ray_serve.child_server import ChildServer
-from fastovms.ray_serve.http_proxy import HttpProxy
-from fastovms.ray_serve.queue_scaling import queue_lengths
-from fastovms.ray_serve.replica_options import ReplicaOptions
+from fastovms.ray_serve.child_server import ChildServer, ReplicaOptions, queue_lengths
+
+# Passes HTTP requests on to a server and its answers back, byte for byte, as an ASGI application.
+
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
+
+_OF_ONE_CONNECTION: Final = frozenset(
+    {
+        b"connection",
+        b"expect",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""Fields that concern one connection, not the request (RFC 9110, 7.6.1), beside those that
+`Connection` names; `Expect` has been answered to the client by whoever received its request."""
+
+_WRITTEN_BY_RAY: Final = frozenset({b"date", b"x-request-id"})
+"""Fields of answers that Ray's proxy adds to those that are there. The server's request id is the
+one of Ray, which puts it into the request."""
+
+_RETRY_AFTER: Final = b"1"
+"""Seconds after which another replica answers, or this one's successor."""
+
+
+class HttpProxy:
+    """The application. It keeps connections to the server open and holds no more of a body than a
+    read brings; it goes on reading when `send` has returned.
+
+    Args:
+        url: of the server, without a path.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._session = aiohttp.ClientSession(
+            # Of the two ends this one closes idle connections first: see HttpConfig.
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15),
+            timeout=aiohttp.ClientTimeout(),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
+            auto_decompress=False,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """Asks the server itself, and returns status and body.
+
+        Raises:
+            aiohttp.ClientError: it does not answer.
+        """
+        async with self._session.get(self._url + path) as answer:
+            return answer.status, await answer.text()
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "http":
+                await self._exchange(scope, receive, send)
+            case "lifespan":
+                for phase in ("startup", "shutdown"):
+                    await receive()
+                    await send({"type": f"lifespan.{phase}.complete"})
+            case "websocket":
+                await send({"type": "websocket.close"})
+
+    async def _exchange(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """Passes one request on, and gives it up when the client leaves."""
+        body = _RequestBody(scope["headers"], receive)
+        forwarding = asyncio.ensure_future(self._forward(scope, body, send))
+        leaving = asyncio.ensure_future(body.wait_until_left())
+        leaving.add_done_callback(lambda _: forwarding.cancel())
+        try:
+            await forwarding
+        except asyncio.CancelledError:
+            if not leaving.done():
+                raise  # whoever runs this application has cancelled it
+        finally:
+            leaving.cancel()
+
+    async def _forward(self, scope: Mapping[str, Any], body: _RequestBody, send: Send) -> None:
+        """Raises:
+        ConnectionResetError: the server has ended within an answer, of which the client must not
+            take what it got for the whole.
+        """
+        has_begun = False
+        try:
+            async with self._session.request(
+                scope["method"],
+                URL(self._url + _target(scope), encoded=True),
+                headers=CIMultiDict(
+                    (name.decode("latin-1"), value.decode("latin-1"))
+                    for name, value in _end_to_end(scope["headers"])
+                ),
+                data=body.pieces() if body.is_sent else None,
+                allow_redirects=False,
+            ) as answer:
+                fields = _end_to_end(answer.raw_headers, _WRITTEN_BY_RAY)
+                await _send_head(send, answer.status, fields)
+                has_begun = True
+                async for piece in answer.content.iter_any():
+                    await _send_body(send, piece, more=True)
+                await _send_body(send, b"", more=False)
+        except aiohttp.ClientError:
+            if has_begun:
+                raise ConnectionResetError("the server has ended within its answer") from None
+            await _send_unavailable(send)
+
+
+class _RequestBody:
+    """A request's body, and what comes behind it: the client leaves."""
+
+    def __init__(self, headers: Headers, receive: Receive) -> None:
+        names = {name.lower() for name, _ in headers}
+        self.is_sent = not names.isdisjoint({b"content-length", b"transfer-encoding"})
+        self._receive = receive
+        self._was_read = asyncio.Event()
+        if not self.is_sent:
+            self._was_read.set()
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        more = True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionResetError("the client has left within its request")
+            yield message.get("body", b"")
+            more = message.get("more_body", False)
+        self._was_read.set()
+
+    async def wait_until_left(self) -> None:
+        await self._was_read.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+def _target(scope: Mapping[str, Any]) -> str:
+    """Returns path and query as the client wrote them, without the prefix of the application."""
+    path: bytes = scope.get("raw_path") or scope["path"].encode()
+    path = path.removeprefix(scope.get("root_path", "").encode()) or b"/"
+    query: bytes = scope.get("query_string", b"")
+    return (path + b"?" + query if query else path).decode("latin-1")
+
+
+def _end_to_end(
+    headers: Headers, without: frozenset[bytes] = frozenset()
+) -> list[tuple[bytes, bytes]]:
+    fields = [(name.lower(), value) for name, value in headers]
+    named = {
+        token.strip().lower()
+        for name, value in fields
+        if name == b"connection"
+        for token in value.split(b",")
+    }
+    left_out = _OF_ONE_CONNECTION | named | without
+    return [field for field in fields if field[0] not in left_out]
+
+
+async def _send_head(send: Send, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+async def _send_body(send: Send, piece: bytes, *, more: bool) -> None:
+    await send({"type": "http.response.body", "body": piece, "more_body": more})
+
+
+async def _send_unavailable(send: Send) -> None:
+    """Answers in OpenAI's form that the server is not there."""
+    message = "The replica that got this request has ended; another will answer it."
+    fields = {"message": message, "type": "server_error", "param": None, "code": None}
+    body = orjson.dumps({"error": fields})
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"retry-after", _RETRY_AFTER),
+    ]
+    await _send_head(send, 503, headers)
+    await _send_body(send, body, more=False)
+
 
 logger = logging.getLogger(__name__)
 

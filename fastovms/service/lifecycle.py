@@ -1,30 +1,186 @@
-"""Runs a server from start to end: listens, loads, serves, obeys signals, feeds systemd's
-watchdog, and leaves without dropping what was accepted."""
+"""Life of the server process: start, supervision, signals, end."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import signal
+import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Final, TypeVar
 
-from fastovms.api.admin.status import ServerPhase, ServerStatus
-from fastovms.api.serving.served import ServedModels
+from fastovms.api.admin import DOCS_PATHS, HEALTH_PATHS, ServerPhase, ServerStatus
+from fastovms.api.dialect import render_error
+from fastovms.api.served import ServedModels
 from fastovms.backend import Backend
-from fastovms.config.http_config import HttpConfig
-from fastovms.config.service_config import ServiceConfig
+from fastovms.config import HttpConfig, SecurityConfig, ServiceConfig
 from fastovms.errors import ConfigurationError, EngineFailed
-from fastovms.http.listening.systemd import Notifier
+from fastovms.http.gates import (
+    ApiKeys,
+    CorsPolicy,
+    HostCheck,
+    OriginCheck,
+    machine_names,
+    read_api_keys,
+)
+from fastovms.http.listeners import Notifier
+from fastovms.http.messages import Check, Request, Response
 from fastovms.http.server import HttpServer
-from fastovms.service.engine_watch import EngineWatch
-from fastovms.system.daemon_thread import in_daemon_thread
-from fastovms.system.last_waits import LastWaits
+from fastovms.service.watch import EngineWatch
 from fastovms.system.processor_time import ProcessorTime
+from fastovms.system.threads import LastWaits, in_daemon_thread
+
+
+class Guard:
+    """An `http.messages.Check`. Health paths need no key, nor does the description of the API.
+
+    Args:
+        open_paths: further paths that anybody may ask at any time, such as those of the page.
+
+    Raises:
+        ConfigurationError: the keys cannot be read.
+    """
+
+    def __init__(
+        self,
+        status: ServerStatus,
+        config: SecurityConfig,
+        environ: Mapping[str, str],
+        open_paths: Collection[str] = (),
+    ) -> None:
+        self._status = status
+        self._config = config
+        self._environ = environ
+        self._open_paths = frozenset(open_paths)
+        self._keys = self._read_keys()
+
+    def __call__(self, request: Request) -> Response | None:
+        if request.path in self._open_paths:
+            return None
+        if self._keys is None:
+            request.is_admin = request.is_local
+        else:
+            refusal = self._keys(request)
+            if refusal is not None:
+                return refusal
+        return self._status.admit(request)
+
+    @property
+    def needs_key(self) -> bool:
+        return self._keys is not None
+
+    @property
+    def tenants(self) -> frozenset[str]:
+        """The tenants of those who may ask; "" where no key is needed."""
+        return frozenset(("",)) if self._keys is None else self._keys.tenants
+
+    def reload(self) -> None:
+        """Reads the keys again.
+
+        Raises:
+            ConfigurationError: they cannot be read; the old ones stay in use.
+        """
+        self._keys = self._read_keys()
+
+    def _read_keys(self) -> ApiKeys | None:
+        keys = read_api_keys(self._config.api_key_file, self._environ, self._config.api_keys)
+        exempt = (*HEALTH_PATHS, *(DOCS_PATHS if self._config.enable_docs else ()))
+        return ApiKeys(keys.every, render_error, exempt, keys.admins) if keys.every else None
+
+
+# Where clients need a key, that is more than any page has. Where they need none, these checks
+# stand in for it.
+
+
+def cors_policy(config: SecurityConfig, *, needs_key: bool) -> CorsPolicy:
+    origins = config.allowed_origins
+    if origins is None:
+        origins = "*" if needs_key else ""
+    return CorsPolicy(
+        origins,
+        config.allowed_methods,
+        config.allowed_headers,
+        credentials=config.allow_credentials,
+    )
+
+
+def gates_for(
+    config: SecurityConfig,
+    cors: CorsPolicy,
+    *,
+    needs_key: bool,
+    tls: bool,
+    is_local: Callable[[], bool],
+) -> list[Check]:
+    """Returns the checks of a server.
+
+    Args:
+        tls: whether clients speak TLS to the server itself.
+        is_local: tells whether only this machine can reach the server; it is asked at each request,
+            since that is known only when the server is bound.
+    """
+    gates: list[Check] = [OriginCheck(cors, render_error, tls=tls)]
+    named = None if config.allowed_hosts is None else config.allowed_hosts.split(",")
+    if named is None and not needs_key:
+        gates.append(HostCheck(_own_names(), render_error, is_local))
+    elif named is not None and "*" not in named:
+        gates.append(HostCheck({*_own_names(), *named}, render_error))
+    return gates
+
+
+def _own_names() -> set[str]:
+    return machine_names(socket.gethostname())
+
+
+Stamp = tuple[int, int, int] | None
+
+
+class FileWatch:
+    """Looks at a file's time, size and inode, which costs microseconds.
+
+    Args:
+        interval: seconds between two looks; 0 = none is taken.
+        on_change: called on the loop after a change, not while the file is missing.
+    """
+
+    def __init__(self, path: Path, interval: float, on_change: Callable[[], None]) -> None:
+        self._path = path
+        self._interval = interval
+        self._on_change = on_change
+        self._stamp = self._look()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._interval:
+            self._timer = loop.call_later(self._interval, self._check, loop)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.start(loop)
+        stamp = self._look()
+        if stamp is not None and stamp != self._stamp:
+            self._stamp = stamp
+            self._on_change()
+
+    def _look(self) -> Stamp:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+# Runs a server from start to end: listens, loads, serves, obeys signals, feeds systemd's
+# watchdog, and leaves without dropping what was accepted.
+
 
 logger = logging.getLogger(__name__)
 

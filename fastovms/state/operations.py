@@ -24,9 +24,9 @@ from fastovms.state.store import (
     StoredItem,
     StoredResponse,
     UnknownPrevious,
+    response_topic,
 )
 from fastovms.state.tables import MAX_CHAIN, ObjectKind, Tables
-from fastovms.state.watchers import response_topic
 
 
 class Operations:

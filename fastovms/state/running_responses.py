@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
-from fastovms.state.item_table import OVERHEAD
-from fastovms.state.seal import seal, unseal
-from fastovms.state.sql import MAX_VARIABLES, marks, slices
 from fastovms.state.store import (
     EventPack,
     OwnedResponse,
@@ -21,7 +18,7 @@ from fastovms.state.store import (
     Resumption,
     RunningResponse,
 )
-from fastovms.state.tables import Tables
+from fastovms.state.tables import MAX_VARIABLES, OVERHEAD, Tables, marks, seal, slices, unseal
 
 
 class Replica(NamedTuple):

@@ -1,19 +1,15 @@
-"""Reads and writes the rows of objects, and counts how much they are together.
-
-An object is a response or a conversation; its items go with it.
-"""
+"""Tables of the store."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, overload
 
-from fastovms.errors import TooLarge
-from fastovms.state.item_table import OVERHEAD, ItemTable, Turn
-from fastovms.state.seal import LENGTH, seal, unseal
-from fastovms.state.sql import MAX_VARIABLES, RowLocks, SqlConnection, marks, slices
+from fastovms.errors import StateFailed, TooLarge
 from fastovms.state.store import (
+    EarlierItems,
     ItemOrigin,
     ItemPage,
     Page,
@@ -21,6 +17,212 @@ from fastovms.state.store import (
     StoredItem,
     UnknownCursor,
 )
+
+LENGTH: Final = 4
+"""How many bytes a seal adds to a text."""
+
+
+@overload
+def seal(text: bytes) -> bytes: ...
+@overload
+def seal(text: None) -> None: ...
+def seal(text: bytes | None) -> bytes | None:
+    """Returns the text with its CRC-32 behind it; None stays None."""
+    return None if text is None else text + zlib.crc32(text).to_bytes(LENGTH, "little")
+
+
+def unseal(sealed: bytes) -> bytes:
+    """Returns the text without its seal.
+
+    Raises:
+        StateFailed: it is not the text that was sealed. Others may be, so that the file is still of
+            use.
+    """
+    text = sealed[:-LENGTH]
+    if seal(text) != sealed:
+        raise StateFailed("what was kept is damaged: it has not the checksum that it had")
+    return text
+
+
+MAX_VARIABLES: Final = 500
+"""How many variables one statement may have."""
+
+T = TypeVar("T")
+
+
+class SqlCursor(Protocol):
+    """The rows that a statement returns."""
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class SqlConnection(Protocol):
+    """A connection to a database."""
+
+    def execute(self, sql: str, values: Sequence[Any] = (), /) -> SqlCursor:
+        """Runs a statement, in which each ? stands for one of the values."""
+
+
+class RowLocks(NamedTuple):
+    """The clauses with which a SELECT locks the rows it returns until the transaction ends. None is
+    needed where one process has the database for itself.
+
+    Attributes:
+        wait: waits for rows that others have locked.
+        skip: leaves those out.
+    """
+
+    wait: str = ""
+    skip: str = ""
+
+
+def marks(values: Iterable[object]) -> str:
+    """Returns as many variables as there are values."""
+    return ", ".join("?" for _ in values)
+
+
+def slices(values: Sequence[T], length: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(values), length):
+        yield values[start : start + length]
+
+
+# Reads and writes the rows of items, each of which belongs to an object, in an order.
+
+
+OVERHEAD: Final = 256
+"""The bytes that an object, an item or a pack of events takes beside its texts, about."""
+
+_COLUMNS: Final = "object, position, side, id, body"
+_NUM_COLUMNS: Final = 5
+
+Turn = tuple[ItemOrigin, Sequence[StoredItem]]
+
+
+class ItemTable:
+    """The rows of items. Whoever adds to an object that others may know has it locked."""
+
+    def __init__(self, connection: SqlConnection) -> None:
+        self._execute = connection.execute
+
+    def add(self, key: int, first_position: int, turns: Iterable[Turn]) -> None:
+        """Adds items to an object, at the positions from the first one on."""
+        rows = [
+            (origin.value, item.id, seal(item.body)) for origin, items in turns for item in items
+        ]
+        for some in slices([*enumerate(rows, first_position)], MAX_VARIABLES // _NUM_COLUMNS):
+            values = [value for position, row in some for value in (key, position, *row)]
+            places = ", ".join("(?, ?, ?, ?, ?)" for _ in some)
+            self._execute(f"INSERT INTO items ({_COLUMNS}) VALUES {places}", values)
+
+    def next_position(self, key: int) -> int:
+        [last] = self._execute(
+            "SELECT max(position) FROM items WHERE object = ?", (key,)
+        ).fetchone()
+        return 0 if last is None else int(last) + 1
+
+    def of(self, key: int, origin: ItemOrigin) -> list[StoredItem]:
+        rows = self._execute(
+            "SELECT id, body FROM items WHERE object = ? AND side = ? ORDER BY position",
+            (key, origin.value),
+        )
+        return list(map(_item, rows))
+
+    def newest(self, keys: Sequence[int], max_bytes: int) -> EarlierItems:
+        """Returns the newest items of objects, the newest object first, that have no more than
+        `max_bytes` together."""
+        items: list[StoredItem] = []
+        for some in slices(list(enumerate(keys)), MAX_VARIABLES // 2 - 1):
+            chain = ", ".join("(CAST(? AS BIGINT), CAST(? AS BIGINT))" for _ in some)
+            # `newer` is how many bytes the items have that come after this one: those that do not
+            # fit are not read, but for the first of them.
+            rows = self._execute(
+                f"WITH chain (depth, object) AS (VALUES {chain}), sized AS ("
+                f"SELECT depth, items.rowid AS item, sum(length(body) - {LENGTH}) OVER "
+                f"(ORDER BY depth, position DESC) - length(body) + {LENGTH} AS newer "
+                "FROM chain JOIN items ON items.object = chain.object) "
+                "SELECT id, body FROM sized JOIN items ON items.rowid = item WHERE newer <= ? "
+                "ORDER BY depth, position DESC",
+                [*(value for pair in some for value in pair), max_bytes],
+            )
+            for item in map(_item, rows):
+                max_bytes -= len(item.body)
+                if max_bytes < 0:
+                    return EarlierItems(items[::-1], is_whole=False)
+                items.append(item)
+        return EarlierItems(items[::-1])
+
+    def find(self, key: int, item_id: str) -> bytes | None:
+        row = self._execute(
+            "SELECT body FROM items WHERE object = ? AND id = ? ORDER BY position DESC LIMIT 1",
+            (key, item_id),
+        ).fetchone()
+        return None if row is None else unseal(row[0])
+
+    def delete(self, key: int, item_id: str) -> list[int]:
+        """Deletes items, and returns the length of each with its seal."""
+        rows = self._execute(
+            "DELETE FROM items WHERE object = ? AND id = ? RETURNING length(body)", (key, item_id)
+        )
+        return [length for (length,) in rows.fetchall()]
+
+    def page(self, key: int, page: Page) -> ItemPage:
+        """Returns a page of the items that were input.
+
+        Raises:
+            UnknownCursor: `page.after` is none of them.
+        """
+        # After the last of several items of one id, so that a list of pages has an end.
+        order, comparison, last = ("", ">", "max") if page.ascending else ("DESC", "<", "min")
+        start = ""
+        values: list[object] = [key, ItemOrigin.INPUT.value]
+        if page.after is not None:
+            cursor = self._execute(
+                f"SELECT {last}(position) FROM items WHERE object = ? AND side = ? AND id = ?",
+                (*values, page.after),
+            ).fetchone()[0]
+            if cursor is None:
+                raise UnknownCursor(page.after)
+            start = f"AND position {comparison} ?"
+            values.append(cursor)
+        rows = self._execute(
+            f"SELECT id, body FROM items WHERE object = ? AND side = ? {start} "
+            f"ORDER BY position {order} LIMIT ?",
+            (*values, page.limit + 1),
+        ).fetchall()
+        items = list(map(_item, rows))
+        return ItemPage(items[: page.limit], has_more=len(items) > page.limit)
+
+    def find_all(self, tenant: str, item_ids: Sequence[str]) -> dict[str, bytes]:
+        """Returns the newest item of each id, in whatever object of the tenant it is."""
+        found: dict[str, bytes] = {}
+        for some in slices(list(dict.fromkeys(item_ids)), MAX_VARIABLES - 1):
+            # SQLite makes a cross join in the order in which it is written: by the id, and no
+            # further than to the first row. Many responses may have an item that a client sends
+            # each time.
+            rows = self._execute(
+                f"WITH wanted (id) AS (VALUES {', '.join('(?)' for _ in some)}) "
+                "SELECT id, (SELECT items.body FROM items CROSS JOIN objects "
+                "WHERE items.id = wanted.id AND key = object AND tenant = ? "
+                "ORDER BY items.rowid DESC LIMIT 1) FROM wanted",
+                (*some, tenant),
+            )
+            found |= {id: unseal(body) for id, body in rows if body is not None}
+        return found
+
+
+def _item(row: tuple[str, bytes]) -> StoredItem:
+    id, sealed = row
+    return StoredItem(id, unseal(sealed))
+
+
+# Reads and writes the rows of objects, and counts how much they are together.
+#
+# An object is a response or a conversation; its items go with it.
+
 
 VERSION: Final = 4
 """The version of the tables, the same in every database and in files that states are exported

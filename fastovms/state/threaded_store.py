@@ -1,14 +1,24 @@
-"""Implements `StateStore` by databases on threads of their own."""
+"""The store over a database that one thread uses."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from heapq import nlargest
+from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fastovms.errors import StateFailed
+from fastovms.state.operations import Operations
 from fastovms.state.running_responses import ONLY_REPLICA, Replica
-from fastovms.state.state_database import StateDatabase
-from fastovms.state.state_worker import StateWorker
 from fastovms.state.store import (
     CutResponse,
     EarlierItems,
@@ -23,8 +33,342 @@ from fastovms.state.store import (
     StateStats,
     StoredItem,
     StoredResponse,
+    Watch,
+    Watchers,
+    response_topic,
 )
-from fastovms.state.watchers import Watch, Watchers, response_topic
+from fastovms.state.tables import OldObject, Shares, Tables, Totals, add_growth, total_of
+
+# Declares `StateDatabase`, what a thread of the store asks of the database it uses, and the
+# bounds within which a database keeps itself.
+
+
+Operation = Callable[[Operations], object]
+
+
+class OperationOutcome(NamedTuple):
+    """What an operation returned, or why it changed nothing."""
+
+    result: object = None
+    error: Exception | None = None
+
+
+class StateBounds(NamedTuple):
+    """What may be kept: seconds since the last use, objects, bytes."""
+
+    max_age: float
+    max_count: int
+    max_bytes: int
+
+    def is_exceeded(self, totals: Totals, oldest_use: float | None, now: float) -> bool:
+        """Returns whether objects are too many, too large together or too old."""
+        seconds = self.seconds_to_expiry(oldest_use, now)
+        is_too_much = totals.num_objects > self.max_count or totals.num_bytes > self.max_bytes
+        return is_too_much or (seconds is not None and seconds <= 0.0)
+
+    def seconds_to_expiry(self, oldest_use: float | None, now: float) -> float | None:
+        """Returns the seconds until the next object is too old; None = there is none."""
+        return None if oldest_use is None else max(0.0, oldest_use + self.max_age - now)
+
+
+class Eviction:
+    """Evicts up to `limit` objects within a transaction.
+
+    Objects that are too old are evicted first. While there are too many, or they are too large, the
+    tenant that has the most loses its least recently used objects, until it has as much as the next
+    one. A tenant with no more than the bound divided by the number of tenants loses nothing, also
+    where another tenant's share is in responses that run, which cannot be evicted.
+
+    Args:
+        shares: what each tenant has.
+    """
+
+    def __init__(self, tables: Tables, bounds: StateBounds, shares: Shares, limit: int) -> None:
+        self._tables = tables
+        self._bounds = bounds
+        self._shares = dict(shares)
+        self._limit = limit
+
+    def run(self, now: float) -> bool:
+        """Evicts what is due at a unix time. Returns whether it was anything."""
+        bounds, limit = self._bounds, self._limit
+        self._delete(self._tables.expired(now - bounds.max_age, limit))
+        for measure, bound in enumerate((bounds.max_count, bounds.max_bytes)):
+            self._shrink(measure, bound)
+        return self._limit < limit
+
+    def _shrink(self, measure: int, bound: int) -> None:
+        """Evicts objects while all tenants together have more than `bound` of one of the two
+        numbers of `Totals`."""
+        passed_over: set[str] = set()
+        excess = total_of(self._shares)[measure] - bound
+        while excess > 0 and self._limit > 0:
+            used = [
+                (t[measure], name) for name, t in self._shares.items() if name not in passed_over
+            ]
+            [(most, tenant), (second, _)] = nlargest(2, [*used, (0, ""), (0, "")])
+            share = bound / len(self._shares)
+            if most <= share:
+                return
+            need = min(excess, most - max(second, share))
+            evicted: list[OldObject] = []
+            for old in self._tables.oldest_of(tenant, self._limit):
+                if evicted and need <= 0:
+                    break
+                evicted.append(old)
+                amount = (1, old.size)[measure]
+                need -= amount
+                excess -= amount
+            if not evicted:
+                passed_over.add(tenant)
+            self._delete(evicted)
+
+    def _delete(self, objects: Sequence[OldObject]) -> None:
+        self._tables.delete_all(objects)
+        self._limit -= len(objects)
+        for _, tenant, size in objects:
+            add_growth(self._shares, {tenant: Totals(-1, -size)})
+
+
+class StateDatabase(Protocol):
+    """A state that one thread uses."""
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether what is kept outlives the process."""
+
+    @property
+    def totals(self) -> Totals:
+        """What is kept, as far as it is known. Any thread may ask."""
+
+    @property
+    def trouble(self) -> str:
+        """Why the state is not where it belongs, or cannot be had; "" = it is. Any thread may
+        ask."""
+
+    def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
+        """Runs operations, and raises nothing. One that raises leaves the others alone."""
+
+    def keep_house(self) -> float:
+        """Does what is due though nobody has asked for it, such as an eviction. Returns the seconds
+        after which to do so again.
+
+        Raises:
+            StateFailed: it could not be done.
+        """
+
+    def close(self) -> None: ...
+
+
+_PREFIX: Final = "fastovms_"
+
+
+class StateCollector(Collector):
+    """Exports the numbers of a store, and of what runs for it.
+
+    Args:
+        stats: asked at every scrape.
+        num_background: returns how many responses run in the background.
+    """
+
+    def __init__(self, stats: Callable[[], StateStats], num_background: Callable[[], int]) -> None:
+        self._stats = stats
+        self._num_background = num_background
+
+    def collect(self) -> Iterable[Metric]:
+        num_objects, num_bytes, num_failures, is_on_disk = self._stats()
+        for name, text, value in (
+            ("state_objects", "Responses and conversations kept", num_objects),
+            ("state_bytes", "Bytes of them", num_bytes),
+            ("state_on_disk", "1 = what is kept outlives the process", is_on_disk),
+            ("background_responses", "Responses in the background", self._num_background()),
+        ):
+            yield GaugeMetricFamily(_PREFIX + name, text, value=value)
+        text = "Operations of the store that failed"
+        yield CounterMetricFamily(f"{_PREFIX}state_failures", text, value=num_failures)
+
+
+# Uses state databases on threads of their own, and carries operations from and to the event loop.
+#
+# What is asked while a transaction runs goes into the next one together: the more there is to do,
+# the fewer commits are made for it.
+
+
+logger = logging.getLogger(__name__)
+
+_MAX_BATCH: Final = 256
+"""How many operations one transaction may have."""
+
+_RETRY: Final = 10.0
+"""Seconds after which housekeeping that failed, such as an eviction, is tried again."""
+
+T = TypeVar("T")
+
+
+class _QueuedOperation(NamedTuple):
+    operation: Operation
+    future: asyncio.Future[object]
+
+
+class StateWorker:
+    """Runs operations in the order in which they are asked for: one transaction after the other
+    where there is one database, several at once where several lead to the same state.
+
+    Args:
+        databases: each gets a thread.
+        max_queued: how many operations may wait; who asks for more waits with them.
+        timeout: seconds that an operation may take with its wait, before it counts as failed.
+
+    Attributes:
+        num_failures: how many operations the database has failed.
+    """
+
+    def __init__(
+        self,
+        databases: Sequence[StateDatabase],
+        *,
+        max_queued: int,
+        timeout: float,
+    ) -> None:
+        self._timeout = timeout
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._room = asyncio.Semaphore(max_queued)
+        self._changed = threading.Condition()
+        self._jobs: deque[_QueuedOperation] = deque()
+        self._closing = False
+        self._is_stuck = False
+        self._num_unsettled = 0
+        self._last_failure = ""
+        self.num_failures = 0
+        self._threads = [
+            threading.Thread(target=self._run, args=[database], name="state", daemon=True)
+            for database in databases
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    async def run(self, operation: Callable[[Operations], T]) -> T:
+        """Runs an operation, and returns what it returned once its transaction has been committed.
+        It is done also when the caller is cancelled while it waits in the queue.
+
+        Raises:
+            StateFailed: it changed nothing, or takes longer than the timeout. Once one has done so,
+                others fail at once until the thread has done something: they would only wait.
+            Exception: what the operation raised; it changed nothing.
+        """
+        if self._is_stuck:
+            raise StateFailed("the state is not written: its disk does not answer")
+        future: asyncio.Future[object] | None = None
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._room.acquire()
+                future = self._enqueue(operation)
+                return cast("T", await future)
+        except TimeoutError:
+            if future is not None and future.done() and not future.cancelled():
+                return cast("T", future.result())  # it came in the turn in which the time was up
+            # Where nothing is left to settle, nothing would ever take this back.
+            self._is_stuck = self._num_unsettled > 0
+            raise StateFailed(
+                f"the state was not written within {self._timeout:g} seconds"
+            ) from None
+
+    async def close(self) -> None:
+        """Ends the threads when the queue is empty, and closes the databases. It does not wait for
+        one that hangs."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        await asyncio.to_thread(self._join)
+
+    def _join(self) -> None:
+        ends_at = time.monotonic() + self._timeout
+        for thread in self._threads:
+            thread.join(max(0.0, ends_at - time.monotonic()))
+
+    def _enqueue(self, operation: Operation) -> asyncio.Future[object]:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[object] = self._loop.create_future()
+        with self._changed:
+            if self._closing:
+                self._room.release()
+                raise StateFailed("the state is closed")
+            self._jobs.append(_QueuedOperation(operation, future))
+            self._changed.notify()
+        self._num_unsettled += 1
+        return future
+
+    def _settle(self, jobs: list[_QueuedOperation], outcomes: list[OperationOutcome]) -> None:
+        """Gives jobs their outcomes, on the event loop."""
+        self._is_stuck = False
+        self._num_unsettled -= len(jobs)
+        for job, (result, error) in zip(jobs, outcomes, strict=True):
+            self._room.release()
+            if job.future.done():
+                continue
+            if error is None:
+                job.future.set_result(result)
+            else:
+                job.future.set_exception(error)
+
+    # The threads
+
+    def _run(self, database: StateDatabase) -> None:
+        try:
+            while (jobs := self._take(self._keep_house(database))) is not None:
+                if jobs and not self._report(jobs, self._transact(database, jobs)):
+                    return
+        finally:
+            database.close()
+
+    def _take(self, wait: float) -> list[_QueuedOperation] | None:
+        """Returns the next jobs; none when `wait` seconds have passed; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._jobs or self._closing, wait)
+            if self._closing and not self._jobs:
+                return None
+            return [self._jobs.popleft() for _ in range(min(len(self._jobs), _MAX_BATCH))]
+
+    def _transact(
+        self, database: StateDatabase, jobs: list[_QueuedOperation]
+    ) -> list[OperationOutcome]:
+        outcomes = database.transact([job.operation for job in jobs])
+        failures = [error for _, error in outcomes if isinstance(error, StateFailed)]
+        reason = str(failures[0]) if failures else ""
+        with self._changed:
+            self.num_failures += len(failures)
+            is_new, self._last_failure = reason != self._last_failure, reason
+        if reason and is_new:  # not once a request, as long as a disk or a database is gone
+            logger.error("%d of %d operations: %s", len(failures), len(jobs), reason)
+        return outcomes
+
+    def _report(self, jobs: list[_QueuedOperation], outcomes: list[OperationOutcome]) -> bool:
+        """Has the event loop settle the jobs. Returns whether there still is a loop."""
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(self._settle, jobs, outcomes)
+        except RuntimeError:
+            logger.debug("the event loop has ended before the state was closed")
+            return False
+        return True
+
+    def _keep_house(self, database: StateDatabase) -> float:
+        """Does what is due though nobody has asked for it. Whatever fails there, operations go on.
+
+        Returns:
+            The seconds after which to do so again.
+        """
+        try:
+            return database.keep_house()
+        except StateFailed as error:
+            logger.error("the state is not kept within its bounds: %s", error)
+        except Exception:
+            logger.exception("the state is not kept within its bounds")
+        return _RETRY
+
+
+# Implements `StateStore` by databases on threads of their own.
 
 
 class ThreadedStore:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from fastovms.system.cgroup import num_usable_cpus
+from fastovms.system.memory import num_usable_cpus
 
 _ROOT: Final = Path("/")
 _NANOSECONDS: Final = 1e-9

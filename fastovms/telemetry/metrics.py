@@ -1,9 +1,4 @@
-"""Declares the metrics of requests with their buckets, and exports them to Prometheus with vLLM's
-names under the prefix `fastovms_`.
-
-Recording happens for every token, so the histograms are plain integers that are turned into
-Prometheus families only when somebody scrapes. All of it runs on the event loop's thread.
-"""
+"""Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -22,9 +17,50 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from fastovms.backend_stats import STEP_BUCKETS, BackendStats, continued
-from fastovms.telemetry.series import Gauge, Histogram, Series, series_of
-from fastovms.telemetry.timings import SampleTimings
+from fastovms.backend_stats import (
+    STEP_BUCKETS,
+    BackendStats,
+    Gauge,
+    Histogram,
+    Series,
+    continued,
+    series_of,
+)
+
+
+class SampleTimings(NamedTuple):
+    """The phases of one sample that has tokens, in seconds, as vLLM divides them.
+
+    Attributes:
+        queue: from its submission to the step that admitted its prompt.
+        prefill: from there to its first token.
+        decode: from its first token to its last.
+        num_tokens: how many it has, as usage counts them.
+    """
+
+    queue: float
+    prefill: float
+    decode: float
+    num_tokens: int
+
+    @property
+    def per_token(self) -> float | None:
+        """The mean time between two tokens; None where there is only one."""
+        return self.decode / (self.num_tokens - 1) if self.num_tokens > 1 else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Its tokens by the time since it was admitted; None where that is not to be measured."""
+        running = self.prefill + self.decode
+        return self.num_tokens / running if running > 0 else None
+
+
+# Declares the metrics of requests with their buckets, and exports them to Prometheus with vLLM's
+# names under the prefix `fastovms_`.
+#
+# Recording happens for every token, so the histograms are plain integers that are turned into
+# Prometheus families only when somebody scrapes. All of it runs on the event loop's thread.
+
 
 _PREFIX: Final = "fastovms_"
 _FIRST_TOKEN_BUCKETS: Final = (

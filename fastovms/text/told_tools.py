@@ -1,4 +1,4 @@
-"""Describes tools in the words of messages, for templates that do not show them."""
+"""Tools as text, for templates that know no tools."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fastovms.text.templating.template_messages import PlacedMessage, place_of
-from fastovms.text.tools import CallChoice, ToolFormat
-from fastovms.text.tools.written_call import written_call
+from fastovms import grammar_tree as tree
+from fastovms.grammar_tree import Node
+from fastovms.text.parameters import CallChoice, Tool
+from fastovms.text.template_messages import PlacedMessage, place_of
+from fastovms.text.tools.tool_format import ToolFormat
 
 Message = Mapping[str, Any]
 
@@ -81,3 +83,41 @@ def _text(content: object) -> str:
         texts = [part.get("text") for part in content if isinstance(part, Mapping)]
         return "\n".join(text for text in texts if isinstance(text, str))
     return content if isinstance(content, str) else ""
+
+
+def written_call(tool_format: ToolFormat, name: str, arguments: Mapping[str, Any]) -> str:
+    """Returns the text of a call in a format, its markup included."""
+    parameters = {
+        "type": "object",
+        "properties": {key: {"const": value} for key, value in arguments.items()},
+        "required": list(arguments),
+    }
+    choice = CallChoice([Tool(name, parameters)], required=True, parallel=False)
+    return _node_text(tool_format.grammar(choice))
+
+
+def _node_text(node: Node) -> str:
+    """Returns a text that a part lets through: the first of several, and nothing where there may be
+    nothing."""
+    match node:
+        case tree.Literal(text) | tree.Tag(text) | tree.Until(text):
+            return text
+        case tree.InOrder(items):
+            return "".join(map(_node_text, items))
+        case tree.OneOf((first, *_)) | tree.Several(first):
+            return _node_text(first)
+        case tree.Separated(items, separator, _):
+            return separator.join(_node_text(item) for item, _ in items)
+        case tree.Json(schema):
+            return json.dumps(_value(json.loads(schema)), ensure_ascii=False)
+        case tree.TextBefore(tag, _, gap):
+            return gap + tag
+        case _:
+            return ""
+
+
+def _value(schema: Any) -> Any:
+    """Returns the one value of a schema of constants."""
+    if "const" in schema:
+        return schema["const"]
+    return {key: _value(value) for key, value in schema.get("properties", {}).items()}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastovms.api.serving.chat_model import ChatModel
-from fastovms.config.api_config import ChatConfig
+from fastovms.api.served import ChatModel
+from fastovms.config import ChatConfig
 from fastovms.text.reasoning import REASONING_FORMATS
-from fastovms.text.templating.chat_template import ChatTemplate
+from fastovms.text.template import ChatTemplate
 from fastovms.text.tools import TOOL_FORMATS
 
 SOURCE = """

@@ -9,12 +9,11 @@ import jsonschema_rs
 import msgspec
 import orjson
 
+from fastovms.api.dialect import dialect_of
 from fastovms.api.openapi.document import openapi_document
-from fastovms.api.openapi.operation import Nothing, Operation
-from fastovms.api.openapi.route_operations import OPERATIONS, operation_name
-from fastovms.api.openapi.schemas.admin_schemas import ERRORS
-from fastovms.api.wire.dialect import dialect_of
-from fastovms.http.routing.messages import Response
+from fastovms.api.openapi.operations import OPERATIONS, Nothing, Operation, operation_name
+from fastovms.api.openapi.other_schemas import ERRORS
+from fastovms.http.messages import Response
 
 _ALL = {name: found for operations in OPERATIONS.values() for name, found in operations.items()}
 

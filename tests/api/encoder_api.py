@@ -10,24 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
-from fastovms.api.admin.health import HealthRoutes
-from fastovms.api.admin.status import ServerStatus
-from fastovms.api.generation.context import ApiContext
+from fastovms.api.admin import HealthRoutes, ServerStatus
+from fastovms.api.body import BodyReader, FairThread
+from fastovms.api.context import ApiContext
 from fastovms.api.routes import add_health_routes, add_model_routes
-from fastovms.api.serving.served import ServedModels
-from fastovms.api.serving.served_encoder import ServedEncoder
-from fastovms.api.wire.bodies.body_reader import BodyReader
-from fastovms.api.wire.bodies.fair_thread import FairThread
+from fastovms.api.served import ServedEncoder, ServedModels
 from fastovms.backend_stats import BackendStats
-from fastovms.config.api_config import ApiConfig
-from fastovms.config.encoder_config import EncoderConfig
+from fastovms.config import ApiConfig, EncoderConfig
 from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText, Task
-from fastovms.http.routing.router import Router
+from fastovms.http.routing import Router
 from fastovms.params import ModelInfo
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.telemetry.tracing import Tracer
-from fastovms.text.tokens.text_encoder import PairTemplate
-from tests.api.conftest import Api
+from fastovms.text.tokenizer import PairTemplate
+from tests.api.fake_api import Api
 from tests.fakes import model_info
 
 CLS, SEP = 256, 257

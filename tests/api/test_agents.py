@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from fastovms.api.serving.chat_model import ChatModel
-from fastovms.config.api_config import ChatConfig
+from fastovms.api.served import ChatModel
+from fastovms.config import ChatConfig
 from fastovms.params import GenerationRequest
 from fastovms.text.reasoning import detect_reasoning_format
-from fastovms.text.templating.chat_template import ChatTemplate
+from fastovms.text.template import ChatTemplate
+from fastovms.text.told_tools import written_call
 from fastovms.text.tools import PLAIN_JSON, detect_tool_format
-from fastovms.text.tools.written_call import written_call
 from tests.fakes import FakeStream, model_info
 from tests.paths import TEMPLATES
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.api.completions.completion_requests import BODY, V1, V3
+from tests.api.completion_requests import BODY, V1, V3
 from tests.api.wrong_values import JSON, WRONG, names
 from tests.fakes import FakeStream
 

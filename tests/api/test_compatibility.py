@@ -8,26 +8,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fastovms.api.embeddings.embedding_schemas import (
-    EmbeddingRequest,
-    RerankRequest,
-    ScoreRequest,
-)
-from fastovms.api.embeddings.ollama_embed import OllamaEmbeddingsRequest, OllamaEmbedRequest
-from fastovms.api.messages.messages_schema import CountTokensRequest, MessagesRequest
-from fastovms.api.ollama.ollama_schema import (
+from fastovms.api.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
+from fastovms.api.messages.request import CountTokensRequest, MessagesRequest
+from fastovms.api.ollama.models import OllamaEmbeddingsRequest, OllamaEmbedRequest
+from fastovms.api.ollama.request import (
     OllamaChatRequest,
     OllamaGenerateRequest,
     OllamaNamed,
+    OllamaOptions,
     OllamaTextFields,
 )
-from fastovms.api.request.ollama_values import OllamaOptions
-from fastovms.api.responses.input.responses_schema import ResponsesRequest
-from fastovms.api.wire.bodies.request_schemas import (
-    ChatRequest,
-    CompletionRequest,
-    GenerationFields,
-)
+from fastovms.api.request_schemas import ChatRequest, CompletionRequest, GenerationFields
+from fastovms.api.responses.request import ResponsesRequest
 from fastovms.encoding import Task
 from tests.api.chat_models import chat_model
 from tests.api.documented_values import examples, section_of

@@ -1,120 +1,496 @@
-"""Every field's valid values are taken, alone and together, in both dialects."""
+"""Tests of `fastovms/api/fields.py`."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 
-import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from tests.fakes import ByteTokenizer, FakeStream
+from fastovms.api.fields import bad_words_token_ids
+from fastovms.config import ApiConfig, ModelLimits
+from fastovms.params import BeamSearch, EarlyStopping, SamplingDefaults, SamplingParams
+from fastovms.text.tokenizer import Tokenizer
+from tests.api.chat_models import MESSAGES, chat_model
+from tests.api.completion_requests import BODY, V1, V3
+from tests.api.wrong_values import names
+from tests.fakes import EOS, ByteTokenizer, model_info
+from tests.paths import FIXTURES
 
-V1 = "/v1/completions"
-V3 = "/v3/completions"
-BODY = {"model": "fake", "prompt": "ab"}
-FLAG = [True, False, None]
-VALID: dict[str, list[object]] = {
-    "prompt": ["a", "é" * 20, ["a"], ["a", "b"], [1, 256], [[1], [2, 3]]],
-    "max_tokens": [1, 62],
-    "temperature": [0, 0.0, 1, 2, 1e-9, None],
-    "top_p": [1e-9, 0.5, 1, None],
-    "top_k": [-1, 1, 10**30, None],
-    "min_p": [0, 0.5, None],
-    "seed": [0, 2**32 - 1, None],
-    "n": [1, 2, None],
-    "best_of": [1, 3, 19, None],
-    "stop": ["a", "x" * 1024, [], ["a"] * 16, None],
-    "stream_options": [None],
-    "echo": FLAG,
-    "ignore_eos": FLAG,
-    "include_stop_str_in_output": [True, None],
-    "skip_special_tokens": FLAG,
-    "spaces_between_special_tokens": FLAG,
-    "add_special_tokens": FLAG,
-    "frequency_penalty": [-2, 0, 2.0, None],
-    "presence_penalty": [-2, 0, 2.0, None],
-    "repetition_penalty": [0.1, 1, 10, 1e-37, 1e38, None],
-    "logit_bias": [{}, {"0": -100, "256": 100}, {"5": 0.5}, None],
-    "logprobs": [0, 1, 20, None],
-    "prompt_logprobs": [0, None],
-    "suffix": ["", None, "tail"],
-    "use_beam_search": FLAG,
-    "length_penalty": [-20, 0, 1.5, 20, None],
-    "early_stopping": [True, False, "never", None],
-    "num_beam_groups": [1, None],
-    "diversity_penalty": [0, None],
-    "allowed_token_ids": [[0], [256, 256, 1], None],
-    "bad_words": [[], ["a", " b", "long phrase"], ["x"] * 256, None],
-    "stop_token_ids": [[], [0, 256], None],
-    "min_tokens": [0, 1, None],
-    "truncate_prompt_tokens": [-1, 1, 64, None],
-    "truncation_side": ["left", "right", None],
-    "return_token_ids": FLAG,
-    "return_tokens_as_token_ids": FLAG,
-    "num_assistant_tokens": [0, 1, 2**32 - 1, None],
-    "assistant_confidence_threshold": [None],
-    "max_ngram_size": [1, 2**32 - 1, None],
-    "priority": [0, -(2**63), 2**63 - 1, None],
-    "cache_salt": ["a", "x" * 128, None],
-    "request_id": ["a", "x" * 256, None],
-    "response_format": [{"type": "text"}, None],
-    "guided_json": [{}, "{}", None],
-    "json_schema": [{}, "{}", None],
-    "grammar": ['root ::= "a"', "", None],
-    "regex": ["a", None],
-    "ebnf": ['root ::= "a"', None],
-    "user": ["me", "", None],
-    "session_id": ["s", None],
-    "repetition_detection": [None],
-    "stream_interval": [1, None],
-    "kv_transfer_params": [None],
-    "ec_transfer_params": [None],
-    "vllm_xargs": [{}, {"a": "b", "c": 1, "d": [1.5, "e"]}, None],
-    "guided_decoding_backend": ["outlines"],
-    "unknown": [{"a": [1]}],
-}  # fmt: skip
-CASES = [(name, value) for name, values in VALID.items() for value in values]
+# Sampling parameters, as requests, models and dialects give them.
 
 
-def name_of_fault(answer: dict, path: str) -> str:
-    return answer["error"]["message"] if path == V1 else answer["error"]
-
-
-@pytest.mark.parametrize(("field", "value"), CASES, ids=lambda value: repr(value)[:40])
-@pytest.mark.parametrize("path", [V1, V3])
-async def test_valid_value(make_api, path, field, value):
-    fim = {"<|fim_prefix|>": 1, "<|fim_suffix|>": 2, "<|fim_middle|>": 3}
-    status, answer = await make_api("z", tokenizer=ByteTokenizer(**fim)).post(
-        path, {**BODY, field: value}
-    )
+@pytest.mark.parametrize(
+    ("path", "fields", "expected"),
+    [
+        (V1, {}, SamplingParams(max_tokens=16)),
+        (V1, {"max_tokens": None}, SamplingParams(max_tokens=16)),
+        (V1, {"max_tokens": 7}, SamplingParams(max_tokens=7)),
+        (V1, {"max_tokens": 1000}, SamplingParams(max_tokens=62)),
+        (V1, {"top_k": -1}, SamplingParams(max_tokens=16)),
+        (V1, {"top_k": 0}, SamplingParams(max_tokens=16)),
+        (V1, {"top_k": 10**30}, SamplingParams(max_tokens=16)),
+        (V1, {"top_k": 5}, SamplingParams(max_tokens=16, top_k=5)),
+        (V1, {"min_p": 1, "top_p": 1}, SamplingParams(max_tokens=16, min_p=1)),
+        (V1, {"seed": -(2**63)}, SamplingParams(max_tokens=16, seed=-(2**63))),
+        (V1, {"temperature": 0, "top_p": 0.5}, SamplingParams(16, temperature=0, top_p=0.5)),
+        (V1, {"ignore_eos": True, "n": 3}, SamplingParams(max_tokens=16, ignore_eos=True, n=3)),
+        (V1, {"best_of": 2, "n": 2}, SamplingParams(max_tokens=16, n=2)),
+        (V1, {"frequency_penalty": 2, "presence_penalty": -2, "repetition_penalty": 1.5},
+         SamplingParams(16, frequency_penalty=2, presence_penalty=-2, repetition_penalty=1.5)),
+        (V1, {"min_tokens": 16}, SamplingParams(16, min_tokens=16)),
+        (V1, {"num_assistant_tokens": 3, "max_ngram_size": 2},
+         SamplingParams(16, num_assistant_tokens=3, max_ngram_size=2)),
+        (V1, {"num_assistant_tokens": 2**32 - 1, "max_ngram_size": 2**32 - 1},
+         SamplingParams(16, num_assistant_tokens=32, max_ngram_size=16)),
+        (V1, {"num_assistant_tokens": 0}, SamplingParams(16, num_assistant_tokens=0)),
+        (V1, {"num_assistant_tokens": 0, "assistant_confidence_threshold": 0.5},
+         SamplingParams(16, assistant_confidence_threshold=0.5)),
+        (V1, {"prompt_logprobs": 0, "logprobs": 2},
+         SamplingParams(16, prompt_logprobs=0, logprobs=2)),
+        (V3, {"min_tokens": 62}, SamplingParams(top_k=40, min_tokens=62)),
+        (V3, {}, SamplingParams(top_k=40)),
+        (V3, {"top_k": -1}, SamplingParams()),
+        (V3, {"top_k": 3, "best_of": 1}, SamplingParams(top_k=3)),
+        (V3, {"seed": 2**32 - 1, "n": 2}, SamplingParams(top_k=40, seed=2**32 - 1, n=2)),
+    ],
+)  # fmt: skip
+async def test_sampling_params(make_api, path, fields, expected):
+    api = make_api("x")
+    status, answer = await api.post(path, {**BODY, **fields})
     assert status == 200, answer
-    assert answer["choices"][0]["finish_reason"] in ("stop", "length")
+    params = api.backend.submitted[0].params
+    assert params.eos_token_ids == {EOS}
+    assert [
+        getattr(params, name) for name in SamplingParams.__slots__ if name != "eos_token_ids"
+    ] == [getattr(expected, name) for name in SamplingParams.__slots__ if name != "eos_token_ids"]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    fields=st.fixed_dictionaries(
-        {}, optional={name: st.sampled_from(values) for name, values in VALID.items()}
-    ),
-    path=st.sampled_from([V1, V3]),
-    streamed=st.booleans(),
-)
-async def test_fields_together_are_taken_or_named(make_api, fields, path, streamed):
-    """Of values that are each valid, some contradict each other: the message names one of them."""
-    api = make_api("zyx!")
-    body = {**BODY, **fields, "stream": streamed}
-    stream = FakeStream()
-    response = await api.call("POST", path, json.dumps(body).encode(), stream)
-    assert api.backend.stats().num_running == 0
-    if response is None:
-        assert stream.events[-1] == "[DONE]"
-        assert not any("error" in event for event in stream.events[:-1])
-    elif response.status == 200:
-        assert not streamed
-        assert orjson.loads(response.body)["usage"]["prompt_tokens"] > 0
+async def test_the_models_defaults_come_between_request_and_dialect(make_api):
+    defaults = SamplingDefaults(
+        temperature=0.6,
+        top_p=0.9,
+        top_k=20,
+        min_p=0.1,
+        max_new_tokens=30,
+        repetition_penalty=1.1,
+        frequency_penalty=0.2,
+        presence_penalty=0.3,
+    )
+    api = make_api("x", model=model_info(defaults=defaults))
+    fields = {"temperature": 0, "top_k": 5, "max_tokens": 3, "repetition_penalty": 1}
+    for path in (V1, V3):
+        await api.post(path, BODY)
+        await api.post(path, {**BODY, **fields, "frequency_penalty": 0, "presence_penalty": 0})
+    assert [
+        (p.max_tokens, p.temperature, p.top_p, p.top_k, p.min_p, p.repetition_penalty,
+         p.frequency_penalty, p.presence_penalty)
+        for p in (request.params for request in api.backend.submitted)
+    ] == [
+        (16, 0.6, 0.9, 20, 0.1, 1.1, 0.2, 0.3),
+        (3, 0, 0.9, 5, 0.1, 1, 0, 0),
+        (30, 0.6, 0.9, 20, 0.1, 1.1, 0.2, 0.3),
+        (3, 0, 0.9, 5, 0.1, 1, 0, 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_place_in_the_queue_and_in_the_cache(make_api, streamed):
+    api = make_api("x")
+    body = {**BODY, "priority": -5, "cache_salt": "tenant", "echo": True, "logprobs": 0}
+    if streamed:
+        await api.stream(V1, body)
     else:
-        assert response.status == 400, response.body
-        message = name_of_fault(orjson.loads(response.body), path)
-        assert any(name in message for name in (*fields, "prompt", "max_tokens")), message
+        await api.post(V1, body)
+    queued = [(request.priority, request.cache_salt) for request in api.backend.submitted]
+    assert set(queued) == {(-5, "tenant")}
+    await api.post(V1, BODY)
+    assert (api.backend.submitted[-1].priority, api.backend.submitted[-1].cache_salt) == (0, None)
+
+
+# `n`, `best_of` and beam search: what is generated, and what of it is returned.
+
+
+CANDIDATES_V1 = "/v1/completions"
+CANDIDATES_V3 = "/v3/completions"
+CANDIDATES_BODY = {"model": "fake", "prompt": "ab"}
+BEAMS = {"use_beam_search": True}
+
+
+def spell(request, index: int) -> bytes:
+    return b"%d!" % index
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "n", "beam_search"),
+    [
+        (CANDIDATES_V1, {"n": 3}, 3, None),
+        (CANDIDATES_V1, {"n": 2, "best_of": 2}, 2, None),
+        (CANDIDATES_V1, {"n": 2, "best_of": 5}, 5, None),
+        (CANDIDATES_V1, {"best_of": 3, "length_penalty": 2.0, "early_stopping": True}, 3, None),
+        (CANDIDATES_V1, {**BEAMS, "n": 4}, 4, BeamSearch(4)),
+        (CANDIDATES_V1, {**BEAMS, "n": 2, "best_of": 4}, 2, BeamSearch(4)),
+        (CANDIDATES_V1, {**BEAMS, "n": 2, "length_penalty": 0}, 2, BeamSearch(2, length_penalty=0)),
+        (CANDIDATES_V1, {**BEAMS, "n": 2, "temperature": 0, "early_stopping": "never"}, 2,
+         BeamSearch(2, early_stopping=EarlyStopping.NEVER)),
+        (CANDIDATES_V1, {**BEAMS, "n": 2, "early_stopping": True}, 2,
+         BeamSearch(2, early_stopping=EarlyStopping.EARLY)),
+        (CANDIDATES_V1, {**BEAMS, "n": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}, 4,
+         BeamSearch(4, num_beam_groups=2, diversity_penalty=0.5)),
+        (CANDIDATES_V1, {"n": 3, "num_beam_groups": 2, "diversity_penalty": 0.5}, 3, None),
+        (CANDIDATES_V3, {"n": 3}, 3, None),
+        (CANDIDATES_V3, {"best_of": 1}, 1, None),
+        (CANDIDATES_V3, {"best_of": 4, "n": 2, "temperature": 1}, 2, BeamSearch(4)),
+        (CANDIDATES_V3, {"best_of": 4}, 1, BeamSearch(4)),
+        (CANDIDATES_V3, {**BEAMS, "n": 3}, 3, BeamSearch(3)),
+    ],
+)  # fmt: skip
+async def test_what_is_generated(make_api, path, fields, n, beam_search):
+    api = make_api(spell)
+    status, answer = await api.post(path, {**CANDIDATES_BODY, **fields})
+    assert status == 200, answer
+    params = api.backend.submitted[0].params
+    if beam_search is not None:
+        beam_search = replace(beam_search, param="best_of" if "best_of" in fields else "n")
+    assert (params.n, params.beam_search) == (n, beam_search)
+    assert len(answer["choices"]) == fields.get("n", 1)
+
+
+async def test_a_single_beam_is_greedy(make_api):
+    api = make_api(spell)
+    await api.post(CANDIDATES_V1, {**CANDIDATES_BODY, **BEAMS, "temperature": 1})
+    params = api.backend.submitted[0].params
+    assert (params.beam_search, params.temperature, params.n) == (None, 0.0, 1)
+
+
+async def test_the_models_length_penalty(make_api):
+    model = model_info(defaults=SamplingDefaults(length_penalty=0.5))
+    api = make_api(spell, model=model)
+    await api.post(CANDIDATES_V1, {**CANDIDATES_BODY, **BEAMS, "n": 2})
+    await api.post(CANDIDATES_V1, {**CANDIDATES_BODY, **BEAMS, "n": 2, "length_penalty": 2})
+    searches = [request.params.beam_search for request in api.backend.submitted]
+    assert [search.length_penalty for search in searches] == [0.5, 2.0]
+
+
+UNLIKELY = b"ccc"
+"""Each "c" has a log probability of -199 in the fake model, "a" one of -0.5."""
+
+
+async def test_the_likeliest_candidates_are_returned(make_api):
+    texts = [UNLIKELY, b"aac", b"aaaaa", b"ca", b""]
+    api = make_api(lambda request, index: texts[index])
+    body = {**CANDIDATES_BODY, "n": 2, "best_of": 5, "prompt": ["x", "yy"], "stop": "aaa"}
+    _, answer = await api.post(CANDIDATES_V1, body)
+    # "aaaaa" ends at its stop string and has no token left; the others compare by their mean.
+    assert [choice["text"] for choice in answer["choices"]] == ["aac", "ca", "aac", "ca"]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    assert [choice["logprobs"] for choice in answer["choices"]] == [None] * 4
+    usage = answer["usage"]
+    assert usage["completion_tokens"] == 2 * (4 + 4 + 3 + 3 + 1), "every candidate counts"
+    assert usage["prompt_tokens"] == 3
+    params = api.backend.submitted[0].params
+    assert (params.n, params.logprobs) == (5, 0)
+
+
+async def test_candidates_with_log_probabilities(make_api):
+    texts = [UNLIKELY, b"aa"]
+    api = make_api(lambda request, index: texts[index])
+    body = {**CANDIDATES_BODY, "best_of": 2, "logprobs": 2, "echo": True, "return_token_ids": True}
+    _, answer = await api.post(CANDIDATES_V1, body)
+    [choice] = answer["choices"]
+    assert choice["text"] == "abaa"
+    assert choice["logprobs"]["tokens"] == ["a", "b", "a", "a"]
+    assert choice["token_ids"] == [97, 97]
+    assert api.backend.submitted[0].params.logprobs == 2
+
+
+@pytest.mark.parametrize("path", [CANDIDATES_V1, CANDIDATES_V3])
+async def test_a_beam_search_is_streamed_in_one_chunk_a_choice(make_api, path):
+    api = make_api(spell)
+    events = await api.stream(path, {**CANDIDATES_BODY, **BEAMS, "n": 2, "prompt": ["x", "y"]})
+    choices = [event["choices"][0] for event in events[:-1]]
+    assert [(choice["index"], choice["text"], choice["finish_reason"]) for choice in choices] == [
+        (0, "0!", "stop"),
+        (1, "1!", "stop"),
+        (2, "0!", "stop"),
+        (3, "1!", "stop"),
+    ]
+    assert events[-1] == "[DONE]"
+
+
+async def test_beams_end_at_stop_strings(make_api):
+    api = make_api(spell)
+    _, answer = await api.post(
+        CANDIDATES_V3, {**CANDIDATES_BODY, "best_of": 3, "n": 2, "stop": "!", "logprobs": 1}
+    )
+    assert [choice["text"] for choice in answer["choices"]] == ["0", "1"]
+    assert [choice["logprobs"]["tokens"] for choice in answer["choices"]] == [["0"], ["1"]]
+    assert answer["usage"]["completion_tokens"] == 4
+
+
+# What asks for audio is refused where it is wrong, below /v3 by every endpoint that generates.
+
+
+BODIES = {
+    "completions": {"model": "fake", "prompt": "a"},
+    "chat/completions": {"model": "fake", "messages": MESSAGES},
+    "responses": {"model": "fake", "input": "a"},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("modalities", "text", 'modalities must be an array, not "text"'),
+        ("modalities", {}, "modalities must be an array, not {}"),
+        ("modalities", ["text", 5], "modalities[1] must be a string, not 5"),
+        ("modalities", [None], "modalities[0] must be a string, not null"),
+        ("audio", "wav", 'audio must be an object, not "wav"'),
+        ("audio", [], "audio must be an object, not []"),
+        ("audio", True, "audio must be an object, not true"),
+        ("audio", {"format": "mp3"}, 'audio.format must be one of wav, pcm16, not "mp3"'),
+        ("audio", {"format": 5}, "audio.format must be one of wav, pcm16, not 5"),
+        ("chunk_frames", 0, "chunk_frames must be an integer of at least 1, not 0"),
+        ("chunk_frames", -1, "chunk_frames must be an integer of at least 1, not -1"),
+        ("chunk_frames", 1.0, "chunk_frames must be an integer of at least 1, not 1.0"),
+        ("chunk_frames", True, "chunk_frames must be an integer of at least 1, not true"),
+        ("chunk_frames", "4", 'chunk_frames must be an integer of at least 1, not "4"'),
+    ],
+)
+async def test_wrong_values(make_api, make_state, path, field, value, message):
+    api = make_api(chat=chat_model(), state=make_state())
+    body = {**BODIES[path], field: value}
+    assert await api.post(f"/v3/{path}", body) == (400, {"error": message})
+    assert api.backend.submitted == []
+    refuses = path == "chat/completions" and field == "modalities"
+    assert (await api.post(f"/v1/{path}", body))[0] == (400 if refuses else 200)
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"modalities": None, "audio": None, "chunk_frames": None},
+        {"modalities": ["text"], "audio": {"voice": "a", "format": "wav"}, "chunk_frames": 1},
+        {"modalities": [], "audio": {}, "chunk_frames": 2**32 - 1},
+        {"audio": {"format": "pcm16"}},
+    ],
+)
+async def test_right_values(make_api, make_state, path, fields):
+    for prefix in ("/v1", "/v3"):
+        api = make_api(chat=chat_model(), state=make_state())
+        status, answer = await api.post(f"{prefix}/{path}", {**BODIES[path], **fields})
+        assert status == 200, answer
+
+
+def test_bad_words_are_banned_at_the_beginning_and_after_a_space():
+    tokenizer = Tokenizer.load(FIXTURES / "byte_level")
+    found = bad_words_token_ids(["fox", " fox", "the"], tokenizer)
+    spelt = {tokenizer.decode(token_ids) for token_ids in found}
+    assert {"fox", "the"} <= spelt
+    assert len(set(found)) == len(found)
+    for token_ids in found:
+        assert tokenizer.decode(token_ids).strip() in ("fox", "the")
+    # Bytes have no token for a space with a letter: one spelling is enough.
+    assert bad_words_token_ids(["ab"], ByteTokenizer()) == ((97, 98),)
+    assert bad_words_token_ids([" "], ByteTokenizer()) == ((32,),)
+    assert bad_words_token_ids([], ByteTokenizer()) == ()
+
+
+class PieceTokenizer(ByteTokenizer):
+    """Has one token for " there", but none for "there"."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        head, piece, tail = text.partition(" there")
+        return [*head.encode(), *([200] if piece else []), *tail.encode()]
+
+
+@pytest.mark.parametrize(
+    ("word", "banned"),
+    [
+        ("there", (tuple(b"there"), (200,))),
+        ("thereby", (tuple(b"thereby"), (200, *b"by"))),
+        (" there", ((200,),)),
+        ("\tthere", (tuple(b"\tthere"),)),
+        ("x there", ((ord("x"), 200),)),
+        ("the", (tuple(b"the"),)),
+    ],
+)
+def test_both_spellings_are_banned_however_many_tokens_they_have(word, banned):
+    assert bad_words_token_ids([word], PieceTokenizer()) == banned
+
+
+@pytest.mark.parametrize("path", [V1, V3])
+async def test_rules_by_token_id(make_api, path):
+    api = make_api("z")
+    status, _ = await api.post(
+        path,
+        {
+            **BODY,
+            "logit_bias": {"0": -100, "256": 100, "98": 1.5},
+            "allowed_token_ids": [5, 256, 5],
+            "stop_token_ids": [7, 7, 8],
+            "bad_words": ["no", "never" * 100],
+        },
+    )
+    assert status == 200
+    params = api.backend.submitted[0].params
+    assert params.logit_bias == ((0, -100.0), (256, 100.0), (98, 1.5))
+    assert params.allowed_token_ids == (5, 256)
+    assert params.stop_token_ids == {7, 8}
+    assert params.bad_words_token_ids == (tuple(b"no"), tuple(b"never" * 100))
+
+
+async def test_many_bad_words_are_encoded_off_the_loop(make_api):
+    api = make_api("z")
+    words = [f"{number:04}" * 100 for number in range(100)]
+    assert (await api.post(V1, {**BODY, "bad_words": words}))[0] == 200
+    assert len(api.backend.submitted[0].params.bad_words_token_ids) == 100
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("tokens_per_step", [1, 10])
+async def test_a_stop_token_ends_the_text(make_api, streamed, tokens_per_step):
+    api = make_api("abcde", tokens_per_step=tokens_per_step)
+    for fields, text in (
+        ({}, "ab"),
+        ({"include_stop_str_in_output": True}, "abc"),
+        ({"stop": "b", "include_stop_str_in_output": True}, "ab"),
+    ):
+        body = {**BODY, "stop_token_ids": [ord("c")], "logprobs": 0, **fields}
+        if streamed:
+            chunks = [event["choices"][0] for event in (await api.stream(V1, body))[:-1]]
+        else:
+            chunks = (await api.post(V1, body))[1]["choices"]
+        assert "".join(chunk["text"] for chunk in chunks) == text
+        assert chunks[-1]["finish_reason"] == "stop"
+        assert chunks[-1]["stop_reason"] == ("b" if "stop" in fields else ord("c"))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("tokens_per_step", [1, 10])
+@pytest.mark.parametrize(("includes", "told"), [(False, "xyz"), (True, "xyzc")])
+async def test_a_stop_token_has_a_log_probability_where_it_is_shown(
+    make_api, includes, told, tokens_per_step, echo, streamed
+):
+    api = make_api("xyzcde", tokens_per_step=tokens_per_step)
+    body = {**BODY, "stop_token_ids": [ord("c")], "logprobs": 1, "echo": echo}
+    body |= {"include_stop_str_in_output": includes, "return_token_ids": True}
+    if streamed:
+        chunks = [event["choices"][0] for event in (await api.stream(V1, body))[:-1]]
+    else:
+        chunks = (await api.post(V1, body))[1]["choices"]
+    shown = "ab" * echo + told
+    assert "".join(chunk["text"] for chunk in chunks) == shown
+    assert [t for chunk in chunks for t in chunk["token_ids"]] == list(told.encode())
+    arrays = [chunk["logprobs"] for chunk in chunks if chunk["logprobs"] is not None]
+    assert "".join(token for part in arrays for token in part["tokens"]) == shown
+    offsets = [offset for part in arrays for offset in part["text_offset"]]
+    assert offsets == list(range(len(shown)))
+    for name in ("token_logprobs", "top_logprobs"):
+        values = [value for part in arrays for value in part[name]]
+        assert len(values) == len(shown)
+        assert None not in values[1 if echo else 0 :]
+
+
+async def test_a_logit_bias_of_bounded_size(make_api):
+    model = replace(model_info(), vocab_size=20_000)
+    for num_entries, expected in ((10_000, 200), (10_001, 400)):
+        bias = {str(token_id): 1 for token_id in range(num_entries)}
+        status, answer = await make_api("z", model=model).post(V1, {**BODY, "logit_bias": bias})
+        assert status == expected
+    assert answer["error"]["param"] == "logit_bias"
+    assert "at most 10000 entries, not 10001" in answer["error"]["message"]
+
+
+# How many tokens a request may ask for: of the model, its context and the operator.
+
+
+async def test_limits_of_the_operator(make_api):
+    limits = ModelLimits(max_tokens_limit=10, best_of_limit=4)
+    api = make_api(limits=limits)
+    for field, value in (("max_tokens", 10), ("best_of", 4)):
+        status, answer = await api.post(V3, {**BODY, field: value})
+        assert (status, names(field, answer["error"])) == (400, True)
+        assert (await api.post(V3, {**BODY, field: value - 1}))[0] == 200
+        assert (await api.post(V1, {**BODY, field: value}))[0] == 200
+    await api.post(V3, BODY)
+    await api.post(V1, {**BODY, "max_tokens": 50})
+    assert [request.params.max_tokens for request in api.backend.submitted[-2:]] == [10, 10]
+
+
+CHAT = {"model": "fake", "messages": [{"role": "user", "content": "a"}]}
+
+
+@pytest.mark.parametrize(
+    ("max_new_tokens", "limit", "status"),
+    [
+        (None, 10, 200),
+        (None, 63, 400),
+        (100, 63, 400),
+        (62, 63, 200),  # the model's own default is cut
+        (100, None, 200),
+        (None, None, 200),
+    ],
+)
+async def test_the_operators_limit_must_fit_where_it_is_the_default(
+    make_api, max_new_tokens, limit, status
+):
+    """OVMS refuses it, as it refuses a number that the request gives."""
+    for path, body, field in (
+        ("completions", BODY, "max_tokens"),
+        ("chat/completions", CHAT, "max_tokens"),
+        ("responses", {"model": "fake", "input": "a"}, "max_output_tokens"),
+    ):
+        api = make_api(
+            model=model_info(defaults=SamplingDefaults(max_new_tokens=max_new_tokens)),
+            limits=ModelLimits(max_tokens_limit=limit),
+            chat=chat_model(),
+        )
+        found, answer = await api.post(f"/v3/{path}", body)
+        assert found == status, answer
+        assert status == 200 or f"and {field} 63, the default)" in answer["error"]
+        assert (await api.post(f"/v1/{path}", body))[0] == 200
+
+
+@pytest.mark.parametrize("prompt", ["x" * 64, [5] * 64, ["a", "x" * 64], [[1], [5] * 64]])
+async def test_prompt_that_fills_the_context(make_api, prompt):
+    status, answer = await make_api().post(V1, {**BODY, "prompt": prompt})
+    assert status == 400
+    assert answer["error"]["code"] == "context_length_exceeded"
+    assert answer["error"]["param"] == ("prompt[1]" if len(prompt) == 2 else "prompt")
+    assert "64 tokens and one must be left to generate" in answer["error"]["message"]
+    status, answer = await make_api().post(V3, {**BODY, "prompt": prompt})
+    assert (status, "64 tokens" in answer["error"]) == (400, True)
+
+
+@pytest.mark.parametrize("prompt", [[5] * 300_000, "x" * 300_000, ["a", [5] * 300_000], [5] * 65])
+async def test_prompt_far_too_long(make_api, prompt):
+    api = make_api()
+    for path in (V1, V3):
+        status, _ = await api.post(path, {**BODY, "prompt": prompt})
+        assert status == 400
+    assert api.backend.submitted == []
+
+
+async def test_max_tokens_beyond_the_context(make_api):
+    api = make_api()
+    status, answer = await api.post(V3, {**BODY, "max_tokens": 63})
+    assert status == 400
+    assert "65 tokens (2 in the prompt and max_tokens 63)" in answer["error"]
+    assert (await api.post(V3, {**BODY, "max_tokens": 62}))[0] == 200
+    assert (await api.post(V1, {**BODY, "max_tokens": 63}))[0] == 200
+
+
+async def test_bounded_number_of_prompts_and_choices(make_api):
+    api = make_api(config=ApiConfig(max_prompts=4, max_choices=6))
+    for fields, param in (
+        ({"prompt": ["a"] * 5}, "prompt"),
+        ({"prompt": [[1]] * 5}, "prompt"),
+        ({"prompt": ["a"] * 4, "n": 2}, "n"),
+        ({"n": 7}, "n"),
+    ):
+        status, answer = await api.post(V1, {**BODY, **fields})
+        assert (status, answer["error"]["param"]) == (400, param)
+    assert (await api.post(V1, {**BODY, "prompt": ["a"] * 3, "n": 2}))[0] == 200

@@ -11,14 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastovms.api.responses.input.responses_schema import (
-    ConversationRequest,
-    ItemsRequest,
-    ResponsesRequest,
-)
-from fastovms.api.tokens.ovms_tokenize import OvmsTokenizeRequest
-from fastovms.api.tokens.tokenize import DetokenizeRequest, TokenizeRequest
-from fastovms.api.wire.bodies.request_schemas import ChatRequest, CompletionRequest
+from fastovms.api.request_schemas import ChatRequest, CompletionRequest
+from fastovms.api.responses.request import ConversationRequest, ItemsRequest, ResponsesRequest
+from fastovms.api.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
 from tests.api.chat_models import chat_model
 from tests.fakes import FakeStream
 

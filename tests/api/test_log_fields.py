@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.http.routing.router import Match
+from fastovms.http.routing import Match
 from tests.api.chat_models import chat_model
 from tests.fakes import FakeStream, make_request
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.config.api_config import ApiConfig
+from fastovms.config import ApiConfig
 from tests.api.chat_models import chat_model
 
 NAMES = {

@@ -10,11 +10,10 @@ import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fastovms.api.tokens.ovms_tokenize import OvmsTokenizeRequest
-from fastovms.api.tokens.tokenize import DetokenizeRequest, TokenizeRequest
-from fastovms.api.wire.bodies.request_schemas import CompletionRequest
-from fastovms.api.wire.dialect import OPENAI, OVMS, Dialect
-from tests.api.test_fields import VALID
+from fastovms.api.dialect import OPENAI, OVMS, Dialect
+from fastovms.api.request_schemas import CompletionRequest
+from fastovms.api.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from tests.api.test_all_fields import VALID
 from tests.api.wrong_values import JSON, WRONG
 from tests.fakes import FakeStream
 

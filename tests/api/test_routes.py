@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.http.routing.router import Match
+from fastovms.http.routing import Match
 
 GENERATION = ["/completions", "/chat/completions", "/tokenize", "/detokenize", "/responses"]
 

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from fastovms.api.serving.served import KnownModel, ServedModel, ServedModels
+from fastovms.api.served import KnownModel, ServedModel, ServedModels
 from fastovms.app.greeting import greeting
 from fastovms.encoding import Task
 from fastovms.telemetry.metrics import GenerationMetrics

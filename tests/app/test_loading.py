@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastovms.app.loading import check_models, read_info
-from fastovms.config.engine_config import EngineConfig
-from fastovms.config.model_config import DEMO_MODEL, ModelConfig
+from fastovms.config import DEMO_MODEL, EngineConfig, ModelConfig
 from fastovms.errors import ConfigurationError
 from fastovms.params import SamplingDefaults
 

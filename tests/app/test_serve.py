@@ -1,14 +1,36 @@
-"""Where the access log goes."""
+"""Tests of `fastovms/app/serve.py`."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from fastovms.app.serve import _access_log
-from fastovms.config.service_config import ServiceConfig
+from fastovms.app.serve import BatchService, _access_log
+from fastovms.config import BatchConfig, FilesConfig, ServiceConfig
 from fastovms.service.log_writer import LineWriter
+
+# Files and batches of a server belong to who has its directory.
+
+
+def service(path: Path | None) -> BatchService:
+    return BatchService(path, FilesConfig(), BatchConfig(), time.time)
+
+
+async def test_one_server_has_the_directory(tmp_path, caplog) -> None:
+    first, second = service(tmp_path), service(tmp_path)
+    assert first._store is not None
+    assert second._store is None
+    assert "another process uses it" in caplog.text
+    await first.close()
+    third = service(tmp_path)
+    assert third._store is not None
+    await third.close()
+    await service(None).close()
+
+
+# Where the access log goes.
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from fastovms.backends import choice
-from fastovms.backends.genai.genai_backend import GenaiBackend
-from fastovms.backends.paged import paged_backend
-from fastovms.config.model_config import DEMO_MODEL
-from fastovms.engine.model.graph.paging import TransformedGraph
+from fastovms.backends.genai.backend import GenaiBackend
+from fastovms.backends.paged import backend as paged_backend
+from fastovms.config import DEMO_MODEL
+from fastovms.engine.model.paging import TransformedGraph
 from fastovms.errors import ConfigurationError
 from tests.backends.genai.test_real import far_off, load, running
 from tests.paths import TINY_VLM

@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fastovms.backend import GenerationBackend
-from fastovms.backends.paged.paged_backend import PagedBackend
-from fastovms.config.engine_config import EngineConfig
+from fastovms.backends.paged.backend import PagedBackend
+from fastovms.config import EngineConfig
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.errors import BackendUnavailable, EngineFailed, Overloaded, RequestError
 from fastovms.params import BeamSearch, FinishReason, GenerationOutput, ModelInfo

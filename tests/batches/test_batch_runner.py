@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from fastovms.batches.batch_record import BatchRecord, BatchStatus
-from fastovms.batches.batch_runner import BatchRunner
-from fastovms.config.files_config import BatchConfig
+from fastovms.batches.records import BatchRecord, BatchStatus
+from fastovms.batches.runner import BatchRunner
+from fastovms.config import BatchConfig
 from fastovms.errors import Overloaded, RequestError
-from tests.batches.test_batch_record import new_record
-from tests.batches.test_batch_run import Server
+from tests.batches.test_records import new_record
+from tests.batches.test_runner import Server
 
 
 @pytest.fixture

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bench.chat import seconds_a_token, shapes
-from fastovms.api.serving.chat_model import ChatModel
-from fastovms.config.api_config import ChatConfig
-from fastovms.config.model_config import DEMO_MODEL
-from fastovms.text.tokens.tokenizer import Tokenizer
+from fastovms.api.served import ChatModel
+from fastovms.config import DEMO_MODEL, ChatConfig
+from fastovms.text.tokenizer import Tokenizer
 
 NUM_WORDS = 48
 

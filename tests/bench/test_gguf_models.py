@@ -13,11 +13,10 @@ from tokenizers import Tokenizer
 from bench.gguf_models import TYPES, main, write_decoder, write_encoder
 from bench.random_models.encoder_graph import ENCODER_SHAPES
 from bench.random_models.shapes import SHAPES
-from fastovms.config.model_config import DEMO_MODEL
-from fastovms.gguf.decoder_graph import build_decoder
-from fastovms.gguf.file_reader import read_gguf
-from fastovms.gguf.hyperparameters import read_hyperparameters
-from fastovms.gguf.tokenizer_json import TokenizerFields, make_tokenizer_json
+from fastovms.config import DEMO_MODEL
+from fastovms.gguf.graph import build_decoder
+from fastovms.gguf.reader import read_gguf, read_hyperparameters
+from fastovms.gguf.tokenizer import TokenizerFields, make_tokenizer_json
 
 TINY = replace(SHAPES["tiny"], vocab_size=1600)
 TOKENIZER = DEMO_MODEL / "tokenizer.json"

@@ -11,8 +11,8 @@ from fastovms.cli.environment import (
     read_environment,
     unused_variables,
 )
-from fastovms.cli.flags.flags import FLAGS
-from fastovms.config.settings import CHAT, ENGINE, HTTP, REPOSITORY, SOURCE, STATE
+from fastovms.cli.flags import FLAGS
+from fastovms.config import CHAT, ENGINE, HTTP, REPOSITORY, SOURCE, STATE
 from fastovms.errors import ConfigurationError
 
 

@@ -1,16 +1,391 @@
+"""Tests of `fastovms/cli/main.py`."""
+
 from __future__ import annotations
 
+import argparse
 import json
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fastovms import __version__
-from fastovms.cli.main import main
-from fastovms.config.model_config import DEMO_MODEL
+from fastovms.app import batch_app
+from fastovms.app import serve as app
+from fastovms.app.batch_app import BatchPaths, OfflineParts
+from fastovms.app.serve import ServerConfig
+from fastovms.catalog import ModelFinder, Repository
+from fastovms.cli import main as run_batch_command
+from fastovms.cli.environment import read_environment
+from fastovms.cli.flags import read_flags
+from fastovms.cli.main import (
+    USAGE_ERROR,
+    add_model_arguments,
+    chosen_models,
+    main,
+    parse,
+    run_batch,
+    server_config,
+)
+from fastovms.config import (
+    DEMO_MODEL,
+    ENGINE,
+    ChatConfig,
+    EngineConfig,
+    ModelConfig,
+    ModelLimits,
+    ModelSource,
+    RepositoryConfig,
+    ServiceConfig,
+)
+from fastovms.errors import ConfigurationError
+from tests.ovms.test_graph import write as write_graph
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ([], "model", None),
+        (["m"], "model", "m"),
+        (["--model", "a=m", "--model", "n"], "models", ["a=m", "n"]),
+        (["--model-name", "a"], "names", ["a"]),
+        (["--served-model-name", "a", "b"], "names", ["a", "b"]),
+        (["--config-path", "c.json"], "config_path", Path("c.json")),
+        (["--model-path", "m"], "model_path", Path("m")),
+        (["--source-model", "a/b"], "source_model", "a/b"),
+        (["--gguf-filename", "x.gguf"], "gguf_filename", "x.gguf"),
+    ],
+)
+def test_arguments(line: list[str], name: str, value: object) -> None:
+    parser = argparse.ArgumentParser()
+    add_model_arguments(parser)
+    assert getattr(parser.parse_args(line), name) == value
+
+
+# Which models a line and its environment mean, and with which settings.
+
+
+def chosen(*line: str, environ: Mapping[str, str] | None = None) -> list[ModelSource]:
+    arguments = parse(["serve", *line])
+    settings = read_environment(environ or {}) | read_flags(arguments)
+    return chosen_models(arguments, settings)[0]
+
+
+def found(source: ModelSource) -> ModelConfig:
+    return ModelFinder(Repository(Path("/nowhere")), RepositoryConfig()).find(source)
+
+
+@pytest.mark.parametrize(
+    ("line", "environ", "expected"),
+    [
+        ("", {}, [ModelSource(str(DEMO_MODEL))]),
+        ("m", {}, [ModelSource("m")]),
+        ("m --model-name a", {}, [ModelSource("m", ("a",))]),
+        ("m --served-model-name a b --port 1", {}, [ModelSource("m", ("a", "b"))]),
+        ("--model m", {}, [ModelSource("m")]),
+        ("--model a=m --model b=n", {}, [ModelSource("m", ("a",)), ModelSource("n", ("b",))]),
+        ("--model_path m --model_name a", {}, [ModelSource("m", ("a",))]),
+        ("--source_model org/m --model_name a", {}, [ModelSource("org/m", ("a",))]),
+        ("--source_model org/m", {}, [ModelSource("org/m")]),
+        ("--source_model org/m --gguf_filename q4.gguf", {}, [ModelSource("org/m/q4.gguf")]),
+        ("", {"MODEL_NAME": "org/m"}, [ModelSource("org/m")]),
+        ("m", {"MODEL_NAME": "org/m"}, [ModelSource("m")]),
+        ("", {"OPENAI_SERVED_MODEL_NAME_OVERRIDE": "a,b"},
+         [ModelSource(str(DEMO_MODEL), ("a", "b"))]),
+        ("m --model-name x", {"SERVED_MODEL_NAME": "a"}, [ModelSource("m", ("x",))]),
+        ("--model x=m", {"SERVED_MODEL_NAME": "a"}, [ModelSource("m", ("x",))]),
+        ("--model m --model n", {"OPENAI_SERVED_MODEL_NAME_OVERRIDE": "a"},
+         [ModelSource("m"), ModelSource("n")]),
+    ],
+)  # fmt: skip
+def test_ways_to_name_a_model(line, environ, expected):
+    assert chosen(*line.split(), environ=environ) == expected
+
+
+def test_flags_go_before_the_environment():
+    environ = {"MAX_NUM_SEQS": "5", "MAX_MODEL_LEN": "7"}
+    [source] = chosen("m", "--max-num-seqs", "3", environ=environ)
+    assert source.settings.given == {ENGINE.max_num_seqs: 3, ENGINE.max_model_len: 7}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("m --model n", "MODEL cannot be used with --model"),
+        ("m --model_path n", "MODEL cannot be used with --model-path"),
+        ("--model_path m --source_model a/b", "--model-path cannot be used with --source-model"),
+        ("--source_model b --config_path c", "--source-model cannot be used with --config-path"),
+        ("--source_model b", "--source-model must be ORG/NAME, not 'b'"),
+        ("--config_path none.json", "cannot read none.json"),
+        ("--model a --model b --model_name c", "for one model, not 2"),
+    ],
+)
+def test_contradictions(line, message):
+    with pytest.raises(ConfigurationError) as caught:
+        chosen(*line.split())
+    assert message in str(caught.value)
+
+
+def test_models_of_the_repository(tmp_path):
+    (tmp_path / "org" / "m").mkdir(parents=True)
+    repository = ("--model_repository_path", str(tmp_path))
+    expected = str(tmp_path / "org" / "m")
+    assert chosen("--model_path", "org/m", *repository) == [ModelSource(expected)]
+    assert chosen("--model_name", "org/m", *repository) == [ModelSource(expected, ("org/m",))]
+    [missing] = chosen("--model_name", "other", *repository)
+    assert missing == ModelSource(str(tmp_path / "other"), ("other",))
+
+
+GRAPH_OPTIONS = """
+    models_path: "model" max_num_seqs: 9 cache_size: 3 max_tokens_limit: 99 best_of_limit: 4
+    plugin_config: '{"prompt_lookup": false, "A": "graph", "B": "graph"}' device: "GPU"
+    tool_parser: "hermes3"
+"""
+
+
+def test_a_graph(tmp_path):
+    (tmp_path / "model").mkdir()
+    graph = write_graph(tmp_path, GRAPH_OPTIONS)
+    expected = ModelConfig(
+        tmp_path / "model",
+        (tmp_path.name,),
+        EngineConfig(
+            device="GPU",
+            max_num_seqs=9,
+            cache_size=3,
+            plugin_config={"A": "graph", "B": "graph"},
+            enable_prompt_lookup=False,
+        ),
+        ChatConfig(tool_parser="hermes3"),
+        limits=ModelLimits(max_tokens_limit=99, best_of_limit=4),
+    )
+    for location in (tmp_path, graph):
+        [source] = chosen(str(location))
+        assert found(source) == expected
+
+
+def test_flags_go_before_a_graph(tmp_path):
+    (tmp_path / "model").mkdir()
+    write_graph(tmp_path, GRAPH_OPTIONS)
+    line = ["--max_num_seqs", "2", "--plugin_config", '{"A": "flag"}', "--kv_cache_precision", "u8"]
+    [source] = chosen(str(tmp_path), *line, "--enable-prompt-lookup", "--model-name", "x")
+    config = found(source)
+    assert config.names == ("x",)
+    assert config.engine.max_num_seqs == 2
+    assert config.engine.cache_size == 3
+    assert config.engine.plugin_config == {
+        "A": "flag", "B": "graph", "KV_CACHE_PRECISION": "u8",
+    }  # fmt: skip
+    assert config.engine.enable_prompt_lookup is True
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("plugin_config: '{'", "graph.pbtxt: plugin_config must be a JSON object"),
+        ("""plugin_config: '{"prompt_lookup": 5}'""", "prompt_lookup must be true or false, not 5"),
+    ],
+)
+def test_a_wrong_plugin_config_in_a_graph(tmp_path, options, message):
+    write_graph(tmp_path, f'models_path: "." {options}')
+    with pytest.raises(ConfigurationError) as caught:
+        found(ModelSource(str(tmp_path)))
+    assert message in str(caught.value)
+
+
+def test_options_without_use_are_told(tmp_path, caplog):
+    write_graph(tmp_path, 'models_path: "./" dynamic_split_fuse: false')
+    assert found(ModelSource(str(tmp_path))).path == tmp_path
+    [record] = caplog.records
+    assert record.getMessage().startswith(
+        f"{tmp_path}/graph.pbtxt: dynamic_split_fuse is not used: "
+    )
+
+
+def test_where_defaults_come_from(tmp_path):
+    file = tmp_path / "generation_config.json"
+    file.write_text("{}")
+
+    def config(*whence: str) -> Any:
+        [source] = chosen("m", *(("--generation-config", *whence) if whence else ()))
+        model = found(source)
+        return model.generation_config, model.has_defaults
+
+    assert config() == config("auto") == (None, True)
+    assert config("vllm") == (None, False)
+    assert config(str(tmp_path)) == config(str(file)) == (file, True)
+    with pytest.raises(ConfigurationError, match="--generation-config: there is no file"):
+        config(str(tmp_path / "none.json"))
+
+
+def test_a_list_of_models(tmp_path):
+    (tmp_path / "a").mkdir()
+    write_graph(tmp_path / "a", 'models_path: "." max_num_seqs: 9')
+    root = {"model_config_list": [{"config": {"name": "b", "base_path": "a"}}],
+            "mediapipe_config_list": [{"name": "a"}],
+            "monitoring": {"metrics": {"enable": True}}}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(root))
+    arguments = parse(["--config_path", str(tmp_path / "config.json"), "--cache_size", "2"])
+    models, settings = chosen_models(arguments, read_flags(arguments))
+    assert settings.section(ServiceConfig).ovms_metrics is True
+    for model, name in zip(models, "ba", strict=True):
+        expected = EngineConfig(max_num_seqs=9, cache_size=2)
+        assert found(model) == ModelConfig(tmp_path / "a", (name,), expected)
+
+
+def test_flags_go_before_a_list_of_models(tmp_path):
+    (tmp_path / "a").mkdir()
+    properties = {"A": "list", "B": "list"}
+    model = {"name": "a", "base_path": "a", "target_device": "GPU", "plugin_config": properties}
+    root = {"model_config_list": [{"config": model}],
+            "monitoring": {"metrics": {"enable": True}}}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(root))
+    line = ["--config_path", str(tmp_path), "--plugin_config", '{"A": "flag"}', "--no-ovms-metrics"]
+    arguments = parse([*line, "--kv_cache_precision", "u8"])
+    [model], settings = chosen_models(arguments, read_flags(arguments))
+    assert settings.section(ServiceConfig).ovms_metrics is False
+    engine = found(model).engine
+    assert engine.device == "GPU"
+    assert engine.plugin_config == {"A": "flag", "B": "list", "KV_CACHE_PRECISION": "u8"}
+
+
+def test_every_section_is_the_operators() -> None:
+    flags = {"--port": 1, "--max-batch-lines": 2, "--max-file-size": 3}
+    words = {**flags, "--log-level": "error", "--state-dir": "x"}
+    line = [f"{name}={value}" for name, value in words.items()]
+    settings = read_flags(parse(line))
+    config = server_config([ModelSource("m")], settings, Path("list"), list)
+    assert config.models == (ModelSource("m"),)
+    assert (config.http.port, config.batches.max_lines, config.files.max_file_size) == (1, 2, 3)
+    assert (config.service.log_level, str(config.state.state_dir)) == ("error", "x")
+    assert config.model_list == Path("list")
+    assert config.read_models is not None
+
+
+Call = tuple[BatchPaths, str, int, str]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    calls: list[Call] = []
+
+    def supply(config: ServerConfig) -> str:
+        return config.models[0].location
+
+    def fake(paths: BatchPaths, parts: OfflineParts) -> int:
+        calls.append((paths, str(parts.supply), parts.config.num_at_once, levels[-1]))
+        return 1
+
+    levels: list[str] = []
+    monkeypatch.setattr(app, "model_supply", supply)
+    monkeypatch.setattr(batch_app, "run_batch", fake)
+    monkeypatch.setattr(run_batch_command, "start_log", lambda _, level: levels.append(level))
+    return calls
+
+
+def run(*line: str) -> int:
+    arguments = parse(["run-batch", *line])
+    return run_batch(arguments, read_flags(arguments))
+
+
+PATHS = BatchPaths(Path("in"), Path("out"))
+
+
+@pytest.mark.parametrize(
+    ("line", "model"),
+    [
+        (["in", "out", "m"], "m"),
+        (["in", "out", "--model", "m"], "m"),
+        (["-i", "in", "-o", "out", "m"], "m"),
+        (["--input-file", "in", "--output_file", "out", "--model", "m"], "m"),
+    ],
+)
+def test_words(calls: list[Call], line: list[str], model: str) -> None:
+    assert run("--batch-concurrency", "5", *line) == 1
+    assert calls == [(PATHS, model, 5, "WARNING")]
+
+
+def test_a_list_without_models(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"model_config_list": []}')
+    with pytest.raises(ConfigurationError, match=r"config\.json lists no model"):
+        run("in", "out", "--config-path", str(path))
+
+
+def test_the_log_as_it_is_asked_for(calls: list[Call]) -> None:
+    run("in", "out", "--log-level", "debug")
+    assert calls[0][3] == "DEBUG"
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ([], "needs IN and OUT"),
+        (["in"], "needs IN and OUT"),
+        (["-i", "in"], "given together"),
+        (["-i", "in", "-o", "out", "a", "b"], "only MODEL"),
+        (["in", "out", "a", "--model", "b"], "MODEL cannot be used with --model"),
+    ],
+)
+def test_wrong_words(calls: list[Call], line: list[str], fault: str) -> None:
+    with pytest.raises(ConfigurationError, match=fault):
+        run(*line)
+    assert not calls
+
+
+# Command lines are read, with what variables add to them.
+
+
+def test_extra_arguments_go_before_variables_and_behind_flags():
+    arguments = parse(
+        ["serve", "--max-num-seqs", "3"], ["--max_num_seqs", "4", "--cache-size", "1"]
+    )
+    settings = read_environment({"MAX_NUM_SEQS": "5"}) | read_flags(arguments)
+    assert settings.given == {ENGINE.max_num_seqs: 3, ENGINE.cache_size: 1.0}
+    assert parse(["pull", "a/b"], ["--cache-size", "1"]).model_ids == ["a/b"]
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [("serve m", "serve"), ("--port 1", "serve"), ("pull a/b", "pull"), ("tune m", "tune")],
+)
+def test_commands(line, command):
+    assert parse(line.split()).command == command
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["serve", "--por", "1"], "unrecognized arguments: --por"),
+        (["pull"], "ORG/NAME"),
+        (["tune"], "MODEL"),
+        (["state"], "ACTION"),
+        (["state", "migrate", "a"], "TO"),
+        (["tune", "m", "--port", "1"], "--port"),
+        (["serve", "--config-path", ""], "must not be empty"),
+    ],
+)
+def test_a_wrong_line_is_one_line_of_error(arguments, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(arguments)
+    assert ended.value.code == USAGE_ERROR
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+    assert "--help)" in error
+
+
+def test_what_ovms_calls_its_modes():
+    arguments = parse(["--pull", "--source_model", "a/b", "--add_to_config", "list.json"])
+    assert (arguments.pull, arguments.list_models, arguments.configure) == (True, False, False)
+    assert arguments.source_model == "a/b"
+    assert arguments.add_to_config == Path("list.json")
+    assert parse(["--add_to_config"]).add_to_config is True
 
 
 def refused(capfd, *arguments: str) -> str:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import orjson
 
-from fastovms.config.http_config import HttpConfig
+from fastovms.config import HttpConfig
 from fastovms.http import HttpServer, Request, Response, Router
 
 FULL = Response(503, b'{"error": {"message": "full"}}', headers=(("Retry-After", "7"),))

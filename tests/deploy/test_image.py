@@ -11,9 +11,9 @@ import pytest
 from packaging.requirements import Requirement
 
 from fastovms import __version__
-from fastovms.cli.flags.flags import read_flags
-from fastovms.cli.parser import parse
-from fastovms.config.http_config import HttpConfig
+from fastovms.cli.flags import read_flags
+from fastovms.cli.main import parse
+from fastovms.config import HttpConfig
 from tests.deploy.manifests import OVERLAYS, our_containers, overlay
 from tests.paths import ROOT
 

@@ -13,15 +13,19 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from fastovms.api.admin.status import HEALTH_PATHS
+from fastovms.api.admin import HEALTH_PATHS
 from fastovms.backend_stats import BackendStats
 from fastovms.cli.environment import IGNORED, VARIABLES, read_environment
-from fastovms.cli.flags.flags import read_flags
-from fastovms.cli.parser import parse
-from fastovms.config.http_config import HttpConfig, SecurityConfig
-from fastovms.config.model_config import RepositoryConfig
-from fastovms.config.service_config import ServiceConfig, StateConfig
-from fastovms.config.settings import Settings
+from fastovms.cli.flags import read_flags
+from fastovms.cli.main import parse
+from fastovms.config import (
+    HttpConfig,
+    RepositoryConfig,
+    SecurityConfig,
+    ServiceConfig,
+    Settings,
+    StateConfig,
+)
 from fastovms.telemetry.metrics import GenerationCollector, GenerationMetrics
 from tests.deploy.manifests import (
     KUBERNETES,

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from docs import generate
-from fastovms.api.openapi.route_operations import OPERATIONS, Operation
+from fastovms.api.openapi.operations import OPERATIONS, Operation
 from tests.real_server import NAME, start_server, stop_server
 
 

@@ -1,18 +1,306 @@
+"""Tests of `fastovms/doctor/examination.py`."""
+
 from __future__ import annotations
 
 import json
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fastovms.config.engine_config import EngineConfig
-from fastovms.config.http_config import HttpConfig
-from fastovms.config.model_config import RepositoryConfig
-from fastovms.config.service_config import StateConfig
-from fastovms.config.settings import ModelSource, Settings
-from fastovms.doctor.examination import examine, render, render_json
+from fastovms.config import (
+    DEMO_MODEL,
+    EncoderConfig,
+    EngineConfig,
+    HttpConfig,
+    ModelConfig,
+    ModelSource,
+    RepositoryConfig,
+    Settings,
+    StateConfig,
+)
+from fastovms.doctor.examination import (
+    INSTALLATION_CHECKS,
+    MACHINE_CHECKS,
+    MODEL_CHECKS,
+    EncoderFacts,
+    ModelOnMachine,
+    check_encoder,
+    examine,
+    read_encoder,
+    render,
+    render_json,
+)
+from fastovms.doctor.facts import (
+    AddressFacts,
+    DatabaseFacts,
+    DirectoryFacts,
+    InstallationFacts,
+    MachineFacts,
+    ModelFacts,
+    RunFacts,
+    SecretFacts,
+    WeightTraffic,
+    read_machine,
+)
 from fastovms.doctor.finding import Finding, Level
+from fastovms.engine.model.devices import GIB
+from fastovms.errors import ConfigurationError
 from tests.encoder_models import encoder_dir
+
+FINE = MachineFacts(
+    model="Xeon",
+    flags=frozenset({"avx2", "avx512f", "avx512_vnni", "amx_int8"}),
+    num_cpus=8,
+    num_allowed=8,
+    num_threads=8,
+    quota=math.inf,
+    threads_per_core=1,
+    kinds={},
+    governors={"performance": 8},
+    num_numa_nodes=1,
+    last_level_cache=GIB // 32,
+    available_memory=16 * GIB,
+    memory_limit_left=math.inf,
+    load=0.5,
+)
+
+
+def found(facts: MachineFacts) -> list[tuple[Level, str, str, str]]:
+    return [
+        (finding.level, finding.topic, finding.text, finding.advice)
+        for check in MACHINE_CHECKS
+        for finding in check(facts)
+    ]
+
+
+def test_a_fine_machine() -> None:
+    assert {level for level, *_ in found(FINE)} == {Level.OK}
+    texts = " ".join(text for _, _, text, _ in found(FINE))
+    assert "Xeon: AVX2, AVX-512, AVX-512 VNNI, AMX INT8" in texts
+    assert "8 logical processors; the engine computes with 8 threads" in texts
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "topic", "words"),
+    [
+        ({"flags": frozenset({"sse2"})}, Level.WARNING, "processor", "none of AVX2"),
+        ({"flags": frozenset({"avx2"})}, Level.NOTE, "processor", "without VNNI"),
+        ({"flags": frozenset({"avx2", "avx_vnni"})}, Level.OK, "processor", "AVX-VNNI"),
+        (
+            {"kinds": {"performance": 4, "efficiency": 4}},
+            Level.NOTE,
+            "cores",
+            "several kinds share each step",
+        ),
+        ({"threads_per_core": 2}, Level.OK, "cores", "2 to a core"),
+        ({"num_allowed": 2}, Level.NOTE, "limits", "2 of 8 processors"),
+        ({"quota": 1.5, "num_threads": 2}, Level.WARNING, "limits", "1.5 processors' time"),
+        ({"quota": 1.0, "num_threads": 1}, Level.NOTE, "limits", "1 thread compute"),
+        ({"quota": 8.0}, Level.OK, "limits", "8 processors' time"),
+        ({"available_memory": GIB // 2}, Level.WARNING, "memory", "0.5 GiB"),
+        ({"memory_limit_left": 2.0 * GIB}, Level.OK, "memory", "control group's limit"),
+        ({"load": 9.25}, Level.NOTE, "load", "9.2 tasks want 8 processors"),
+        ({"governors": {"powersave": 8}}, Level.WARNING, "governor", "powersave"),
+        ({"governors": {}}, Level.OK, "governor", "none to be seen"),
+        ({"num_numa_nodes": 2}, Level.NOTE, "NUMA", "2 nodes"),
+    ],
+)
+def test_what_is_told(changes: Mapping[str, object], level: Level, topic: str, words: str) -> None:
+    findings = found(replace(FINE, **changes))  # type: ignore[arg-type]
+    assert [
+        text for of, where, text, _ in findings if (of, where) == (level, topic) and words in text
+    ]
+    assert all(advice for of, _, _, advice in findings if of is Level.WARNING)
+
+
+HERE = Path("/here")
+
+
+def directory(
+    *, exists: bool = True, is_writable: bool = True, free: int = 9 * GIB
+) -> DirectoryFacts:
+    return DirectoryFacts("cache", HERE, "--cache-dir", exists, is_writable, free)
+
+
+@pytest.mark.parametrize(
+    ("facts", "level", "words"),
+    [
+        (directory(), Level.OK, "/here is there, with 9.0 GiB free"),
+        (directory(exists=False), Level.OK, "is made at the first start"),
+        (directory(is_writable=False), Level.PROBLEM, "cannot be written"),
+        (directory(free=GIB // 2), Level.WARNING, "0.5 GiB free"),
+        (DirectoryFacts("cache", None, "--cache-dir"), Level.NOTE, "every start compiles"),
+        (SecretFacts("API keys", HERE, 0o640, True), Level.OK, "/here (640)"),
+        (SecretFacts("API keys", HERE, 0o644, True), Level.WARNING, "every user"),
+        (SecretFacts("API keys", HERE, 0o600, False), Level.PROBLEM, "cannot be read"),
+        (SecretFacts("API keys", HERE, None, False), Level.PROBLEM, "there is no /here"),
+        (AddressFacts("a:1", None), Level.OK, "a:1 is free"),
+        (AddressFacts("a:1", "in use"), Level.WARNING, "listened on now: in use"),
+        (DatabaseFacts("postgresql://h/d", None), Level.OK, "answers"),
+        (DatabaseFacts("postgresql://h/d", "refused"), Level.PROBLEM, "h/d: refused"),
+    ],
+)
+def test_installation_checks_what_is_told(
+    facts: DirectoryFacts | SecretFacts | AddressFacts | DatabaseFacts, level: Level, words: str
+) -> None:
+    installation = InstallationFacts(
+        (facts,) if isinstance(facts, DirectoryFacts) else (),
+        (facts,) if isinstance(facts, SecretFacts) else (),
+        (facts,) if isinstance(facts, AddressFacts) else (),
+        facts if isinstance(facts, DatabaseFacts) else None,
+    )
+    [finding] = [found for check in INSTALLATION_CHECKS for found in check(installation)]
+    assert finding.level is level
+    assert words in finding.text
+
+
+RUN = RunFacts("f32, f16 cache", "measured", 512, 10_000.0, 100, 0.02)
+MODEL = ModelFacts(
+    name="m",
+    path=Path("m"),
+    max_model_len=4096,
+    device="CPU",
+    traffic=WeightTraffic(1_200_000_000, 200_000_000, 0, 1.0),
+    backend="paged",
+    backend_reason="it can run the model",
+    run=RUN,
+)
+FACTS = ModelOnMachine(MODEL, FINE, 100e9)
+
+
+def model_checks_found(facts: ModelOnMachine) -> dict[str, Finding]:
+    return {finding.topic: finding for check in MODEL_CHECKS for finding in check(facts)}
+
+
+def with_model(**changes: object) -> ModelOnMachine:
+    return replace(FACTS, model=replace(MODEL, **changes))  # type: ignore[arg-type]
+
+
+def test_the_ceiling_and_its_share() -> None:
+    assert FACTS.bytes_per_token == 1_000_000_000 + 1_000_000
+    assert FACTS.ceiling == pytest.approx(99.9, abs=0.01)
+    assert FACTS.tokens_per_second == 50
+    texts = {topic: finding.text for topic, finding in model_checks_found(FACTS).items()}
+    assert texts == {
+        "model": "m: 1.2 GB of weights, contexts of 4096 tokens",
+        "backend": "paged: it can run the model",
+        "tuning": "f32, f16 cache, 512 tokens a step: measured",
+        "reads": "a token reads 1 GB of weights, and 10 KB of the cache for each token before it",
+        "bandwidth": "8 threads read 100.0 GB/s of memory: at most 99.9 tokens a second for one "
+        "sequence",
+        "run": "50 tokens a second of one sequence in a short run, without drafts: 50% of what "
+        "the memory gives",
+    }
+    assert {finding.level for finding in model_checks_found(FACTS).values()} == {Level.OK}
+
+
+def test_a_run_far_below_the_ceiling_is_noted() -> None:
+    slow = with_model(run=replace(RUN, seconds_per_token=0.1))
+    assert model_checks_found(slow)["run"].level is Level.NOTE
+    assert "fastovms tune" in model_checks_found(slow)["run"].advice
+
+
+def test_experts() -> None:
+    sparse = with_model(traffic=WeightTraffic(10_000_000_000, 0, 8_000_000_000, 0.125))
+    assert sparse.model.traffic.per_token == 3_000_000_000
+    assert (
+        "reads 3 GB of weights (12% of its experts' 8 GB)"
+        in model_checks_found(sparse)["reads"].text
+    )
+
+
+def test_weights_in_the_cache_have_no_ceiling() -> None:
+    small = with_model(traffic=WeightTraffic(1000, 0, 0, 1.0))
+    assert small.ceiling is None
+    assert "memory sets no bound" in model_checks_found(small)["bandwidth"].text
+    assert "of what the memory gives" not in model_checks_found(small)["run"].text
+
+
+def test_a_model_that_does_not_fit_is_a_problem() -> None:
+    full = replace(FACTS, machine=replace(FINE, available_memory=1_000_000_000))
+    assert model_checks_found(full)["model"].level is Level.PROBLEM
+    assert model_checks_found(with_model(device="GPU"))["model"].level is Level.OK
+    assert with_model(device="GPU").ceiling is None
+
+
+def test_a_run_without_a_figure_is_noted() -> None:
+    assert (
+        "too slow"
+        in model_checks_found(with_model(run=replace(RUN, seconds_per_token=None)))["run"].text
+    )
+
+
+def test_what_is_not_measured_is_not_told() -> None:
+    quiet = replace(with_model(run=replace(RUN, seconds_per_token=None)), bandwidth=None)
+    assert set(model_checks_found(quiet)) == {"model", "backend", "tuning", "reads"}
+    genai = replace(with_model(backend="genai", run=None), bandwidth=None)
+    assert set(model_checks_found(genai)) == {"model", "backend", "reads"}
+    assert model_checks_found(genai)["backend"].level is Level.NOTE
+
+
+ENCODER_CHECKS_FACTS = EncoderFacts("bge", Path("bge"), "embeddings", "mean", 512, 4_000_000, "CPU")
+
+
+def read(directory: Path, **encoder: str) -> EncoderFacts | None:
+    config = ModelConfig(directory, ("m",), encoder=EncoderConfig(**encoder))  # type: ignore[arg-type]
+    return read_encoder(config, directory)
+
+
+@pytest.mark.parametrize(
+    ("num_labels", "wanted", "task", "pooling"),
+    [
+        (0, "auto", "embeddings", "cls"),
+        (0, "mean", "embeddings", "mean"),
+        (1, "auto", "rerank", None),
+    ],
+)
+def test_what_encoders_are(num_labels: int, wanted: str, task: str, pooling: str | None) -> None:
+    directory = encoder_dir(num_labels)
+    facts = read(directory, pooling=wanted)
+    assert facts is not None
+    assert (facts.name, facts.task, facts.pooling) == ("m", task, pooling)
+    assert (facts.max_model_len, facts.device) == (128, "CPU")
+    assert facts.weights_size == (directory / "openvino_model.bin").stat().st_size
+
+
+def test_what_generates_is_no_encoder() -> None:
+    assert read(DEMO_MODEL) is None
+
+
+def test_a_task_that_the_graph_cannot_do() -> None:
+    with pytest.raises(ConfigurationError, match="--task rerank"):
+        read(encoder_dir(), task="rerank")
+
+
+def test_a_file_is_missing(tmp_path: Path) -> None:
+    directory = shutil.copytree(encoder_dir(), tmp_path / "m")
+    (directory / "openvino_tokenizer.xml").unlink()
+    with pytest.raises(ConfigurationError, match="openvino_tokenizer"):
+        read(directory)
+
+
+@pytest.mark.parametrize(
+    ("memory", "device", "level"),
+    [
+        (10_000_000, "CPU", Level.OK),
+        (4_100_000, "CPU", Level.PROBLEM),
+        (4_100_000, "GPU", Level.OK),
+    ],
+)
+def test_whether_it_fits(memory: int, device: str, level: Level) -> None:
+    machine = replace(read_machine(), available_memory=memory)
+    fit, task = check_encoder(replace(ENCODER_CHECKS_FACTS, device=device), machine)
+    assert (fit.topic, fit.level) == ("model", level)
+    assert fit.text.startswith("bge: 4 MB of weights, texts of 512 tokens")
+    assert (task.level, task.text) == (
+        Level.OK,
+        "embeddings with mean pooling; the model was not run",
+    )
+
 
 QUIET = (
     Settings.of(EngineConfig, cache_dir="")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.engine.model.raw_logits import as_float32
+from fastovms.engine.model.model import as_float32
 
 
 def bf16_bits(logits: NDArray[np.float32]) -> NDArray[np.uint16]:

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.engine.model.kv_cache import BlockCopy
-from fastovms.engine.model.state_rows import StateRows, States
+from fastovms.engine.model.kv_cache import BlockCopy, StateRows, States
 from fastovms.engine.model.step_inputs import StepInputs
 
 VOCAB_SIZE = 97

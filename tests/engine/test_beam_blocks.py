@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fastovms.errors import RequestError
 from fastovms.params import BeamSearch, EarlyStopping, GenerationRequest, SamplingParams
-from tests.engine.beams.beam_searches import (
+from tests.engine.beam_searches import (
     Outputs,
     RandomModel,
     beam_request,

@@ -11,8 +11,7 @@ import openvino as ov
 import openvino_genai
 import pytest
 
-from fastovms.config.engine_config import EngineConfig
-from fastovms.config.model_config import DEMO_MODEL
+from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import (

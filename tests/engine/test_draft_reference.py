@@ -11,9 +11,8 @@ import pytest
 
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
-from fastovms.config.engine_config import EngineConfig
-from fastovms.config.model_config import DEMO_MODEL
-from fastovms.engine.drafting.draft_model import DraftModel
+from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.engine.draft_model import DraftModel
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import SamplingParams

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config.engine_config import EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import FinishReason, SamplingParams

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from fastovms.config.engine_config import EngineConfig
-from fastovms.config.model_config import DEMO_MODEL
+from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.errors import ConfigurationError

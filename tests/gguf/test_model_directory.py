@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 
-from fastovms.backends.model_files.model_info import read_model_info
-from fastovms.backends.model_files.vocabulary import load_grammar_compiler
-from fastovms.config.engine_config import EngineConfig
+from fastovms.backends.model_files import load_grammar_compiler, read_model_info
+from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf, model_directory
 from fastovms.params import Grammar, GrammarKind, SamplingParams
-from fastovms.system.disk_cache import DiskCache
-from fastovms.text.tokens.tokenizer import Tokenizer
+from fastovms.system.disk import DiskCache
+from fastovms.text.tokenizer import Tokenizer
 from tests.engine.reference import EXACT, run, run_reference, tokens
 from tests.gguf.numpy_decoder import NumpyDecoder
 from tests.gguf.raw_head import entry, head

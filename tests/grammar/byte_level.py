@@ -7,7 +7,7 @@ from array import array
 import numpy as np
 from llguidance import LLTokenizer
 
-from fastovms.grammar.grammar_compiler import GrammarCompiler
+from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import Grammar
 from tests.paths import BYTE_LEVEL_TOKENIZER
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from llguidance import LLTokenizer
 
-from fastovms.grammar.grammar_compiler import GrammarCompiler
+from fastovms.grammar.compiler import GrammarCompiler
 from tests.grammar.byte_level import EOS, TOKENIZER_JSON
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from fastovms.errors import InvalidField
 from fastovms.grammar.json_schema import enforceable_schema
-from fastovms.text.output_grammar import call_grammar
+from fastovms.text.output import call_grammar
+from fastovms.text.told_tools import written_call
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
-from fastovms.text.tools.written_call import written_call
 from tests.api.chat_models import call_text, tool
-from tests.api.conversation.test_chat_grammar import constraint_of
+from tests.api.test_chat_task import constraint_of
 from tests.vocabularies import vocabulary
 
 SCHEMAS: dict[str, tuple[dict[str, Any], Any]] = json.loads(

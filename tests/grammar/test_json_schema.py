@@ -1,15 +1,409 @@
-"""What of a schema llguidance gets."""
+"""Tests of `fastovms/grammar/json_schema.py`."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+from typing import Any
 
 import pytest
 
-from fastovms.grammar.json_schema import usable_rules, usable_schema
+from fastovms.errors import InvalidField
+from fastovms.grammar.finite_schema import Schema
+from fastovms.grammar.json_schema import (
+    closed_schema,
+    merged,
+    open_schema,
+    other_names,
+    strict_schema,
+    usable_rules,
+    usable_schema,
+)
 from fastovms.params import Grammar, GrammarKind
 from tests.vocabularies import vocabulary
+
+# Expressions of what is none of some names.
+
+
+@pytest.mark.parametrize(
+    "names", [["a"], [""], ["name", "names", "na", "age"], ["a.b", "a-b", "[^]", "\\", "é", "a\n"]]
+)
+def test_all_but_the_names_match(names: list[str]) -> None:
+    expression = re.compile(other_names(names).strip("^$"))
+    others = [name[:-1] for name in names] + [f"{name}x" for name in names]
+    others += [f"x{name}" for name in names] + [f"{name}\n" for name in names] + ["", "b", "\r\n"]
+    for name in names:
+        assert expression.fullmatch(name) is None
+    for other in {*others} - {*names}:
+        assert expression.fullmatch(other) is not None, other
+
+
+# One schema of two that both hold.
+
+
+INTEGER, STRING = {"type": "integer"}, {"type": "string"}
+
+
+def both(first: Any, second: Any) -> Any:
+    return {"both": [first, second]}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ({}, STRING, STRING),
+        ({"title": "a"}, {"title": "b"}, {"title": "a"}),
+        ({"type": ["integer", "null"]}, {"type": "number"}, {"type": "integer"}),
+        ({"type": ["number", "null"]}, {"type": ["null", "integer"]},
+         {"type": ["null", "integer"]}),
+        (INTEGER, STRING, None),
+        ({"minimum": 1, "maxLength": 5}, {"minimum": 3.5, "maxLength": 2},
+         {"minimum": 3.5, "maxLength": 2}),
+        ({"minimum": True}, {"minimum": 3}, {"minimum": True}),
+        ({"enum": [1, "a", True]}, {"enum": ["a", True, 2]}, {"enum": ["a", True]}),
+        ({"enum": [1, True]}, {"const": True}, {"enum": [True]}),
+        ({"type": "string"}, {"const": "a"}, {"type": "string", "const": "a"}),
+        ({"const": 1}, {"const": True}, None),
+        ({"pattern": "a"}, {"pattern": "a"}, {"pattern": "a"}),
+        ({"pattern": "a"}, {"pattern": "b", "format": "date"},
+         {"pattern": "a", "format": "date", "allOf": [{"pattern": "b"}]}),
+        ({"items": INTEGER}, {"items": STRING}, {"items": both(INTEGER, STRING)}),
+        ({"items": INTEGER}, {"items": False}, {"items": INTEGER, "allOf": [{"items": False}]}),
+        ({"required": ["a", "b"]}, {"required": ["b", "c"]}, {"required": ["a", "b", "c"]}),
+        ({"properties": {"b": INTEGER, "a": {}}}, {"properties": {"c": STRING, "b": STRING}},
+         {"properties": {"b": both(INTEGER, STRING), "a": {}, "c": STRING}}),
+        ({"properties": {"a": INTEGER}, "additionalProperties": False},
+         {"properties": {"a": True, "b": STRING}},
+         {"properties": {"a": INTEGER, "b": False}, "additionalProperties": False}),
+        ({"additionalProperties": INTEGER}, {"additionalProperties": STRING},
+         {"additionalProperties": both(INTEGER, STRING)}),
+        ({"patternProperties": {"a": INTEGER}}, {"required": ["a"]},
+         {"patternProperties": {"a": INTEGER}, "required": ["a"]}),
+        ({"patternProperties": {"a": INTEGER}}, {"properties": {"a": STRING}},
+         {"patternProperties": {"a": INTEGER}, "allOf": [{"properties": {"a": STRING}}]}),
+        ({"allOf": [STRING]}, {"allOf": [INTEGER]}, {"allOf": [STRING, INTEGER]}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_two_schemas_say(first: Schema, second: Schema, expected: Schema | None) -> None:
+    assert merged(first, second, both) == expected
+
+
+# Objects that declare properties, and what is said of others.
+
+
+CLOSED_SCHEMA_INTEGER = {"type": "integer"}
+
+
+def obj(names: str, required: str = "", **more: object) -> dict[str, Any]:
+    """An object that declares integers by names of one letter."""
+    properties = dict.fromkeys(names, CLOSED_SCHEMA_INTEGER)
+    return {"type": "object", "properties": properties, "required": [*required], **more}
+
+
+A, B, C = (obj(name, name) for name in "abc")
+TREE = {
+    "$defs": {
+        "Node": {"properties": {"v": CLOSED_SCHEMA_INTEGER, "next": {"$ref": "#/$defs/Node"}}}
+    },
+    "$ref": "#/$defs/Node",
+}
+LINKED = {
+    "$defs": {
+        "B": {
+            "type": "object",
+            "properties": {
+                "a": CLOSED_SCHEMA_INTEGER,
+                "c": {"allOf": [{"$ref": "#/$defs/B"}, obj("y")]},
+            },
+        }
+    },
+    "$ref": "#/$defs/B",
+}
+BASE = {"$defs": {"Base": obj("i", "i")}}
+REF = {"$ref": "#/$defs/Base"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "allowed", "refused"),
+    [
+        (
+            obj("ab", "a"),
+            ['{"a":1}', '{"a":1,"b":2}'],
+            ['{"a":1,"c":2}', '{"a":1,"a":2}', '{"b":1,"a":2}', "{}"],
+        ),
+        ({"properties": {"a": CLOSED_SCHEMA_INTEGER}}, ["{}", '{"a":1}'], ["1", "null", '{"b":1}']),
+        ({"type": "object", "properties": {}}, ["{}"], ['{"a":1}']),
+        ({"type": "object"}, ["{}", '{"a":{"b":[null]}}'], ["1"]),
+        (
+            {"type": ["object", "null"], "properties": {"a": CLOSED_SCHEMA_INTEGER}},
+            ["null", "{}"],
+            ['{"b":1}'],
+        ),
+        (obj("a", "z"), ['{"z":null}', '{"a":1,"z":[]}'], ["{}", '{"z":1,"b":1}']),
+        # What says something of other properties keeps its say.
+        (
+            obj("a", additionalProperties=True),
+            ['{"a":1,"b":"x"}'],
+            ['{"a":1,"a":2}', '{"b":1,"a":2}', r'{"a":1,"\u0061":2}'],
+        ),
+        (
+            obj("a", "z", additionalProperties=CLOSED_SCHEMA_INTEGER),
+            ['{"z":1}', '{"a":1,"z":2,"b":3}'],
+            ['{"a":1}', '{"z":1,"a":2}', '{"z":"x"}', '{"z":1,"z":1}'],
+        ),
+        (obj("", additionalProperties=CLOSED_SCHEMA_INTEGER), ['{"b":1}'], ['{"b":"x"}']),
+        (
+            obj("a", additionalProperties=CLOSED_SCHEMA_INTEGER),
+            ['{"b":1}'],
+            ['{"b":"x"}', '{"a":1,"a":2}'],
+        ),
+        (obj("a", additionalProperties=False), ['{"a":1}'], ['{"b":1}']),
+        (
+            obj("a", patternProperties={"^x": CLOSED_SCHEMA_INTEGER}),
+            ['{"a":1,"x1":2,"b":"c"}'],
+            ['{"xa":"b"}'],
+        ),
+        (obj("a", unevaluatedProperties=False), ['{"a":1}'], ['{"b":1}']),
+        (obj("a", unevaluatedProperties=CLOSED_SCHEMA_INTEGER), ['{"a":1,"b":2}'], ['{"b":"x"}']),
+        # Nested ones.
+        ({"type": "array", "items": A}, ['[{"a":1},{"a":2}]'], ['[{"a":1,"b":2}]']),
+        ({"type": "array", "prefixItems": [A]}, ['[{"a":1}]'], ['[{"a":1,"b":2}]']),
+        (obj("", additionalProperties=A), ['{"x":{"a":1}}'], ['{"x":{"a":1,"b":1}}']),
+        (
+            {"type": "object", "patternProperties": {"^x": A}},
+            ['{"x":{"a":1}}', '{"y":1}'],
+            ['{"x":{"a":1,"b":1}}'],
+        ),
+        (TREE, ['{"v":1,"next":{"v":2}}'], ['{"v":1,"next":{"w":2}}']),
+        (
+            {"anyOf": [A, {"type": "null"}, {"type": "object"}]},
+            ['{"a":1}', "null", '{"b":1}'],
+            ["1"],
+        ),
+        ({"oneOf": [A, B]}, ['{"a":1}', '{"b":1}'], ['{"a":1,"b":1}']),
+        # All at once.
+        ({"allOf": [A, B]}, ['{"a":1,"b":2}'], ['{"a":1}', '{"a":1,"b":2,"c":3}']),
+        ({**A, "allOf": [B]}, ['{"a":1,"b":2}'], ['{"b":2,"a":1}', '{"a":1,"b":2,"c":3}']),
+        ({"allOf": [B], **A}, ['{"b":2,"a":1}'], ['{"a":1,"b":2}']),
+        (
+            {"allOf": [A, {**B, "additionalProperties": CLOSED_SCHEMA_INTEGER}]},
+            ['{"a":1,"b":2,"c":3}'],
+            ['{"a":1,"b":2,"c":"x"}'],
+        ),
+        (
+            {"allOf": [obj("a", unevaluatedProperties=False), obj("b")]},
+            ['{"a":1}', "{}"],
+            ['{"b":1}'],
+        ),
+        (
+            {"allOf": [A, B], "unevaluatedProperties": False},
+            ['{"a":1,"b":2}'],
+            ['{"a":1,"b":2,"c":3}'],
+        ),
+        (
+            {"allOf": [obj("a", additionalProperties=False), obj("ab")]},
+            ['{"a":1}'],
+            ['{"a":1,"b":2}'],
+        ),
+        (
+            {
+                "allOf": [
+                    {"properties": {"a": {"minimum": 3}}},
+                    {"properties": {"a": CLOSED_SCHEMA_INTEGER}},
+                ]
+            },
+            ['{"a":3}', "{}"],
+            ['{"a":2}', '{"a":3.5}'],
+        ),
+        (
+            {
+                "allOf": [
+                    {"properties": {"a": {"enum": [1, "x"]}}},
+                    {"properties": {"a": {"const": 1}}},
+                ]
+            },
+            ['{"a":1}'],
+            ['{"a":"x"}'],
+        ),
+        (
+            {
+                "allOf": [
+                    {"properties": {"a": {"pattern": "^x"}}},
+                    {"properties": {"a": {"type": "string", "pattern": "y$"}}},
+                ]
+            },
+            ['{"a":"xy"}'],
+            ['{"a":"x"}', '{"a":"y"}'],
+        ),
+        (
+            {"allOf": [obj("a", patternProperties={"^x": CLOSED_SCHEMA_INTEGER}), obj("b")]},
+            ['{"a":1,"b":2,"x":3}'],
+            ['{"a":1,"b":"x"}', '{"x":"y"}'],
+        ),
+        ({**BASE, "allOf": [REF, A]}, ['{"i":1,"a":2}'], ['{"i":1}', '{"i":1,"a":2,"b":3}']),
+        (
+            {**BASE, **REF, "properties": {"n": REF}},
+            ['{"i":1,"n":{"i":2}}'],
+            ['{"i":1,"n":{"i":2,"n":1}}', '{"i":1,"a":1}'],
+        ),
+        (
+            {**BASE, **A, "anyOf": [REF, B]},
+            ['{"a":1,"i":2}', '{"a":1,"b":2}'],
+            ['{"a":1}', '{"a":1,"i":2,"b":3}'],
+        ),
+        (
+            {**obj("ab"), "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            ['{"a":1}', '{"b":1}', '{"a":1,"b":1}'],
+            ["{}", '{"a":1,"c":1}'],
+        ),
+        ({**BASE, "allOf": [REF], "title": "one"}, ['{"i":1}'], ['{"i":1,"a":2}']),
+        (LINKED, ['{"a":1,"c":{"a":1,"c":{"y":3},"y":2}}'], ['{"y":1}', '{"c":{"z":1}}']),
+        # A property that cannot be is left out.
+        (
+            obj(
+                "", properties={"a": {"allOf": [A, {"type": "string"}]}, "b": CLOSED_SCHEMA_INTEGER}
+            ),
+            ['{"b":1}', "{}"],
+            ['{"a":1}', '{"a":{"a":1}}'],
+        ),
+        # What leads to itself in its own place adds nothing to it.
+        (
+            {
+                "$defs": {
+                    "X": {"anyOf": [{"$ref": "#/$defs/X"}, A], "description": "loop", **obj("b")}
+                },
+                "$ref": "#/$defs/X",
+            },
+            ['{"a":1}'],
+            ['{"c":1}', "{}"],
+        ),
+        # References that lead anywhere.
+        (
+            {
+                "components": {"schemas": {"a/b %": A}},
+                "type": "array",
+                "items": {"$ref": "#/components/schemas/a~1b%20%25"},
+            },
+            ['[{"a":1}]'],
+            ['[{"b":1}]'],
+        ),
+        (
+            {"$defs": {"X": {"$anchor": "x", **A}}, "items": {"$ref": "#x"}, "type": "array"},
+            ['[{"a":1}]'],
+            ['[{"a":1,"b":1}]'],
+        ),
+        (
+            obj(
+                "",
+                properties={
+                    "a": CLOSED_SCHEMA_INTEGER,
+                    "more": {"type": "array", "items": {"$ref": "#"}},
+                },
+            ),
+            ['{"a":1,"more":[{"a":2}]}'],
+            ['{"more":[{"b":1}]}'],
+        ),
+        (
+            {"const": {"a": 1, "b": 2}, "properties": {"a": CLOSED_SCHEMA_INTEGER}},
+            ['{"a":1,"b":2}'],
+            ['{"a":1}'],
+        ),
+    ],
+    ids=str,
+)
+def test_what_may_be_written(schema: Schema, allowed: list[str], refused: list[str]) -> None:
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
+    for text in allowed:
+        assert vocabulary().accepts(grammar, text) is True, text
+    for text in refused:
+        assert vocabulary().accepts(grammar, text) is not True, text
+
+
+@pytest.mark.parametrize(
+    ("change", "schema", "allowed", "refused"),
+    [
+        (strict_schema, obj("a", additionalProperties=True), ['{"a":1}'], ['{"a":1,"b":1}']),
+        (strict_schema, obj("a", patternProperties={"x": True}), ['{"a":1}'], ['{"a":1,"x":1}']),
+        (
+            strict_schema,
+            {"allOf": [obj("a", unevaluatedProperties=True), B]},
+            ['{"b":1}'],
+            ['{"b":1,"c":1}'],
+        ),
+        (
+            strict_schema,
+            {"type": "object", "additionalProperties": CLOSED_SCHEMA_INTEGER},
+            ['{"x":1}'],
+            [],
+        ),
+        (open_schema, A, ['{"a":1,"b":[]}'], ['{"a":1,"a":2}', '{"b":1}']),
+        (open_schema, {"items": A, "type": "array"}, ['[{"a":1,"b":[]}]'], []),
+        (open_schema, obj("a", additionalProperties=False), ['{"a":1}'], ['{"b":1}']),
+        (
+            open_schema,
+            obj("a", additionalProperties=CLOSED_SCHEMA_INTEGER),
+            ['{"b":1}'],
+            ['{"b":[]}'],
+        ),
+    ],
+)
+def test_whoever_wants_it_otherwise(
+    change: Any, schema: Schema, allowed: list[str], refused: list[str]
+) -> None:
+    test_what_may_be_written(change(schema), allowed, refused)
+
+
+def test_the_same_definition_is_closed_once_and_merged_where_it_is_merged() -> None:
+    schema = {**BASE, **obj("", properties={"x": REF, "y": REF, "z": {"allOf": [REF, A]}})}
+    closed = closed_schema(schema)
+    assert isinstance(closed, dict)
+    assert closed["properties"]["x"] == closed["properties"]["y"] == REF
+    assert closed["$defs"].keys() == {"Base", "merged.1"}
+    assert [part["additionalProperties"] for part in closed["$defs"].values()] == [False, False]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": 5}, {"properties": {"a": 5}}, {"properties": {"a": A}, "required": 5},
+        {"properties": {}, "required": [5]}, {"properties": {}, "anyOf": 5},
+        {"properties": {}, "anyOf": [5]}, {"properties": {}, "allOf": [{"properties": 5}]},
+        {"properties": {}, "allOf": [{"required": 5}], "required": ["a"]},
+        {"properties": {}, "type": ["a", 5]}, {"properties": {}, "$ref": "http://elsewhere"},
+        {"properties": {"a": {"$ref": "#/$defs/x"}}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_malformed_is_refused(schema: Schema) -> None:
+    with pytest.raises(InvalidField, match="cannot be used"):
+        vocabulary().matcher(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
+
+
+def test_what_contradicts_itself_is_satisfied_by_nothing() -> None:
+    for parts in ([A, {"type": "string"}], [{"enum": [1]}, {"const": 2}]):
+        schema = {"properties": {}, "allOf": parts}
+        with pytest.raises(InvalidField, match="Unsatisfiable schema"):
+            vocabulary().matcher(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
+
+
+def test_alternatives_within_alternatives_have_a_limit() -> None:
+    ten = {"anyOf": [obj(name) for name in "abcdefghij"]}
+    assert isinstance(closed_schema({"allOf": [ten, ten]}), dict)
+    with pytest.raises(ValueError, match="more than 2000 schemas"):
+        closed_schema({"allOf": [ten] * 4})
+
+
+def test_what_is_nested_too_deeply() -> None:
+    schema: dict[str, Any] = A
+    for _ in range(400):
+        schema = {"type": "object", "properties": {"a": schema}}
+    with pytest.raises(ValueError, match="nested too deeply"):
+        usable_schema(json.dumps(schema))
+
+
+# What of a schema llguidance gets.
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from fastovms.config.http_config import HttpConfig
-from fastovms.http.connection.protocol import Connection
-from fastovms.http.connection.server_state import ServerState
-from fastovms.http.routing.dispatch import Dispatcher
-from fastovms.http.routing.exchange import Exchange
-from fastovms.http.routing.messages import Request, Response, Stream
-from fastovms.http.routing.router import Router
+from fastovms.config import HttpConfig
+from fastovms.http.messages import Exchange, Request, Response, Stream
+from fastovms.http.protocol import Connection
+from fastovms.http.routing import Dispatcher, Router
+from fastovms.http.writers import ServerState
 from tests.http.client import Conversation
 from tests.http.fake_transport import FakeTransport
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import uvloop
 
-from fastovms.config.http_config import HttpConfig
+from fastovms.config import HttpConfig
 from fastovms.http import Exchange, HttpServer, Request, Response, Router
 
 QUICK = HttpConfig(

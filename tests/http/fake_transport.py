@@ -7,7 +7,7 @@ import selectors
 from collections.abc import Mapping
 from typing import Any
 
-from fastovms.http.connection.protocol import Connection
+from fastovms.http.protocol import Connection
 
 
 class _JumpingSelector(selectors.SelectSelector):

@@ -12,7 +12,7 @@ import weakref
 
 import pytest
 
-from fastovms.http.connection.protocol import Connection
+from fastovms.http.protocol import Connection
 from tests.http.client import read_until_quiet, split_answer, talk
 from tests.http.conftest import Running, Start
 from tests.http.more_cases import get, post

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fastovms.http.gates.auth import ApiKeys
-from fastovms.http.gates.cors import CorsPolicy
+from fastovms.http.gates import ApiKeys, CorsPolicy
 from tests.http.client import talk
 from tests.http.conftest import Start, render_error
 from tests.http.more_cases import get, post

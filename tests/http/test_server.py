@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from fastovms.config.http_config import HttpConfig
+from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.http import CorsPolicy, HttpServer, Request, Response, Router
 from tests.http.client import talk

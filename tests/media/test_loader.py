@@ -1,28 +1,276 @@
-"""From the parts of a request to its images."""
+"""Tests of `fastovms/media/loader.py`."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import gc
+import os
+import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 from PIL import Image as pillow
 
-from fastovms.config.api_config import MediaConfig
-from fastovms.errors import InvalidField, Overloaded
-from fastovms.media.data_url import decode_data_url
+from fastovms.config import MediaConfig
+from fastovms.errors import ConfigurationError, InvalidField, Overloaded
 from fastovms.media.decode import PixelBound, decode_image
-from fastovms.media.fetch import Fetcher
-from fastovms.media.image_tags import image_tag
-from fastovms.media.loader import GivenImages, ImageLoader, ImageSource
+from fastovms.media.fetch import Fetcher, decode_data_url
+from fastovms.media.loader import (
+    GivenImages,
+    ImageLoader,
+    ImageSource,
+    LocalFiles,
+    MemoryBudget,
+    check_tags,
+    image_tag,
+    renumbered,
+    without_tags,
+)
 from fastovms.params import Image
 from tests.media.pictures import BLUE, RED, encode, png
+
+# The memory of decoded images: taken before, given back with the last reference.
+
+
+def test_what_there_is_no_room_for_is_refused() -> None:
+    budget = MemoryBudget(10)
+    budget.take(10)
+    with pytest.raises(Overloaded):
+        budget.take(1)
+    assert budget.used == 10
+    budget.give_back(4)
+    budget.take(4)
+
+
+def test_an_image_gives_back_when_nobody_has_it() -> None:
+    budget = MemoryBudget(10)
+    budget.take(10)
+    image = np.zeros((1, 1, 3), np.uint8)
+    budget.give_back_with(image, 10)
+    view = image[:1]
+    del image
+    gc.collect()
+    assert budget.used == 10, "a view of it is still there"
+    del view
+    gc.collect()
+    assert budget.used == 0
+
+
+def test_random_operations_never_take_more_than_there_is() -> None:
+    rng = random.Random(0)
+    budget, taken = MemoryBudget(100), []
+    for _ in range(10_000):
+        if taken and rng.random() < 0.5:
+            budget.give_back(taken.pop(rng.randrange(len(taken))))
+        else:
+            size = rng.randrange(1, 50)
+            try:
+                budget.take(size)
+            except Overloaded:
+                assert sum(taken) + size > 100
+            else:
+                taken.append(size)
+        assert budget.used == sum(taken) <= 100
+
+
+# Only regular files below the directory, whatever way leads to them.
+
+
+NAME = "messages[0].content[0].image_url.url"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "media"
+    (root / "sub dir").mkdir(parents=True)
+    (root / "a.png").write_bytes(b"inside")
+    (root / "sub dir" / "b.png").write_bytes(b"below")
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    (tmp_path / "media-too").mkdir()
+    (tmp_path / "media-too" / "c.png").write_bytes(b"beside")
+    return root
+
+
+def read(root: Path | None, url: str, max_bytes: int = 100) -> bytes:
+    return LocalFiles(root).read(url, NAME, max_bytes=max_bytes)
+
+
+def test_files_below(root):
+    assert read(root, f"{root}/a.png") == b"inside"
+    assert read(root, f"{root}/sub dir/b.png") == b"below"
+    assert read(root, f"file://{root}/sub%20dir/b.png") == b"below"
+    assert read(root, f"file://localhost{root}/a.png") == b"inside"
+    assert read(root, f"{root}//./a.png") == b"inside"
+    (root / "inner.png").symlink_to(root / "sub dir" / "b.png")
+    assert read(root, f"{root}/inner.png") == b"below"
+
+
+def test_a_root_behind_a_link(root, tmp_path):
+    (tmp_path / "link").symlink_to(root)
+    assert read(tmp_path / "link", f"{tmp_path}/link/a.png") == b"inside"
+    assert read(tmp_path / "link", f"{root}/a.png") == b"inside"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "{outside}/secret.png",
+        "{outside}/media-too/c.png",
+        "{outside}/nothing-here.png",
+        "{root}/nothing-here.png",
+        "{root}",
+        "{root}/sub dir",
+        "{root}/a.png/b.png",
+        "{root}/link.png",
+        "{root}/linked/secret.png",
+        "{root}/loop",
+        "{root}/pipe",
+        "{root}/device",
+        "{root}/a.png\0",
+        "{root}/" + "x" * 5000,
+        "/etc/passwd",
+        "/proc/self/environ",
+        "/dev/zero",
+    ],
+)
+def test_everything_else_is_refused_in_the_same_words(root, tmp_path, path):
+    (root / "link.png").symlink_to(tmp_path / "secret.png")
+    (root / "linked").symlink_to(tmp_path)
+    (root / "loop").symlink_to(root / "loop")
+    (root / "device").symlink_to("/dev/zero")
+    os.mkfifo(root / "pipe")
+    for url in (
+        path.format(root=root, outside=tmp_path),
+        "file://" + quote(path.format(root=root, outside=tmp_path)),
+    ):
+        with pytest.raises(InvalidField) as error:
+            read(root, url)
+        assert str(error.value) == f"{NAME}: there is no such file to be read"
+        assert error.value.param == NAME
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "{root}/../secret.png",
+        "{root}/sub dir/../a.png",
+        "file://{root}/%2e%2e/secret.png",
+        "file://{root}/..%2fsecret.png",
+        "file://elsewhere{root}/a.png",
+        "file:a.png",
+        "file://",
+    ],
+)
+def test_paths_that_are_none(root, url):
+    with pytest.raises(InvalidField, match=r"must be the absolute path of a file, without \.\."):
+        read(root, url.format(root=root))
+
+
+def test_hard_links(root, tmp_path):
+    """Whose name outside the directory is as good as the one inside."""
+    (root / "linked.png").hardlink_to(tmp_path / "secret.png")
+    with pytest.raises(InvalidField, match="a file with several hard links is not read") as error:
+        read(root, f"{root}/linked.png")
+    assert error.value.param == NAME
+    (tmp_path / "secret.png").unlink()
+    assert read(root, f"{root}/linked.png") == b"secret"
+
+
+def test_not_allowed(root):
+    with pytest.raises(InvalidField, match="this server reads no local files"):
+        read(None, f"{root}/a.png")
+
+
+def test_too_large(root):
+    assert read(root, f"{root}/a.png", 6) == b"inside"
+    with pytest.raises(InvalidField, match="at most 5 bytes"):
+        read(root, f"{root}/a.png", 5)
+
+
+def test_a_path_that_changes_while_it_is_opened(root, tmp_path, monkeypatch):
+    real_open = os.open
+
+    def swap_and_open(path, *arguments):
+        (root / "a.png").unlink()
+        (root / "a.png").symlink_to(tmp_path / "secret.png")
+        return real_open(path, *arguments)
+
+    monkeypatch.setattr(os, "open", swap_and_open)
+    with pytest.raises(InvalidField, match="there is no such file"):
+        read(root, f"{root}/a.png")
+
+
+def test_a_root_that_is_none(tmp_path):
+    with pytest.raises(ConfigurationError, match="nowhere is not a directory"):
+        LocalFiles(tmp_path / "nowhere")
+
+
+ONE, TWO = image_tag(0), image_tag(1)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_images"),
+    [("hello", 0), (f"{ONE}hello", 1), (f"a{TWO}b{ONE}", 2), ("<ov_genai image_0>", 0)],
+)
+def test_each_image_once(text, num_images):
+    check_tags(text, num_images, "messages", ["<|image_pad|>"])
+
+
+@pytest.mark.parametrize(
+    ("text", "num_images", "tag"),
+    [
+        (ONE, 0, ONE),
+        (f"{ONE}{TWO}", 1, TWO),
+        (f"{ONE} {ONE}", 1, ONE),
+        (f"{ONE}<ov_genai_image_7", 1, "<ov_genai_image_7"),
+        (f"{ONE}<ov_genai_image_", 1, "<ov_genai_image_"),
+        (f"{ONE}<ov_genai_image_00>", 1, "<ov_genai_image_00>"),
+        (f"{ONE}<ov_genai_video_0>", 1, "<ov_genai_video_0>"),
+        (f"{ONE}<ov_genai_audio_0>", 1, "<ov_genai_audio_0>"),
+        (f"{ONE}<|image_pad|>", 1, "<|image_pad|>"),
+        ("<|image_pad|>", 0, "<|image_pad|>"),
+    ],
+)
+def test_what_clients_wrote_is_no_image(text, num_images, tag):
+    with pytest.raises(InvalidField) as error:
+        check_tags(text, num_images, "messages", ["<|image_pad|>"])
+    assert str(error.value) == f"messages must not contain {tag}: it stands for an image"
+
+
+def test_a_template_that_loses_an_image():
+    with pytest.raises(InvalidField, match="the chat template leaves an image out"):
+        check_tags(TWO, 2, "messages")
+
+
+def test_text_without_tags():
+    assert without_tags(f"a{ONE}b{TWO}", 2) == "ab"
+    assert without_tags(f"a{ONE}b{TWO}", 1) == f"ab{TWO}"
+
+
+def test_tags_count_the_images_that_are_left():
+    text = f"a{image_tag(12)}b{TWO}c{image_tag(20)}"
+    assert renumbered(text, 13) == (f"a{TWO}b{ONE}c{image_tag(20)}", [1, 12])
+    assert renumbered("a", 2) == ("a", [])
+
+
+def test_many_images_are_work_in_proportion_to_them():
+    tags = "".join(map(image_tag, range(100_000)))
+    started = time.thread_time()
+    check_tags(tags, 100_000, "messages")
+    assert without_tags(tags, 100_000) == ""
+    assert renumbered(tags, 100_000) == (tags, list(range(100_000)))
+    assert time.thread_time() - started < 5
+
+
+# From the parts of a request to its images.
+
 
 BLUE_PICTURE = png(color=BLUE)
 

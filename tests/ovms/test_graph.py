@@ -1,4 +1,4 @@
-"""OVMS's graph files, as its documentation and its exporter write them."""
+"""Tests of `fastovms/ovms/graph.py`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,82 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config.settings import CHAT, ENCODER, ENGINE, FILES, LIMITS
+from fastovms.config import CHAT, ENCODER, ENGINE, FILES, LIMITS
+from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError
-from fastovms.ovms.graph import read_graph
+from fastovms.ovms.graph import (
+    CALCULATORS,
+    GRAPHS,
+    parse_plugin_config,
+    read_graph,
+    read_plugin_config,
+)
+
+
+@pytest.mark.parametrize("name", CALCULATORS)
+def test_every_option_sets_something_or_says_why_not(name):
+    calculator = CALCULATORS[name]
+    assert calculator.group.required == ("models_path",)
+    assert set(calculator.group.options) == set(calculator.options)
+    for option in calculator.options.values():
+        is_used = option.field is not None or option.unused is not None
+        assert is_used or option.neutral
+
+
+def test_text():
+    assert parse_plugin_config("") == parse_plugin_config(" \n") == {}
+    assert parse_plugin_config('{"NUM_STREAMS": "1"}') == {"NUM_STREAMS": "1"}
+    for text in ("{", "[]", "1", "NUM_STREAMS=1"):
+        with pytest.raises(ConfigurationError, match="must be a JSON object"):
+            parse_plugin_config(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(True, True), (False, False), ("true", True), ("False", False), (None, None)],
+)
+def test_prompt_lookup_is_not_for_the_device(given, expected):
+    config = read_plugin_config({"prompt_lookup": given, "CACHE_DIR": "/c", "NUM_STREAMS": 1})
+    assert config == ({"CACHE_DIR": "/c", "NUM_STREAMS": 1}, expected, [])
+
+
+def test_what_is_for_other_pipelines_is_told():
+    config = read_plugin_config({"MAX_PROMPT_LEN": 1024, "ATTENTION_BACKEND": "SDPA"})
+    assert config.properties == {}
+    assert config.unused == [
+        "plugin_config MAX_PROMPT_LEN is not used: it is for NPUs",
+        "plugin_config ATTENTION_BACKEND is not used: attention is always paged",
+    ]
+
+
+@pytest.mark.parametrize(
+    "config", [{"prompt_lookup": 1}, {"prompt_lookup": "yes"}, {"A": None}, {"A": [1]}, {"A": {}}]
+)
+def test_values_that_none_can_have(config):
+    with pytest.raises(ConfigurationError, match=f"plugin_config {next(iter(config))} must be"):
+        read_plugin_config(config)
+
+
+# Graphs that are written are those that are read.
+
+
+@pytest.mark.parametrize("task", Task)
+def test_a_graph_has_its_calculator_and_options(tmp_path: Path, task: Task) -> None:
+    graph = GRAPHS[task]
+    assert graph.calculator in CALCULATORS
+    name = "device" if task is Task.TEXT_GENERATION else "target_device"
+    text = graph.filled(f'models_path: "./"\n{name}: "GPU"')
+    assert f"      {name}" in text, "options stand below each other"
+    path = tmp_path / "graph.pbtxt"
+    path.write_text(text)
+    given = read_graph(path).settings.given
+    assert (given[FILES.path], given[ENGINE.device]) == (tmp_path, "GPU")
+    for setting, value in CALCULATORS[graph.calculator].implied.items():
+        assert given[setting] == value
+
+
+# OVMS's graph files, as its documentation and its exporter write them.
+
 
 GRAPH = """\
 input_stream: "HTTP_REQUEST_PAYLOAD:input"

@@ -7,9 +7,8 @@ from collections import Counter
 import pytest
 
 from fastovms.cli.environment import VARIABLES
-from fastovms.cli.flags.aliases import ALIASES
-from fastovms.cli.flags.flags import FLAGS
-from fastovms.cli.flags.unused_flags import OVMS_FLAGS
+from fastovms.cli.flags import FLAGS
+from fastovms.cli.foreign_flags import ALIASES, OVMS_FLAGS
 from fastovms.ovms.options import OVMS_OPTIONS
 
 PLACES = ("flag", "graph", "device_property", "pipeline_property", "member", "variable")

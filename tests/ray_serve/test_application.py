@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config.engine_config import EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.errors import ConfigurationError
 
 pytestmark = pytest.mark.usefixtures("ray_serve")

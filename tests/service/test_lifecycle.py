@@ -1,25 +1,231 @@
-"""A server from start to end, over fakes that note what is done to them, in which order."""
+"""Tests of `fastovms/service/lifecycle.py`."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from fastovms.api.admin.status import ServerPhase, ServerStatus
-from fastovms.api.serving.served import ServedModel, ServedModels
-from fastovms.config.http_config import HttpConfig
-from fastovms.config.service_config import ServiceConfig
+from fastovms.api.admin import DOCS_PATHS, HEALTH_PATHS, ServerPhase, ServerStatus
+from fastovms.api.served import ServedModel, ServedModels
+from fastovms.config import HttpConfig, SecurityConfig, ServiceConfig
 from fastovms.errors import ConfigurationError, EngineFailed
+from fastovms.http.messages import Headers, Request
 from fastovms.service import lifecycle
-from fastovms.service.lifecycle import Lifecycle, LifecycleHooks
-from fastovms.system.last_waits import LastWaits
+from fastovms.service.lifecycle import (
+    FileWatch,
+    Guard,
+    Lifecycle,
+    LifecycleHooks,
+    cors_policy,
+    gates_for,
+)
+from fastovms.system.threads import LastWaits
 from fastovms.telemetry.metrics import GenerationMetrics
 from tests.fakes import ByteTokenizer, FakeBackend
+
+# Who is let in: by key, and at a time at which requests are served.
+
+
+def asked(path: str = "/v1/models", key: str | None = None) -> Request:
+    fields = [] if key is None else [("authorization", f"Bearer {key}")]
+    return Request("GET", path, headers=Headers(fields))
+
+
+def guard(
+    environ: dict[str, str], phase: ServerPhase = ServerPhase.SERVING, **security: object
+) -> Guard:
+    status = ServerStatus.serving(ServedModels([]))
+    status.phase = phase
+    return Guard(status, SecurityConfig(**security), environ)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("environ", "phase", "request_", "status"),
+    [
+        ({}, ServerPhase.SERVING, asked(), None),
+        ({"API_KEY": "a"}, ServerPhase.SERVING, asked(), 401),
+        ({"API_KEY": "a"}, ServerPhase.SERVING, asked(key="a"), None),
+        ({"API_KEY": "a"}, ServerPhase.LOADING, asked(key="a"), 503),
+        ({"API_KEY": "a"}, ServerPhase.LOADING, asked(), 401),  # strangers learn nothing
+        ({}, ServerPhase.CLOSING, asked(), 503),
+        *[({"API_KEY": "a"}, ServerPhase.LOADING, asked(path), None) for path in HEALTH_PATHS],
+        ({"API_KEY": "a"}, ServerPhase.LOADING, asked("/metrics"), 401),
+    ],
+)
+def test_who_is_let_in(
+    environ: dict[str, str], phase: ServerPhase, request_: Request, status: int | None
+) -> None:
+    keeper = guard(environ, phase)
+    refusal = keeper(request_)
+    assert (None if refusal is None else refusal.status) == status
+    assert keeper.needs_key is bool(environ)
+
+
+def test_the_description_of_the_api_is_open_where_it_is_served() -> None:
+    for path in DOCS_PATHS:
+        assert guard({"API_KEY": "a"})(asked(path)) is None
+        refusal = guard({"API_KEY": "a"}, enable_docs=False)(asked(path))
+        assert refusal is not None
+        assert refusal.status == 401
+
+
+def test_the_page_is_open_at_any_time() -> None:
+    keeper = Guard(ServerStatus(), SecurityConfig(), {"API_KEY": "a"}, ["/", "/ui/1/main.js"])
+    assert keeper(asked("/")) is None
+    assert keeper(asked("/ui/1/main.js")) is None
+    for path in ("/ui/1/other.js", "/v1/models"):
+        refusal = keeper(asked(path))
+        assert refusal is not None
+        assert refusal.status == 401
+
+
+def test_keys_are_read_again_and_those_before_stay_where_they_cannot(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("old\n")
+    keeper = guard({}, api_key_file=path)
+    path.write_text("new\n")
+    assert keeper(asked(key="old")) is None
+    keeper.reload()
+    assert keeper(asked(key="old")) is not None
+    assert keeper(asked(key="new")) is None
+    path.unlink()
+    with pytest.raises(ConfigurationError):
+        keeper.reload()
+    assert keeper(asked(key="new")) is None
+
+
+@pytest.mark.parametrize(
+    ("client", "fields", "is_admin"),
+    [
+        ("127.0.0.1:5", [], True),
+        ("[::1]:5", [], True),
+        ("", [], True),
+        ("10.0.0.5:5", [], False),
+        ("127.0.0.1:5", [("host", "localhost"), ("x-request-id", "a")], True),
+        *(
+            (client, [(name, "10.0.0.5")], False)
+            for client in ("127.0.0.1:5", "")
+            for name in (
+                "Forwarded",
+                "X-Forwarded-For",
+                "X-Forwarded-Host",
+                "X-Forwarded-Proto",
+                "X-Forwarded",
+                "X-Real-IP",
+                "Via",
+                "X-Client-IP",
+                "CF-Connecting-IP",
+                "True-Client-IP",
+                "Proxy-Connection",
+                "X-Envoy-External-Address",
+                "Tailscale-User-Login",
+            )
+        ),
+    ],
+)
+def test_without_keys_this_machine_is_the_operator(
+    client: str, fields: list[tuple[str, str]], is_admin: bool
+) -> None:
+    request = Request("POST", "/v1/models/a/load", headers=Headers(fields), client=client)
+    assert guard({})(request) is None
+    assert request.is_admin is is_admin
+    request = Request("POST", "/v1/models/a/load", headers=asked(key="a").headers, client=client)
+    assert guard({"API_KEY": "a"})(request) is None
+    assert request.is_admin is False
+
+
+# Which checks a server has, by its flags and by whether it has keys.
+
+
+EVIL, FRIEND = "http://evil.example", "https://app.example"
+
+
+def statuses(
+    config: SecurityConfig, *, needs_key: bool = False, is_local: bool = True
+) -> list[int]:
+    """Of a page of somebody, one of a friend, and a page whose name leads here; 0 = let through."""
+    cors = cors_policy(config, needs_key=needs_key)
+    gates = gates_for(config, cors, needs_key=needs_key, tls=False, is_local=lambda: is_local)
+    found = []
+    for fields in (
+        {"Host": "localhost:1", "Origin": EVIL},
+        {"Host": "localhost:1", "Origin": FRIEND},
+        {"Host": "evil.example", "Origin": EVIL},
+    ):
+        asked = Request("POST", "/v1/x", headers=Headers(fields.items()), client="127.0.0.1:1")
+        refusals = [gate(asked) for gate in gates]
+        found.append(next((refusal.status for refusal in refusals if refusal is not None), 0))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fields", "without_key", "not_local", "with_key"),
+    [
+        ({}, [403, 403, 421], [403, 403, 0], [0, 0, 0]),
+        ({"allowed_origins": "*"}, [0, 0, 421], [0, 0, 0], [0, 0, 0]),
+        ({"allowed_origins": FRIEND}, [403, 0, 421], [403, 0, 0], [403, 0, 0]),
+        ({"allowed_hosts": "*"}, [403, 403, 0], [403, 403, 0], [0, 0, 0]),
+        ({"allowed_hosts": "a,evil.example"}, [403, 403, 0], [403, 403, 0], [0, 0, 0]),
+        ({"allowed_hosts": "a"}, [403, 403, 421], [403, 403, 421], [0, 0, 421]),
+        ({"allowed_hosts": "a,*", "allowed_origins": "*"}, [0] * 3, [0] * 3, [0] * 3),
+    ],
+)
+def test_who_is_let_through(
+    fields: dict[str, str], without_key: list[int], not_local: list[int], with_key: list[int]
+) -> None:
+    config = SecurityConfig(**fields)  # type: ignore[arg-type]
+    assert statuses(config) == without_key
+    assert statuses(config, is_local=False) == not_local
+    assert statuses(config, needs_key=True) == with_key
+
+
+def test_the_machine_may_be_called_by_its_name() -> None:
+    config = SecurityConfig()
+    cors = cors_policy(config, needs_key=False)
+    gates = gates_for(config, cors, needs_key=False, tls=False, is_local=lambda: True)
+    host = Headers([("Host", f"{socket.gethostname()}:8000")])
+    asked = Request("GET", "/v1/models", headers=host, client="127.0.0.1:1")
+    assert [gate(asked) for gate in gates] == [None, None]
+
+
+# A file that changes is noticed, one that is missing is not.
+
+
+async def test_changes_are_noticed(tmp_path: Path) -> None:
+    path, other = tmp_path / "list", tmp_path / "other"
+    path.write_text("a")
+    changes: asyncio.Queue[str] = asyncio.Queue()
+    watch = FileWatch(path, 0.005, lambda: changes.put_nowait(path.read_text()))
+    watch.start(asyncio.get_running_loop())
+    async with asyncio.timeout(20):
+        other.write_text("replaced")
+        os.replace(other, path)
+        assert await changes.get() == "replaced"
+        path.unlink()
+        await asyncio.sleep(0.05)
+        assert changes.empty()
+        path.write_text("back")
+        assert await changes.get() in ("", "back")
+    watch.stop()
+
+
+async def test_no_interval_is_no_look(tmp_path: Path) -> None:
+    watch = FileWatch(tmp_path, 0, lambda: None)
+    watch.start(asyncio.get_running_loop())
+    assert watch._timer is None
+    watch.stop()
+
+
+# A server from start to end, over fakes that note what is done to them, in which order.
+
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -268,7 +474,7 @@ async def test_a_shutdown_leaves_behind_what_hangs(monkeypatch, caplog) -> None:
 
     run._end = end  # type: ignore[method-assign]
     run.drain_timeout = 0.05
-    monkeypatch.setattr("fastovms.system.last_waits._LEAST", 0.0)
+    monkeypatch.setattr("fastovms.system.threads._LEAST", 0.0)
     start = time.monotonic()
     await run.run()
     go.set()

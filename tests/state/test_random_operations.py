@@ -6,12 +6,7 @@ import random
 
 import pytest
 
-from fastovms.state.store import (
-    ResponseProgress,
-    StoredItem,
-    StoredResponse,
-    UnknownPrevious,
-)
+from fastovms.state.store import ResponseProgress, StoredItem, StoredResponse, UnknownPrevious
 from tests.state.transactions import context, do, ids, items
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fastovms.errors import TooLarge
 from fastovms.state.operations import Operations
-from fastovms.state.postgres.postgres_database import PostgresDatabase
+from fastovms.state.postgres.database import PostgresDatabase
 from fastovms.state.running_responses import Replica
 from fastovms.state.sqlite.database import Database
 from fastovms.state.store import (
@@ -20,9 +20,9 @@ from fastovms.state.store import (
     ResponseProgress,
     Resumption,
     StoredResponse,
+    response_topic,
 )
 from fastovms.state.tables import Tables
-from fastovms.state.watchers import response_topic
 from tests.replicas import LEASE, tell_time, use_test_time
 from tests.state.conftest import UNBOUNDED, Clock
 from tests.state.transactions import do, find, items

@@ -1,14 +1,346 @@
-"""The store hands each operation to its thread, as it was asked."""
+"""Tests of `fastovms/state/threaded_store.py`."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import queue
+import sqlite3
+import threading
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from fastovms.errors import StateFailed
 from fastovms.state.operations import Operations
-from fastovms.state.store import StateStats
-from fastovms.state.threaded_store import ThreadedStore
+from fastovms.state.store import StateStats, StoredItem
+from fastovms.state.tables import Totals
+from fastovms.state.threaded_store import StateBounds, StateCollector, StateWorker, ThreadedStore
+from tests.state.conftest import UNBOUNDED
+
+# What is too much, too large or too old.
+
+
+BOUNDS = StateBounds(max_age=100, max_count=3, max_bytes=1000)
+
+
+@pytest.mark.parametrize(
+    ("totals", "oldest_use", "is_exceeded"),
+    [
+        (Totals(), None, False),
+        (Totals(3, 1000), 901.0, False),
+        (Totals(4, 1000), 901.0, True),
+        (Totals(3, 1001), 901.0, True),
+        (Totals(1, 1), 900.0, True),
+    ],
+)
+def test_bounds(totals, oldest_use, is_exceeded):
+    assert BOUNDS.is_exceeded(totals, oldest_use, now=1000.0) is is_exceeded
+
+
+def test_seconds_to_expiry():
+    assert BOUNDS.seconds_to_expiry(None, 1000.0) is None
+    assert BOUNDS.seconds_to_expiry(950.0, 1000.0) == 50
+    assert BOUNDS.seconds_to_expiry(1.0, 1000.0) == 0
+
+
+async def test_what_is_kept_is_exported(make_sqlite, tmp_path):
+    database = make_sqlite(path=str(tmp_path / "state.db"))
+    store = ThreadedStore(database)
+    registry = CollectorRegistry()
+    registry.register(StateCollector(store.stats, lambda: 3))
+
+    def values() -> list[float | None]:
+        names = (
+            *("state_objects", "state_bytes", "state_failures_total", "background_responses"),
+            "state_on_disk",
+        )
+        return [registry.get_sample_value(f"fastovms_{name}") for name in names]
+
+    assert values() == [0, 0, 0, 3, 1]
+    await store.add_conversation("t", "c", b"{}", [StoredItem("i", b"text")])
+    assert values() == [1, database.totals.num_bytes, 0, 3, 1]
+    connection: sqlite3.Connection = database._connection
+    connection.execute("PRAGMA query_only = ON")
+    with pytest.raises(StateFailed):
+        await store.delete_conversation("t", "c")
+    assert values()[0:3:2] == [1, 1]
+    await store.close()
+
+
+class Gate:
+    """An operation that lasts until it is opened."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, state: object) -> None:
+        self.entered.set()
+        self.opened.wait()
+
+
+def add(id: str):
+    return lambda state: state.add_conversation("t", id, b"{}", [])
+
+
+def find(id: str):
+    return lambda state: state.find_conversation("t", id)
+
+
+@pytest.fixture
+async def start(make_sqlite):
+    workers = []
+
+    def make(bounds: StateBounds = UNBOUNDED, *, max_queued: int = 100, timeout: float = 30.0):
+        database = make_sqlite(bounds)
+        worker = StateWorker([database], max_queued=max_queued, timeout=timeout)
+        workers.append(worker)
+        return worker, database
+
+    yield make
+    for worker in workers:
+        await worker.close()
+
+
+async def test_results_come_in_order(start):
+    worker, _ = start()
+    assert await asyncio.gather(worker.run(add("a")), worker.run(find("a"))) == [None, b"{}"]
+
+
+async def test_an_error_reaches_who_asked(start):
+    worker, _ = start()
+    await worker.run(add("a"))
+    with pytest.raises(StateFailed, match="already"):
+        await worker.run(add("a"))
+    with pytest.raises(ZeroDivisionError):
+        await worker.run(lambda state: 1 // 0)
+    assert await worker.run(find("a")) == b"{}"
+
+
+async def test_what_waits_is_committed_together(start, monkeypatch):
+    worker, database = start()
+    gate = Gate()
+    batches = []
+    transact = database.transact
+
+    def count(operations):
+        batches.append(len(operations))
+        return transact(operations)
+
+    monkeypatch.setattr(database, "transact", count)
+    blocked = asyncio.ensure_future(worker.run(gate))
+    await asyncio.to_thread(gate.entered.wait)
+    waiting = [asyncio.ensure_future(worker.run(add(str(number)))) for number in range(50)]
+    await asyncio.sleep(0)
+    gate.opened.set()
+    await asyncio.gather(blocked, *waiting)
+    assert batches == [1, 50]
+
+
+async def test_nothing_is_acknowledged_before_its_commit(start, monkeypatch):
+    worker, database = start()
+    failed = asyncio.get_running_loop().create_future()
+
+    class Connection:
+        """Fails to commit."""
+
+        def __init__(self, connection):
+            self.connection = connection
+
+        def execute(self, sql, *values):
+            return self.connection.execute("nonsense" if sql == "COMMIT" else sql, *values)
+
+        def __getattr__(self, name):
+            return getattr(self.connection, name)
+
+    await worker.run(add("a"))
+    monkeypatch.setattr(database, "_connection", Connection(database._connection))
+    with pytest.raises(StateFailed):
+        await worker.run(add("b"))
+    monkeypatch.undo()
+    assert await worker.run(find("b")) is None
+    assert await worker.run(find("a")) == b"{}"
+    failed.cancel()
+
+
+async def test_a_transaction_that_fails_in_an_unexpected_way_fails_its_operation_only(
+    start, monkeypatch
+):
+    """The others of its batch, and those after it, are done."""
+    worker, database = start()
+    attempt = database._attempt
+
+    def fail_at(operation):
+        if operation is bad:
+            raise KeyError("unexpected")
+        return attempt(operation)
+
+    bad = find("x")
+    monkeypatch.setattr(database, "_attempt", fail_at)
+    gate = Gate()
+    blocked = asyncio.ensure_future(worker.run(gate))
+    await asyncio.to_thread(gate.entered.wait)
+    batch = [asyncio.ensure_future(worker.run(some)) for some in (add("a"), bad, add("b"))]
+    await asyncio.sleep(0)
+    gate.opened.set()
+    assert await asyncio.gather(blocked, *batch[::2]) == [None] * 3
+    with pytest.raises(StateFailed, match="KeyError"):
+        await batch[1]
+    assert worker.num_failures == 1
+    assert await worker.run(find("b")) == b"{}"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, StateFailed])
+async def test_housekeeping_that_fails_does_not_end_the_work(start, monkeypatch, caplog, error):
+    worker, database = start()
+
+    def fail():
+        raise error("no eviction today")
+
+    monkeypatch.setattr(database, "keep_house", fail)
+    await worker.run(add("a"))
+    assert await worker.run(find("a")) == b"{}"
+    assert "no eviction today" in caplog.text
+
+
+async def test_a_full_queue_makes_others_wait(start):
+    worker, _ = start(max_queued=2)
+    gate = Gate()
+    blocked = asyncio.ensure_future(worker.run(gate))
+    await asyncio.to_thread(gate.entered.wait)
+    others = [asyncio.ensure_future(worker.run(add(str(number)))) for number in range(10)]
+    await asyncio.sleep(0.01)
+    assert len(worker._jobs) == 1
+    gate.opened.set()
+    await asyncio.gather(blocked, *others)
+
+
+async def test_a_disk_that_hangs_is_not_waited_for(start):
+    """One operation has waited in vain; others do not, until the disk has answered."""
+    worker, _ = start(timeout=0.1)
+    gate = Gate()
+    with pytest.raises(StateFailed, match="was not written within"):
+        await worker.run(gate)
+    for _ in range(10):
+        with pytest.raises(StateFailed, match="does not answer"):
+            await worker.run(find("a"))
+    gate.opened.set()
+    while True:
+        try:
+            assert await worker.run(find("a")) is None
+            break
+        except StateFailed:
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def skip_time(monkeypatch):
+    """Returns what has the loop's clock go on by so many seconds within one turn of it."""
+    loop = asyncio.get_running_loop()
+    read_clock, skipped = loop.time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: read_clock() + skipped)
+
+    def skip(seconds: float) -> None:
+        nonlocal skipped
+        skipped += seconds
+
+    return skip
+
+
+@pytest.mark.parametrize("is_too_late", [False, True])
+async def test_a_result_in_the_turn_of_its_timeout_leaves_nothing_stuck(
+    start, monkeypatch, skip_time, is_too_late
+):
+    """One long turn of the loop ends behind both. Which one comes first is the loop's business."""
+    worker, _ = start(timeout=30.0)
+    loop, results = asyncio.get_running_loop(), queue.SimpleQueue()
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "_report", lambda *values: results.put(values) or True)
+        waiting = asyncio.ensure_future(worker.run(add("a")))
+        result = await asyncio.to_thread(results.get)
+    loop.call_later(31.0 if is_too_late else 0.0, worker._settle, *result)
+    skip_time(60.0)
+    if is_too_late:
+        with pytest.raises(StateFailed, match="was not written within"):
+            await waiting
+    else:
+        assert await waiting is None
+    assert await worker.run(find("a")) == b"{}"
+
+
+async def test_who_leaves_is_not_answered(start):
+    worker, _ = start()
+    gate = Gate()
+    blocked = asyncio.ensure_future(worker.run(gate))
+    leaving = asyncio.ensure_future(worker.run(add("a")))
+    await asyncio.to_thread(gate.entered.wait)
+    leaving.cancel()
+    gate.opened.set()
+    await blocked
+    assert await worker.run(find("a")) == b"{}"
+
+
+async def test_close_ends_what_was_asked(start):
+    worker, _ = start()
+    gate = Gate()
+    blocked = asyncio.ensure_future(worker.run(gate))
+    last = asyncio.ensure_future(worker.run(add("a")))
+    await asyncio.to_thread(gate.entered.wait)
+    closing = asyncio.ensure_future(worker.close())
+    await asyncio.sleep(0.01)
+    with pytest.raises(StateFailed, match="closed"):
+        await worker.run(find("a"))
+    gate.opened.set()
+    await asyncio.gather(blocked, last, closing)
+
+
+async def test_close_does_not_wait_for_a_disk_that_hangs(start):
+    worker, _ = start(timeout=0.01)
+    gate = Gate()
+    with pytest.raises(StateFailed):
+        await worker.run(gate)
+    await worker.close()
+    assert worker._threads[0].is_alive()
+    gate.opened.set()
+    worker._threads[0].join()
+
+
+def test_a_loop_that_has_ended_ends_the_thread(make_sqlite):
+    gate = Gate()
+
+    async def leave() -> StateWorker:
+        worker = StateWorker([make_sqlite()], max_queued=1, timeout=30.0)
+        asked = asyncio.ensure_future(worker.run(gate))
+        await asyncio.to_thread(gate.entered.wait)
+        asked.cancel()
+        return worker
+
+    worker = asyncio.run(leave())
+    gate.opened.set()
+    worker._threads[0].join(10.0)
+    assert not worker._threads[0].is_alive()
+
+
+async def test_close_without_a_thread(start):
+    worker, _ = start()
+    await worker.close()
+
+
+async def test_bounds_are_kept_while_it_works_and_while_it_does_not(start, clock):
+    worker, database = start(UNBOUNDED._replace(max_count=10, max_age=0.5))
+    await asyncio.gather(*(worker.run(add(str(number))) for number in range(200)))
+    assert await worker.run(find("0")) is None
+    assert await worker.run(find("199")) == b"{}"
+    clock.now += 0.5
+    for _ in range(10):  # each is answered first, and then evicts a few
+        await worker.run(find("0"))
+    await worker.close()
+    assert database.totals.num_objects == 0
+
+
+# The store hands each operation to its thread, as it was asked.
+
 
 OPERATIONS = [
     name for name, _ in inspect.getmembers(Operations, inspect.isfunction) if name[0] != "_"

@@ -1,4 +1,4 @@
-"""What is counted is exported, each number under a name of its own."""
+"""Tests of `fastovms/telemetry/metrics.py`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,32 @@ from fastovms.backend_stats import (
     EncoderCounters,
     EngineCounters,
     GrammarStats,
+    Histogram,
     StoredPrefixStats,
+    series_of,
 )
-from fastovms.telemetry.metrics import GenerationCollector, GenerationMetrics
-from fastovms.telemetry.series import Histogram, series_of
+from fastovms.telemetry.metrics import GenerationCollector, GenerationMetrics, SampleTimings
+
+# How long the phases of a sample took.
+
+
+@pytest.mark.parametrize(
+    ("timings", "per_token", "tokens_per_second"),
+    [
+        (SampleTimings(9.0, 1.0, 4.0, 5), 1.0, 1.0),
+        (SampleTimings(9.0, 0.5, 0.0, 1), None, 2.0),
+        (SampleTimings(9.0, 0.0, 0.0, 1), None, None),
+    ],
+)
+def test_means(
+    timings: SampleTimings, per_token: float | None, tokens_per_second: float | None
+) -> None:
+    assert timings.per_token == per_token
+    assert timings.tokens_per_second == tokens_per_second
+
+
+# What is counted is exported, each number under a name of its own.
+
 
 NOT_EXPORTED = {
     "num_steps", "num_prefill_tokens", "block_size", "num_free_blocks", "step_allowance",

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.text.tokens.tokenizer import Tokenizer
+from fastovms.text.tokenizer import Tokenizer
 from tests.paths import FIXTURES
 
 

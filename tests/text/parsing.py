@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fastovms.text.scanning.output import CallEnd, OutputParser, Piece, joined
+from fastovms.text.scanning import CallEnd, OutputParser, Piece, joined
 
 
 def parse(parser: OutputParser, texts: Sequence[str]) -> list[Piece]:

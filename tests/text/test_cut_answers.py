@@ -7,20 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from fastovms.text.output_parser import output_parser
-from fastovms.text.reasoning import REASONING_FORMATS, ReasoningFormat
-from fastovms.text.reasoning.reasoning_format import ThoughtTags
-from fastovms.text.scanning.headed_messages import HeadedMessages
-from fastovms.text.scanning.output import (
-    CallArguments,
-    CallBegin,
-    CallEnd,
-    Content,
-    Piece,
-    Reasoning,
-)
+from fastovms.text.headed_messages import HeadedMessages
+from fastovms.text.output import output_parser
+from fastovms.text.reasoning import REASONING_FORMATS, ReasoningFormat, ThoughtTags
+from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Piece, Reasoning
+from fastovms.text.told_tools import written_call
 from fastovms.text.tools import TOOL_FORMATS, ToolFormat
-from fastovms.text.tools.written_call import written_call
 from tests.text.tools import family_calls as family
 from tests.text.tools.checks import SHOP
 

@@ -1,4 +1,4 @@
-"""Tools, calls and results in the words of messages."""
+"""Tests of `fastovms/text/told_tools.py`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from fastovms.text.templating.template_messages import AS_TEXT, TemplateForm, adapt
-from fastovms.text.told_tools import tell_tools
+from fastovms.text.template_messages import AS_TEXT, TemplateForm, adapt
+from fastovms.text.told_tools import tell_tools, written_call
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
-from fastovms.text.tools.written_call import written_call
+from tests.text.tools.checks import calls_in
+
+# Tools, calls and results in the words of messages.
+
 
 ADD = {
     "type": "function",
@@ -101,3 +104,25 @@ def test_calls_and_results_are_told_in_turns_that_alternate() -> None:
 
 def test_messages_without_any_are_left_alone() -> None:
     assert told(SYSTEM, USER, has_tools=False) == [SYSTEM, USER]
+
+
+# Calls written in every format are read back as they were.
+
+
+ARGUMENTS: dict[str, Any] = {
+    "text": 'a "b" \\ü', "lines": "x\ny", "number": 2.5, "flag": True, "none": None,
+    "list": [1, {"a": []}], "object": {"b": "c"},
+}  # fmt: skip
+PROPERTIES = {key: {} for key in ARGUMENTS} | {
+    "text": {"type": "string"},
+    "lines": {"type": "string"},
+}
+TOOLS = [Tool("f", {"properties": PROPERTIES}), Tool("g")]
+
+
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_a_written_call_is_that_call(name: str) -> None:
+    tool_format = TOOL_FORMATS[name]
+    text = written_call(tool_format, "f", ARGUMENTS)
+    assert calls_in(tool_format, text, TOOLS) == [("f", ARGUMENTS)], text
+    assert calls_in(tool_format, written_call(tool_format, "g", {}), TOOLS) == [("g", {})]

@@ -11,24 +11,19 @@ import msgspec
 
 from bench.endurance.body_attack.api_values import FIELDS, GRAMMAR_FIELDS, value_of
 from bench.endurance.body_attack.body_mutations import any_json, change, change_text, encode
-from fastovms.api.embeddings.embedding_schemas import (
-    EmbeddingRequest,
-    RerankRequest,
-    ScoreRequest,
-)
-from fastovms.api.embeddings.ollama_embed import OllamaEmbeddingsRequest, OllamaEmbedRequest
-from fastovms.api.messages.messages_schema import CountTokensRequest, MessagesRequest
-from fastovms.api.ollama.ollama_schema import OllamaChatRequest, OllamaGenerateRequest
-from fastovms.api.responses.input.responses_schema import (
+from fastovms.api.dialect import DIALECTS, OVMS
+from fastovms.api.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
+from fastovms.api.messages.request import CountTokensRequest, MessagesRequest
+from fastovms.api.ollama.models import OllamaEmbeddingsRequest, OllamaEmbedRequest
+from fastovms.api.ollama.request import OllamaChatRequest, OllamaGenerateRequest
+from fastovms.api.request_schemas import ChatRequest, CompletionRequest
+from fastovms.api.responses.request import (
     ConversationRequest,
     ConversationUpdate,
     ItemsRequest,
     ResponsesRequest,
 )
-from fastovms.api.tokens.ovms_tokenize import OvmsTokenizeRequest
-from fastovms.api.tokens.tokenize import DetokenizeRequest, TokenizeRequest
-from fastovms.api.wire.bodies.request_schemas import ChatRequest, CompletionRequest
-from fastovms.api.wire.dialect import DIALECTS, OVMS
+from fastovms.api.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
 
 _UNCHANGED: Final = 0.04
 _CHANGED_TEXT: Final = 0.15

@@ -16,13 +16,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from bench.endurance.body_attack.hostile_grammars import HostileGrammars
-from fastovms.backends.processes.process import connect_to_parent
-from fastovms.backends.trials.guarded_grammars import guard_compiler
-from fastovms.backends.trials.trial import TOO_MUCH, TOO_SLOW
-from fastovms.config.model_config import DEMO_MODEL
+from fastovms.backends.grammar_trials import TOO_MUCH, TOO_SLOW, guard_compiler
+from fastovms.backends.processes import connect_to_parent
+from fastovms.config import DEMO_MODEL
 from fastovms.errors import Overloaded
-from fastovms.grammar.grammar_compiler import GrammarCompiler
-from fastovms.grammar.grammar_faults import UnusableGrammar
+from fastovms.grammar.compiler import GrammarCompiler
+from fastovms.grammar.state import UnusableGrammar
 from fastovms.params import Grammar
 
 _TOKENIZER: Final = DEMO_MODEL / "tokenizer.json"

@@ -13,7 +13,7 @@ from bench.endurance.body_attack.hostile_grammars import HostileGrammars
 from bench.endurance.tally import Tally
 from bench.figures.command import Command
 from bench.figures.figure import Figure
-from fastovms.backends.processes.process import ChildProcess
+from fastovms.backends.processes import ChildProcess
 
 _BATCH: Final = 100
 _PATIENCE: Final = 600.0

@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from bench.endurance.http_attack.answers import Answer
-from fastovms.api.wire.dialect import ANTHROPIC, COHERE, OLLAMA, OPENAI, OVMS, dialect_of
+from fastovms.api.dialect import ANTHROPIC, COHERE, OLLAMA, OPENAI, OVMS, dialect_of
 
 _EVENT_STREAM: Final = re.compile(rb"\r\ncontent-type: text/event-stream", re.IGNORECASE)
 _LINES: Final = re.compile(rb"\r\ncontent-type: application/x-ndjson", re.IGNORECASE)

@@ -25,7 +25,7 @@ from bench.endurance.load.wrk_load import find_wrk, wrk_load
 from bench.endurance.server import MODEL, ServerUnderTest
 from bench.figures.command import Command
 from bench.figures.figure import Figure
-from fastovms.config.http_config import HttpConfig
+from fastovms.config import HttpConfig
 
 BACKLOG: Final = 4096
 RELOADS: Final = 3

@@ -18,9 +18,9 @@ from typing import Final
 from bench.endurance.state_faults.simulated_disk import MEMORY
 from bench.endurance.state_faults.state_workload import Client, Kept, Step, find
 from bench.figures.figure import Figure
-from fastovms.config.service_config import StateConfig
+from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed
-from fastovms.state.opening.opening import open_store
+from fastovms.state.opening import open_store
 from fastovms.state.store import StateStore
 
 History = dict[str, list[Kept]]

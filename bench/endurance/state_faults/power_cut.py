@@ -21,11 +21,10 @@ from typing import Final
 from bench.endurance.state_faults.simulated_disk import LOSSES, MEMORY, SimulatedDisk
 from bench.endurance.state_faults.sqlite_vfs import FileChange, watched_files
 from bench.endurance.state_faults.state_workload import Client, Contents, Step, find
-from fastovms.config.service_config import StateConfig
-from fastovms.state.opening.opening import open_store
+from fastovms.config import StateConfig
+from fastovms.state.opening import open_store
 from fastovms.state.sqlite.database import Database
-from fastovms.state.state_database import StateBounds
-from fastovms.state.threaded_store import ThreadedStore
+from fastovms.state.threaded_store import StateBounds, ThreadedStore
 
 UNBOUNDED: Final = StateBounds(max_age=1e9, max_count=10**9, max_bytes=10**12)
 _FILE: Final = "state.db"

@@ -1,23 +1,87 @@
-"""Builds the OpenAPI document (https://spec.openapis.org/oas/v3.1.1.html) of the routes that there
-are."""
+"""The OpenAPI document, and the page `/docs` that shows it."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from importlib.resources import files
 from typing import Any, Final
 
 import msgspec
+import orjson
 
 from fastovms import __version__
-from fastovms.api.admin.status import DOCS_PATHS, HEALTH_PATHS
-from fastovms.api.openapi.operation import Nothing, Operation
-from fastovms.api.openapi.request_body import body_schema
-from fastovms.api.openapi.route_operations import OPERATIONS, operation_name
-from fastovms.api.openapi.schemas.admin_schemas import ERRORS
-from fastovms.api.wire.dialect import OPENAI, Dialect, dialect_of
+from fastovms.api.admin import DOCS_PATHS, HEALTH_PATHS
+from fastovms.api.dialect import OPENAI, Dialect, Range, dialect_of
+from fastovms.api.openapi.operations import OPERATIONS, Nothing, Operation, operation_name
+from fastovms.api.openapi.other_schemas import ERRORS
+from fastovms.http.messages import HeaderPairs, Request, Response
+from fastovms.http.routing import Router
 
 Json = dict[str, Any]
+
+
+def body_schema(component: Json, required: tuple[str, ...], dialect: Dialect) -> Json:
+    """Returns the schema of a body in a dialect.
+
+    Args:
+        component: that of its type.
+        required: the fields that must be there in every dialect.
+    """
+    properties = {
+        name: _property(name, schema, dialect) for name, schema in component["properties"].items()
+    }
+    # Ollama's older clients call the model's name by another name.
+    if dialect.model_required and "model" in properties and "name" not in properties:
+        required = ("model", *required)
+    for name in required:
+        if "default" in component["properties"][name]:  # then null says that the field is absent
+            properties[name] = _without_null(properties[name])
+    body = {**component, "properties": properties}
+    if required:
+        body["required"] = list(required)
+    return body
+
+
+def _property(name: str, schema: Json, dialect: Dialect) -> Json:
+    """Returns a field's schema. The default null is left out: it says that the field is absent."""
+    schema = {key: value for key, value in schema.items() if key != "default"}
+    if name in dialect.refuses_null:
+        schema = _without_null(schema)
+    bounds = dialect.ranges.get(name)
+    if bounds is None:
+        return schema
+    if "anyOf" not in schema:
+        return _bounded(schema, bounds)
+    choices = [_bounded(choice, bounds) for choice in schema["anyOf"]]
+    if bounds.also is not None:
+        choices.append({"const": bounds.also})
+    return {**schema, "anyOf": choices}
+
+
+def _without_null(schema: Json) -> Json:
+    choices = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
+    if not choices:
+        return schema
+    return choices[0] if len(choices) == 1 else {**schema, "anyOf": choices}
+
+
+def _bounded(schema: Json, bounds: Range) -> Json:
+    if schema.get("type") not in ("integer", "number"):
+        return schema
+    words = {
+        "exclusiveMinimum" if bounds.low_open else "minimum": bounds.low,
+        "exclusiveMaximum" if bounds.high_open else "maximum": bounds.high,
+    }
+    return {**schema, **{word: bound for word, bound in words.items() if bound is not None}}
+
+
+# Builds the OpenAPI document (https://spec.openapis.org/oas/v3.1.1.html) of the routes that there
+# are.
+
 
 _OPEN_PATHS: Final = frozenset({*HEALTH_PATHS, *DOCS_PATHS})
 _REFERENCE: Final = "#/components/schemas/{name}"
@@ -269,3 +333,61 @@ def _statuses(path: str, operation: Operation, dialect: Dialect) -> list[int]:
         if "model" in getattr(operation.body, "__struct_fields__", ()):
             statuses.add(404)
     return sorted(statuses)
+
+
+_INLINE: Final = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
+
+
+class DocsRoutes:
+    """The handlers. Nothing is made before it is asked for.
+
+    Args:
+        build: makes the document, which takes some hundredths of a second.
+    """
+
+    def __init__(self, build: Callable[[], Json]) -> None:
+        self._build = build
+        self._document: asyncio.Task[Response] | None = None
+        self._page: Response | None = None
+
+    async def document(self, request: Request) -> Response:
+        if self._document is None:
+            self._document = asyncio.ensure_future(asyncio.to_thread(self._encoded))
+        # Shielded: others may wait for it when this client has gone.
+        return await asyncio.shield(self._document)
+
+    def page(self, request: Request) -> Response:
+        if self._page is None:
+            html = files(__package__).joinpath("page.html").read_text()
+            self._page = Response(200, html.encode(), "text/html; charset=utf-8", _policy(html))
+        return self._page
+
+    def _encoded(self) -> Response:
+        return Response(200, orjson.dumps(self._build()))
+
+
+def add_docs_routes(router: Router, docs: DocsRoutes) -> None:
+    """Adds the routes of `DOCS_PATHS`."""
+    document, page = DOCS_PATHS
+    router.add("GET", document, docs.document)
+    router.add("GET", page, docs.page)
+
+
+def _policy(html: str) -> HeaderPairs:
+    """Returns the fields by which browsers load nothing from elsewhere for the page, and run no
+    script but its own (https://www.w3.org/TR/CSP3/)."""
+    hashes = {name: _hash(content) for name, content in _INLINE.findall(html)}
+    policy = (
+        f"default-src 'none'; script-src '{hashes['script']}'; style-src '{hashes['style']}'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return (
+        ("Content-Security-Policy", policy),
+        ("X-Content-Type-Options", "nosniff"),
+        ("Referrer-Policy", "no-referrer"),
+    )
+
+
+def _hash(content: str) -> str:
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"

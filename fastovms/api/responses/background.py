@@ -1,26 +1,41 @@
-"""Runs one response without a client: queued, in progress, ended, and cancelled at any point."""
+"""Background responses: their runs, and their streams."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import orjson
 
-from fastovms.api.generation.deltas import SampleDelta
-from fastovms.api.generation.generate import TextGeneration
-from fastovms.api.responses.output.events import ResponseRun
-from fastovms.api.responses.stored.event_log import EventLog
-from fastovms.api.responses.stored.event_writer import EventWriter
-from fastovms.api.responses.stored.missing import previous_not_found
-from fastovms.api.responses.stored.records import from_record, to_record
-from fastovms.errors import BackendUnavailable, InvalidField, ServerClosing, StateFailed, TooLarge
+from fastovms.api.dialect import Dialect
+from fastovms.api.generate import SampleDelta, TextGeneration
+from fastovms.api.responses.output import ResponseRun, failed, interrupted_events
+from fastovms.api.responses.stored import (
+    EventLog,
+    EventWriter,
+    found,
+    from_record,
+    previous_not_found,
+    replay,
+    to_record,
+)
+from fastovms.errors import (
+    BackendUnavailable,
+    InvalidField,
+    Overloaded,
+    ServerClosing,
+    StateFailed,
+    TooLarge,
+)
+from fastovms.fair_queue import Shares
+from fastovms.http.messages import Request
 from fastovms.params import GenerationOutput
 from fastovms.state.store import (
+    FoundEvents,
     ResponseKey,
     ResponseProgress,
     Resumption,
@@ -28,7 +43,11 @@ from fastovms.state.store import (
     StoredItem,
     StoredResponse,
     UnknownPrevious,
+    Watch,
 )
+
+# Runs one response without a client: queued, in progress, ended, and cancelled at any point.
+
 
 logger = logging.getLogger(__name__)
 
@@ -382,3 +401,287 @@ class BackgroundRun:
 
 def id_is_taken(id: str) -> InvalidField:
     return InvalidField(f"request_id: there is a response with the id '{id}'", param="request_id")
+
+
+# Holds what of responses outlives requests: those that run, and the store of all.
+
+
+class BackgroundRuns:
+    """The runs that have not ended.
+
+    Args:
+        max_runs: how many one owner may have; the others may have as many again.
+    """
+
+    def __init__(self, max_runs: int) -> None:
+        self._places = Shares.of_places(max_runs)
+        self._runs: dict[ResponseKey, BackgroundRun] = {}
+        self._tasks: dict[BackgroundRun, asyncio.Task[None]] = {}
+
+    @property
+    def num_running(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def room(self) -> int:
+        """How many more any owner may have."""
+        return max(0, self._places.free - self._places.used)
+
+    def check_room(self, owner: str) -> None:
+        """Raises Overloaded where the owner has as many runs as it may have."""
+        if not self._places.may_take(owner):
+            count = self._places.held(owner)
+            raise Overloaded(f"{count} responses of yours run in the background already")
+
+    def start(self, run: BackgroundRun) -> None:
+        """Starts a run. It raises as `BackgroundRun.submit` does, too.
+
+        Raises:
+            Overloaded: its owner has as many as it may have.
+            InvalidField: another response has the id.
+        """
+        self.check_room(run.owner)
+        if run.key in self._runs:
+            raise id_is_taken(run.id)
+        run.submit()
+        self._drive(run)
+
+    def go_on(self, run: BackgroundRun) -> None:
+        """Starts a run that was cut off, however many there are: it was let in before. It raises as
+        `BackgroundRun.go_on` does."""
+        run.go_on()
+        self._drive(run)
+
+    def _drive(self, run: BackgroundRun) -> None:
+        key = run.key
+        task = asyncio.ensure_future(run.drive())
+        self._runs[key] = run
+        self._tasks[run] = task
+        self._places.hold(run.owner)
+
+        def end(task: asyncio.Task[None]) -> None:
+            del self._tasks[run]
+            del self._runs[key]
+            self._places.give_back(run.owner)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.error("response %s is lost", run.id, exc_info=error)
+
+        task.add_done_callback(end)
+
+    def find(self, tenant: str, id: str) -> BackgroundRun | None:
+        return self._runs.get(ResponseKey(tenant, id))
+
+    def all(self) -> list[BackgroundRun]:
+        return list(self._runs.values())
+
+    def cancel_all(self, tenants: Collection[str]) -> int:
+        """Has the responses of all but these tenants end as cancelled. Returns how many."""
+        runs = [run for key, run in self._runs.items() if key.tenant not in tenants]
+        for run in runs:
+            run.cancel()
+        return len(runs)
+
+    def leased(self) -> list[BackgroundRun]:
+        """Returns those that the store has as running on this replica."""
+        return [run for run in self._runs.values() if run.is_leased]
+
+    async def cancel(self, run: BackgroundRun) -> None:
+        """Cancels a run, and returns when it is kept as cancelled, or as what it had become. It
+        raises as `kept` does."""
+        run.cancel()
+        await self.kept(run)
+
+    async def kept(self, run: BackgroundRun) -> None:
+        """Returns when the run has ended and is kept.
+
+        Raises:
+            StateFailed: it has ended, and cannot be kept for now.
+        """
+        task = self._tasks.get(run)
+        if task is None:
+            return
+        held_up = asyncio.ensure_future(run.held_up())
+        try:
+            await asyncio.wait((task, held_up), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            held_up.cancel()
+        if not task.done():
+            raise StateFailed("the response has ended, but cannot be kept until the state is back")
+
+    async def drain(self, seconds: float) -> None:
+        """Waits until all have ended, but no longer than so many seconds."""
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesState:
+    """What of responses outlives requests.
+
+    Attributes:
+        resumes: whether somebody goes on with responses that were cut off.
+        attended: the responses that run for a client and are kept when they have ended, by tenant
+            and id.
+        being_created: the responses in the background that are not among the runs yet.
+    """
+
+    store: StateStore
+    runs: BackgroundRuns
+    resumes: bool = False
+    attended: set[tuple[str, str]] = field(default_factory=set)
+    being_created: dict[ResponseKey, asyncio.Future[None]] = field(default_factory=dict)
+
+    @property
+    def may_run_elsewhere(self) -> bool:
+        """Whether what is kept as running, and does not run here, runs on another replica, or will
+        be gone on with."""
+        return self.resumes or self.store.lease is not None
+
+    @contextmanager
+    def creating(self, tenant: str, id: str) -> Iterator[None]:
+        """Notes in a `with` statement that a response in the background is created: `created` waits
+        for its end, or for `note_created`.
+
+        Raises:
+            InvalidField: another one has the id.
+        """
+        key = ResponseKey(tenant, id)
+        if key in self.being_created or key in self.attended:
+            raise id_is_taken(id)
+        self.being_created[key] = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            self.note_created(tenant, id)
+
+    def note_created(self, tenant: str, id: str) -> None:
+        """Notes that a response is among the runs, or will not be."""
+        future = self.being_created.pop(ResponseKey(tenant, id), None)
+        if future is not None:
+            future.set_result(None)
+
+    async def created(self, tenant: str, id: str) -> None:
+        """Returns once a response is no longer being created: a client that has chosen the id may
+        ask for it before."""
+        future = self.being_created.get(ResponseKey(tenant, id))
+        if future is not None:
+            await asyncio.shield(future)
+
+    @contextmanager
+    def attending(self, tenant: str, id: str) -> Iterator[None]:
+        """Notes in a `with` statement that a response runs for a client.
+
+        Raises:
+            InvalidField: another one has the id.
+        """
+        key = ResponseKey(tenant, id)
+        if key in self.attended or key in self.being_created:
+            raise id_is_taken(id)
+        self.attended.add(key)
+        try:
+            yield
+        finally:
+            self.attended.remove(key)
+
+
+# Streams a response that does not run on this replica: what the store has of it, and what it gets
+# while another replica runs it.
+
+
+LOOK_AGAIN: Final = 1.0
+"""Seconds after which to look at a response that runs elsewhere, where nothing was told of it."""
+
+_DELETED: Final = failed("the response was deleted")
+
+
+async def stream_kept(
+    request: Request, state: ResponsesState, id: str, start: int, dialect: Dialect
+) -> None:
+    """Streams a response, and returns when all of it is sent.
+
+    Args:
+        start: number of the first event.
+
+    Raises:
+        NotFound: there is no such response.
+        InvalidField: it was not in the background.
+    """
+    with state.store.watch_response(request.tenant, id) as watch:
+        reader = _LogReader(state, request.tenant, id, start, dialect)
+        await reader.open()
+        tasks = [
+            asyncio.ensure_future(reader.read_to_end(watch)),
+            asyncio.ensure_future(replay(request, reader.log, start, dialect)),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in tasks:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+
+
+class _LogReader:
+    """Reads the event log of a response from the store.
+
+    Attributes:
+        log: what was read. It is closed when there will be no more.
+    """
+
+    def __init__(
+        self, state: ResponsesState, tenant: str, id: str, start: int, dialect: Dialect
+    ) -> None:
+        self.log = EventLog(start)
+        self._store = state.store
+        self._may_go_on = state.may_run_elsewhere
+        self._tenant = tenant
+        self._id = id
+        self._dialect = dialect
+        self._body = b""
+
+    async def open(self) -> None:
+        """Reads what there is. Raises as `stream_kept` does."""
+        kept = found(await self._store.find_response(self._tenant, self._id), "Response", self._id)
+        self._body = from_record(kept)
+        if not orjson.loads(self._body)["background"]:
+            raise InvalidField(
+                "stream: only responses that run in the background can be streamed again",
+                param="stream",
+            )
+        await self._read()
+
+    async def read_to_end(self, watch: Watch) -> None:
+        while not self.log.is_closed:
+            await watch.changed(LOOK_AGAIN)
+            try:
+                await self._read()
+            except StateFailed as error:
+                logger.debug("response %s is followed when the store is back: %s", self._id, error)
+
+    async def _read(self) -> None:
+        """Reads what is new."""
+        log = self.log
+        events = await self._store.find_events(self._tenant, self._id, log.num_events)
+        if events is None:
+            self._fail(orjson.dumps({**orjson.loads(self._body), **_DELETED.members()}))
+            return
+        for pack in events.packs:
+            log.extend(pack)
+        if events.progress is ResponseProgress.FINISHED:
+            log.close()
+        elif self._is_lost(events):
+            kept = await self._store.find_response(self._tenant, self._id)
+            self._fail(self._body if kept is None else from_record(kept))
+        else:
+            log.append([])
+
+    def _is_lost(self, events: FoundEvents) -> bool:
+        """Tells whether nobody runs the response, or will: it would be this replica."""
+        return events.progress is ResponseProgress.INTERRUPTED or not self._may_go_on
+
+    def _fail(self, body: bytes) -> None:
+        events = interrupted_events(orjson.loads(body), self.log.num_events, self._dialect)
+        self.log.append(events, closes=True)

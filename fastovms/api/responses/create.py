@@ -1,9 +1,9 @@
-"""Answers `POST /responses`: in one piece, as a stream, or in the background. Also counts a
-prompt's tokens."""
+"""`POST /responses`: creates a response, continues a stored one, compacts a long history."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -11,52 +11,245 @@ from typing import Final
 
 import orjson
 
-from fastovms.api.generation.answer import collect, format_cost
-from fastovms.api.generation.context import ApiContext
-from fastovms.api.generation.delta_stream import ClientTooSlow, DeltaSender
-from fastovms.api.generation.deltas import SampleDelta, merged
-from fastovms.api.generation.envelope import Envelope
-from fastovms.api.generation.generate import TextGeneration
-from fastovms.api.generation.ranking import best_samples
-from fastovms.api.request.common_fields import is_streamed, request_id
-from fastovms.api.request.prompting import offload
-from fastovms.api.request.prompting.preparation import Preparation
-from fastovms.api.request.typed_body import hold_model, loaded_model, read_named, try_model
-from fastovms.api.responses.affinity import with_affinity
-from fastovms.api.responses.answering import answering, item_ids, queued_run
-from fastovms.api.responses.background import BackgroundRun, KeptFor, id_is_taken
-from fastovms.api.responses.background_runs import ResponsesState
-from fastovms.api.responses.input.input_items import ItemRules
-from fastovms.api.responses.input.response_fields import (
+from fastovms.api import offload
+from fastovms.api.answer import ClientTooSlow, DeltaSender, Envelope, collect, format_cost
+from fastovms.api.chat_messages import seal_summary
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import DONE, Dialect, log_fields_of
+from fastovms.api.endpoint import passed_over, warning_headers
+from fastovms.api.fields import is_streamed, request_id
+from fastovms.api.generate import SampleDelta, TextGeneration, generation_of, merged
+from fastovms.api.prompt import Preparation, context_exceeded
+from fastovms.api.responses.background import BackgroundRun, KeptFor, ResponsesState, id_is_taken
+from fastovms.api.responses.input import Item, ItemRules, NewId
+from fastovms.api.responses.job import (
+    ANY_FILES,
+    ResponsesJob,
+    answering,
+    count_tokens,
+    item_ids,
+    model_key,
+    names_of,
+    newest,
+    numbered_ids,
+    prepare,
+    queued_resumption,
+    queued_run,
+    resumption_of,
+    transcript,
+    with_seed,
+)
+from fastovms.api.responses.output import ResponseRun, usage_body
+from fastovms.api.responses.request import (
     ResponseFields,
+    ResponsesRequest,
     read_fields,
     with_configuration,
 )
-from fastovms.api.responses.input.responses_schema import ResponsesRequest
-from fastovms.api.responses.output.events import ResponseRun
-from fastovms.api.responses.responses_job import ResponsesJob, count_tokens, names_of, prepare
-from fastovms.api.responses.resumption.kept_job import (
-    ANY_FILES,
-    model_key,
-    numbered_ids,
-    queued_resumption,
-    resumption_of,
-    with_seed,
+from fastovms.api.responses.stored import (
+    History,
+    item_cost,
+    read_history,
+    replay,
+    to_items,
+    to_record,
 )
-from fastovms.api.responses.stored.history import History, item_cost, read_history
-from fastovms.api.responses.stored.records import to_items, to_record
-from fastovms.api.responses.stored.replay import replay
-from fastovms.api.serving.served import KnownModel, ServedModel
-from fastovms.api.wire.dialect import Dialect
-from fastovms.api.wire.error_responses import log_fields_of
-from fastovms.api.wire.sse_frames import DONE
-from fastovms.api.wire.warning_header import passed_over, warning_headers
+from fastovms.api.scoring import best_samples
+from fastovms.api.served import KnownModel, ServedModel
+from fastovms.api.typed_body import hold_model, loaded_model, read_named, try_model
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField, StateFailed, TooLarge
-from fastovms.http.routing.messages import HeaderPairs, Request, Response
+from fastovms.http.messages import HeaderPairs, Headers, Request, Response
 from fastovms.params import ModelInfo
 from fastovms.state.store import Resumption, StoredItem, UnknownPrevious
 from fastovms.telemetry.tracing import GenerationKind
+from fastovms.text.scanning import Content, Reasoning
+
+# A balancer in front of several replicas sends requests with equal keys to the same replica,
+# which has computed what they continue (`deploy/envoy/affinity.lua` reads the keys). A key tells
+# nobody anything, and an id has 96 random bits beside it, so that it cannot be guessed.
+
+
+AFFINITY_HEADER: Final = "X-Fastovms-Affinity"
+"""Carries the key by which a balancer has chosen this replica."""
+
+_NUM_DIGITS: Final = 8
+_KEY: Final = re.compile(r"[0-9a-f]{8}")
+_ID: Final = re.compile(r"[a-z]+[_-]([0-9a-f]{8})[0-9a-f]{24}")
+
+
+def with_affinity(new_id: str, headers: Headers, continued: str | None = None) -> str:
+    """Returns an id with the key of what it continues, else with that of the request.
+
+    Args:
+        new_id: 32 random hexadecimal digits; the first 8 of them are the key where there is none.
+        headers: those of the request that makes the id.
+        continued: the id of the response or the conversation that is continued.
+    """
+    key = _key_of(continued) or headers.get(AFFINITY_HEADER) or ""
+    return key + new_id[_NUM_DIGITS:] if _KEY.fullmatch(key) else new_id
+
+
+def _key_of(id: str | None) -> str | None:
+    """Returns the key of an id made here; an id that a client has made up carries none."""
+    match = _ID.fullmatch(id or "")
+    return None if match is None else match[1]
+
+
+# Answers `POST /responses/compact`: the model summarizes a conversation, and the summary stands
+# in place of all but the newest messages to it.
+
+
+MAX_SUMMARY: Final = 2048
+"""The most tokens of a summary."""
+
+_SHARE: Final = 4
+"""A summary takes no more than one part in so many of the context, and neither do the messages that
+are kept as they are."""
+
+_MARGIN: Final = 64
+"""Tokens that are left free: two texts may have more together than each by itself."""
+
+_TASK: Final = (
+    "Below is a conversation between a user and an assistant that works with tools. Write a "
+    "summary that replaces it: whoever goes on with the work will have this summary and the "
+    "user's newest messages, and nothing else. Say what the user wants, what has been done and "
+    "decided, which facts, names, numbers and results still matter, and what is left to do. Write "
+    "the summary alone.\n\n<conversation>\n{}\n</conversation>"
+)
+_NO_SUMMARY: Final = "(The model has written none.)"
+
+
+class Compaction:
+    """The handler of `POST /responses/compact`, for every dialect.
+
+    The answer has the conversation's messages that are not the model's, as far as they take no more
+    than their share of the context, and one item of the type `compaction` with the summary, as
+    OpenAI's has; both are the input of what follows. The request's tools are not told to the model,
+    and nothing is kept.
+    """
+
+    def __init__(self, context: ApiContext, state: ResponsesState | None) -> None:
+        self._context = context
+        self._state = state
+
+    async def __call__(self, request: Request, dialect: Dialect) -> Response:
+        """Answers a request.
+
+        Raises:
+            RequestError, BackendError: there is no answer.
+        """
+        context = self._context
+        preparation = await context.read(request, ResponsesRequest, dialect, names_of)
+        body, new_id = preparation.body, context.new_id()
+        if is_streamed(body):
+            raise InvalidField("stream must be false: a compaction is no stream", param="stream")
+        fields = read_fields(body, dialect, keeps=self._state is not None)
+        # What came before may be longer than the context: that is what a compaction is for.
+        fields = replace(fields, truncates=True)
+        history = await history_of(context, self._state, preparation, fields, request.tenant)
+        if not history.items:
+            raise InvalidField("input has nothing that could be compacted", param="input")
+        new_item_id = item_ids(context.new_id, dialect)
+        asked = replace(preparation, body=_summary_body(preparation))
+        fields = replace(read_fields(asked.body, dialect, keeps=False), reasoning=fields.reasoning)
+        room = await _room(asked, history, new_item_id)
+        tokenizer = preparation.model.tokenizer
+
+        def count(text: str) -> int:
+            return len(tokenizer.encode(text, add_special_tokens=False))
+
+        def read() -> tuple[str, list[Item]]:
+            most = preparation.model.info.max_model_len // _SHARE
+            return transcript(history.items, room, count), newest(history.items, most, count)
+
+        told, kept = await offload.run(read, item_cost(history.size) + history.size)
+        job = await prepare(asked, fields, _question(told, new_item_id))
+        envelope = context.envelope(id_prefix(body, dialect), new_id, preparation)
+        generation = generation_of(
+            job,
+            request_id=new_id,
+            log_fields=request.log_fields,
+            begin_span=context.span_of(request, GenerationKind.CHAT, preparation, envelope.id),
+        )
+        with generation:
+            [deltas] = await collect(generation.run, generation.num_samples)
+        compaction = {
+            "id": new_item_id("cmp"),
+            "type": "compaction",
+            "encrypted_content": seal_summary(_summary(merged(deltas))),
+        }
+        answer = {
+            "id": envelope.id,
+            "object": "response.compaction",
+            "created_at": envelope.created,
+            "output": [*kept, compaction],
+            "usage": usage_body(generation.usage),
+        }
+        data = await offload.run(lambda: orjson.dumps(answer), item_cost(history.size))
+        return Response(200, data)
+
+
+def _summary_body(preparation: Preparation[ResponsesRequest]) -> ResponsesRequest:
+    """Returns the request for a summary. Unless the client wants it, the model does not think about
+    it, which would take the room that it needs."""
+    body, context = preparation.body, preparation.model.info.max_model_len
+    effort = (body.reasoning or {}).get("effort")
+    return ResponsesRequest(
+        model=body.model,
+        instructions=body.instructions,
+        max_output_tokens=max(1, min(MAX_SUMMARY, context // _SHARE)),
+        chat_template_kwargs=body.chat_template_kwargs,
+        enable_thinking=body.enable_thinking if effort is not None else bool(body.enable_thinking),
+        store=False,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        seed=body.seed,
+        priority=body.priority,
+        cache_salt=body.cache_salt,
+    )
+
+
+async def _room(asked: Preparation[ResponsesRequest], history: History, new_item_id: NewId) -> int:
+    """Returns how many tokens the conversation may have in the prompt.
+
+    Raises:
+        InvalidField: the instructions leave none.
+    """
+    fields = read_fields(asked.body, asked.dialect, keeps=False)
+    model, num_output = asked.model.info, asked.body.max_output_tokens or 1
+    taken = await count_tokens(asked, fields, _question("", new_item_id))
+    room = model.max_model_len - num_output - taken - _MARGIN
+    if room < _MARGIN:
+        raise context_exceeded(f"the instructions have {taken} tokens", model, "instructions")
+    return room
+
+
+def _question(told: str, new_item_id: NewId) -> History:
+    """Returns the one message that asks for a summary."""
+    text = _TASK.format(told)
+    item = {
+        "id": new_item_id("msg"),
+        "type": "message",
+        "status": "completed",
+        "role": "user",
+        "content": [{"type": "input_text", "text": text}],
+    }
+    return History([item], [item], len(text))
+
+
+def _summary(sample: SampleDelta) -> str:
+    """Returns the text of a summary; the model's thoughts where it came to no more than that."""
+    for kind in (Content, Reasoning):
+        text = "".join(piece.text for piece in sample.pieces if isinstance(piece, kind)).strip()
+        if text:
+            return text
+    return _NO_SUMMARY
+
+
+# Answers `POST /responses`: in one piece, as a stream, or in the background. Also counts a
+# prompt's tokens.
+
 
 logger = logging.getLogger(__name__)
 

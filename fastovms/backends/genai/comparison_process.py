@@ -17,13 +17,13 @@ import openvino_genai as genai
 from numpy.typing import NDArray
 
 from fastovms.backends.genai.generation_config import generation_config
-from fastovms.backends.genai.prompt_inputs import PromptReader
+from fastovms.backends.genai.pipeline import PromptReader
 from fastovms.backends.genai.support import Assistance
 from fastovms.backends.genai.worker_messages import Compare, Compared, WorkerFailed
-from fastovms.backends.model_files.required_files import graph_file
-from fastovms.backends.processes.process import connect_to_parent, receive, send
-from fastovms.engine.model.graph.paging import reason_of
-from fastovms.engine.model.plain_graph import PROPERTIES, UnknownInput, compute_plain
+from fastovms.backends.model_task import graph_file
+from fastovms.backends.processes import connect_to_parent, receive, send
+from fastovms.engine.model.graph_comparison import PROPERTIES, UnknownInput, compute_plain
+from fastovms.engine.model.paging import reason_of
 from fastovms.errors import RequestError
 from fastovms.params import GenerationRequest, ModelInfo, SamplingParams
 

@@ -8,10 +8,9 @@ from typing import Any, Final
 
 import openvino_genai as genai
 
-from fastovms.backends.genai.support import Assistance, num_assistant_tokens
-from fastovms.backends.genai.tag_translation import structural_tag
+from fastovms.backends.genai.support import Assistance, num_assistant_tokens, structural_tag
 from fastovms.backends.xgrammar.json_rules import json_rules
-from fastovms.grammar.schemas.schema_numbers import integer_of
+from fastovms.grammar.finite_schema import integer_of
 from fastovms.params import (
     GREEDY_TEMPERATURE,
     BeamSearch,

@@ -18,11 +18,10 @@ from typing import Any, Final
 import openvino_genai as genai
 
 from fastovms.backends.genai.generation_config import structured_output
-from fastovms.backends.processes.process import connect_to_parent
-from fastovms.backends.processes.resource_limits import limit_time
-from fastovms.backends.trials.trial import Verdict
-from fastovms.config.model_config import DEMO_MODEL
-from fastovms.engine.model.graph.paging import reason_of
+from fastovms.backends.grammar_trials import Verdict
+from fastovms.backends.processes import connect_to_parent, limit_time
+from fastovms.config import DEMO_MODEL
+from fastovms.engine.model.paging import reason_of
 from fastovms.params import Grammar
 
 _WHOSE: Final = "by the compiler of the genai backend, which runs this model"

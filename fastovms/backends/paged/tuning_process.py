@@ -12,12 +12,10 @@ import signal
 import sys
 from typing import Final
 
-from fastovms.backends.paged.idle_tuning import Measurement
-from fastovms.backends.paged.model_tuning import measure_all
-from fastovms.backends.processes.dies_with_parent import die_with_parent
-from fastovms.backends.processes.process import connect_to_parent, receive, send
-from fastovms.engine.model.machine.device_memory import available_memory
-from fastovms.engine.model.machine.memory_speed import MemoryReader
+from fastovms.backends.dies_with_parent import die_with_parent
+from fastovms.backends.paged.tuning import Measurement, measure_all
+from fastovms.backends.processes import connect_to_parent, receive, send
+from fastovms.engine.model.devices import MemoryReader, available_memory
 from fastovms.errors import ConfigurationError
 
 _NICENESS: Final = 19

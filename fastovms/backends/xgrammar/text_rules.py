@@ -12,13 +12,7 @@ from collections.abc import Iterable, Sequence
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any, Final
 
-from fastovms.grammar.schemas.character_ranges import (
-    Ranges,
-    common,
-    merged,
-    ranges_of,
-    without,
-)
+from fastovms.grammar.patterns import Ranges, common, merged, ranges_of, without
 
 _OF_ONE_LENGTH: Final[Sequence[Ranges]] = ([(0, 0x7FF)], [(0x800, 0xFFFF)], [(0x10000, 0x10FFFF)])
 _SHORT: Final = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r"}

@@ -34,10 +34,9 @@ import numpy as np
 import openvino as ov
 from openvino.preprocess import PrePostProcessor
 
-from fastovms.engine.model.graph.fusion import fuse_projections
-from fastovms.engine.model.graph.paging import is_cache, reason_of
-from fastovms.engine.model.graph.single_rows import MAX_WEIGHTS_SIZE, fix_shapes
-from fastovms.engine.model.machine.devices import is_cpu, share_of_cpu
+from fastovms.engine.model.devices import is_cpu, share_of_cpu
+from fastovms.engine.model.fusion import fuse_projections
+from fastovms.engine.model.paging import MAX_WEIGHTS_SIZE, fix_shapes, is_cache, reason_of
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.errors import ConfigurationError
 

@@ -1,25 +1,94 @@
-"""Compares a paged graph with the exported one that it was made of.
-
-What the transformation to paged attention does not know it leaves out in silence. So both graphs
-compute the same short text, in f32 throughout: one at once, the other over blocks and in parts.
-"""
+"""Compares the compiled graph of a model with its original."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from fastovms.engine.model.compilation import Precisions, compile_variants
-from fastovms.engine.model.graph.paging import PagedGraph
-from fastovms.engine.model.model import ExportedModel, PagedModel
-from fastovms.engine.model.plain_graph import PROPERTIES, Floats, compute_plain, log_softmax
-from fastovms.engine.model.raw_logits import as_float32
+from fastovms.engine.model.compilation import Precisions, compile_variants, exact_properties
+from fastovms.engine.model.model import ExportedModel, PagedModel, as_float32
+from fastovms.engine.model.paging import PagedGraph
 from fastovms.engine.model.step_inputs import StepLayout
+
+PROPERTIES: Final = {**exact_properties("CPU", {}), "KV_CACHE_PRECISION": "f32"}
+"""OpenVINO's properties for f32 throughout."""
+
+Floats = NDArray[np.float32]
+
+
+class UnknownInput(Exception):
+    """The graph has an input that nobody knows what to give; the message is its name."""
+
+
+def compute_plain(
+    core: ov.Core,
+    model: ov.Model,
+    text: Mapping[str, NDArray[Any]],
+    starts: Sequence[int] = (0,),
+) -> list[Floats]:
+    """Computes a text at once, beginning at each of the positions `starts`.
+
+    Args:
+        text: the tokens by the name of the input that takes them: `input_ids` [1, tokens] or
+            `inputs_embeds` [1, tokens, width].
+
+    Returns:
+        For each start log probabilities [rows, vocab_size]: of what follows each token, or the last
+            one alone.
+
+    Raises:
+        UnknownInput: the graph has an input of another kind.
+        RuntimeError: it cannot be computed.
+    """
+    (tokens,) = text.values()
+    num_tokens = tokens.shape[1]
+    values = {
+        **text,
+        "attention_mask": np.ones((1, num_tokens), np.int64),
+        "beam_idx": np.zeros(1, np.int32),
+    }
+    for name in (port.get_any_name() for port in model.inputs):
+        if name not in values and name != "position_ids":
+            raise UnknownInput(name)
+    request = core.compile_model(model, "CPU", PROPERTIES).create_infer_request()
+    results = []
+    for start in starts:
+        positions = np.arange(start, start + num_tokens)
+        inputs = {
+            port: _repeated(positions, port)
+            if port.get_any_name() == "position_ids"
+            else values[port.get_any_name()]
+            for port in request.model_inputs
+        }
+        request.reset_state()
+        request.infer(inputs)
+        results.append(log_softmax(request.get_tensor("logits").data[0].astype(np.float32)))
+    return results
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """Returns log probabilities over the last dimension."""
+    shifted: Floats = logits - logits.max(-1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return shifted
+
+
+def _repeated(positions: NDArray[np.int64], port: Any) -> NDArray[np.int64]:
+    """Returns positions in the shape of an input: of a batch of one, and the same ones for time,
+    height and width where a model has these."""
+    *others, _ = port.get_partial_shape()
+    return np.tile(positions, (*(d.get_length() if d.is_static else 1 for d in others), 1))
+
+
+# What the transformation to paged attention does not know it leaves out in silence. So both
+# graphs compute the same short text, in f32 throughout: one at once, the other over blocks and in
+# parts.
+
 
 MAX_TOKENS: Final = 48
 """The length in tokens of the compared text: more than a block has."""

@@ -1,15 +1,16 @@
-"""Runs a compiled paged-attention model over its KV cache."""
+"""A compiled model: one step from inputs to logits."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import openvino as ov
+from numpy.typing import NDArray
 
-from fastovms.engine.model.batch_invariance import without_single_rows
 from fastovms.engine.model.compilation import (
     CompiledVariants,
     Precisions,
@@ -17,27 +18,200 @@ from fastovms.engine.model.compilation import (
     possible_precisions,
     with_single_rows,
 )
-from fastovms.engine.model.graph.paging import (
-    DEFAULT_MAX_MODEL_LEN,
-    PagedGraph,
-    read_paged_graph,
-)
-from fastovms.engine.model.graph.single_rows import is_single_row
-from fastovms.engine.model.graph.weight_groups import activation_group_size, int4_group_size
+from fastovms.engine.model.devices import device_memory, find_device, is_cpu, is_gpu
 from fastovms.engine.model.kv_cache import (
     BlockCopy,
     BlockRows,
     HostCache,
     KvCache,
     RemoteCache,
+    StateRows,
+    States,
     cache_inputs,
 )
-from fastovms.engine.model.machine.devices import device_memory, find_device, is_cpu, is_gpu
-from fastovms.engine.model.raw_logits import RawLogits
-from fastovms.engine.model.state_rows import StateRows, States
+from fastovms.engine.model.paging import (
+    DEFAULT_MAX_MODEL_LEN,
+    SAMPLED_TOKEN_INDICES,
+    PagedGraph,
+    activation_group_size,
+    int4_group_size,
+    is_cache,
+    is_single_row,
+    read_paged_graph,
+)
 from fastovms.engine.model.step_inputs import StepInputs
-from fastovms.engine.model.step_runner import StepRunner
-from fastovms.system.free_memory import forget_mapped
+from fastovms.system.memory import forget_mapped
+
+Floats = NDArray[np.float32]
+
+RawLogits = NDArray[np.float32] | NDArray[np.uint16]
+"""Logits of several positions, [rows, vocab_size], or of one, [vocab_size]; float32, or uint16 for
+the bits of bfloat16, which numpy has no type for. These are the upper half of the same number's
+bits in float32."""
+
+
+Bits = NDArray[np.int32] | NDArray[np.int16]
+"""The bits of logits, [rows, vocab_size] or [vocab_size]."""
+
+
+def as_float32(logits: RawLogits) -> Floats:
+    """Returns the same numbers as float32, without a copy if they are float32 already."""
+    if logits.dtype == np.float32:
+        return logits.view(np.float32)
+    copy = np.empty(logits.shape, np.float32)
+    copy_float32(logits, copy)
+    return copy
+
+
+def copy_float32(logits: RawLogits, target: Floats) -> None:
+    """Copies the numbers into a float32 array of the same shape."""
+    if logits.dtype == np.float32:
+        target[:] = logits
+    else:
+        bits = target.view(np.uint32)
+        bits[...] = logits
+        bits <<= 16
+
+
+def as_bits(logits: RawLogits) -> tuple[Bits, np.int32]:
+    """Returns the same memory as bits, as `kernels` takes them, and by how many bits each is to be
+    shifted to be a float32."""
+    if logits.dtype == np.float32:
+        return logits.view(np.int32), np.int32(0)
+    return logits.view(np.int16), np.int32(16)
+
+
+# OpenVINO's CPU kernels sum a row of a matrix product in an order that does not depend on the
+# other rows, and attention likewise, but for one case each: a product of a single row, and
+# attention of a sequence that has a single token in the step, are computed by kernels of their
+# own. So a sequence whose text is alone, or is generated token by token, would differ in its last
+# bits from the same one in a crowd, or computed anew in chunks. (Measured with OpenVINO 2026.4
+# and AVX-512, f32 throughout, in crowds of 1 to 64 and chunks of 1 to 400 tokens;
+# `bench.determinism` measures it anew.)
+#
+# The remedy: nothing is ever single. A sequence with one token gets a second one after it, which
+# is thrown away: attention is causal, so the first one does not see it, and the next step
+# overwrites what it leaves in the cache. The state after it, in models that have states, goes
+# into a row of its own, which nobody reads.
+
+
+def without_single_rows(
+    inputs: StepInputs, *, block_size: int, spare_block: int, first_second_row: int = 0
+) -> StepInputs:
+    """Returns inputs in which nothing is single: the token of each sequence that has only one is
+    doubled, and so is the index of a sampled token that is the only one, so that there is a second
+    row of logits, which nobody reads.
+
+    Args:
+        spare_block: an unused block, for doubles that would be the first token in a block.
+        first_second_row: see `StateRows`.
+    """
+    begins, block_begins = inputs.subsequence_begins, inputs.block_indices_begins
+    is_single = np.diff(begins) == 1
+    sampled = inputs.sampled_token_indices
+    if is_single.any():
+        singles = begins[:-1][is_single]
+        copies = np.ones(len(inputs.input_ids), np.int64)
+        copies[singles] = 2
+        double_position = inputs.past_lens[is_single] + 1
+        needs_block = np.zeros(len(is_single), np.bool_)
+        needs_block[is_single] = double_position % block_size == 0
+        longest = max(int(inputs.max_context_len), int(double_position.max()) + 1)
+        sampled = sampled + np.searchsorted(singles, sampled)
+        inputs = inputs._replace(
+            input_ids=inputs.input_ids.repeat(copies),
+            position_ids=inputs.position_ids.repeat(copies),
+            subsequence_begins=_widened(begins, is_single),
+            block_indices=np.insert(
+                inputs.block_indices, block_begins[1:][needs_block], spare_block
+            ),
+            block_indices_begins=_widened(block_begins, needs_block),
+            max_context_len=np.array(longest, np.int32),
+            sampled_token_indices=sampled,
+        )
+        if len(inputs.state_rows):
+            inputs = _with_second_states(inputs, is_single, first_second_row)
+    if len(sampled) == 1:
+        inputs = inputs._replace(sampled_token_indices=sampled.repeat(2))
+    return inputs
+
+
+def _with_second_states(
+    inputs: StepInputs, is_doubled: NDArray[np.bool_], first_second_row: int
+) -> StepInputs:
+    """Returns inputs in which the state after the first of two tokens goes where it went, and the
+    one after the double into the second row of the same block."""
+    begins = inputs.state_row_begins
+    ends = begins[1:][is_doubled]
+    second_rows = inputs.state_rows[ends - 1] + first_second_row
+    return inputs._replace(
+        state_rows=np.insert(inputs.state_rows, ends, second_rows),
+        state_row_begins=_widened(begins, is_doubled),
+        state_intervals=np.where(is_doubled, 1, inputs.state_intervals).astype(np.int32),
+    )
+
+
+def _widened(begins: NDArray[np.int32], has_one_more: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Returns where parts begin once some of them have become longer by one."""
+    widened = begins.copy()
+    widened[1:] += np.cumsum(has_one_more, dtype=begins.dtype)
+    return widened
+
+
+class StepRunner:
+    """An infer request of OpenVINO, fed with `StepInputs`.
+
+    A tensor whose shape is as it was is written into, not set again: to set one takes OpenVINO 20
+    us in a running server, and a step has eight. To ask where the logits are takes 60 us, so on the
+    host OpenVINO is told where to put them.
+    """
+
+    def __init__(self, compiled: ov.CompiledModel, *, is_on_gpu: bool) -> None:
+        self._request = compiled.create_infer_request()
+        self.set_tensor = self._request.set_tensor
+        self._ports = {port.get_any_name(): port for port in compiled.inputs if not is_cache(port)}
+        self._arrays: dict[str, NDArray[np.int32] | NDArray[np.int64]] = {}
+        self._output = compiled.output(0)
+        is_bf16 = self._output.get_element_type() == ov.Type.bf16
+        self._dtype: np.dtype[Any] = np.dtype(np.uint16 if is_bf16 else np.float32)
+        self._samples_in_graph = SAMPLED_TOKEN_INDICES in self._ports
+        width = self._output.get_partial_shape()[-1]
+        self._has_room = self._samples_in_graph and width.is_static and not is_on_gpu
+        self._room: RawLogits = np.empty((0, 0), np.float32)
+
+    def infer(self, inputs: StepInputs) -> RawLogits:
+        request = self._request
+        for name, port in self._ports.items():
+            array = getattr(inputs, name)
+            held = self._arrays.get(name)
+            if held is not None and held.shape == array.shape:
+                held[...] = array
+            else:
+                self._arrays[name] = held = array.copy()
+                request.set_tensor(port, ov.Tensor(held, shared_memory=True))
+        num_rows = len(inputs.sampled_token_indices)
+        if self._has_room and num_rows > len(self._room):
+            self._make_room(num_rows)
+        request.start_async()
+        request.wait()
+        if self._has_room and num_rows > 0:
+            return self._room[:num_rows]
+        output: RawLogits = request.get_output_tensor(0).data.view(self._dtype)
+        logits = output.reshape(-1, output.shape[-1])
+        return logits if self._samples_in_graph else logits[inputs.sampled_token_indices]
+
+    def _make_room(self, num_rows: int) -> None:
+        """Makes room for so many rows of logits, or for twice as many as there was room for: a
+        tensor may be shrunk and grown again, up to what it was at first."""
+        num_rows = max(num_rows, 2 * len(self._room))
+        shape = [num_rows, 1, self._output.get_partial_shape()[-1].get_length()]
+        room = np.empty(shape, self._dtype)
+        tensor = ov.Tensor(room, ov.Shape(shape), self._output.get_element_type())
+        self._request.set_tensor(self._output, tensor)
+        self._room = room[:, 0]
+
+
+# Runs a compiled paged-attention model over its KV cache.
 
 
 class Model(Protocol):

@@ -1,10 +1,4 @@
-"""Finds out by measuring which of several ways to run a model is the fastest.
-
-Two ways at a time are measured in turn, round by round, and compared within rounds: a neighbour's
-load disturbs both of them alike. Each round carries how fast memory was in it, and those in which a
-neighbour made it slow do not count. One way is the default, and stays unless another one is clearly
-faster in most rounds.
-"""
+"""Stored results of tuning, and the warm-up of a model."""
 
 from __future__ import annotations
 
@@ -15,9 +9,17 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from fastovms.config.engine_config import DEFAULT_TOKEN_BUDGET
+from fastovms.config import DEFAULT_TOKEN_BUDGET
 from fastovms.engine.model.model import Model
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
+
+# Finds out by measuring which of several ways to run a model is the fastest.
+#
+# Two ways at a time are measured in turn, round by round, and compared within rounds: a
+# neighbour's load disturbs both of them alike. Each round carries how fast memory was in it, and
+# those in which a neighbour made it slow do not count. One way is the default, and stays unless
+# another one is clearly faster in most rounds.
+
 
 NUM_SEQUENCES: Final = (1, 8, 32)
 """How many sequences decode together in the measured loads, which all have the same weight."""
@@ -230,3 +232,19 @@ def inputs_of(case: MeasuredStep, block_size: int) -> StepInputs:
         blocks = array("i", range(first, first + num_blocks))
         last.append(layout.add(token_ids, case.context, end, blocks))
     return layout.finish(last)
+
+
+NUM_PROMPT_TOKENS = 64
+"""The length of the prompt: more than a small step has (see `compilation`), so that both variants
+of a model are used, and few enough for a large model."""
+
+
+def warm_up(model: Model, max_model_len: int) -> None:
+    """Computes a prompt and a token after it, and drops the results: OpenVINO lays weights out and
+    compiles kernels when it first needs them, which takes longer than the steps themselves. This
+    overwrites the first blocks of the cache, which must be free. What was read of the model's files
+    for it is not needed again."""
+    num_prompt_tokens = max(1, min(NUM_PROMPT_TOKENS, max_model_len - 1))
+    for case in (MeasuredStep(1, 0, num_prompt_tokens), MeasuredStep(1, num_prompt_tokens, 1)):
+        model.infer(inputs_of(case, model.block_size))
+    model.forget_files()

@@ -1,26 +1,81 @@
-"""Opens the store in a PostgreSQL database."""
+"""State that several servers share in PostgreSQL."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
-from fastovms.config.service_config import StateConfig
-from fastovms.errors import ConfigurationError
-from fastovms.state.postgres.database_link import DatabaseLink
-from fastovms.state.postgres.notification_listener import NotificationListener
-from fastovms.state.postgres.postgres_connection import Unreachable
-from fastovms.state.postgres.postgres_database import PostgresDatabase
-from fastovms.state.postgres.postgres_schema import OtherVersion
+import psycopg
+
+from fastovms.config import StateConfig
+from fastovms.errors import ConfigurationError, StateFailed
+from fastovms.state.postgres.database import DatabaseLink, PostgresDatabase
+from fastovms.state.postgres.schema import CHANNEL, OtherVersion, Unreachable
 from fastovms.state.postgres.server_address import ServerAddress, may_have_password, read_address
 from fastovms.state.running_responses import Replica
-from fastovms.state.state_database import StateBounds
+from fastovms.state.store import Watch, Watchers
 from fastovms.state.tables import Clock
-from fastovms.state.threaded_store import ThreadedStore
+from fastovms.state.threaded_store import StateBounds, ThreadedStore
 
 logger = logging.getLogger(__name__)
+
+_FIRST_DELAY: Final = 0.25
+_MAX_DELAY: Final = 10.0
+"""The most seconds between two attempts to connect; each delay is twice the one before."""
+
+
+class NotificationListener(Watchers):
+    """Wakes those who watch a topic when a replica notifies it. It listens from the first watch on.
+    Where it cannot, nobody is woken, and who watches looks by itself."""
+
+    def __init__(self, address: ServerAddress) -> None:
+        super().__init__()
+        self._address = address
+        self._delay = _FIRST_DELAY
+        self._listening: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def watch(self, topic: str) -> Iterator[Watch]:
+        if self._listening is None:
+            self._listening = asyncio.ensure_future(self._keep_listening())
+        with super().watch(topic) as watch:
+            yield watch
+
+    async def close(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.wait((self._listening,))
+
+    async def _keep_listening(self) -> None:
+        while True:
+            try:
+                await self._listen()
+            except (psycopg.Error, StateFailed) as error:
+                logger.debug("what other servers tell is missed: %s", error)
+            await asyncio.sleep(self._delay)
+            self._delay = min(2 * self._delay, _MAX_DELAY)
+
+    async def _listen(self) -> None:
+        """Wakes those whom notifications are for, as long as the connection lasts.
+
+        Raises:
+            psycopg.Error, StateFailed: it cannot be had, or is lost.
+        """
+        connection = await psycopg.AsyncConnection.connect(
+            **self._address.connection_parameters(),  # type: ignore[arg-type]
+            autocommit=True,
+        )
+        async with connection:
+            await connection.execute(f"LISTEN {CHANNEL}")
+            self._delay = _FIRST_DELAY
+            self.wake_all()  # for what was told before
+            async for notification in connection.notifies():
+                self.wake(notification.payload)
+
 
 _ID_LENGTH: Final = 8
 """Bytes of a replica's id."""

@@ -1,29 +1,313 @@
-"""Runs the transactions of the state database, and keeps it within its bounds: drops what is too
-old, too many or too large. It is synchronous: a thread of its own uses it."""
+"""The store in SQLite."""
 
 from __future__ import annotations
 
 import logging
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Final
+from typing import Any, Final
 
 from fastovms.errors import StateFailed, description_of
 from fastovms.state.operations import Operations
-from fastovms.state.sqlite.database_schema import open_database
-from fastovms.state.state_database import Eviction, Operation, OperationOutcome, StateBounds
 from fastovms.state.tables import (
     COLUMNS,
+    LENGTH,
     RUN_COLUMNS,
+    VERSION,
     Clock,
     Tables,
     Totals,
     add_growth,
+    seal,
     total_of,
 )
+from fastovms.state.threaded_store import Eviction, Operation, OperationOutcome, StateBounds
+
+_LOCK_TIMEOUT: Final = 5.0
+"""Seconds that a statement waits for the database, where another program has locked it."""
+
+
+class StateConnection(sqlite3.Connection):
+    """A connection that tells damage as `sqlite3.DatabaseError`, whatever SQLite's message about it
+    says.
+
+    SQLite quotes what it found in the file, and a damaged name is no UTF-8: Python (3.11 to 3.14)
+    then raises UnicodeDecodeError in place of SQLite's own fault.
+    """
+
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
+        try:
+            return super().execute(*arguments)
+        except UnicodeDecodeError as error:
+            raise _damage(error) from error
+
+    def executescript(self, script: str, /) -> sqlite3.Cursor:
+        try:
+            return super().executescript(script)
+        except UnicodeDecodeError as error:
+            raise _damage(error) from error
+
+
+def open_connection(path: str) -> StateConnection:
+    """Returns a connection to a database, which any one thread may use.
+
+    Raises:
+        sqlite3.Error: the file cannot be had, or is no database.
+    """
+    connection = sqlite3.connect(
+        path,
+        timeout=_LOCK_TIMEOUT,
+        isolation_level=None,
+        check_same_thread=False,
+        factory=StateConnection,
+    )
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA journal_mode = WAL")
+        # A commit is on the disk, not only in the system's memory: a box may lose its power.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA journal_size_limit = 8388608")
+        connection.execute("PRAGMA secure_delete = FAST")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _damage(error: UnicodeDecodeError) -> sqlite3.DatabaseError:
+    text = error.object.decode(errors="backslashreplace")
+    damage = sqlite3.DatabaseError(text)
+    damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    damage.sqlite_errorname = "SQLITE_CORRUPT"
+    return damage
+
+
+# Moves a state from memory to the disk, once its file can be had.
+
 
 logger = logging.getLogger(__name__)
+
+_FIRST_DELAY: Final = 1.0
+_MAX_DELAY: Final = 60.0
+"""The most seconds between two attempts; each delay is twice the one before."""
+
+
+class UnusableFile(Exception):
+    """The file of the state cannot be had. The text says why.
+
+    Attributes:
+        is_fault: whether it is a fault of the disk, rather than of whoever chose the directory.
+    """
+
+    def __init__(self, reason: str, *, is_fault: bool = False) -> None:
+        super().__init__(reason)
+        self.is_fault = is_fault
+
+
+class DiskReturn:
+    """Tries to open the file of the state again, at growing intervals, and moves what was kept in
+    memory into it.
+
+    Args:
+        open_file: opens the file; raises UnusableFile.
+        reason: why it cannot be had at first.
+        clock: tells seconds that only grow.
+
+    Attributes:
+        reason: why it cannot be had as of the last attempt.
+    """
+
+    def __init__(
+        self,
+        open_file: Callable[[], Database],
+        reason: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._open_file = open_file
+        self._clock = clock
+        self._delay = _FIRST_DELAY
+        self._due_at = clock() + self._delay
+        self.reason = reason
+
+    def seconds_left(self) -> float:
+        """Returns the seconds until the next attempt; 0 = it is due."""
+        return max(0.0, self._due_at - self._clock())
+
+    def attempt(self, memory: Database) -> Database | None:
+        """Tries to open the file and to move into it everything that `memory` keeps. Returns the
+        file, or None where that failed: then the next attempt comes later."""
+        try:
+            return self._move(memory)
+        except (UnusableFile, sqlite3.Error) as error:
+            self._note(str(error))
+        except Exception as error:
+            self._note(description_of(error))
+        self._delay = min(2 * self._delay, _MAX_DELAY)
+        self._due_at = self._clock() + self._delay
+        return None
+
+    def _move(self, memory: Database) -> Database:
+        """Moves everything into the file. Whatever keeps it from there is raised, once the file is
+        closed."""
+        database = self._open_file()
+        try:
+            database.add_all(memory)
+        except BaseException:
+            database.close()
+            raise
+        logger.warning(
+            "the state is kept on the disk from now on, with %d objects that were kept in memory",
+            memory.totals.num_objects,
+        )
+        return database
+
+    def _note(self, reason: str) -> None:
+        if reason != self.reason:
+            logger.warning("the state is still kept in memory: %s", reason)
+        self.reason = reason
+
+
+# Makes the tables of the state database, and those of older versions new. Every blob in them is
+# sealed (see `seal`).
+
+
+_RUNNING: Final = """
+CREATE TABLE runs (
+    object INTEGER PRIMARY KEY REFERENCES objects ON DELETE CASCADE,
+    owner TEXT NOT NULL,
+    lease_until REAL NOT NULL,
+    cancel_requested INTEGER NOT NULL
+) STRICT;
+CREATE TABLE event_packs (
+    object INTEGER NOT NULL REFERENCES objects ON DELETE CASCADE,
+    first INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (object, first)
+) STRICT, WITHOUT ROWID;
+"""
+"""The tables of responses that run: who runs them, and what their streams have told so far. Once
+they are finished, `objects.events` has all of it."""
+
+_RESUMPTION: Final = """
+ALTER TABLE runs ADD COLUMN model TEXT NOT NULL DEFAULT '';
+ALTER TABLE runs ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE event_packs ADD COLUMN outputs BLOB;
+CREATE TABLE jobs (
+    object INTEGER PRIMARY KEY REFERENCES objects ON DELETE CASCADE,
+    job BLOB NOT NULL
+) STRICT;
+"""
+"""What it takes to go on with a response whose process has ended: the model, what was asked for,
+and what the model has said. Without a model nobody can."""
+
+_ADD_SHARES: Final = """
+CREATE INDEX IF NOT EXISTS objects_by_tenant ON objects (tenant, used_at) WHERE progress <> 0
+"""
+"""Finds the least recently used objects of one tenant. Older servers of this version have not made
+the index, and use a database that has it."""
+
+_SCHEMA: Final = f"""
+BEGIN;
+CREATE TABLE objects (
+    key INTEGER PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    kind INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    progress INTEGER NOT NULL,
+    previous_id TEXT,
+    body BLOB NOT NULL,
+    events BLOB,
+    size INTEGER NOT NULL,
+    used_at REAL NOT NULL,
+    UNIQUE (tenant, kind, id)
+) STRICT;
+CREATE INDEX objects_by_use ON objects (used_at) WHERE progress <> 0;
+CREATE TABLE items (
+    object INTEGER NOT NULL REFERENCES objects ON DELETE CASCADE,
+    position INTEGER NOT NULL,
+    side INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    body BLOB NOT NULL,
+    UNIQUE (object, position)
+) STRICT;
+CREATE INDEX items_by_id ON items (id);
+{_RUNNING}
+{_RESUMPTION}
+PRAGMA user_version = {VERSION};
+COMMIT;
+"""
+
+_SEAL_ALL: Final = f"""
+BEGIN;
+UPDATE objects SET
+    body = seal(body),
+    events = seal(events),
+    size = size + {LENGTH} * (
+        1 + (events IS NOT NULL) + (SELECT count(*) FROM items WHERE object = key)
+    );
+UPDATE items SET body = seal(body);
+PRAGMA user_version = 2;
+COMMIT;
+"""
+"""Makes a database of version 2 out of one of version 1, in which texts had no checksums."""
+
+_ADD_RUNNING: Final = f"""
+BEGIN;
+UPDATE objects SET progress = 2 WHERE progress = 0;
+{_RUNNING}
+PRAGMA user_version = 3;
+COMMIT;
+"""
+"""Makes a database of version 3 out of one of version 2, in which nobody owned what was running."""
+
+
+_ADD_RESUMPTION: Final = f"""
+BEGIN;
+{_RESUMPTION}
+PRAGMA user_version = 4;
+COMMIT;
+"""
+"""Makes a database of version 4 out of one of version 3, in which nobody could go on with what was
+cut off."""
+
+
+def open_database(path: str) -> sqlite3.Connection:
+    """Returns a connection to a database with the tables in it, which any one thread may use.
+
+    Raises:
+        sqlite3.Error: the file cannot be had, or is no such database.
+    """
+    connection = open_connection(path)
+    try:
+        _make_tables(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    """Makes the tables, or those of this version out of those of an older one."""
+    [version] = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        connection.executescript(_SCHEMA)
+    elif not 1 <= version <= VERSION:
+        raise sqlite3.NotSupportedError(f"its format is {version}, not {VERSION}")
+    elif version == 1:
+        connection.create_function("seal", 1, seal)
+        connection.executescript(_SEAL_ALL)
+    if 1 <= version <= 2:
+        connection.executescript(_ADD_RUNNING)
+    if 1 <= version <= 3:
+        connection.executescript(_ADD_RESUMPTION)
+    connection.execute(_ADD_SHARES)
+
+
+# Runs the transactions of the state database, and keeps it within its bounds: drops what is too
+# old, too many or too large. It is synchronous: a thread of its own uses it.
+
 
 _MAX_EVICTED: Final = 32
 """How many objects one transaction evicts."""

@@ -1,4 +1,4 @@
-"""Chooses and locks the directory of the state, and opens the database there."""
+"""Location of the SQLite file."""
 
 from __future__ import annotations
 
@@ -6,21 +6,74 @@ import errno
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from fastovms.config.service_config import StateConfig
+from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError
-from fastovms.state.sqlite.database import IN_MEMORY, Database
-from fastovms.state.sqlite.disk_return import DiskReturn, UnusableFile
-from fastovms.state.sqlite.memory_fallback import MemoryFallback
-from fastovms.state.state_database import StateBounds, StateDatabase
-from fastovms.state.tables import Clock
-from fastovms.system.file_lock import lock_file
-from fastovms.system.user_dirs import NOWHERE, private_directory, user_directory
+from fastovms.state.sqlite.database import IN_MEMORY, Database, DiskReturn, UnusableFile
+from fastovms.state.tables import Clock, Totals
+from fastovms.state.threaded_store import Operation, OperationOutcome, StateBounds, StateDatabase
+from fastovms.system.disk import NOWHERE, lock_file, private_directory, user_directory
+
+
+class MemoryFallback:
+    """Implements `StateDatabase` by a database in memory, and by its file once that can be had.
+
+    Args:
+        memory: it is closed when everything in it is in the file.
+        disk_return: moves the state to the file.
+    """
+
+    def __init__(self, memory: Database, disk_return: DiskReturn) -> None:
+        self._database = memory
+        self._disk_return: DiskReturn | None = disk_return
+
+    @property
+    def is_on_disk(self) -> bool:
+        return self._database.is_on_disk
+
+    @property
+    def totals(self) -> Totals:
+        return self._database.totals
+
+    @property
+    def trouble(self) -> str:
+        disk_return = self._disk_return
+        return "" if disk_return is None else f"responses are kept in memory: {disk_return.reason}"
+
+    def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
+        return self._database.transact(operations)
+
+    def keep_house(self) -> float:
+        """Moves the state to the file if that is due, and evicts what is.
+
+        Raises:
+            StateFailed: nothing is evicted.
+        """
+        self._return_to_disk()
+        seconds = self._database.keep_house()
+        if self._disk_return is None:
+            return seconds
+        return min(seconds, self._disk_return.seconds_left())
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _return_to_disk(self) -> None:
+        if self._disk_return is None or self._disk_return.seconds_left():
+            return
+        file = self._disk_return.attempt(self._database)
+        if file is not None:
+            memory, self._database, self._disk_return = self._database, file, None
+            memory.close()
+
+
+# Chooses and locks the directory of the state, and opens the database there.
+
 
 logger = logging.getLogger(__name__)
 

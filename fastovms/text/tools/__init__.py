@@ -8,40 +8,46 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from fastovms.text.scanning.tool import CallChoice, Tool
-from fastovms.text.tools.json_formats.apertus import APERTUS
-from fastovms.text.tools.json_formats.command_r import COMMAND_R, COMMAND_R7B
-from fastovms.text.tools.json_formats.granite import GRANITE
-from fastovms.text.tools.json_formats.granite_20b import GRANITE_20B
-from fastovms.text.tools.json_formats.hermes3 import HERMES3
-from fastovms.text.tools.json_formats.internlm import INTERNLM
-from fastovms.text.tools.json_formats.jamba import JAMBA
-from fastovms.text.tools.json_formats.llama3 import LLAMA3
-from fastovms.text.tools.json_formats.mistral import DEVSTRAL, MISTRAL
-from fastovms.text.tools.json_formats.nemotron import NEMOTRON
-from fastovms.text.tools.json_formats.phi4 import PHI4
-from fastovms.text.tools.json_formats.plain_json import PLAIN_JSON
-from fastovms.text.tools.json_formats.xlam import XLAM
-from fastovms.text.tools.literal_formats.functiongemma import FUNCTIONGEMMA
-from fastovms.text.tools.literal_formats.gemma4 import GEMMA4
-from fastovms.text.tools.literal_formats.lfm2 import LFM2
-from fastovms.text.tools.literal_formats.olmo3 import OLMO3
-from fastovms.text.tools.literal_formats.pythonic import PYTHONIC
-from fastovms.text.tools.named_formats.deepseek import DEEPSEEK, DEEPSEEK_V31
-from fastovms.text.tools.named_formats.functionary import FUNCTIONARY_V31, FUNCTIONARY_V32
-from fastovms.text.tools.named_formats.gptoss import GPTOSS
-from fastovms.text.tools.named_formats.kimi_k2 import KIMI_K2
+from fastovms.text.parameters import CallChoice, Tool
+from fastovms.text.tools.json_formats import (
+    APERTUS,
+    COMMAND_R,
+    COMMAND_R7B,
+    DEVSTRAL,
+    GRANITE,
+    GRANITE_20B,
+    HERMES3,
+    INTERNLM,
+    JAMBA,
+    LLAMA3,
+    MISTRAL,
+    NEMOTRON,
+    PHI4,
+    PLAIN_JSON,
+    XLAM,
+)
+from fastovms.text.tools.named_formats import (
+    DEEPSEEK,
+    DEEPSEEK_V31,
+    FUNCTIONARY_V31,
+    FUNCTIONARY_V32,
+    GPTOSS,
+    KIMI_K2,
+)
+from fastovms.text.tools.python_formats import FUNCTIONGEMMA, GEMMA4, LFM2, OLMO3, PYTHONIC
 from fastovms.text.tools.tool_format import ToolFormat
-from fastovms.text.tools.xml_formats.deepseek_v32 import DEEPSEEK_V32
-from fastovms.text.tools.xml_formats.glm45 import GLM45
-from fastovms.text.tools.xml_formats.hunyuan_v3 import HUNYUAN_V3
-from fastovms.text.tools.xml_formats.minicpm5 import MINICPM5
-from fastovms.text.tools.xml_formats.minimax_m2 import MINIMAX_M2
-from fastovms.text.tools.xml_formats.minimax_m3 import MINIMAX_M3
-from fastovms.text.tools.xml_formats.onyx import ONYX
-from fastovms.text.tools.xml_formats.qwen3coder import QWEN3CODER
-from fastovms.text.tools.xml_formats.seed_oss import SEED_OSS
-from fastovms.text.tools.xml_formats.step3 import STEP3
+from fastovms.text.tools.xml_formats import (
+    DEEPSEEK_V32,
+    GLM45,
+    HUNYUAN_V3,
+    MINICPM5,
+    MINIMAX_M2,
+    MINIMAX_M3,
+    ONYX,
+    QWEN3CODER,
+    SEED_OSS,
+    STEP3,
+)
 
 __all__ = [
     "PLAIN_JSON",

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fastovms.grammar_tree import Node, Tag, TriggeredTag, in_order, several
-from fastovms.text.scanning.headed_messages import HeadedMessages
-from fastovms.text.scanning.incremental_parser import PieceCollector
-from fastovms.text.scanning.scanner import Incremental, Scanner
-from fastovms.text.scanning.tool import CallChoice, Tool
+from fastovms.text.headed_messages import HeadedMessages
+from fastovms.text.parameters import CallChoice, Tool
+from fastovms.text.scanning import Incremental, PieceCollector, Scanner
 
 ReadCalls = Callable[[Scanner, PieceCollector, Sequence[Tool], str], Incremental[None]]
 """Reads the calls behind a tag, which has been read and is handed over; what is no call becomes

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.api.chat_models import MESSAGES, chat_model
-from tests.api.conftest import Api
+from tests.api.fake_api import Api
 from tests.fakes import FakeStream, model_info
 
 CHAT = "/api/chat"

@@ -1,8 +1,12 @@
-"""The document describes every route, by the rules of OpenAPI and JSON Schema."""
+"""Tests of `fastovms/api/openapi/document.py`."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hashlib
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,14 +15,81 @@ import msgspec
 import orjson
 import pytest
 
-from fastovms.api.openapi.document import openapi_document
-from fastovms.api.openapi.route_operations import OPERATIONS
-from fastovms.api.wire.bodies.body import decode
-from fastovms.api.wire.dialect import dialect_of
+from docs.check_site import loads_of_page, loads_of_style
+from fastovms.api.body import decode
+from fastovms.api.dialect import OPENAI, OVMS, dialect_of
+from fastovms.api.openapi.document import DocsRoutes, add_docs_routes, body_schema, openapi_document
+from fastovms.api.openapi.operations import OPERATIONS
+from fastovms.http.messages import Request
+from fastovms.http.routing import Match, Router
 from tests.api.chat_models import chat_model
 from tests.api.encoder_api import EncoderApi, served_encoder
 from tests.fakes import FakeStream, model_info
 from tests.paths import ROOT
+
+# What a dialect adds to the schema of a body.
+
+
+NULL = {"type": "null"}
+COMPONENT = {
+    "type": "object",
+    "properties": {
+        "model": {"anyOf": [{"type": "string"}, NULL], "default": None},
+        "prompt": {"anyOf": [{"type": "string"}, {"type": "array"}, NULL], "default": None},
+        "stream": {"anyOf": [{"type": "boolean"}, NULL]},
+        "top_p": {"anyOf": [{"type": "number"}, NULL], "default": None},
+        "top_k": {"anyOf": [{"type": "integer"}, NULL], "default": None},
+        "min_p": {"anyOf": [{"type": "number"}, NULL], "default": None},
+        "other": {},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body", "is_valid"),
+    [
+        (OPENAI, {"prompt": "a"}, True),
+        (OPENAI, {"prompt": "a", "model": None, "stream": None, "other": 5}, True),
+        (OPENAI, {}, False),
+        (OPENAI, {"prompt": None}, False),
+        (OPENAI, {"prompt": "a", "top_k": -1}, True),
+        (OPENAI, {"prompt": "a", "top_k": 0}, True),
+        (OPENAI, {"prompt": "a", "top_k": -2}, False),
+        (OPENAI, {"prompt": "a", "top_p": 0}, False),
+        (OPENAI, {"prompt": "a", "top_p": 1}, True),
+        (OPENAI, {"prompt": "a", "min_p": 1}, True),
+        (OVMS, {"prompt": "a"}, False),
+        (OVMS, {"prompt": "a", "model": None}, False),
+        (OVMS, {"prompt": "a", "model": "m"}, True),
+        (OVMS, {"prompt": ["a"], "model": "m"}, True),
+        (OVMS, {"prompt": "a", "model": "m", "stream": None}, False),
+        (OVMS, {"prompt": "a", "model": "m", "top_k": 0}, False),
+        (OVMS, {"prompt": "a", "model": "m", "top_k": None}, True),
+        (OVMS, {"prompt": "a", "model": "m", "min_p": 1}, False),
+    ],
+)
+def test_what_a_body_may_be(dialect, body, is_valid):
+    schema = body_schema(COMPONENT, ("prompt",), dialect)
+    assert jsonschema_rs.is_valid(schema, body) is is_valid
+
+
+@pytest.mark.parametrize(
+    ("body", "is_valid"),
+    [({"stream": True}, True), ({"stream": None}, True), ({}, False)],
+)
+def test_a_field_that_must_be_there_may_be_null_where_that_is_another_value(body, is_valid):
+    schema = body_schema(COMPONENT, ("stream",), OPENAI)
+    assert jsonschema_rs.is_valid(schema, body) is is_valid
+
+
+def test_the_component_stays_as_it_is():
+    before = repr(COMPONENT)
+    body_schema(COMPONENT, ("prompt",), OVMS)
+    assert repr(COMPONENT) == before
+
+
+# The document describes every route, by the rules of OpenAPI and JSON Schema.
+
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 METHODS = ("get", "post", "delete")
@@ -201,3 +272,69 @@ def test_examples_of_conversations_are_read():
             for example in (operation.examples or {}).values():
                 assert operation.body is not None
                 decode(orjson.dumps(example), operation.body)
+
+
+# The page loads nothing from elsewhere, and the document is made once.
+
+
+def page():
+    return DocsRoutes(dict).page(Request("GET", "/docs"))
+
+
+def test_nothing_is_loaded_from_elsewhere():
+    html = page().body.decode()
+    assert loads_of_page(html) == []
+    assert loads_of_style(re.search(r"<style>(.*?)</style>", html, re.DOTALL)[1]) == []
+    assert not re.search(r"https?://", html)
+    assert re.findall(r"fetch\(([^)]*?)[,)]", html) == [
+        'base + target + (query.size ? `?${query}` : ""',
+        '"openapi.json"',
+    ]
+
+
+def test_the_policy_lets_this_script_and_this_style_run_and_no_other():
+    answer = page()
+    assert answer.content_type == "text/html; charset=utf-8"
+    fields = dict(answer.headers)
+    policy = dict(
+        part.strip().split(" ", 1) for part in fields["Content-Security-Policy"].split(";")
+    )
+    html = answer.body.decode()
+    for name, directive in (("script", "script-src"), ("style", "style-src")):
+        [content] = re.findall(rf"<{name}>(.*?)</{name}>", html, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert policy.pop(directive) == f"'sha256-{digest}'"
+    assert policy == {
+        "default-src": "'none'",
+        "connect-src": "'self'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+    assert fields["X-Content-Type-Options"] == "nosniff"
+    # What the policy would not let run, and what would let a text of the server be one.
+    assert not re.search(r"\son\w+=|style=|innerHTML|insertAdjacentHTML|eval\(", html)
+
+
+async def test_the_document_is_made_once_and_in_a_thread():
+    made_in = []
+
+    def build():
+        made_in.append(threading.current_thread())
+        return {"openapi": "3.1.1"}
+
+    router = Router()
+    add_docs_routes(router, DocsRoutes(build))
+    assert not made_in
+    match = router.match("GET", "/openapi.json")
+    assert isinstance(match, Match)
+    ask = lambda: match.handler(Request("GET", "/openapi.json"))  # noqa: E731
+    first = asyncio.ensure_future(ask())
+    await asyncio.sleep(0)
+    first.cancel()  # the client leaves
+    answers = await asyncio.gather(ask(), ask())
+    assert [orjson.loads(answer.body) for answer in answers] == [{"openapi": "3.1.1"}] * 2
+    [thread] = made_in
+    assert thread is not threading.main_thread()
+    with pytest.raises(asyncio.CancelledError):
+        await first

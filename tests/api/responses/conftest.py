@@ -8,12 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
-from fastovms.api.responses.background_runs import BackgroundRuns, ResponsesState
-from fastovms.api.responses.lease_keeper import LeaseKeeper
-from fastovms.api.responses.resumption.resumer import Resumer
-from fastovms.api.responses.resumption.run_restorer import RunRestorer
-from fastovms.api.responses.stored import event_writer
-from fastovms.http.routing.messages import Response
+from fastovms.api.responses import stored
+from fastovms.api.responses.background import BackgroundRuns, ResponsesState
+from fastovms.api.responses.resumption import LeaseKeeper, Resumer, RunRestorer
+from fastovms.http.messages import Response
 from tests.api.chat_models import PARAMETERS, chat_model
 from tests.fakes import FakeStream, model_info
 from tests.replicas import LEASE, InPostgres, InSqlite, ReplicaStore, SharedState
@@ -92,7 +90,7 @@ class Replica:
 async def make_replicas(request, make, monkeypatch):
     """Makes replicas, which renew their leases when a test tells them to. Returns them, and the
     clock of all."""
-    monkeypatch.setattr(event_writer, "SHARED_INTERVAL", 0.0)
+    monkeypatch.setattr(stored, "SHARED_INTERVAL", 0.0)
     clock = Clock()
     shared: SharedState
     if request.param == "sqlite":

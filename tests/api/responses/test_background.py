@@ -8,7 +8,7 @@ import logging
 import orjson
 import pytest
 
-from fastovms.api.responses.background_runs import BackgroundRuns, ResponsesState
+from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.errors import StateFailed
 from fastovms.state.store import ResponseProgress, StoredResponse
 from tests.api.responses.conftest import ask, paused, resume

@@ -9,7 +9,7 @@ import pytest
 from fastovms.errors import StateFailed
 from tests.api.responses.conftest import ask, paused, resume
 from tests.api.responses.test_background import BODY, V1, get, replayed, start, wait_for
-from tests.api.responses.test_lease_keeper import running
+from tests.api.responses.test_resumption import running
 from tests.fakes import FakeStream
 
 

@@ -10,8 +10,8 @@ import pytest
 from openai.types.responses import Response
 from pydantic import BaseModel
 
-from fastovms.api.wire.error_responses import render_error
-from fastovms.config.http_config import HttpConfig
+from fastovms.api.dialect import render_error
+from fastovms.config import HttpConfig
 from fastovms.http import HttpServer
 from tests.api.chat_models import call_text
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fastovms.api.serving.images import ImageInput
-from fastovms.config.api_config import MediaConfig
+from fastovms.api.served import ImageInput
+from fastovms.config import MediaConfig
 from fastovms.media.loader import ImageLoader
 from fastovms.params import Refusal
 from tests.api.chat_models import chat_model, prompt_of

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from fastovms.api.responses.background_runs import ResponsesState
-from fastovms.api.serving.release import Release
-from fastovms.config.api_config import ApiConfig
+from fastovms.api.responses.background import ResponsesState
+from fastovms.api.served import Release
+from fastovms.config import ApiConfig
 from fastovms.errors import BackendUnavailable, InvalidField, ServerClosing
 from fastovms.state.store import ResponseProgress
 from tests.api.responses.conftest import V1, ask

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fastovms.errors import BackendUnavailable, Overloaded
-from fastovms.grammar.grammar_faults import dead_end
+from fastovms.grammar.state import dead_end
 from fastovms.params import GenerationRequest
 from tests.api.responses.conftest import BODY, V1, V3, ask
-from tests.api.responses.input.test_response_fields import FORMAT, SCHEMA
+from tests.api.responses.test_request import FORMAT, SCHEMA
 
 
 @pytest.mark.parametrize(

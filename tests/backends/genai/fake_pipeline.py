@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 import openvino_genai as genai
 
-from fastovms.backends.genai.genai_backend import GenaiBackend
-from fastovms.backends.genai.grammars import guard_pipeline
+from fastovms.backends.genai.backend import GenaiBackend, guard_pipeline
 from fastovms.backends.genai.pipeline import CacheCapacity
-from fastovms.backends.genai.pipeline_engine import PipelineEngine
-from fastovms.backends.genai.worker_main import run
-from fastovms.config.engine_config import EngineConfig
+from fastovms.backends.genai.worker import PipelineEngine, run
+from fastovms.config import EngineConfig
 from fastovms.params import ModelInfo
 from tests.engine.fake_model import next_token
 

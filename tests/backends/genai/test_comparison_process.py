@@ -10,9 +10,9 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from fastovms.backends.model_files.graph_check import MAX_DIFFERENCE, NotComparable
-from fastovms.config.model_config import DEMO_MODEL
-from tests.backends.genai.test_pipeline_check import difference
+from fastovms.backends.model_files import MAX_DIFFERENCE, NotComparable
+from fastovms.config import DEMO_MODEL
+from tests.backends.genai.test_backend import difference
 
 
 def demo_model(directory: Path, change: Callable[[ov.Model], None]) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from fastovms.params import Grammar, GrammarKind
-from tests.backends.genai.test_grammars import ask_process, grammar
+from tests.backends.genai.test_backend import ask_process, grammar
 
 
 def test_the_process_says_which_compiler_refuses() -> None:

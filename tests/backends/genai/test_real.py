@@ -15,12 +15,10 @@ import pytest_asyncio
 
 from fastovms.backend import GenerationBackend
 from fastovms.backends.choice import compile_backend
-from fastovms.backends.genai.genai_backend import GenaiBackend
-from fastovms.backends.model_files.graph_check import Comparison
-from fastovms.backends.model_files.model_info import read_model_info
-from fastovms.backends.paged.paged_backend import PagedBackend
-from fastovms.config.engine_config import EngineConfig
-from fastovms.config.model_config import DEMO_MODEL
+from fastovms.backends.genai.backend import GenaiBackend
+from fastovms.backends.model_files import Comparison, read_model_info
+from fastovms.backends.paged.backend import PagedBackend
+from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.errors import ConfigurationError, InvalidField
 from fastovms.params import (
     BeamSearch,
@@ -32,8 +30,8 @@ from fastovms.params import (
     SamplingParams,
     TextPrompt,
 )
-from fastovms.system.disk_cache import DiskCache, cache_root
-from fastovms.text.tokens.tokenizer import Tokenizer
+from fastovms.system.disk import DiskCache, cache_root
+from fastovms.text.tokenizer import Tokenizer
 from tests.backends.listener import Listener, idle
 from tests.paths import TINY_VLM
 

@@ -11,10 +11,10 @@ import pytest
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from fastovms.backends.paged import tuning_process
-from fastovms.backends.paged.idle_tuning import Measurement, TuningProcess
+from fastovms.backends.paged.tuning import Measurement, TuningProcess
 from fastovms.backends.paged.tuning_process import MemorySpeed, tune
-from fastovms.config.engine_config import EngineConfig
-from fastovms.system.disk_cache import DiskCache
+from fastovms.config import EngineConfig
+from fastovms.system.disk import DiskCache
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ import openvino_genai as genai
 from openvino import opset15 as op
 from openvino.op.util import Variable, VariableInfo
 
-from fastovms.config.model_config import DEMO_MODEL
-from fastovms.text.tokens.tokenizer import Tokenizer
+from fastovms.config import DEMO_MODEL
+from fastovms.text.tokenizer import Tokenizer
 
 LENGTH = 256
 """Tokens of every prompt: that many positions behind a token, the model says it again."""

@@ -1,9 +1,12 @@
-"""The pipeline's grammar of a schema allows what llguidance's does."""
+"""Tests of `fastovms/backends/xgrammar/json_rules.py`."""
 
 from __future__ import annotations
 
 import json
 import random
+import re
+from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -11,13 +14,130 @@ import openvino_genai as genai
 import pytest
 from llguidance import LLMatcher
 
-from fastovms.backends.xgrammar.json_rules import json_rules
-from fastovms.backends.xgrammar.text_rules import CannotWrite
-from fastovms.config.model_config import DEMO_MODEL
-from fastovms.grammar.grammar_compiler import GrammarCompiler
-from fastovms.grammar.schemas.finite_schema import Schema
+from fastovms.backends.xgrammar.json_rules import integers, json_rules, numbers, text_of_length
+from fastovms.backends.xgrammar.text_rules import CHARACTERS, CannotWrite, rest_of_string
+from fastovms.config import DEMO_MODEL
+from fastovms.grammar.compiler import GrammarCompiler
+from fastovms.grammar.finite_schema import Schema
 from fastovms.params import Grammar, GrammarKind
 from tests.backends.xgrammar.repeating_pipeline import LENGTH, RepeatingPipeline
+
+# Expressions of numbers, against the numbers themselves.
+
+
+_LITERAL = re.compile(r'"((?:\\.|[^"\\])*)"|([ ])')
+
+
+def python(expression: str | None) -> re.Pattern[str]:
+    """The expression in Python's notation."""
+    assert expression is not None
+    found = _LITERAL.sub(lambda match: re.escape(match[1] or ""), expression)
+    return re.compile(found)
+
+
+BOUNDS = [None, -1234, -100, -11, -10, -7, -1, 0, 1, 5, 9, 10, 12, 99, 100, 120, 255, 65535]
+
+
+@pytest.mark.parametrize("low", BOUNDS)
+def test_integers(low: int | None) -> None:
+    near = {edge + step for edge in BOUNDS if edge is not None for step in (-2, -1, 0, 1, 2, 10)}
+    for high in BOUNDS:
+        if low is not None and high is not None and low > high:
+            assert integers(low, high) is None
+            continue
+        matches = python(integers(low, high)).fullmatch
+        for number in near:
+            fits = (low is None or low <= number) and (high is None or number <= high)
+            assert (matches(str(number)) is not None) == fits, (low, high, number)
+        assert not matches("01")
+        assert not matches("1.0")
+
+
+def test_integers_between_numbers_that_are_none() -> None:
+    matches = python(integers(0.5, 3.9)).fullmatch
+    assert [n for n in range(-1, 6) if matches(str(n))] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_numbers(seed: int) -> None:
+    rng = random.Random(seed)
+    edges = [0, 1, -1, 0.5, -0.25, 99.25, -3.75, 100, 0.001, 1e-6, round(rng.uniform(-20, 20), 2)]
+    low, high = sorted(rng.sample(edges, 2))
+    bounds = [low if rng.random() < 0.8 else None, high if rng.random() < 0.8 else None]
+    has_low, has_high = rng.random() < 0.7, rng.random() < 0.7
+    matches = python(numbers(*bounds, has_low=has_low, has_high=has_high)).fullmatch
+    for edge in edges:
+        for step in ("0", "0.1", "-0.1", "0.003", "-0.003", "1", "-1", "10", "-0.000001"):
+            number = Decimal(repr(edge)) + Decimal(step)
+            text = format(number.normalize(), "f")
+            fits = all(
+                bound is None or sign * number > sign * Decimal(repr(bound))
+                or (has_it and number == Decimal(repr(bound)))
+                for bound, sign, has_it in ((bounds[0], 1, has_low), (bounds[1], -1, has_high))
+            )  # fmt: skip
+            if low != 0 != high or number != 0:  # what is no number but -0 may be left in
+                assert (matches(text) is not None) == fits, (bounds, has_low, has_high, text)
+
+
+def test_what_lies_between_no_bounds() -> None:
+    assert numbers(1, 0) is None
+    assert numbers(1, 1, has_low=False) is None
+    assert numbers(1.5, 1.5) == '"1.5"'
+    for text in ("0", "-1.50", "1e9", "2.5E-3"):
+        assert python(numbers(None, None)).fullmatch(text), text
+
+
+# Strings of some lengths.
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> RepeatingPipeline:
+    return RepeatingPipeline()
+
+
+def rules_of(least: int, most: int | None) -> str:
+    rules = {"text": rest_of_string("text", CHARACTERS)}
+
+    def add_rule(name: str, expression: Callable[[], str]) -> str:
+        if name not in rules:
+            rules[name] = expression()
+        return name
+
+    root = text_of_length(add_rule, least, most, "text")
+    return "\n".join([f"root ::= {root}", *(f"{name} ::= {rule}" for name, rule in rules.items())])
+
+
+@pytest.mark.parametrize(
+    ("least", "most"),
+    [(0, 0), (0, 1), (1, 1), (0, 16), (3, 16), (0, 17), (5, 17), (17, 17), (16, 18), (18, 40),
+     (40, 43), (37, 37), (2, 50), (0, 64), (0, None), (1, None), (20, None)],
+)  # fmt: skip
+def test_just_the_lengths_between_the_bounds(
+    pipeline: RepeatingPipeline, least: int, most: int | None
+) -> None:
+    config = genai.StructuredOutputConfig()
+    config.grammar = rules_of(least, most)
+    highest = 60 if most is None else most
+    lengths = {0, 1, least - 1, least, least + 1, highest - 17, highest - 1, highest, highest + 1}
+    for length in sorted(length for length in lengths if length >= 0):
+        expected = least <= length and (most is None or length <= most)
+        for text in ("a" * length, r"\n" * length, "é" * length, ("the " * length)[:length]):
+            assert pipeline.allows(config, f'{text}"') == expected, (length, text)
+
+
+def test_a_quote_is_within_or_at_the_end(pipeline: RepeatingPipeline) -> None:
+    config = genai.StructuredOutputConfig()
+    config.grammar = rules_of(0, 100)
+    assert pipeline.allows(config, r'say \"this\" and that"')
+    assert not pipeline.allows(config, 'say "this" and that"')
+
+
+def test_rules_do_not_grow_with_the_length() -> None:
+    assert len(rules_of(0, 10**9).splitlines()) < 200
+
+
+# The pipeline's grammar of a schema allows what llguidance's does.
+
 
 NUM_SAMPLES = 4
 EOS = 2
@@ -165,11 +285,6 @@ class _Compiler:
         matcher = self.matcher(grammar)
         count = matcher.validate_tokens(token_ids)
         return token_ids[:count]
-
-
-@pytest.fixture(scope="module")
-def pipeline() -> RepeatingPipeline:
-    return RepeatingPipeline()
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from msgspec import Struct
 from pydantic import ValidationError
 
 from bench.null_engine.pydantic_bodies import pydantic_model
-from fastovms.api.request.common_fields import check_ranges
-from fastovms.api.wire.bodies.request_schemas import ChatRequest, CompletionRequest
-from fastovms.api.wire.dialect import OPENAI
+from fastovms.api.dialect import OPENAI
+from fastovms.api.fields import check_ranges
+from fastovms.api.request_schemas import ChatRequest, CompletionRequest
 from fastovms.errors import InvalidField
 
 PEERS = {struct: pydantic_model(struct) for struct in (CompletionRequest, ChatRequest)}

@@ -12,9 +12,9 @@ from bench.replay.forced_model import ForcedModel
 from bench.replay.player import Player
 from bench.replay.session import Session, Turn
 from bench.replay.vocabulary import END_TOKEN_ID, Vocabulary
-from fastovms.config.engine_config import EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.model.model import PagedModel
-from fastovms.grammar.grammar_compiler import GrammarCompiler
+from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import Grammar, GrammarKind, SamplingParams
 
 NUM_BLOCKS = 64

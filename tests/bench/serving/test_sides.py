@@ -10,8 +10,7 @@ import pytest
 
 from bench.serving.load_shape import Request
 from bench.serving.sides import Genai, Server
-from fastovms.client.request_failed import RequestFailed
-from fastovms.client.target import Target
+from fastovms.client import RequestFailed, Target
 from tests.client.scripted_server import Script, scripted_server
 
 STEP = 1.0

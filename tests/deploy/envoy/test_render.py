@@ -18,8 +18,7 @@ import pytest
 import yaml
 
 from deploy.envoy.render import DNS, LISTENERS, SOURCE, STATIC, render
-from fastovms.config.engine_config import EngineConfig
-from fastovms.config.http_config import HttpConfig
+from fastovms.config import EngineConfig, HttpConfig
 from tests.deploy.client import ask, json_of
 from tests.deploy.envoy.process import ENVOY, needs_envoy, running_envoy
 from tests.deploy.replica import Replica, replicas

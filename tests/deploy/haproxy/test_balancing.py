@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from fastovms.config.http_config import HttpConfig
+from fastovms.config import HttpConfig
 from tests.deploy.client import DEADLINE, ask, connected, json_of
 from tests.deploy.replica import Replica, replicas
 from tests.paths import ROOT

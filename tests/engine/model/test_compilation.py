@@ -17,7 +17,7 @@ from fastovms.engine.model.compilation import (
     check_exact,
     possible_precisions,
 )
-from fastovms.engine.model.graph.paging import read_paged_graph
+from fastovms.engine.model.paging import read_paged_graph
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.errors import ConfigurationError
 

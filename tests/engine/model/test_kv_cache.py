@@ -1,16 +1,241 @@
-"""Blocks of keys and values, in the host's memory or in a GPU's."""
+"""Tests of `fastovms/engine/model/kv_cache.py`."""
 
 from __future__ import annotations
 
+import mmap
+import resource
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import openvino as ov
 import pytest
+from numpy.typing import NDArray
 
 from fastovms.engine.model import kv_cache
-from fastovms.engine.model.kv_cache import CacheInput, HostCache, KvCache, RemoteCache, cache_inputs
+from fastovms.engine.model import kv_cache as commit_ahead
+from fastovms.engine.model.kv_cache import (
+    MAX_DRAFT_STATE_BYTES,
+    MAX_DRAFT_STATES,
+    CacheInput,
+    CommitAhead,
+    HostCache,
+    KvCache,
+    RemoteCache,
+    StateRows,
+    States,
+    cache_inputs,
+    commit,
+)
+from fastovms.engine.model.model import without_single_rows
+from fastovms.engine.model.step_inputs import StepInputs, StepLayout
+
+NUM_ROWS = 4096
+ROW_BYTES = 4096
+
+
+def memories() -> list[NDArray[np.uint8]]:
+    """Of 16 MiB each, which nobody has written to. numpy's own would be of huge pages."""
+    maps = [mmap.mmap(-1, NUM_ROWS * ROW_BYTES) for _ in range(2)]
+    return [np.frombuffer(memory, np.uint8).reshape(NUM_ROWS, ROW_BYTES) for memory in maps]
+
+
+def num_faults(arrays: list[NDArray[np.uint8]], start: int, end: int) -> int:
+    """Of writing to rows of each."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for rows in arrays:
+        rows[start:end] = 7
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def advance(ahead: CommitAhead, num_used: int = 0) -> int:
+    """To the end; returns the number of calls."""
+    count = 0
+    while ahead.advance(num_used):
+        count += 1
+    return count
+
+
+def test_rows_are_committed_before_they_are_written() -> None:
+    arrays = memories()
+    ahead = CommitAhead(arrays, 1000, 1000)
+    assert advance(ahead) == 1 + 2 * 2, "bit by bit"
+    assert advance(ahead) == 0
+    committed, others = num_faults(arrays, 0, 990), num_faults(arrays, 2000, 2990)
+    assert committed * 5 < others
+
+
+def test_more_are_committed_as_rows_come_into_use() -> None:
+    arrays = memories()
+    ahead = CommitAhead(arrays, 1000, 1000)
+    for num_used in range(0, 2001, 100):
+        advance(ahead, num_used)
+    committed, others = num_faults(arrays, 2000, 2490), num_faults(arrays, 3100, 3590)
+    assert committed * 5 < others
+
+
+@pytest.mark.parametrize(
+    ("num_used", "expected"),
+    [(0, 100), (100, 200), (300, 600), (1000, 1500), (NUM_ROWS - 200, NUM_ROWS)],
+)
+def test_as_much_is_committed_again_as_is_used(
+    monkeypatch: pytest.MonkeyPatch, num_used: int, expected: int
+) -> None:
+    arrays = memories()
+    committed: list[NDArray[np.uint8]] = []
+    monkeypatch.setattr(commit_ahead, "commit", lambda rows: committed.append(rows) or True)
+    advance(CommitAhead(arrays, 100, 500), num_used)
+    assert sum(len(rows) for rows in committed) == 2 * (expected - num_used)
+
+
+@pytest.mark.parametrize("num_blocks_ahead", [0, 1, 10 * NUM_ROWS])
+@pytest.mark.parametrize("num_used", [1, NUM_ROWS, 10 * NUM_ROWS])
+def test_arrays_may_end_before(num_used: int, num_blocks_ahead: int) -> None:
+    arrays = memories()
+    ahead = CommitAhead(arrays, num_blocks_ahead, num_blocks_ahead)
+    advance(ahead)
+    advance(ahead, num_used)
+    assert advance(ahead, num_used) == 0
+    for rows in arrays:
+        rows[:] = 7
+
+
+def test_there_may_be_nothing_to_commit() -> None:
+    assert not CommitAhead([], 100, 200).advance(0)
+
+
+def test_what_is_there_stays() -> None:
+    (array, _) = memories()
+    array[100] = np.arange(ROW_BYTES) % 251
+    assert commit(array[50:150])
+    assert (array[100] == np.arange(ROW_BYTES) % 251).all()
+
+
+def test_nothing_is_too_little_to_commit() -> None:
+    assert commit(np.empty((0, 5), np.uint8))
+    assert commit(np.empty((1, 5), np.uint8))
+
+
+def test_a_kernel_that_cannot_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(commit_ahead, "commit", lambda memory: bool(asked.append(memory)))
+    ahead = CommitAhead(memories(), 100, 100)
+    advance(ahead)
+    advance(ahead, 3000)
+    assert len(asked) == 1
+
+
+# Which rows of its tables a model's states are read from and written to.
+
+
+SIZE = 4
+NUM_BLOCKS = 100
+NUM_DRAFT_ROWS = 5
+ZERO = NUM_BLOCKS
+DRAFT = ZERO + 1
+SECOND = DRAFT + NUM_DRAFT_ROWS
+
+
+def rows(*, has_doubles: bool = False) -> StateRows:
+    return StateRows(NUM_BLOCKS, SIZE, NUM_DRAFT_ROWS, has_doubles=has_doubles)
+
+
+def inputs_of(*chunks: tuple[int, int, int]) -> StepInputs:
+    """Each is of a sequence of its own: from a position to another, with so many drafts in it. Its
+    blocks begin at ten times its number."""
+    layout = StepLayout(SIZE)
+    for number, (start, end, num_drafts) in enumerate(chunks):
+        blocks = array("i", range(10 * number, 10 * number + -(-end // SIZE)))
+        tokens = array("q", range(end - num_drafts))
+        layout.add(tokens, start, end, blocks, array("q", range(num_drafts)))
+    return layout.finish(array("q"))
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected", "intervals"),
+    [
+        ([(0, 3, 0)], [[ZERO, 0]], [SIZE]),
+        ([(0, 4, 0)], [[ZERO, 0]], [SIZE]),
+        ([(0, 9, 0)], [[ZERO, 0, 1, 2]], [SIZE]),
+        ([(5, 6, 0)], [[1, 1]], [SIZE]),
+        ([(4, 5, 0)], [[0, 1]], [SIZE]),
+        ([(3, 9, 0)], [[0, 0, 1, 2]], [SIZE]),
+        ([(4, 12, 0), (0, 1, 0), (7, 8, 0)], [[0, 1, 2], [ZERO, 10], [21, 21]], [SIZE] * 3),
+        ([(5, 8, 2)], [[1, 1, DRAFT, DRAFT + 1]], [1]),
+        (
+            [(4, 6, 1), (1, 2, 0), (3, 6, 2)],
+            [[0, 1, DRAFT], [10, 10], [20, 20, DRAFT + 1, DRAFT + 2]],
+            [1, SIZE, 1],
+        ),
+    ],
+)
+def test_a_state_is_read_where_the_text_before_ends_and_written_where_each_block_does(
+    chunks: list[tuple[int, int, int]], expected: list[list[int]], intervals: list[int]
+) -> None:
+    inputs = rows().add_to(inputs_of(*chunks))
+    begins = inputs.state_row_begins
+    assert [part.tolist() for part in np.split(inputs.state_rows, begins[1:-1])] == expected
+    assert begins[-1] == len(inputs.state_rows)
+    assert inputs.state_intervals.tolist() == intervals
+    for name in ("state_rows", "state_row_begins", "state_intervals"):
+        assert getattr(inputs, name).dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "expected"),
+    [
+        (7, 8, [(DRAFT, 1)]),
+        (7, 9, [(DRAFT, 1), (DRAFT + 1, 2)]),
+        (7, 11, [(DRAFT, 1), (DRAFT + 3, 2)]),
+        (7, 12, [(DRAFT, 1), (DRAFT + 4, 2)]),
+    ],
+)
+def test_the_state_after_the_last_accepted_draft_is_kept_and_that_of_each_full_block(
+    first: int, end: int, expected: list[tuple[int, int]]
+) -> None:
+    made = rows()
+    made.add_to(inputs_of((6, 12, 5)))
+    assert made.accepted(array("i", (0, 1, 2)), first, end) == expected
+
+
+def test_drafts_of_a_step_before_are_forgotten() -> None:
+    made = rows()
+    made.add_to(inputs_of((6, 9, 2)))
+    made.add_to(inputs_of((6, 7, 0)))
+    with pytest.raises(KeyError):
+        made.accepted(array("i", (0, 1, 2)), 7, 8)
+
+
+def test_more_drafts_than_rows_are_a_fault() -> None:
+    with pytest.raises(AssertionError, match="more drafts"):
+        rows().add_to(inputs_of((6, 13, 6)))
+
+
+def test_a_double_leaves_its_state_in_the_second_row_of_its_block() -> None:
+    made = rows(has_doubles=True)
+    inputs = made.add_to(inputs_of((5, 6, 0), (0, 8, 0), (3, 4, 0)))
+    doubled = without_single_rows(
+        inputs, block_size=SIZE, spare_block=99, first_second_row=made.first_second_row
+    )
+    parts = np.split(doubled.state_rows, doubled.state_row_begins[1:-1])
+    assert [part.tolist() for part in parts] == [
+        [1, 1, SECOND + 1],
+        [ZERO, 10, 11],
+        [20, 20, SECOND + 20],
+    ]
+    assert doubled.state_intervals.tolist() == [1, SIZE, 1]
+    assert made.num_rows == SECOND + NUM_BLOCKS
+
+
+def test_large_states_leave_less_room_for_drafts() -> None:
+    assert States(1024).max_draft_tokens == MAX_DRAFT_STATES
+    assert States(1024).extra_bytes == (1 + MAX_DRAFT_STATES) * 1024
+    assert States(MAX_DRAFT_STATE_BYTES // 3).max_draft_tokens == 3
+    assert States(MAX_DRAFT_STATE_BYTES + 1).max_draft_tokens == 0
+
+
+# Blocks of keys and values, in the host's memory or in a GPU's.
 
 
 class FakeRemoteTensor:

@@ -1,6 +1,10 @@
+"""Tests of `fastovms/engine/model/model.py`."""
+
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +12,230 @@ import openvino as ov
 import pytest
 from numpy.typing import NDArray
 
-from fastovms.engine.model.model import PagedModel
-from fastovms.engine.model.raw_logits import as_float32
-from fastovms.engine.model.step_inputs import StepLayout
+from bench.determinism import CACHE_TOKENS, Way, make_requests, run, run_alone, ways
+from fastovms.config import EngineConfig
+from fastovms.engine.engine import Engine
+from fastovms.engine.model.model import (
+    PagedModel,
+    RawLogits,
+    as_float32,
+    copy_float32,
+    without_single_rows,
+)
+from fastovms.engine.model.step_inputs import StepInputs, StepLayout
+from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
+from tests.engine.bf16 import as_bf16, bf16_bits
 from tests.engine.conftest import TINY_SHAPES
+from tests.engine.fake_model import FakeModel
+
+
+def test_bfloat16_is_widened_exactly() -> None:
+    values = [0.0, -0.0, 1.0, -1.0, 1.5, 2**-126, -(2.0**127), np.inf, -np.inf, np.nan]
+    logits = np.array([values], np.float32)
+    np.testing.assert_array_equal(as_float32(bf16_bits(logits)), logits)
+
+
+def test_float32_stays_the_same_array() -> None:
+    logits = np.ones((2, 3), np.float32)
+    assert np.shares_memory(as_float32(logits), logits)
+
+
+@pytest.mark.parametrize("prepare", [np.ascontiguousarray, bf16_bits])
+def test_a_copy_is_float32(prepare: object) -> None:
+    logits = np.array([1.5, -2, np.inf, -0.0], np.float32)
+    copy = np.empty_like(logits)
+    copy_float32(prepare(logits), copy)  # type: ignore[operator]
+    np.testing.assert_array_equal(copy, logits)
+
+
+class NoisyModel(FakeModel):
+    """Whose logits are many, and no whole numbers, but those of bfloat16."""
+
+    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
+        logits = super().infer(inputs)
+        positions = inputs.position_ids[inputs.sampled_token_indices]
+        for row, position in zip(logits, positions, strict=True):
+            row += np.random.default_rng(int(position)).normal(0, 9, row.size).astype(np.float32)
+        return as_bf16(logits)
+
+
+class Bf16Model(NoisyModel):
+    def infer(self, inputs: StepInputs) -> RawLogits:  # type: ignore[override]
+        return bf16_bits(super().infer(inputs))
+
+
+SETTINGS: dict[str, dict[str, object]] = {
+    "greedy": {"temperature": 0.0},
+    "greedy with log probabilities": {"temperature": 0.0, "logprobs": 4, "prompt_logprobs": 2},
+    "greedy with a penalty": {"temperature": 0.0, "repetition_penalty": 1.4, "logprobs": 1},
+    "seeded": {"temperature": 0.9, "seed": 5},
+    "seeded, filtered": {"top_k": 20, "top_p": 0.8, "min_p": 0.01, "seed": 6, "n": 2},
+    "biased, with log probabilities": {"logit_bias": ((3, 9.0),), "logprobs": 3, "seed": 7},
+    "beams": {"beam_search": BeamSearch(3), "logprobs": 1},
+}
+
+
+def outputs(model: FakeModel) -> dict[tuple[str, int], list[object]]:
+    model.allocate_cache(400)
+    engine = Engine(
+        model, EngineConfig(), num_blocks=400, max_model_len=200, clock=lambda: 0.0
+    )  # where steps take no time the same tokens come at once
+    for name, settings in SETTINGS.items():
+        params = SamplingParams(max_tokens=12, **settings)  # type: ignore[arg-type]
+        engine.add(GenerationRequest(name, list(range(1, 30)), params))
+    texts: dict[tuple[str, int], list[object]] = {}
+    while engine.has_work:
+        for request_id, output in engine.step():
+            texts.setdefault((request_id, output.index), []).append(output)
+    return texts
+
+
+def test_all_that_is_made_of_logits_is_the_same() -> None:
+    expected = outputs(NoisyModel())
+    assert len(expected) > len(SETTINGS)
+    assert outputs(Bf16Model()) == expected
+
+
+# That nothing a step has in it shows in a request's log probabilities, to the last bit.
+
+
+BLOCK_SIZE = 4
+SPARE = 99
+NUM_TOKENS = 12
+
+
+def inputs_of(*chunks: tuple[int, int], sampled: list[int]) -> StepInputs:
+    """Each chunk is from a position to another of a sequence of its own, whose tokens are ten
+    times as many as their positions, and whose blocks begin at ten times its number."""
+    layout = StepLayout(BLOCK_SIZE)
+    for number, (start, end) in enumerate(chunks):
+        blocks = array("i", range(10 * number, 10 * number + -(-end // BLOCK_SIZE)))
+        layout.add(array("q", range(0, 10 * end, 10)), start, end, blocks)
+    return layout.finish(array("q", sampled))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        (
+            inputs_of((5, 6), (0, 3), (7, 8), sampled=[0, 3, 4]),
+            {
+                "input_ids": [50, 50, 0, 10, 20, 70, 70],
+                "position_ids": [5, 5, 0, 1, 2, 7, 7],
+                "past_lens": [5, 0, 7],
+                "subsequence_begins": [0, 2, 5, 7],
+                "block_indices": [0, 1, 10, 20, 21, SPARE],
+                "block_indices_begins": [0, 2, 3, 6],
+                "max_context_len": 9,
+                "sampled_token_indices": [0, 4, 5],
+            },
+        ),
+        (
+            inputs_of((0, 3), (3, 4), sampled=[3]),
+            {
+                "input_ids": [0, 10, 20, 30, 30],
+                "subsequence_begins": [0, 3, 5],
+                "block_indices": [0, 10, SPARE],
+                "block_indices_begins": [0, 1, 3],
+                "max_context_len": 5,
+                "sampled_token_indices": [3, 3],
+            },
+        ),
+        (inputs_of((2, 4), sampled=[1]), {"sampled_token_indices": [1, 1], "max_context_len": 4}),
+    ],
+)
+def test_nothing_is_single(inputs: StepInputs, expected: dict[str, object]) -> None:
+    doubled = without_single_rows(inputs, block_size=BLOCK_SIZE, spare_block=SPARE)
+    for name, value in expected.items():
+        array_of_it = getattr(doubled, name)
+        assert array_of_it.tolist() == value, name
+        assert array_of_it.dtype == getattr(inputs, name).dtype
+
+
+def test_what_has_nothing_single_stays() -> None:
+    inputs = inputs_of((0, 3), (2, 4), sampled=[2, 4])
+    assert without_single_rows(inputs, block_size=BLOCK_SIZE, spare_block=SPARE) is inputs
+
+
+def test_a_double_leaves_what_others_keep_in_the_cache_alone(
+    tiny_models: dict[str, Path],
+) -> None:
+    """It goes behind the end of a block, and the block after it is somebody else's."""
+    model = PagedModel.load(tiny_models["tiny"], exact=True)
+    model.allocate_cache(3)
+    tokens = array("q", range(40, 40 + 2 * model.block_size))
+
+    def infer(start: int, end: int, *blocks: int) -> bytes:
+        layout = StepLayout(model.block_size)
+        last = layout.add(tokens, start, end, array("i", blocks))
+        return model.infer(layout.finish(array("q", [last]))).tobytes()
+
+    size = model.block_size
+    other = infer(0, size, 1)
+    infer(0, size - 1, 0)
+    alone = infer(size - 1, size, 0)
+    assert alone == other
+    assert infer(size - 1, size, 1) == other
+    assert np.isfinite(np.frombuffer(alone, np.float32)).all()
+
+
+@pytest.mark.parametrize("name", TINY_SHAPES)
+def test_crowds_preemption_chunks_drafts_and_the_prefix_cache(
+    tiny_models: dict[str, Path], name: str
+) -> None:
+    """The full length of it is `bench.determinism`."""
+    model = PagedModel.load(tiny_models[name], exact=True)
+    model.allocate_cache(CACHE_TOKENS // model.block_size)
+    requests = make_requests(20, NUM_TOKENS)
+    alone = run_alone(model, requests)
+    for way in short_ways(model):
+        assert run(model, requests, way) == alone, way.name
+
+
+def short_ways(model: PagedModel) -> list[Way]:
+    return list(ways(crowds=(2, 19), block_size=model.block_size, num_tokens=200 + NUM_TOKENS))
+
+
+def test_two_thousand_seeded_samples_are_drawn_alike_in_any_crowd(
+    tiny_models: dict[str, Path],
+) -> None:
+    """A draw near a boundary of the cumulative probabilities tips over by the least noise."""
+    model = PagedModel.load(tiny_models["tiny"], exact=True)
+    model.allocate_cache(CACHE_TOKENS // model.block_size)
+    sampled = [request for request in make_requests(4000, 2) if request.params.temperature > 0]
+    requests = [
+        replace(request, prompt_token_ids=request.prompt_token_ids[:24]) for request in sampled
+    ]
+    plain = EngineConfig(enable_prefix_caching=False, enable_prompt_lookup=False)
+    alone = run(model, requests, Way("one at a time", replace(plain, max_num_seqs=1)))
+    assert len(alone) == 2000
+    assert run(model, requests, Way("crowd", replace(plain, max_num_seqs=41))) == alone
+
+
+# Infer requests that are fed with one step after another, each of another size.
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_steps_may_be_of_any_number_of_rows(tiny_models: dict[str, Path], precision: str) -> None:
+    properties = {"INFERENCE_PRECISION_HINT": precision}
+    model = PagedModel.load(tiny_models["tiny"], properties=properties)
+    model.allocate_cache(10)
+    alone = [step(model, [token_id], [0]).copy() for token_id in range(40, 50)]
+    for num_rows in (1, 3, 2, 0, 10, 1, 0, 7, 8, 10):
+        rows = list(range(num_rows))
+        logits = step(model, range(40, 50), rows)
+        assert logits.shape == (num_rows, model.vocab_size)
+        for row, expected in zip(logits, alone, strict=False):
+            others = as_float32(expected[0])
+            assert np.abs(as_float32(row) - others).max() < 0.05 * np.abs(others).max()
+
+
+def step(model: PagedModel, token_ids: Iterable[int], rows: list[int]) -> RawLogits:
+    """The first token of some sequences; `rows` are those whose logits are wanted."""
+    layout = StepLayout(model.block_size)
+    for i, token_id in enumerate(token_ids):
+        layout.add(array("q", [token_id]), 0, 1, array("i", [i]))
+    return model.infer(layout.finish(array("q", rows)))
 
 
 def logits_of(model: PagedModel) -> tuple[np.dtype[np.generic], NDArray[np.float32]]:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from bench.determinism import CACHE_TOKENS, make_requests, run, run_alone, ways
-from fastovms.config.engine_config import EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model import kv_cache
 from fastovms.engine.model import model as model_module
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
-from tests.engine.stored_prefixes.stored_engine import request, stored_engine
+from tests.engine.stored_engine import request, stored_engine
 
 LFM2 = Path(__file__).parents[2] / "models" / "architectures" / "lfm2"
 VOCAB_SIZE = 128

@@ -1,4 +1,4 @@
-"""Which way to run a model is the fastest, by a clock that the models move."""
+"""Tests of `fastovms/engine/model/tuning.py`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ from fastovms.engine.model.tuning import (
     choose_token_budget,
     measure,
     speed_ratios,
+    warm_up,
 )
+from fastovms.params import GenerationRequest, SamplingParams
+from tests.engine.fake_model import FakeModel, continue_greedily
+from tests.engine.test_engine import make_engine, run, text
+
+# Which way to run a model is the fastest, by a clock that the models move.
+
 
 Cost = Callable[[int, int], float]
 """Seconds of a step, by its sequences and tokens."""
@@ -194,3 +201,23 @@ def test_rounds_are_not_made_again_for_ever() -> None:
         models, BUDGET_CASES, clock, max_seconds=1e9, max_rounds=5, memory_speed=lambda: 0.0
     )
     assert not any(times["a"].values())
+
+
+@pytest.mark.parametrize(
+    ("max_model_len", "steps"), [(1, [1, 1]), (2, [1, 1]), (9, [8, 1]), (8192, [64, 1])]
+)
+def test_a_prompt_and_a_token_in_the_first_blocks(max_model_len: int, steps: list[int]) -> None:
+    model = FakeModel(block_size=4)
+    model.allocate_cache(-(-sum(steps) // 4))
+    warm_up(model, max_model_len)
+    assert model.num_tokens_per_step == steps
+    assert model.has_forgotten_files
+
+
+def test_an_engine_is_none_the_worse_for_it() -> None:
+    engine, _ = make_engine()
+    engine.warm_up()
+    engine.check()
+    prompt = list(range(9))
+    engine.add(GenerationRequest("r", prompt, SamplingParams(temperature=0, max_tokens=8)))
+    assert text(run(engine)["r", 0]) == continue_greedily(prompt, 8)

@@ -9,13 +9,12 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from fastovms.config.service_config import StateConfig
+from fastovms.config import StateConfig
 from fastovms.errors import StateFailed
-from fastovms.state.opening.opening import open_store
-from fastovms.state.postgres import database_link
-from fastovms.state.postgres.database_link import DatabaseLink
-from fastovms.state.postgres.postgres_connection import open_session
-from fastovms.state.postgres.postgres_database import PostgresDatabase
+from fastovms.state.opening import open_store
+from fastovms.state.postgres import database as database_link
+from fastovms.state.postgres.database import DatabaseLink, PostgresDatabase
+from fastovms.state.postgres.schema import open_session
 from fastovms.state.postgres.server_address import ServerAddress
 from fastovms.state.store import StateStore, StoredItem, StoredResponse
 from tests.postgres_server import PostgresServer

@@ -15,9 +15,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fastovms.config.service_config import StateConfig
-from fastovms.state.opening.opening import open_store
-from fastovms.state.postgres.postgres_database import PostgresDatabase
+from fastovms.config import StateConfig
+from fastovms.state.opening import open_store
+from fastovms.state.postgres.database import PostgresDatabase
 from fastovms.state.postgres.server_address import ServerAddress
 from fastovms.state.store import Page, StateStore, StoredItem, StoredResponse
 from tests.postgres_server import free_port, server_user

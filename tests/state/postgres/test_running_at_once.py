@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from fastovms.state.postgres.database_link import DatabaseLink
-from fastovms.state.postgres.postgres_database import PostgresDatabase
+from fastovms.state.postgres.database import DatabaseLink, PostgresDatabase
 from fastovms.state.running_responses import Replica
 from fastovms.state.store import EventPack, ResponseProgress, StoredItem, StoredResponse
 from fastovms.state.threaded_store import ThreadedStore

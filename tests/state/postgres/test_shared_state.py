@@ -1,17 +1,110 @@
+"""Tests of `fastovms/state/postgres/shared_state.py`."""
+
 from __future__ import annotations
 
+import asyncio
 import time
 
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from fastovms.config.service_config import StateConfig
+from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed
-from fastovms.state.opening.opening import open_store
-from fastovms.state.postgres.postgres_connection import open_session
+from fastovms.state.opening import open_store
+from fastovms.state.postgres import shared_state
+from fastovms.state.postgres.schema import CHANNEL, open_session
+from fastovms.state.postgres.server_address import ServerAddress
+from fastovms.state.postgres.shared_state import NotificationListener
+from fastovms.state.store import EventPack, ResponseProgress, StoredResponse
+from tests.postgres_server import PostgresServer
+from tests.state.postgres.test_replicas import pgbouncer, url_of
+
+__all__ = ["pgbouncer"]  # a fixture
 
 
-def url_of(postgres, **more: str) -> str:
+async def notify(address: ServerAddress, topic: str) -> None:
+    parameters = address.connection_parameters()
+    async with await psycopg.AsyncConnection.connect(**parameters, autocommit=True) as connection:
+        await connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, topic))
+
+
+@pytest.fixture
+async def listener(postgres):
+    listener = NotificationListener(postgres)
+    yield listener
+    await listener.close()
+
+
+async def test_a_notification_wakes_whom_it_is_for(listener, postgres):
+    with listener.watch("mine") as mine, listener.watch("other") as other:
+        await mine.changed(5)  # it listens from now on
+        await other.changed(5)
+        waiting = [asyncio.ensure_future(watch.changed(60)) for watch in (mine, other)]
+        await notify(postgres, "mine")
+        await asyncio.wait_for(waiting[0], 5)
+        assert not waiting[1].done()
+        waiting[1].cancel()
+
+
+async def test_it_comes_back_after_its_connection_was_lost(listener, postgres, monkeypatch):
+    monkeypatch.setattr(shared_state, "_FIRST_DELAY", 0.01)
+    with listener.watch("mine") as watch:
+        await watch.changed(5)
+        parameters = postgres.connection_parameters()
+        with psycopg.connect(**parameters, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+            )
+        await asyncio.wait_for(watch.changed(60), 5)  # for what it may have missed
+        await notify(postgres, "mine")
+        await asyncio.wait_for(watch.changed(60), 5)
+
+
+async def test_it_ends_at_once(postgres):
+    listener = NotificationListener(postgres)
+    await listener.close()
+    for seconds in (0.0, 0.2):
+        with listener.watch("mine"):
+            await asyncio.sleep(seconds)
+    began = time.monotonic()
+    await listener.close()
+    assert time.monotonic() - began < 1
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_whoever_waits_without_a_server_looks_by_itself(postgres_server: PostgresServer):
+    gone = {"host": "127.0.0.1", "port": "1", "dbname": "x", "connect_timeout": "1"}
+    listener = NotificationListener(ServerAddress(gone))
+    with listener.watch("mine") as watch:
+        await watch.changed(0.05)
+    await listener.close()
+
+
+async def test_a_store_behind_a_pooler_listens_past_it(postgres, pgbouncer):
+    """What listens through it hears nothing, and is in nobody's way."""
+    urls = {"pooled": url_of(pgbouncer), "direct": url_of(postgres)}
+    stores = [
+        open_store(StateConfig(state_url=urls["pooled"], listen_url=listen_url), {}, time.time)
+        for listen_url in (None, urls["direct"], urls["direct"])
+    ]
+    deaf, hearing, owner = stores
+    await owner.add_response("t", StoredResponse("r", b"{}", progress=ResponseProgress.RUNNING))
+    with deaf.watch_response("t", "r") as missed, hearing.watch_response("t", "r") as watch:
+        await watch.changed(5)  # it listens from now on
+        await missed.changed(0.2)
+        for number in range(20):
+            await owner.add_events("t", "r", EventPack(number, b"x"))
+            await asyncio.wait_for(watch.changed(60), 5)
+            for store in stores:
+                found = await store.find_events("t", "r", 0)
+                assert len(found.packs) == number + 1
+    for store in stores:
+        assert store.stats().num_failures == 0
+        await store.close()
+
+
+def shared_state_url_of(postgres, **more: str) -> str:
     given = postgres.parameters | more
     query = "&".join(f"{name}={value}" for name, value in given.items())
     return f"postgresql://?{query}"
@@ -22,7 +115,10 @@ def open_at(url: str, **fields):
 
 
 async def test_two_servers_share_a_state(postgres):
-    one, two = open_at(url_of(postgres)), open_at(url_of(postgres), num_connections=2)
+    one, two = (
+        open_at(shared_state_url_of(postgres)),
+        open_at(shared_state_url_of(postgres), num_connections=2),
+    )
     await one.add_conversation("t", "c", b"{}", [])
     assert await two.find_conversation("t", "c") == b"{}"
     assert await two.find_conversation("other", "c") is None
@@ -52,6 +148,6 @@ def test_a_later_version_is_refused(postgres):
     session.execute("CREATE TABLE state_version (version integer NOT NULL)")
     session.execute("INSERT INTO state_version VALUES (99)")
     session.close()
-    host = conninfo_to_dict(url_of(postgres))["host"]
+    host = conninfo_to_dict(shared_state_url_of(postgres))["host"]
     with pytest.raises(ConfigurationError, match=f"cannot keep the state in postgresql://{host}/"):
-        open_at(url_of(postgres))
+        open_at(shared_state_url_of(postgres))

@@ -1,16 +1,261 @@
-"""What a process leaves behind, and what a disk has no room for."""
+"""Tests of `fastovms/state/sqlite/database.py`."""
 
 from __future__ import annotations
 
 import sqlite3
+import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from fastovms.errors import StateFailed
-from fastovms.state.store import ResponseProgress, StoredResponse
+from fastovms.errors import ConfigurationError, StateFailed
+from fastovms.state.sqlite.database import (
+    Database,
+    DiskReturn,
+    StateConnection,
+    UnusableFile,
+    primary_code,
+)
+from fastovms.state.store import EventPack, ResponseProgress, Resumption, StoredItem, StoredResponse
 from fastovms.state.tables import Tables
-from tests.state.conftest import UNBOUNDED
-from tests.state.transactions import add, context, do, find, ids
+from fastovms.state.threaded_store import StateBounds
+from tests.state.conftest import UNBOUNDED, Clock
+from tests.state.sqlite.test_location import open_at
+from tests.state.transactions import add, context, do, find, ids, items
+
+# What SQLite says of a damaged file is a fault of SQLite's, whatever bytes it quotes.
+
+
+NAME = "objects_of_the_test"
+NO_TEXT = b"\xc4\x41" * (len(NAME) // 2) + b"\xff"
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """A database in whose schema the name of a table is no UTF-8."""
+    path = tmp_path / "state.db"
+    connection = sqlite3.connect(path)
+    connection.execute(f"CREATE TABLE {NAME} (key)")
+    connection.commit()
+    connection.close()
+    path.write_bytes(path.read_bytes().replace(NAME.encode(), NO_TEXT, 1))
+    return path
+
+
+@pytest.mark.parametrize("method", ["execute", "executescript"])
+def test_a_message_that_is_no_text(damaged: Path, method: str) -> None:
+    plain = sqlite3.connect(damaged)
+    with pytest.raises(UnicodeDecodeError):
+        getattr(plain, method)("SELECT * FROM other")
+    plain.close()
+    connection = sqlite3.connect(damaged, factory=StateConnection)
+    with pytest.raises(sqlite3.DatabaseError, match=r"\\xc4A") as caught:
+        getattr(connection, method)("SELECT * FROM other")
+    assert primary_code(caught.value) == sqlite3.SQLITE_CORRUPT
+    connection.close()
+
+
+def never() -> Database:
+    raise UnusableFile("no luck")
+
+
+def test_the_delays_grow_up_to_a_bound(make_database, caplog):
+    clock = Clock()
+    disk_return = DiskReturn(never, "no luck", clock)
+    memory = make_database()
+    delays = []
+    for _ in range(8):
+        delays.append(disk_return.seconds_left())
+        clock.now += delays[-1]
+        assert disk_return.seconds_left() == 0
+        assert disk_return.attempt(memory) is None
+    assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert caplog.text == "", "the same reason is not told again and again"
+
+
+def test_another_reason_is_told(make_database, caplog):
+    disk_return = DiskReturn(never, "something else")
+    assert disk_return.attempt(make_database()) is None
+    assert disk_return.reason == "no luck"
+    assert "no luck" in caplog.text
+
+
+def test_everything_moves(make_database, tmp_path):
+    disk = make_database(path=str(tmp_path / "state.db"))
+    add(disk, "a")
+    add(disk, "shared")
+    memory = make_database()
+    add(memory, "a")
+    add(memory, "b", previous="a")
+    do(memory, lambda state: state.delete_response("t", "a"))
+    newer = StoredResponse("shared", b'{"newer":1}', input=items("new"))
+    do(memory, lambda state: state.add_response("t", newer, None))
+    add(memory, "running", progress=ResponseProgress.RUNNING)
+    do(memory, lambda state: state.add_conversation("t", "c", b"{}", items("x", "y")))
+    # The newest item of an id counts, and it is in an object that is older than the other one.
+    do(memory, lambda state: state.add_conversation("t", "d", b"{}", [StoredItem("z", b"old")]))
+    do(memory, lambda state: state.add_items("t", "c", [StoredItem("z", b"new")]))
+
+    moved = DiskReturn(lambda: disk, "no luck").attempt(memory)
+
+    assert moved is disk
+    disk.check()
+    assert disk.totals.num_objects == 6
+    context = do(disk, lambda state: state.response_context("t", "b", 10**6))
+    assert [item.id for item in context.items] == ["a-in", "a-out", "b-in", "b-out"]
+    found = do(disk, lambda state: state.find_response("t", "shared"))
+    assert (found.body, found.output) == (b'{"newer":1}', [])
+    assert do(disk, lambda state: state.find_items("t", ["z"])) == {"z": b"new"}
+    finished = StoredResponse("running", b"{}", output=items("end"))
+    assert do(disk, lambda state: state.finish_response("t", finished, None))
+
+
+def test_a_move_that_fails_in_an_unexpected_way(make_database, tmp_path, monkeypatch):
+    """Its file is closed, and the next attempt comes later, as after any other failure."""
+    closed = []
+
+    def fail(self, other):
+        raise KeyError("unexpected")
+
+    monkeypatch.setattr(Database, "add_all", fail)
+    disk = make_database(path=str(tmp_path / "state.db"))
+    monkeypatch.setattr(disk, "_on_close", lambda: closed.append(disk))
+    clock = Clock()
+    disk_return = DiskReturn(lambda: disk, "no luck", clock)
+    clock.now += 1
+    assert disk_return.attempt(make_database()) is None
+    assert closed == [disk]
+    assert disk_return.reason == "KeyError: 'unexpected'"
+    assert disk_return.seconds_left() == 2
+
+
+@pytest.mark.parametrize("table", ["objects", "items"])
+def test_a_disk_on_which_not_everything_has_room(make_database, tmp_path, table):
+    """Nothing moves, and everything stays where it is."""
+    memory = make_database()
+    add(memory, "a")
+    add(memory, "b")
+    path = str(tmp_path / "state.db")
+    disk = make_database(path=path)
+    add(disk, "b")
+    connection = sqlite3.connect(path)
+    connection.execute(
+        f"CREATE TRIGGER full BEFORE INSERT ON {table} BEGIN SELECT raise(ABORT, 'full'); END"
+    )
+    disk_return = DiskReturn(lambda: disk, "no luck")
+    assert disk_return.attempt(memory) is None
+    assert disk_return.reason == "full"
+    assert memory.totals.num_objects == 2
+    memory.check()
+    connection.execute("DROP TRIGGER full")
+    connection.close()
+    disk = make_database(path=path)
+    assert disk.totals.num_objects == 1
+    assert do(disk, lambda state: state.find_response("t", "b")) is not None
+
+
+# Files of older versions become files of this one, those of others are left alone.
+
+
+async def test_a_file_of_version_1_gets_checksums_and_the_tables_of_running_responses(tmp_path):
+    store = open_at(tmp_path)
+    response = StoredResponse(
+        "r", b"{}", [StoredItem("i", b"in")], [StoredItem("o", b"out")], events=b"events"
+    )
+    await store.add_conversation("t", "c", b"{}", [StoredItem("i", b"")])
+    await store.add_response("t", response, conversation_id="c")
+    running = StoredResponse("running", b"{}", progress=ResponseProgress.RUNNING)
+    await store.add_response("t", running)
+    await store.close()
+    connection = sqlite3.connect(tmp_path / "state.db")
+    for statement in (
+        "UPDATE objects SET size = size - 4 * (1 + (events IS NOT NULL) + "
+        "(SELECT count(*) FROM items WHERE object = key))",
+        "UPDATE objects SET body = substr(body, 1, length(body) - 4), "
+        "events = substr(events, 1, length(events) - 4)",
+        "UPDATE items SET body = substr(body, 1, length(body) - 4)",
+        "UPDATE objects SET progress = 0 WHERE id = 'running'",
+        "DROP TABLE runs",
+        "DROP TABLE event_packs",
+        "DROP TABLE jobs",
+        "PRAGMA user_version = 1",
+    ):
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+    store = open_at(tmp_path)
+    found = await store.find_response("t", "r")
+    left = await store.find_response("t", "running")
+    assert left.progress is ResponseProgress.INTERRUPTED
+    assert await store.add_response("t", replace(running, id="new"))
+    assert await store.add_events("t", "new", EventPack(0, b"events"))
+    assert (found.body, found.output) == (response.body, response.output)
+    assert (await store.find_events("t", "r", 0)).packs == [EventPack(0, b"events")]
+    context = await store.conversation_context("t", "c", max_bytes=1000)
+    assert context.items == [StoredItem("i", b""), *response.input, *response.output]
+    await store.close()
+    Database(str(tmp_path / "state.db"), StateBounds(1e9, 100, 10**6), time.time).check()
+
+
+async def test_nobody_goes_on_with_what_a_file_of_version_3_has_running(tmp_path):
+    store = open_at(tmp_path)
+    await store.add_response("t", StoredResponse("r", b"{}", progress=ResponseProgress.RUNNING))
+    await store.add_events("t", "r", EventPack(0, b"events"))
+    await store.close()
+    connection = sqlite3.connect(tmp_path / "state.db")
+    for statement in (
+        "DROP TABLE jobs",
+        "ALTER TABLE runs DROP COLUMN model",
+        "ALTER TABLE runs DROP COLUMN attempts",
+        "ALTER TABLE event_packs DROP COLUMN outputs",
+        "PRAGMA user_version = 3",
+    ):
+        connection.execute(statement)
+    connection.close()
+    store = open_at(tmp_path)
+    found = await store.find_events("t", "r", 0)
+    assert found == (ResponseProgress.INTERRUPTED, [EventPack(0, b"events")])
+    assert await store.take_over(None, 9) == []
+    new = StoredResponse(
+        "new", b"{}", progress=ResponseProgress.RUNNING, resumption=Resumption("m", b"job")
+    )
+    assert await store.add_response("t", new)
+    assert await store.add_events("t", "new", EventPack(0, b"events", b"outputs"))
+    await store.close()
+    store = open_at(tmp_path)
+    assert await store.take_over(None, 9) == [(("t", "new"), False, "m", 0)]
+    cut = await store.begin_attempt("t", "new")
+    assert (cut.job, cut.packs) == (b"job", [EventPack(0, b"events", b"outputs")])
+    await store.close()
+    Database(str(tmp_path / "state.db"), StateBounds(1e9, 100, 10**6), time.time).check()
+
+
+async def test_a_file_of_another_version_is_left_alone(tmp_path):
+    await open_at(tmp_path).close()
+    connection = sqlite3.connect(tmp_path / "state.db")
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(ConfigurationError, match="its format is 99, not 4"):
+        open_at(tmp_path)
+
+
+async def test_a_file_of_an_older_server_gets_the_index_of_tenants(tmp_path):
+    await open_at(tmp_path).close()
+    connection = sqlite3.connect(tmp_path / "state.db")
+    connection.execute("DROP INDEX objects_by_tenant")
+    connection.close()
+    await open_at(tmp_path).close()
+    connection = sqlite3.connect(tmp_path / "state.db")
+    [plan] = connection.execute(
+        "EXPLAIN QUERY PLAN SELECT key FROM objects WHERE progress <> 0 AND tenant = 't' "
+        "ORDER BY used_at LIMIT 1"
+    ).fetchall()
+    assert "objects_by_tenant" in plan[-1]
+    connection.close()
+
+
+# What a process leaves behind, and what a disk has no room for.
 
 
 def test_a_response_that_a_process_left_running_is_interrupted(make_database, tmp_path):

@@ -1,3 +1,5 @@
+"""Tests of `fastovms/state/sqlite/location.py`."""
+
 from __future__ import annotations
 
 import errno
@@ -10,11 +12,39 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config.service_config import StateConfig
+from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed
-from fastovms.state.opening.opening import open_store
-from fastovms.state.sqlite.location import default_directory
+from fastovms.state.opening import open_store
+from fastovms.state.sqlite.database import DiskReturn, UnusableFile
+from fastovms.state.sqlite.location import MemoryFallback, default_directory
 from fastovms.state.store import StoredItem
+from tests.state.conftest import Clock
+from tests.state.transactions import add, find
+
+
+def test_it_is_in_memory_until_its_file_can_be_had(make_database, tmp_path):
+    answers = [UnusableFile("no luck"), make_database(path=str(tmp_path / "state.db"))]
+
+    def open_file():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    clock = Clock()
+    state = MemoryFallback(make_database(), DiskReturn(open_file, "a reason", clock))
+    add(state, "a")
+    assert state.trouble == "responses are kept in memory: a reason"
+    assert (state.keep_house(), state.is_on_disk) == (1, False)
+    clock.now += 1
+    assert (state.keep_house(), state.is_on_disk) == (2, False)
+    assert state.trouble == "responses are kept in memory: no luck"
+    clock.now += 2
+    assert state.keep_house() > 60
+    assert (state.trouble, state.is_on_disk) == ("", True)
+    assert find(state, "a") is not None
+    assert state.totals.num_objects == 1
+    state.close()
 
 
 @pytest.mark.parametrize(
@@ -132,7 +162,7 @@ async def test_a_disk_that_fails_stops_nobody(tmp_path, monkeypatch, caplog, pla
 
 
 async def test_a_disk_that_can_be_had_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("fastovms.state.sqlite.disk_return._FIRST_DELAY", 0.01)
+    monkeypatch.setattr("fastovms.state.sqlite.database._FIRST_DELAY", 0.01)
     (tmp_path / "state").symlink_to("/sys")  # nobody may write there, root neither
     store = open_at(tmp_path / "state")
     await store.add_conversation("t", "c", b"{}", [StoredItem("i", b"text")])
@@ -153,7 +183,7 @@ async def test_a_disk_that_can_be_had_again(tmp_path, monkeypatch):
 async def test_a_store_takes_the_usual_directory_when_another_server_leaves_it(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("fastovms.state.sqlite.disk_return._FIRST_DELAY", 0.01)
+    monkeypatch.setattr("fastovms.state.sqlite.database._FIRST_DELAY", 0.01)
     environ = {"STATE_DIRECTORY": str(tmp_path)}
     first, second = open_at(None, environ), open_at(None, environ)
     await first.add_conversation("t", "first", b"{}", [])

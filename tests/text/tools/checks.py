@@ -7,10 +7,9 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 
-from fastovms.text.output_grammar import call_grammar
-from fastovms.text.output_parser import output_parser
+from fastovms.text.output import call_grammar, output_parser
 from fastovms.text.reasoning import ReasoningFormat
-from fastovms.text.scanning.output import CallArguments, CallBegin, CallEnd, Content, Piece
+from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Piece
 from fastovms.text.tools import CallChoice, Tool, ToolFormat
 from tests.text.parsing import parse, parse_all, without_positions
 from tests.vocabularies import vocabulary

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastovms.text.output_grammar import call_grammar
-from fastovms.text.output_parser import output_parser
+from fastovms.text.headed_messages import HeadedMessages
+from fastovms.text.output import call_grammar, output_parser
 from fastovms.text.reasoning import REASONING_FORMATS
-from fastovms.text.scanning.headed_messages import HeadedMessages
-from fastovms.text.scanning.output import CallArguments, CallBegin, CallEnd, Content
+from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, ToolFormat
 from tests.text.parsing import parse
 from tests.text.tools.checks import SHOP, check_walks, follows

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from fastovms.text.output_grammar import call_grammar
-from fastovms.text.output_parser import output_parser
-from fastovms.text.scanning.output import CallArguments
+from fastovms.text.output import call_grammar, output_parser
+from fastovms.text.scanning import CallArguments
+from fastovms.text.told_tools import written_call
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
-from fastovms.text.tools.written_call import written_call
 from tests.vocabularies import vocabulary
 
 OPEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

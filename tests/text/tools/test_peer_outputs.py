@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fastovms.text.output_parser import output_parser
+from fastovms.text.output import output_parser
 from fastovms.text.reasoning import REASONING_FORMATS
-from fastovms.text.scanning.output import CallArguments, CallBegin, CallEnd, Content, Reasoning
+from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Reasoning
 from fastovms.text.tools import TOOL_FORMATS, Tool
 from tests.text.parsing import parse
 from tests.text.tools.checks import cuts

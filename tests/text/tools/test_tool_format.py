@@ -6,13 +6,11 @@ import pytest
 
 from fastovms.grammar_tree import Literal
 from fastovms.params import Grammar, GrammarKind
-from fastovms.text.scanning.incremental_parser import PieceCollector
-from fastovms.text.scanning.output import Content, Piece
-from fastovms.text.scanning.scanner import Incremental, Scanner
-from fastovms.text.scanning.tool import CallChoice, Tool
+from fastovms.text.parameters import CallChoice, Tool
+from fastovms.text.scanning import Content, Incremental, Piece, PieceCollector, Scanner
 from fastovms.text.tools import TOOL_FORMATS
 from fastovms.text.tools.tool_format import read_end, tagged_calls
-from tests.text.tools.calls.reading import read
+from tests.text.tools.reading import read
 from tests.vocabularies import vocabulary
 
 

@@ -12,10 +12,10 @@ from bench.endurance.body_attack.api_bodies import Bodies, all_endpoints
 from bench.endurance.body_attack.body_mutations import change, change_text, encode
 from bench.endurance.http_attack.answers import Answer
 from bench.endurance.http_attack.body_judge import judge_body
-from fastovms.api.admin.health import HealthRoutes
+from fastovms.api.admin import HealthRoutes
+from fastovms.api.body import decode
+from fastovms.api.request_schemas import CompletionRequest
 from fastovms.api.routes import add_health_routes, add_model_routes
-from fastovms.api.wire.bodies.body import decode
-from fastovms.api.wire.bodies.request_schemas import CompletionRequest
 from fastovms.errors import InvalidField, MalformedBody
 
 

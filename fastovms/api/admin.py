@@ -1,0 +1,696 @@
+"""Endpoints for operators and monitors: health, status, lists of models, servables of OVMS."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from enum import Enum
+from inspect import isawaitable
+from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import parse_qs
+
+import msgspec
+import orjson
+from prometheus_client import CollectorRegistry
+
+from fastovms.api.body import BodyReader, show
+from fastovms.api.dialect import (
+    ANTHROPIC,
+    OVMS,
+    Dialect,
+    dialect_of,
+    error_response,
+    last_frames,
+    model_not_found,
+    render_error,
+)
+from fastovms.api.endpoint import UrlQuery, list_page
+from fastovms.api.served import KnownModel, ModelState, ServedModels
+from fastovms.encoding import Task
+from fastovms.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    MalformedBody,
+    NotFound,
+    Overloaded,
+    RequestError,
+)
+from fastovms.http.messages import Request, Response
+from fastovms.http.routing import MethodNotAllowed, Router
+from fastovms.telemetry.metrics import render
+
+# Lists what runs on the server for every API key, and cancels it, for operators.
+
+
+KEY_LENGTH: Final = 16
+"""How many hexadecimal digits of a key's digest tell the key apart from others."""
+
+_MOST: Final = 1000
+"""How many pieces of work one page may have."""
+
+
+class WorkItem(NamedTuple):
+    """A request, a background response or a batch that has not ended.
+
+    Attributes:
+        tenant: the digest of the key that started it; "" = none was needed.
+        detail: the path of a request, the model of a response, the endpoint of a batch.
+        created_at: Unix time; None = another server knows it.
+        cancel: ends it.
+    """
+
+    kind: Literal["request", "response", "batch"]
+    id: str
+    tenant: str
+    status: str
+    detail: str
+    created_at: int | None
+    cancel: Callable[[], Awaitable[object]]
+
+
+WorkSource = Callable[[], Awaitable[Sequence[WorkItem]]]
+"""Returns all work of one kind, the oldest first."""
+
+
+class WorkRoutes:
+    """The handlers of `/v1/work`. Both take `kind` and `key` in the query to narrow the list."""
+
+    def __init__(self, sources: Sequence[WorkSource]) -> None:
+        self._sources = sources
+
+    async def show(self, request: Request, dialect: Dialect) -> Response:
+        if (refusal := operator_refusal(request)) is not None:
+            return refusal
+        query = UrlQuery(request)
+        found = await self._find(query)
+        return Response(200, list_page(found, query.page(usual=100, most=_MOST), _describe))
+
+    async def cancel(self, request: Request, dialect: Dialect) -> Response:
+        """Cancels all work with an id. Clients may choose ids, so that several keys may use one.
+
+        Raises:
+            NotFound: no work that has not ended has the id.
+        """
+        if (refusal := operator_refusal(request)) is not None:
+            return refusal
+        id = request.path_params["id"]
+        found = [item for item in await self._find(UrlQuery(request)) if item.id == id]
+        if not found:
+            raise NotFound(f"no work with the id {show(id)} runs", param="id")
+        for item in found:
+            await item.cancel()
+        data = [_describe(item) | {"status": "cancelled"} for item in found]
+        return Response(200, orjson.dumps({"object": "list", "data": data}))
+
+    async def _find(self, query: UrlQuery) -> list[WorkItem]:
+        kind, key = query.text("kind"), query.text("key")
+        return [
+            item
+            for source in self._sources
+            for item in await source()
+            if kind in (None, item.kind) and item.tenant.startswith(key or "")
+        ]
+
+
+def _describe(item: WorkItem) -> dict[str, object]:
+    return {
+        "object": "work",
+        "kind": item.kind,
+        "id": item.id,
+        "key": item.tenant[:KEY_LENGTH] or None,
+        "status": item.status,
+        "detail": item.detail,
+        "created_at": item.created_at,
+    }
+
+
+# Lets requests wait while the models are loaded at start: agents give up after a few refusals.
+
+
+_STREAMED: Final = ("/completions", "/messages", "/responses")
+"""How paths end whose answers may be event streams."""
+
+_MAX_WAITING: Final = 1024
+
+
+class _Outline(msgspec.Struct, frozen=True):
+    stream: Any = None
+
+
+class StartWait:
+    """The handler of all requests that come before the routes of the models are known. A client
+    that wants an event stream gets comments meanwhile.
+
+    Args:
+        timeout: seconds for which a request may wait.
+    """
+
+    def __init__(
+        self, status: ServerStatus, router: Router, bodies: BodyReader, timeout: float
+    ) -> None:
+        self._status = status
+        self._router = router
+        self._bodies = bodies
+        self._timeout = timeout
+        self._num_waiting = 0
+
+    async def __call__(self, request: Request) -> Response | None:
+        dialect = dialect_of(request.path)
+        try:
+            await self._wait(request)
+            self._status.check()
+        except (BackendUnavailable, Overloaded) as error:
+            stream = request.early_stream
+            if stream is None or not stream.started:
+                return error_response(error, dialect, request.id)
+            stream.finish(last_frames(error, dialect, request.id))
+            return None
+        found = self._router.match(request.method, request.raw_path)
+        if found is None:
+            return render_error(request, 404, f"no such path: {request.path}")
+        if isinstance(found, MethodNotAllowed):
+            return render_error(request, 405, f"POST is not allowed for {request.path}")
+        handler, request.route, request.path_params = found
+        answer = handler(request)
+        return await answer if isawaitable(answer) else answer
+
+    async def _wait(self, request: Request) -> None:
+        """Returns when the models are loaded, or never will be.
+
+        Raises:
+            BackendUnavailable: loading takes too long.
+            Overloaded: too many requests wait.
+        """
+        if self._num_waiting >= _MAX_WAITING:
+            raise Overloaded(f"{_MAX_WAITING} requests wait for the model, which is the limit")
+        self._num_waiting += 1
+        try:
+            if _may_be_streamed(request.path) and await self._streams(request):
+                request.open_early()
+            async with asyncio.timeout(self._timeout):
+                await self._status.has_loaded.wait()
+        except TimeoutError:
+            raise BackendUnavailable(
+                f"the model could not be loaded within {self._timeout:g} s", retry_after=10.0
+            ) from None
+        finally:
+            self._num_waiting -= 1
+
+    async def _streams(self, request: Request) -> bool:
+        try:
+            return (await self._bodies.read(request, _Outline)).stream is True
+        except RequestError:  # the handler says what is wrong
+            return False
+
+
+def _may_be_streamed(path: str) -> bool:
+    """Returns whether the path is one of those whose answers may be event streams."""
+    return path.endswith(_STREAMED) and path.startswith("/v")
+
+
+_OK: Final = Response(200)
+_MAX_NAMES: Final = 200
+
+
+class HealthRoutes:
+    """Answers load balancers, orchestrators and monitoring."""
+
+    def __init__(self, status: ServerStatus, registry: CollectorRegistry, version: str) -> None:
+        self._status = status
+        self._registry = registry
+        self._version = Response(200, orjson.dumps({"version": version}))
+        self._server = Response(
+            200, orjson.dumps({"name": "fastovms", "version": version, "extensions": []})
+        )
+
+    def health(self, request: Request) -> Response:
+        """Answers 200 with an empty body, or 503 while a model loads or when it can generate no
+        more."""
+        return _report(request, self._status.unhealthy)
+
+    def ready(self, request: Request) -> Response:
+        """Answers as `health` does, and 503 too once the server is about to shut down."""
+        return _report(request, self._status.unready)
+
+    def live(self, request: Request) -> Response:
+        """Answers KServe's question for liveness: the process is there."""
+        return _OK
+
+    def version(self, request: Request) -> Response:
+        return self._version
+
+    def server(self, request: Request) -> Response:
+        """Answers with KServe's server metadata."""
+        return self._server
+
+    def metrics(self, request: Request) -> Response:
+        """Answers with all series, or with those that `name[]` names, as servers that use
+        Prometheus' client for Python do."""
+        try:
+            query = parse_qs(request.query, max_num_fields=_MAX_NAMES)
+        except ValueError:
+            return render_error(
+                request, 400, f"the query must have at most {_MAX_NAMES} parameters"
+            )
+        accept = request.headers.get("accept") or ""
+        body, content_type = render(self._registry, accept, query.get("name[]", ()))
+        return Response(200, body, content_type)
+
+
+def _report(request: Request, trouble: str | None) -> Response:
+    return _OK if trouble is None else render_error(request, 503, trouble)
+
+
+# Knows whether the server takes requests at the moment, and if not, why.
+
+
+HEALTH_PATHS: Final = ("/health", "/ping", "/ready", "/v2/health/live", "/v2/health/ready")
+"""The paths that are open to everybody, always."""
+
+DOCS_PATHS: Final = ("/openapi.json", "/docs")
+"""The paths of the API's description, which are open to everybody where they are served."""
+
+_ALWAYS_ANSWERED: Final = frozenset({*HEALTH_PATHS, "/metrics", "/version", "/v2"})
+
+
+class ServerPhase(Enum):
+    """The phases of the server's life.
+
+    LOADING: there is no model yet. LEAVING: whatever still comes is served, but balancers are asked
+    to send no more. CLOSING: the time for that is over; what still runs ends with an error, and
+    what is new is refused.
+    """
+
+    LOADING = "the model is loading"
+    SERVING = "serving"
+    LEAVING = "the server is about to shut down"
+    CLOSING = "the server is shutting down"
+
+
+# Look-ups in an Enum class are slow, and every request asks.
+_LOADING, _SERVING, _LEAVING = ServerPhase.LOADING, ServerPhase.SERVING, ServerPhase.LEAVING
+
+
+class ServerStatus:
+    """Answers what health checks report and what admits requests.
+
+    Args:
+        may_wait: returns whether a request is admitted while the models are loaded at start, since
+            its handler waits for them.
+
+    Attributes:
+        models: None until they are loaded.
+        has_loaded: set once the phase is no longer LOADING.
+    """
+
+    def __init__(self, may_wait: Callable[[Request], bool] = lambda request: False) -> None:
+        self._phase = ServerPhase.LOADING
+        self._may_wait = may_wait
+        self.models: ServedModels | None = None
+        self.has_loaded = asyncio.Event()
+
+    @property
+    def phase(self) -> ServerPhase:
+        return self._phase
+
+    @phase.setter
+    def phase(self, phase: ServerPhase) -> None:
+        self._phase = phase
+        if phase is not ServerPhase.LOADING:
+            self.has_loaded.set()
+
+    @classmethod
+    def serving(cls, models: ServedModels) -> ServerStatus:
+        status = cls()
+        status.open(models)
+        return status
+
+    def open(self, models: ServedModels) -> None:
+        """Takes note that the models are loaded; requests are welcome."""
+        self.models = models
+        self.phase = ServerPhase.SERVING
+
+    @property
+    def failure(self) -> str | None:
+        """Why one of the models can generate no more, or None while all is well."""
+        failure = None if self.models is None else self.models.failure
+        return None if failure is None else f"the engine has failed: {failure}"
+
+    @property
+    def unhealthy(self) -> str | None:
+        """Returns why a request would fail that came now over an open connection, or None. A server
+        that leaves is healthy."""
+        return self.failure or (
+            ServerPhase.LOADING.value if self.phase is ServerPhase.LOADING else None
+        )
+
+    @property
+    def unready(self) -> str | None:
+        """Returns why balancers should send their requests elsewhere, or None."""
+        return self.failure or (None if self.phase is ServerPhase.SERVING else self.phase.value)
+
+    def admit(self, request: Request) -> Response | None:
+        """Refuses what cannot be served now; an `http.messages.Check`."""
+        if self._refusal is None or request.path in _ALWAYS_ANSWERED:
+            return None
+        if self._phase is _LOADING and self._may_wait(request):
+            return None
+        error = BackendUnavailable(self._refusal)
+        return error_response(error, dialect_of(request.path), request.id)
+
+    def check(self) -> None:
+        """Raises BackendUnavailable where nothing can be served now."""
+        if self._refusal is not None:
+            raise BackendUnavailable(self._refusal)
+
+    @property
+    def _refusal(self) -> str | None:
+        phase = self._phase
+        return self.failure if phase is _SERVING or phase is _LEAVING else phase.value
+
+
+# Answers `GET /models` and `/models/{id}`, and loads and unloads models for operators.
+
+
+class ModelRoutes:
+    """The model routes of one dialect."""
+
+    def __init__(self, models: ServedModels, dialect: Dialect) -> None:
+        self._models = models
+        self._dialect = dialect
+
+    def list(self, request: Request) -> Response:
+        known = self._models.known
+        if _is_anthropics(request):
+            return _json(anthropic_list(known))
+        data = [_card(model, self._dialect) for model in known]
+        answer: dict[str, object] = {"object": "list", "data": data}
+        if self._dialect.describes_models:
+            answer["models"] = [card for model in known for card in client_cards(model)]
+        return _json(answer)
+
+    def get(self, request: Request) -> Response:
+        name, dialect = request.path_params["id"], self._dialect
+        model = self._models.get(name)
+        if _is_anthropics(request):
+            if model is not None:
+                return _json(anthropic_card(model))
+            dialect = ANTHROPIC
+        if model is None:
+            return error_response(model_not_found(name, dialect), dialect, request.id)
+        return _json(_card(model, dialect))
+
+    async def load(self, request: Request, dialect: Dialect) -> Response:
+        """Loads a model, and answers when it is in memory.
+
+        Raises:
+            BackendError: it cannot be loaded now.
+            ModelNotFound: it is unknown.
+        """
+        if (refusal := operator_refusal(request)) is not None:
+            return refusal
+        model = self._models.find(request.path_params["id"], dialect)
+        if self._models.holder is not None:
+            await self._models.holder.load(model.name)
+        return _json(_card(model, dialect))
+
+    async def unload(self, request: Request, dialect: Dialect) -> Response:
+        """Unloads a model when the requests on it have ended, and answers when it is out of memory.
+
+        Raises:
+            BackendUnavailable: requests run on it for too long.
+            ModelNotFound: it is unknown.
+        """
+        if (refusal := operator_refusal(request)) is not None:
+            return refusal
+        model = self._models.find(request.path_params["id"], dialect)
+        if self._models.holder is not None:
+            await self._models.holder.unload(model.name)
+        return _json(_card(model, dialect))
+
+
+def operator_refusal(request: Request) -> Response | None:
+    """Returns the 403 for a client that is not an operator."""
+    if request.is_admin:
+        return None
+    if request.tenant:
+        message = (
+            "this needs an operator's key: one that is followed by the word admin in the file of "
+            "--api-key-file"
+        )
+    else:
+        message = (
+            "a server without API keys takes this only from programs of its own machine, and not "
+            "through a proxy"
+        )
+    return render_error(request, 403, message)
+
+
+def _is_anthropics(request: Request) -> bool:
+    """Returns whether Anthropic's client asks, which asks for the models at the same path as
+    OpenAI's, but says which version of its API it speaks."""
+    return "anthropic-version" in request.headers
+
+
+def _json(content: dict[str, object]) -> Response:
+    return Response(200, orjson.dumps(content))
+
+
+def _card(model: KnownModel, dialect: Dialect) -> dict[str, object]:
+    card: dict[str, object] = {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": dialect.owned_by,
+    }
+    if dialect.describes_models:
+        card |= {
+            "root": model.name,
+            "parent": None,
+            "permission": [],
+            "status": _status(model),
+        }
+        if model.max_model_len is not None:
+            card["max_model_len"] = model.max_model_len
+        if model.capabilities is not None:
+            card["capabilities"] = model.capabilities
+    return card
+
+
+def _status(model: KnownModel) -> dict[str, object]:
+    """Returns where a model is, in the form of llama.cpp's router."""
+    state = model.state
+    if state is ModelState.FAILED:
+        return {"value": "unloaded", "failed": True, "reason": model.reason}
+    return {"value": "loaded" if state is ModelState.AVAILABLE else state.value}
+
+
+_INSTRUCTIONS: Final = (
+    "You are a coding agent that works in the user's terminal. Read the files that matter before "
+    "you change them, change no more than the task needs, and follow the style of the code around. "
+    "Use the tools to look things up rather than to guess, run the tests that cover a change, and "
+    "go on until the task is done. Then say in a few sentences what you did and what is left."
+)
+"""What Codex tells a model first: it takes that from the list of models, and needs a text."""
+
+_LEVELS: Final = ("low", "medium", "high")
+_MAX_OUTPUT: Final = 10_000
+_OUTPUT_SHARE: Final = 4
+"""The output of one tool takes no more than one part in so many of the context."""
+
+
+def client_cards(model: KnownModel) -> list[dict[str, object]]:
+    """Returns what these clients read of a model, under each of its names."""
+    return [{**_ollama_members(model, name), **_codex_members(model, name)} for name in model.names]
+
+
+def _ollama_members(model: KnownModel, name: str) -> dict[str, object]:
+    modified_at = datetime.fromtimestamp(model.created, UTC).isoformat(timespec="seconds")
+    return {"name": name, "model": name, "modified_at": modified_at, "size": model.file_size}
+
+
+def _codex_members(model: KnownModel, name: str) -> dict[str, object]:
+    """Returns the members of Codex 0.169's `ModelInfo`, and those that earlier versions require."""
+    context, thinks = model.max_model_len, "thinking" in (model.capabilities or ())
+    levels = [{"effort": level, "description": f"{level} effort"} for level in _LEVELS]
+    limit = _MAX_OUTPUT if context is None else min(_MAX_OUTPUT, context // _OUTPUT_SHARE)
+    return {
+        "slug": name,
+        "display_name": name,
+        "description": None,
+        "supported_reasoning_levels": levels if thinks else [],
+        "shell_type": "shell_command",
+        "visibility": "list" if model.task is Task.TEXT_GENERATION else "hide",
+        "supported_in_api": True,
+        "priority": 1,
+        "availability_nux": None,
+        "upgrade": None,
+        "base_instructions": _INSTRUCTIONS,
+        "supports_reasoning_summaries": False,
+        "support_verbosity": False,
+        "default_verbosity": None,
+        "apply_patch_tool_type": None,
+        "truncation_policy": {"mode": "tokens", "limit": limit},
+        "supports_parallel_tool_calls": True,
+        "context_window": context,
+        "experimental_supported_tools": [],
+        "input_modalities": ["text", "image"] if model.takes_images else ["text"],
+    }
+
+
+def anthropic_list(models: Sequence[KnownModel]) -> dict[str, object]:
+    """Returns the list of all models, which is one page."""
+    return {
+        "data": [anthropic_card(model) for model in models],
+        "has_more": False,
+        "first_id": models[0].name if models else None,
+        "last_id": models[-1].name if models else None,
+    }
+
+
+def anthropic_card(model: KnownModel) -> dict[str, object]:
+    """Returns what is told of one model. Prompt and answer share its context."""
+    return {
+        "type": "model",
+        "id": model.name,
+        "display_name": model.name,
+        "created_at": datetime.fromtimestamp(model.created, UTC).isoformat(timespec="seconds"),
+        "lifecycle": "active",
+        "max_input_tokens": model.max_model_len,
+        "max_tokens": model.max_model_len,
+        **dict.fromkeys(("capabilities", "deprecated_at", "retires_at", "line")),
+    }
+
+
+# Answers what OpenVINO Model Server tells of its models: KServe's model metadata and readiness,
+# and the status of the configuration.
+
+
+_VERSION: Final = "1"
+"""The only version: models are not versioned here."""
+
+_READY: Final = Response(200)
+
+
+class ReloadOutcome(NamedTuple):
+    """What has come of reading the list of models again.
+
+    Attributes:
+        has_changed: whether a model was added, changed or removed.
+        faults: what is wrong with models of the list, a sentence each.
+    """
+
+    has_changed: bool
+    faults: Sequence[str] = ()
+
+
+Reload = Callable[[], Awaitable[ReloadOutcome]]
+"""Reads the list of models again. Raises ConfigurationError: it cannot be read."""
+
+
+class ServableRoutes:
+    """The handlers of KServe's and OVMS's questions about models. Errors are in OVMS's form."""
+
+    def __init__(self, models: ServedModels, reload: Reload | None = None) -> None:
+        """
+        Args:
+            reload: reads the list of models again; None = there is none.
+        """
+        self._models = models
+        self._reload = reload
+
+    def metadata(self, request: Request) -> Response:
+        """Answers with KServe's model metadata. The tensors are those of OVMS's LLM graph, which
+        have no type."""
+        model = self._find(request)
+        if model is None:
+            return _unknown(request)
+        return _servable_json(
+            200,
+            {
+                "name": request.path_params["name"],
+                "versions": [_VERSION],
+                "platform": "OpenVINO",
+                "inputs": [{"name": "input", "datatype": "INVALID", "shape": []}],
+                "outputs": [{"name": "output", "datatype": "INVALID", "shape": []}],
+            },
+        )
+
+    def ready(self, request: Request) -> Response:
+        """Answers 200 with an empty body; 404 for an unknown model, 503 for one that has failed or
+        is not in memory."""
+        model = self._find(request)
+        if model is None:
+            return _unknown(request)
+        failure = model.failure
+        if failure is not None:
+            return error_response(BackendUnavailable(f"the engine has failed: {failure}"), OVMS)
+        if model.state is ModelState.AVAILABLE:
+            return _READY
+        return error_response(BackendUnavailable(f"the model is {model.state.value}"), OVMS)
+
+    def infer(self, request: Request) -> Response:
+        """Refuses KServe's inference, of which a language model has none."""
+        if self._find(request) is None:
+            return _unknown(request)
+        error = MalformedBody("tensors cannot be sent to a language model: use /v3/completions")
+        return error_response(error, OVMS)
+
+    def config(self, request: Request) -> Response:
+        """Answers with the status of every model."""
+        return _servable_json(200, self._statuses())
+
+    async def reload(self, request: Request) -> Response:
+        """Reads the list of models again, and answers when what is new is loaded: 201 with the
+        status of every model, 200 where nothing has changed, 412 where something is at fault. What
+        is not at fault is served all the same. Only operators may ask for it."""
+        if (refusal := operator_refusal(request)) is not None:
+            return refusal
+        if self._reload is None:
+            return self.config(request)
+        try:
+            outcome = await self._reload()
+        except ConfigurationError as error:
+            return _servable_json(412, {"error": f"the list of models is not reloaded: {error}"})
+        if outcome.faults:
+            return _servable_json(412, {"error": "; ".join(outcome.faults)})
+        return _servable_json(201 if outcome.has_changed else 200, self._statuses())
+
+    def _statuses(self) -> dict[str, object]:
+        return {model.name: _servable_status(model) for model in self._models.known}
+
+    def _find(self, request: Request) -> KnownModel | None:
+        if request.path_params.get("version", _VERSION) != _VERSION:
+            return None
+        return self._models.get(request.path_params["name"])
+
+
+_STATES: Final = {
+    ModelState.UNLOADED: "END",
+    ModelState.LOADING: "LOADING",
+    ModelState.AVAILABLE: "AVAILABLE",
+    ModelState.UNLOADING: "UNLOADING",
+    ModelState.FAILED: "END",
+}
+"""OVMS's words. It has none for a model that is out of memory, and comes back when it is asked."""
+
+
+def _servable_status(model: KnownModel) -> dict[str, object]:
+    state, code, message = _STATES[model.state], "OK", "OK"
+    fault = model.failure or model.reason
+    if fault:
+        state, code, message = "END", "UNKNOWN", fault
+    status = {"error_code": code, "error_message": message}
+    return {"model_version_status": [{"version": _VERSION, "state": state, "status": status}]}
+
+
+def _unknown(request: Request) -> Response:
+    name, version = request.path_params["name"], request.path_params.get("version", _VERSION)
+    if version != _VERSION:
+        name = f"{name}, version {version[:20]}"
+    return error_response(model_not_found(name, OVMS), OVMS)
+
+
+def _servable_json(status: int, value: object) -> Response:
+    return Response(status, orjson.dumps(value))

@@ -1,0 +1,297 @@
+"""Writes answers: whole as JSON, or as a stream of server-sent events."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import orjson
+
+from fastovms import __version__
+from fastovms.api import offload
+from fastovms.api.dialect import END, Dialect, log_fields_of
+from fastovms.api.generate import DeltaCallback, SampleDelta, TextGeneration, Usage, merged
+from fastovms.api.logprobs import TokenReport, num_values
+from fastovms.api.request_schemas import StreamOptions
+from fastovms.config import ApiConfig
+from fastovms.errors import FastovmsError
+from fastovms.http.messages import EVENT_STREAM, HeaderPairs, Request, Response, Stream
+from fastovms.params import ModelInfo
+from fastovms.telemetry.metrics import SampleTimings
+
+Run = Callable[[DeltaCallback], Awaitable[None]]
+"""Generates, telling the callback of every delta."""
+
+
+async def collect(run: Run, num_samples: int) -> list[list[SampleDelta]]:
+    """Returns each sample's deltas."""
+    deltas: list[list[SampleDelta]] = [[] for _ in range(num_samples)]
+    await run(lambda delta: deltas[delta.choice].append(delta))
+    return deltas
+
+
+def format_cost(
+    deltas: Sequence[Sequence[SampleDelta]], report: TokenReport, model: ModelInfo
+) -> int:
+    """Returns how much there is to format about generated tokens: the work for `offload`."""
+    num_tokens = sum(len(delta.tokens) for parts in deltas for delta in parts)
+    if report.num_logprobs is not None:
+        num_tokens *= num_values(report.num_logprobs, model)
+    return max(num_tokens, sum(map(len, deltas)))
+
+
+async def respond(encode: Callable[[], bytes], cost: int, headers: HeaderPairs = ()) -> Response:
+    """Returns the answer that `encode` makes, in a thread when it costs much."""
+    return Response(200, await offload.run(encode, cost), headers=headers)
+
+
+async def stream_answer(
+    request: Request,
+    frames: Frames,
+    run: Run,
+    num_samples: int,
+    config: ApiConfig,
+    *,
+    handshake: bool,
+    content_type: str = EVENT_STREAM,
+    headers: HeaderPairs = (),
+) -> None:
+    """Streams an answer. What fails before the first byte is raised, what fails later ends the
+    stream."""
+    stream = request.stream(content_type=content_type, headers=headers)
+    deltas = DeltaStream(
+        stream,
+        frames,
+        num_samples=num_samples,
+        handshake=handshake,
+        max_pending_chars=config.max_pending_chars,
+    )
+    try:
+        await run(deltas.push)
+    except ClientTooSlow:
+        return
+    except Exception as error:
+        if not stream.started:
+            raise
+        request.log_fields.update(log_fields_of(error))
+        deltas.fail(error)
+
+
+SYSTEM_FINGERPRINT: Final = f"fastovms-{__version__}"
+"""What each answer says of the server that made it. The precision of the model is no part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The members that every part of one answer repeats."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    dialect: Dialect
+
+    def members(self, kind: str) -> dict[str, object]:
+        """Returns the members before `choices`; `kind` is the value of `object`."""
+        members: dict[str, object] = {"object": kind, "created": self.created, "model": self.model}
+        if not self.dialect.has_ids:
+            return members
+        return {"id": self.id, **members, "system_fingerprint": self.system_fingerprint}
+
+
+def usage_body(usage: Usage) -> dict[str, object]:
+    body: dict[str, object] = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+    if usage.reasoning_tokens is not None:
+        body["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    return body
+
+
+def closing_members(usage: Usage) -> dict[str, object]:
+    """Returns what tells of a request's cost, when all of it is known."""
+    return {"usage": usage_body(usage), **metrics_member(usage.timings)}
+
+
+def metrics_member(timings: SampleTimings | None) -> dict[str, object]:
+    """Returns `metrics` as vLLM has it, in milliseconds; nothing where it is not to be told."""
+    if timings is None:
+        return {}
+    per_token, rate = timings.per_token, timings.tokens_per_second
+    metrics = {
+        "time_to_first_token_ms": _milliseconds(timings.prefill),
+        "generation_time_ms": _milliseconds(timings.decode),
+        "queue_time_ms": _milliseconds(timings.queue),
+        "mean_itl_ms": None if per_token is None else _milliseconds(per_token),
+        "tokens_per_second": None if rate is None else round(rate, 3),
+    }
+    return {"metrics": metrics}
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+class StreamUsage:
+    """The usage of one stream.
+
+    Attributes:
+        is_continuous: whether each frame tells what its choice has come to.
+    """
+
+    def __init__(self, generation: TextGeneration, options: StreamOptions) -> None:
+        self._generation = generation
+        self._is_told = options.include_usage
+        self.is_continuous = options.include_usage and options.continuous_usage_stats
+
+    def member(self, choice: int | None) -> bytes:
+        """Returns the `usage` of a frame, with a comma before it: null where only the last frame
+        tells it, nothing where none does.
+
+        Args:
+            choice: the frame's; None = the frame is the same for several.
+        """
+        if not self._is_told:
+            return b""
+        if choice is None or not self.is_continuous:
+            return b',"usage":null'
+        return b',"usage":' + orjson.dumps(usage_body(self._generation.usage_of(choice)))
+
+    def last_frame(self, head: bytes) -> bytes:
+        """Returns the frame that tells the usage of all choices, and perhaps how long it took, and
+        has none of them itself; nothing where no frame is to.
+
+        Args:
+            head: the frame up to the bracket that opens its choices.
+        """
+        if not self._is_told:
+            return b""
+        members = orjson.dumps(closing_members(self._generation.usage))
+        return head + b"]," + members[1:] + END
+
+
+# Sends the deltas of a generation as the frames that its endpoint makes of them, merged while the
+# client does not read.
+
+
+class ClientTooSlow(FastovmsError):
+    """The client left more of its stream unread than the server is willing to keep."""
+
+
+class DeltaFrames(Protocol):
+    """Encodes the deltas of one stream."""
+
+    def delta(self, delta: SampleDelta) -> bytes:
+        """Returns the event of a delta; nothing if the client is told nothing of it yet."""
+
+    def opening_length(self, choice: int) -> int:
+        """Returns how many bytes the choice's next event has before what its delta brings."""
+
+
+class Frames(DeltaFrames, Protocol):
+    """Encodes all events of one stream."""
+
+    def end(self) -> bytes:
+        """Returns what follows the last delta: usage, end marker."""
+
+    def failure(self, error: Exception) -> bytes:
+        """Returns the last event of a stream that cannot go on."""
+
+
+class DeltaSender:
+    """Writes once for each delta; those that come while the client does not read are merged.
+
+    Args:
+        max_pending_chars: how much text to keep for a client that does not read.
+    """
+
+    def __init__(self, stream: Stream, frames: DeltaFrames, *, max_pending_chars: int) -> None:
+        self._stream = stream
+        self._frames = frames
+        self._max_pending = max_pending_chars
+        self._num_pending = 0
+        self._held: defaultdict[int, list[SampleDelta]] = defaultdict(list)
+        stream.on_writable = self._release
+
+    def send(self, delta: SampleDelta) -> None:
+        """Sends a delta, or keeps it while the client does not read.
+
+        Raises:
+            ClientTooSlow: nothing can be sent any more.
+        """
+        if self._held or not self._stream.writable:
+            self._hold(delta)
+        elif frames := self._frames.delta(delta):
+            self._stream.send(frames)
+
+    def rest(self, last: SampleDelta | None = None) -> bytes:
+        """Returns the events of everything held back, and of `last`, for the caller to send."""
+        if last is not None:
+            self._held[last.choice].append(last)
+        deltas = [merged(deltas) for deltas in self._held.values()]
+        self._held.clear()
+        self._num_pending = 0
+        return b"".join(map(self._frames.delta, deltas))
+
+    def _hold(self, delta: SampleDelta) -> None:
+        if delta.choice not in self._held:
+            self._num_pending += self._frames.opening_length(delta.choice)
+        self._num_pending += delta.size
+        if self._num_pending > self._max_pending:
+            self._held.clear()
+            self._stream.abort()
+            raise ClientTooSlow("the client does not read its stream")
+        self._held[delta.choice].append(delta)
+
+    def _release(self) -> None:
+        if self._held and (frames := self.rest()):
+            self._stream.send(frames)
+
+
+class DeltaStream:
+    """The stream of one request, whose last delta is sent together with what ends it."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        frames: Frames,
+        *,
+        num_samples: int,
+        handshake: bool,
+        max_pending_chars: int,
+    ) -> None:
+        """
+        Args:
+            handshake: whether to send the first delta even when it has no text.
+            max_pending_chars: how much text to keep for a client that does not read.
+        """
+        self._stream = stream
+        self._frames = frames
+        self._sender = DeltaSender(stream, frames, max_pending_chars=max_pending_chars)
+        self._num_open = num_samples
+        self._handshake = handshake
+
+    def push(self, delta: SampleDelta) -> None:
+        """Sends a delta.
+
+        Raises:
+            ClientTooSlow: nothing can be sent any more.
+        """
+        if delta.finish_reason is not None:
+            self._num_open -= 1
+        elif delta.is_empty and not self._handshake:
+            return
+        self._handshake = False
+        if self._num_open == 0:
+            self._stream.finish(self._sender.rest(delta) + self._frames.end())
+        else:
+            self._sender.send(delta)
+
+    def fail(self, error: Exception) -> None:
+        """Ends the stream with an error event."""
+        self._stream.finish(self._sender.rest() + self._frames.failure(error))

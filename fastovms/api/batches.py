@@ -1,0 +1,349 @@
+"""Endpoints `/batches`: create, describe, list and cancel batches of requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from fastovms.api.admin import WorkItem
+from fastovms.api.body import BodyReader, scan, show
+from fastovms.api.dialect import DIALECTS, Dialect, dialect_of, error_response
+from fastovms.api.endpoint import UrlQuery, endpoint, list_page, read_metadata
+from fastovms.api.files import BATCH_AGE, Files, KeptFiles, seconds_of
+from fastovms.api.served import ServedModels
+from fastovms.batches.input import InputRules
+from fastovms.batches.records import BatchRecord, BatchUsage
+from fastovms.batches.runner import BatchRunner
+from fastovms.errors import InvalidField, NotFound, RequestError, StateFailed
+from fastovms.http.messages import Request, Response, UploadHandler
+from fastovms.http.routing import Match, Router
+
+
+def batch_object(record: BatchRecord) -> dict[str, Any]:
+    """Returns the batch object."""
+    errors = None
+    if record.errors:
+        errors = {"object": "list", "data": msgspec.to_builtins(record.errors)}
+    return {
+        "id": record.id,
+        "object": "batch",
+        "endpoint": record.endpoint,
+        "model": record.model,
+        "errors": errors,
+        "input_file_id": record.input_file_id,
+        "completion_window": record.completion_window,
+        "status": str(record.status),
+        "output_file_id": record.output_file_id,
+        "error_file_id": record.error_file_id,
+        "created_at": record.created_at,
+        "in_progress_at": record.in_progress_at,
+        "expires_at": record.expires_at,
+        "finalizing_at": record.finalizing_at,
+        "completed_at": record.completed_at,
+        "failed_at": record.failed_at,
+        "expired_at": record.expired_at,
+        "cancelling_at": record.cancelling_at,
+        "cancelled_at": record.cancelled_at,
+        "request_counts": {
+            "total": record.total,
+            "completed": record.completed,
+            "failed": record.failed,
+        },
+        "usage": _usage(record.usage),
+        "metadata": record.metadata,
+    }
+
+
+def _usage(usage: BatchUsage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }
+
+
+# Answers `/batches`: makes, describes, lists and cancels batches.
+
+
+_WINDOW: Final = re.compile(r"([1-9][0-9]{0,4})([mhd])")
+_UNITS: Final = {"m": 60, "h": 3600, "d": 24 * 3600}
+_LONGEST: Final = 30 * 24 * 3600
+_PURPOSE: Final = "batch"
+
+
+class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /batches`."""
+
+    input_file_id: str | None = None
+    endpoint: str | None = None
+    completion_window: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    output_expires_after: Mapping[str, Any] | None = None
+
+
+class KeptBatches:
+    """The batches of this server, or why it has none.
+
+    Args:
+        runner: None = there are none.
+        reason: why not, in words.
+        is_fault: whether there are to be some.
+    """
+
+    def __init__(
+        self, runner: BatchRunner | None, reason: str = "", *, is_fault: bool = False
+    ) -> None:
+        self._runner = runner
+        self._reason = reason
+        self._is_fault = is_fault
+
+    @property
+    def has_runner(self) -> bool:
+        return self._runner is not None
+
+    @property
+    def runner(self) -> BatchRunner:
+        """The runner.
+
+        Raises:
+            StateFailed: there is none, through a fault.
+            RequestError: there is to be none.
+        """
+        if self._runner is not None:
+            return self._runner
+        message = f"this server keeps no batches: {self._reason}"
+        raise StateFailed(message) if self._is_fault else RequestError(message)
+
+
+async def batch_work(kept: KeptBatches) -> list[WorkItem]:
+    """Returns the batches of all tenants that have not ended."""
+    if not kept.has_runner:
+        return []
+    runner = kept.runner
+    return [
+        WorkItem(
+            "batch",
+            record.id,
+            record.tenant,
+            "held" if runner.is_held(record) else str(record.status),
+            record.endpoint,
+            record.created_at,
+            partial(_cancel, runner, record),
+        )
+        for record in runner.unfinished()
+    ]
+
+
+class Batches:
+    """The handlers of `/batches`. Each raises NotFound for a batch that is not kept here, or is
+    somebody else's.
+
+    Args:
+        files: has the inputs.
+        kept: has the batches.
+        new_id: makes ids of 32 random hexadecimal digits.
+    """
+
+    def __init__(
+        self,
+        files: KeptFiles,
+        kept: KeptBatches,
+        endpoints: BatchEndpoints,
+        bodies: BodyReader,
+        new_id: Callable[[], str],
+        unix_time: Callable[[], float],
+    ) -> None:
+        self._files = files
+        self._kept = kept
+        self._endpoints = endpoints
+        self._bodies = bodies
+        self._new_id = new_id
+        self._unix_time = unix_time
+
+    async def create(self, request: Request, dialect: Dialect) -> Response:
+        """Makes a batch, which begins at once."""
+        body = await self._bodies.read(request, BatchRequest)
+        runner = self._kept.runner
+        runner.check_room(request.sender)
+        seconds = _window(body.completion_window)
+        now = int(self._unix_time())
+        record = BatchRecord(
+            id=f"batch_{self._new_id()}",
+            tenant=request.tenant,
+            owner=request.sender,
+            endpoint=self._endpoint(body.endpoint),
+            input_file_id=self._input(request.tenant, body.input_file_id),
+            completion_window=body.completion_window or "",
+            created_at=now,
+            expires_at=now + seconds,
+            output_id=f"file-{self._new_id()}",
+            error_id=f"file-{self._new_id()}",
+            metadata=None if body.metadata is None else read_metadata(body.metadata),
+            output_age=seconds_of(body.output_expires_after, "output_expires_after") or BATCH_AGE,
+        )
+        try:
+            await runner.add(record)
+        except OSError as error:
+            raise _not_kept(error) from None
+        return _answer(record)
+
+    async def get(self, request: Request, dialect: Dialect) -> Response:
+        return _answer(self._find(request))
+
+    async def list(self, request: Request, dialect: Dialect) -> Response:
+        page = UrlQuery(request).page()
+        records = [*self._kept.runner.list(request.tenant)]
+        return Response(200, list_page(records, page, batch_object))
+
+    async def cancel(self, request: Request, dialect: Dialect) -> Response:
+        """Cancels a batch; a second time changes nothing.
+
+        Raises:
+            RequestError: it has ended otherwise.
+        """
+        record = self._find(request)
+        if record.has_ended and record.cancelled_at is None:
+            raise RequestError(f"the batch cannot be cancelled: it is {record.status}")
+        return _answer(await _cancel(self._kept.runner, record))
+
+    def _find(self, request: Request) -> BatchRecord:
+        id = request.path_params["id"]
+        record = self._kept.runner.find(request.tenant, id)
+        if record is None:
+            raise NotFound(f"No batch found with id {show(id)}.", param="id")
+        return record
+
+    def _endpoint(self, given: str | None) -> str:
+        if given is None or not self._endpoints.exists(given):
+            raise InvalidField(
+                f"endpoint must be one of {', '.join(self._endpoints.all())}, not {show(given)}",
+                param="endpoint",
+            )
+        return given
+
+    def _input(self, tenant: str, id: str | None) -> str:
+        if id is None:
+            raise InvalidField("input_file_id is required", param="input_file_id")
+        file = self._files.store.find(tenant, id)
+        if file is None:
+            raise InvalidField(f"input_file_id: there is no file {show(id)}", param="input_file_id")
+        if file.purpose != _PURPOSE:
+            raise InvalidField(
+                f"input_file_id: the purpose of the file must be {show(_PURPOSE)}, not "
+                f"{show(file.purpose)}",
+                param="input_file_id",
+            )
+        return id
+
+
+async def _cancel(runner: BatchRunner, record: BatchRecord) -> BatchRecord:
+    try:
+        return await runner.cancel(record)
+    except OSError as error:
+        raise _not_kept(error) from None
+
+
+def _window(given: str | None) -> int:
+    """Returns the seconds of a completion window."""
+    found = _WINDOW.fullmatch(given or "")
+    seconds = int(found[1]) * _UNITS[found[2]] if found else 0
+    if not 0 < seconds <= _LONGEST:
+        raise InvalidField(
+            'completion_window must be minutes, hours or days up to "30d", such as "24h", not '
+            f"{show(given)}",
+            param="completion_window",
+        )
+    return seconds
+
+
+def _answer(record: BatchRecord) -> Response:
+    return Response(200, orjson.dumps(batch_object(record)))
+
+
+def _not_kept(error: OSError) -> StateFailed:
+    return StateFailed(f"the batch cannot be kept: {error.strerror or error}")
+
+
+PATHS: Final = (
+    "/chat/completions",
+    "/completions",
+    "/embeddings",
+    "/messages",
+    "/rerank",
+    "/responses",
+    "/score",
+)
+"""The endpoints, of those that the server has, behind the prefix of a dialect."""
+
+_URLS: Final = frozenset(
+    f"{prefix}{path}" for dialect in DIALECTS for prefix in dialect.prefixes for path in PATHS
+) | {"/v2/rerank"}
+
+
+def refuse_line(error: RequestError, request: Request) -> Response:
+    """Returns the answer to a line that is not asked, in the form of the errors of its path."""
+    return error_response(error, dialect_of(request.path), request.id)
+
+
+class BatchEndpoints:
+    """The endpoints of this server that batches may ask."""
+
+    def __init__(self, router: Router, models: ServedModels, max_lines: int) -> None:
+        self._router = router
+        self._models = models
+        self._max_lines = max_lines
+
+    def exists(self, url: str) -> bool:
+        return url in _URLS and isinstance(self._router.match("POST", url), Match)
+
+    def all(self) -> list[str]:
+        """Returns those of OpenAI's dialect, for messages."""
+        return [f"/v1{path}" for path in PATHS if self.exists(f"/v1{path}")]
+
+    def rules(self, endpoint: str | None) -> InputRules:
+        """Returns what the lines of a batch must be.
+
+        Args:
+            endpoint: of all of them; None = they may differ.
+        """
+        return InputRules(endpoint, self.exists, self._find_model, self._max_lines, scan)
+
+    def _find_model(self, name: str | None, url: str) -> str | None:
+        try:
+            return self._models.find(name, dialect_of(url)).name
+        except RequestError:
+            return None
+
+
+UPLOAD_ROUTES: Final = tuple(
+    f"{prefix}/files" for dialect in DIALECTS for prefix in dialect.prefixes
+)
+"""The patterns of routes whose bodies are no JSON."""
+
+
+def add_batch_routes(router: Router, files: Files, batches: Batches) -> None:
+    """Adds the routes of files, and of batches, whose lines those of the models answer."""
+    handlers = (
+        ("GET", "/files", files.list),
+        ("GET", "/files/{id}", files.get),
+        ("DELETE", "/files/{id}", files.delete),
+        ("GET", "/files/{id}/content", files.content),
+        ("POST", "/batches", batches.create),
+        ("GET", "/batches", batches.list),
+        ("GET", "/batches/{id}", batches.get),
+        ("POST", "/batches/{id}/cancel", batches.cancel),
+    )
+    for dialect in DIALECTS:
+        open_sink = partial(files.open_upload, dialect=dialect)
+        upload = UploadHandler(open_sink, endpoint(files.create, dialect))
+        for prefix in dialect.prefixes:
+            router.add("POST", f"{prefix}/files", upload)
+            for method, path, handler in handlers:
+                router.add(method, f"{prefix}{path}", endpoint(handler, dialect))

@@ -1,1 +1,0 @@
-"""Answers `/batches`: makes, describes, lists and cancels batches of requests."""

@@ -1,0 +1,672 @@
+"""Decodes JSON bodies, large ones in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from mmap import mmap
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+
+from fastovms.errors import BackendUnavailable, InvalidField, MalformedBody, Overloaded
+from fastovms.fair_queue import FairQueue
+from fastovms.http.messages import Request
+
+# Weighs a JSON text without decoding it: how many values it has, how deep they are, and where its
+# long strings are.
+#
+# A decoder holds the GIL from its first byte to its last, whichever thread it runs in, and so
+# stops every stream for as long. What a text would cost it is weighed here beforehand, window by
+# window. The text need not be valid: the decoder refuses it at the same place at the latest at
+# which this scan goes astray.
+
+
+MAX_NESTING: Final = 100
+"""The most levels of arrays and objects in a body, OVMS's limit."""
+
+MAX_WEIGHT: Final = 500_000
+"""The most that all values together may weigh, a plain one being 1. A decoder makes some 20 million
+of these a second."""
+
+MAX_STRUCTURE: Final = 8 * 1024 * 1024
+"""The most bytes outside of strings, white space included."""
+
+LONG_STRING: Final = 8 * 1024
+"""Bytes from which a string counts as long."""
+
+_WINDOW: Final = 64 * 1024
+_BACKSLASH: Final = ord("\\")
+_NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_NOT_NUMBERS: Final = b"[]{}: \t\r\n" + b"trufalsn"
+"""Characters outside of strings that are part of no number. The e of true and false may be an
+exponent's, and is not among them."""
+
+_MEMBER: Final = 5
+_CONTAINER: Final = 3
+_EXACT_NUMBER: Final = 10
+_HUGE_NUMBER: Final = 700
+"""The weight of a number that takes long to decode, its comma not counted."""
+
+_EXACT_LENGTH: Final = 16
+_EXACT: Final = re.compile(rb"[\d.]{16,}|\d[eE]")
+"""Numbers for which a decoder may have to do more than one multiplication."""
+
+_HUGE: Final = re.compile(rb"[\d.]{20,}|[eE][+-]?\d{3}")
+"""Numbers for which a decoder may need arithmetic of hundreds of digits."""
+
+
+class Span(NamedTuple):
+    """Says where a string's content lies in the text, its quotes left out."""
+
+    start: int
+    end: int
+
+
+def nested_too_deeply() -> MalformedBody:
+    return MalformedBody(f"the body is nested more than {MAX_NESTING} levels deep")
+
+
+def scan(text: bytes | mmap) -> list[Span]:
+    """Returns the strings of at least `LONG_STRING` bytes, in order.
+
+    Raises:
+        MalformedBody: there are more values than `MAX_WEIGHT` or more levels than `MAX_NESTING`.
+    """
+    structure = _Structure()
+    spans: list[Span] = []
+    is_inside = False  # whether the window begins within a string
+    start = 0  # where the string's content begins
+    at = 0
+    while at < len(text):
+        end = _window_end(text, at)
+        window = text[at:end]
+        if b"\\" in window:  # one byte is found faster than two
+            window = blotted(window).replace(b'\\"', b"..")
+        if is_inside and b'"' not in window:
+            at = end
+            continue
+        parts = window.split(b'"')
+        structure.add(b"".join(parts[is_inside::2]), num_strings=len(parts) // 2)
+        if is_inside and len(parts) > 1 and at + len(parts[0]) - start >= LONG_STRING:
+            spans.append(Span(start, at + len(parts[0])))
+        if max(map(len, parts[1:-1]), default=0) >= LONG_STRING:
+            spans += _long_parts(parts, at, is_inside)
+        is_inside ^= len(parts) % 2 == 0
+        if len(parts) > 1:
+            start = end - len(parts[-1])
+        at = end
+    return spans
+
+
+def blotted(text: bytes) -> bytes:
+    """Returns the text, which does not begin within an escape, without escaped backslashes: of
+    those left each begins an escape."""
+    return text.replace(rb"\\", b"..")
+
+
+def _window_end(text: bytes | mmap, at: int) -> int:
+    """Returns where a window ends: not within an escape."""
+    end = at + _WINDOW
+    if end >= len(text):
+        return len(text)
+    if text[end - 1] != _BACKSLASH:
+        return end
+    window = text[at:end]
+    return end + (len(window) - len(window.rstrip(b"\\"))) % 2
+
+
+def _long_parts(parts: list[bytes], at: int, is_inside: bool) -> list[Span]:
+    """Returns the long strings that begin and end within a window."""
+    spans = []
+    for position, part in enumerate(parts):
+        is_whole = 0 < position < len(parts) - 1
+        if is_whole and position % 2 == (not is_inside) and len(part) >= LONG_STRING:
+            spans.append(Span(at, at + len(part)))
+        at += len(part) + 1
+    return spans
+
+
+class _Structure:
+    """Counts what is outside of strings."""
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._weight = 0
+        self._depth = 0
+
+    def add(self, text: bytes, *, num_strings: int) -> None:
+        """Counts a piece of the text.
+
+        Raises:
+            MalformedBody: there is too much, or it is too deep.
+        """
+        self._size += len(text)
+        if self._size > MAX_STRUCTURE:
+            raise MalformedBody(f"the body has more than {MAX_STRUCTURE} bytes outside of strings")
+        brackets = text.translate(None, _NOT_BRACKETS)
+        self._weight += (
+            num_strings
+            + text.count(b",")
+            + _MEMBER * text.count(b":")
+            + _CONTAINER * (brackets.count(b"[") + brackets.count(b"{"))
+            + _weight_of_numbers(text.translate(None, _NOT_NUMBERS))
+        )
+        if self._weight > MAX_WEIGHT:
+            raise MalformedBody(
+                f"the body holds more than {MAX_WEIGHT} values, of which an array or object counts "
+                f"as {_CONTAINER}, its member as {_MEMBER}, a number of 16 characters or with an "
+                f"exponent as {_EXACT_NUMBER}, and one of 20 digits as {_HUGE_NUMBER}"
+            )
+        if brackets:
+            codes = np.frombuffer(brackets, np.uint8)
+            is_opening = (codes == ord("[")) | (codes == ord("{"))
+            depths = self._depth + np.cumsum(np.where(is_opening, 1, -1))
+            if depths.max() > MAX_NESTING:
+                raise nested_too_deeply()
+            self._depth = int(depths[-1])
+
+
+def _weight_of_numbers(text: bytes) -> int:
+    """Returns the weight of those numbers that are not plain. The text has only numbers and what is
+    between them."""
+    longest = max(map(len, text.split(b",")))
+    if longest < _EXACT_LENGTH and b"e" not in text and b"E" not in text:
+        return 0
+    return _EXACT_NUMBER * len(_EXACT.findall(text)) + _HUGE_NUMBER * len(_HUGE.findall(text))
+
+
+# Decodes long strings of a JSON text apart from it: in pieces, since each piece holds the GIL for
+# as long as it takes.
+
+
+MAX_WIDE: Final = 8 * 1024 * 1024
+"""The most characters of a string that has some beyond ASCII: joining its pieces takes up to four
+bytes for each. Base64 has none."""
+
+_PIECE: Final = 512 * 1024
+_ESCAPE: Final = 6
+"""How many bytes the longest escape has."""
+
+_WORD = re.compile(r"\w+")
+_PLACE = re.compile(r" \(byte \d+\)$")
+_HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]..", re.DOTALL)
+
+
+def take_out(text: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
+    """Returns the text with a short stand-in for each of the strings, and the strings by their
+    stand-ins. Nobody can guess those.
+
+    Raises:
+        MalformedBody: a string is not JSON, or too long.
+    """
+    secret = secrets.token_hex(8)
+    parts: list[bytes] = []
+    strings: dict[str, str] = {}
+    at = 0
+    for span in spans:
+        name = f"{secret}{len(strings)}"
+        strings[name] = _decode(text, span)
+        parts += (text[at : span.start], name.encode())
+        at = span.end
+    return b"".join((*parts, text[at:])), strings
+
+
+def put_back(body: msgspec.Struct, strings: Mapping[str, str]) -> None:
+    """Replaces the stand-ins in a body that was decoded just now, which nobody else has."""
+    for name in body.__struct_fields__:
+        value = getattr(body, name)
+        whole = whole_value(value, strings)
+        if whole is not value:
+            msgspec.structs.force_setattr(body, name, whole)
+
+
+def whole_value(value: Any, strings: Mapping[str, str]) -> Any:
+    """Returns the value with the strings for their stand-ins. Lists, objects and structs are
+    changed."""
+    kind = type(value)
+    if kind is str:
+        return strings.get(value, value)
+    if kind is list:
+        for position, element in enumerate(value):
+            if type(element) is not int:
+                value[position] = whole_value(element, strings)
+    elif kind is dict:
+        if not strings.keys().isdisjoint(value):
+            return {
+                strings.get(key, key): whole_value(member, strings) for key, member in value.items()
+            }
+        for key, member in value.items():
+            value[key] = whole_value(member, strings)
+    elif isinstance(value, msgspec.Struct):
+        put_back(value, strings)
+    return value
+
+
+def whole_text(text: str, strings: Mapping[str, str], max_length: int) -> str:
+    """Returns a text about the body, with the beginnings of the strings for their stand-ins."""
+
+    def whole(word: re.Match[str]) -> str:
+        name = word[0]
+        return strings[name][:max_length] if name in strings else name
+
+    return _WORD.sub(whole, text)
+
+
+def without_place(error: msgspec.DecodeError) -> str:
+    """Returns what the parser complains about, without the byte: it saw another text than was
+    sent."""
+    return _PLACE.sub("", str(error))
+
+
+def _decode(text: bytes | mmap, span: Span) -> str:
+    pieces: list[str] = []
+    at, is_wide, length = span.start, False, 0
+    while at < span.end:
+        end = _piece_end(text, at, span.end)
+        try:
+            piece = msgspec.json.decode(b'"%b"' % text[at:end], type=str)
+        except msgspec.DecodeError as error:
+            raise MalformedBody(f"the body is not valid JSON: {without_place(error)}") from None
+        length += len(piece)
+        is_wide = is_wide or not piece.isascii()
+        if is_wide and length > MAX_WIDE:
+            raise MalformedBody(
+                f"the body has a string of more than {MAX_WIDE} characters, not all of them ASCII"
+            )
+        pieces.append(piece)
+        at = end
+    return "".join(pieces)
+
+
+def _piece_end(text: bytes | mmap, at: int, end: int) -> int:
+    """Returns where a piece of a string may end that begins at `at`: not within an escape, a
+    character, or a pair of escapes that is one character."""
+    if end - at <= _PIECE:
+        return end
+    end = at + _PIECE
+    piece = text[at:end]
+    if b"\\" in piece:
+        piece = blotted(piece)
+    last = piece.rfind(b"\\", _PIECE - _ESCAPE)
+    if last < 0:
+        backs = (back for back in range(4) if text[end - back] & 0xC0 != 0x80)
+        return end - next(backs, 0)
+    if _HIGH_SURROGATE.match(piece, last - _ESCAPE):
+        last -= _ESCAPE
+    return at + last
+
+
+# Runs calls of many clients in one thread, fairly.
+
+
+Result = TypeVar("Result")
+
+
+class _QueuedWork(Generic[Result]):
+    __slots__ = ("call", "done")
+
+    def __init__(self, call: Callable[[], Result], done: asyncio.Future[Result]) -> None:
+        self.call = call
+        self.done = done
+
+
+class FairThread(Generic[Result]):
+    """Runs calls one after the other in a thread of its own, and takes the clients in turn. It
+    belongs to an event loop.
+
+    Args:
+        items: what the calls are for, in the plural, for messages and the thread's name.
+        per_client: how many calls of one client may wait.
+        total: how many calls may wait in all.
+    """
+
+    def __init__(self, items: str, *, per_client: int, total: int) -> None:
+        self._thread = ThreadPoolExecutor(1, items.replace(" ", "-"))
+        self._queue: FairQueue[_QueuedWork[Result]] = FairQueue(
+            items, per_client=per_client, total=total
+        )
+        self._items = items
+        self._is_busy = False
+        self._is_closed = False
+
+    async def run(self, client: str, call: Callable[[], Result]) -> Result:
+        """Returns what the call returns.
+
+        Args:
+            client: who has sent it: all of one client's wait for one another.
+
+        Raises:
+            Overloaded: too many wait.
+            BackendUnavailable: the thread is closed.
+            Exception: what the call raises.
+        """
+        if self._is_closed:
+            raise _closed()
+        job: _QueuedWork[Result] = _QueuedWork(call, asyncio.get_running_loop().create_future())
+        displaced = self._queue.add(client, job)
+        if displaced is not None:
+            _refuse(displaced, Overloaded(f"too many {self._items} of this client are waiting"))
+        self._begin_next()
+        try:
+            return await job.done
+        finally:
+            self._queue.discard(client, job)
+            # An error's traceback has this frame, and would keep itself and a body alive by it
+            # until the next collection of garbage.
+            del job
+
+    def close(self) -> None:
+        """Refuses all that wait. The thread ends when the call that it is at has ended."""
+        self._is_closed = True
+        for job in self._queue.clear():
+            _refuse(job, _closed())
+        self._thread.shutdown(wait=False)
+
+    def _begin_next(self) -> None:
+        if self._is_busy:
+            return
+        job = self._queue.take()
+        if job is not None:
+            self._is_busy = True
+            work = asyncio.get_running_loop().run_in_executor(self._thread, job.call)
+            work.add_done_callback(lambda work: self._end(job, work))
+
+    def _end(self, job: _QueuedWork[Result], work: asyncio.Future[Result]) -> None:
+        self._is_busy = False
+        error = work.exception()
+        if error is not None:
+            _refuse(job, error)
+        elif not job.done.done():
+            job.done.set_result(work.result())
+        self._begin_next()
+
+
+def _closed() -> BackendUnavailable:
+    return BackendUnavailable("the server is shutting down")
+
+
+def _refuse(job: _QueuedWork[Result], error: BaseException) -> None:
+    if not job.done.done():
+        job.done.set_exception(error)
+
+
+# Decodes a request body into a typed struct, with errors that name the field, the value and the
+# type that is expected.
+
+
+LARGE: Final = 64 * 1024
+"""Bytes from which a body is decoded in a thread."""
+
+_SCANNED: Final = 16 * 1024
+"""Bytes from which a body is weighed before it is decoded: a smaller one never takes long."""
+
+_TAKEN_APART: Final = 1024 * 1024
+"""Bytes from which long strings are decoded apart."""
+
+_MAX_REST: Final = 8 * 1024 * 1024
+"""The most bytes of a body besides its long strings."""
+
+_MAX_EXAMINED: Final = 1024 * 1024
+"""Bytes up to which a faulty body is read again to say more about the fault."""
+
+_MAX_SHOWN: Final = 60
+"""Characters of a value that an error repeats."""
+
+_MAX_PATH: Final = 100
+"""Characters of a field's name that an error repeats: the client may have made it up."""
+
+_MAX_KEY: Final = 20
+"""Characters of a key that an error repeats."""
+
+_MISSING: Final = object()
+_WORDS: Final = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+_EXPECTED = re.compile(r"Expected `(?P<types>[^`]+)`")
+_LOCATION = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
+_STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def decode(content: bytes | mmap, schema: type[T]) -> T:
+    """Parses a body.
+
+    Raises:
+        MalformedBody: it is not UTF-8, not JSON, not an object, or nested too deeply.
+        InvalidField: a field has the wrong type, or is a number that no float can hold.
+    """
+    strings: Mapping[str, str] = {}
+    if isinstance(content, mmap) or len(content) >= _TAKEN_APART:
+        body, strings = _taken_apart(content, scan(content))
+    else:
+        body = content
+        if len(body) >= _SCANNED or body.count(b"[") + body.count(b"{") > MAX_NESTING:
+            scan(body)
+    try:
+        text = body.decode()
+        decoded = msgspec.json.decode(body, type=schema)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(error) from None
+    except msgspec.ValidationError as error:
+        raise _invalid_field(str(error), body, strings) from None
+    except RecursionError:
+        raise nested_too_deeply() from None
+    except msgspec.DecodeError as error:
+        if len(body) <= _MAX_EXAMINED:
+            _check_constants(text, strings)
+            _check_surrogates(text)
+        reason = without_place(error) if strings else error
+        raise MalformedBody(f"the body is not valid JSON: {reason}") from None
+    if strings:
+        put_back(decoded, strings)
+    return decoded
+
+
+def show(value: object) -> str:
+    """Renders a value as JSON for an error message, in 60 characters at most.
+
+    A longer text is cut, and ends with dots. The time does not grow with the value: elements
+    beyond those that may be shown are not looked at. What JSON cannot render is shown as Python
+    writes it.
+    """
+    value = _beginning(value, iter(range(_MAX_SHOWN)))
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+
+
+def _beginning(value: object, room: Iterator[int]) -> object:
+    """Returns as much of a value as may be shown. `room` has an element for each element that may
+    be."""
+    if isinstance(value, str):
+        return value[:_MAX_SHOWN]
+    if isinstance(value, list):
+        return [_beginning(element, room) for element, _ in zip(value, room, strict=False)]
+    if isinstance(value, dict):
+        members = zip(value.items(), room, strict=False)
+        return {key[:_MAX_SHOWN]: _beginning(member, room) for (key, member), _ in members}
+    return value
+
+
+def _not_utf8(error: UnicodeDecodeError) -> MalformedBody:
+    return MalformedBody(f"the body is not valid UTF-8: {error.reason}")
+
+
+def _taken_apart(body: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
+    """Returns what `take_out` does.
+
+    Raises:
+        MalformedBody: as `take_out`, and too much is left.
+    """
+    rest = len(body) - sum(span.end - span.start for span in spans)
+    if rest > _MAX_REST:
+        raise MalformedBody(
+            f"the body has more than {_MAX_REST} bytes besides strings of {LONG_STRING} bytes and "
+            "more"
+        )
+    try:
+        return take_out(body, spans)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(error) from None
+
+
+def _check_constants(text: str, strings: Mapping[str, str]) -> None:
+    """Names the field that holds a NaN or an Infinity, which is not JSON, though Python's clients
+    may send it."""
+    if "NaN" not in text and "Infinity" not in text:
+        return
+    try:
+        found = next(_non_finite(json.loads(text), ""), None)
+    except (ValueError, RecursionError):
+        return
+    if found is not None and found[0]:
+        path = whole_text(found[0], strings, _MAX_PATH)[:_MAX_PATH]
+        raise MalformedBody(
+            f"the body is not valid JSON: {path} must be a finite number, not {show(found[1])}",
+            param=path,
+        )
+
+
+def _check_surrogates(text: str) -> None:
+    """Says so where the only fault is half of a character that JSON writes as a pair."""
+    if "\\u" not in text:
+        return
+    try:
+        json.dumps(json.loads(text), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        surrogate = f"\\u{ord(error.object[error.start]):04x}"
+        raise MalformedBody(
+            f"the body is not valid Unicode: a string has the lone surrogate {surrogate}"
+        ) from None
+    except (ValueError, RecursionError):
+        return
+
+
+def _non_finite(value: object, path: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, float) and not math.isfinite(value):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, child in value.items():
+            member = key[:_MAX_PATH]
+            yield from _non_finite(child, f"{path}.{member}" if path else member)
+    elif isinstance(value, list):
+        for position, child in enumerate(value):
+            yield from _non_finite(child, f"{path}[{position}]")
+
+
+def _invalid_field(
+    complaint: str, body: bytes, strings: Mapping[str, str]
+) -> MalformedBody | InvalidField:
+    location = _LOCATION.search(complaint)
+    expected = _EXPECTED.match(complaint)
+    path = location["path"] if location else ""
+    if not path:
+        return MalformedBody("the body must be a JSON object")
+    if not expected:
+        path = path.partition("[...]")[0]  # what is inside of an object is not told
+        reason = whole_text(complaint.partition(" - at ")[0], strings, _MAX_SHOWN)
+        return InvalidField(f"{path}: {reason[0].lower()}{reason[1:]}", param=path)
+    types = expected["types"].split(" | ")
+    value = _value_at(path, body, strings)
+    if path.endswith("[...]"):  # the path ends in an object with keys of any name
+        path, value = _wrong_member(path.removesuffix("[...]"), types, body, strings)
+    words = [_WORDS.get(name, name) for name in types if name != "null"]
+    message = f"{path} must be {' or '.join(words)}"
+    if value is not _MISSING:
+        message += f", not {show(value)}"
+    return InvalidField(message, param=path)
+
+
+def _wrong_member(
+    path: str, types: list[str], body: bytes, strings: Mapping[str, str]
+) -> tuple[str, Any]:
+    """Returns the path and the value of an object's first member that is of none of the types."""
+    members = _value_at(path, body, strings)
+    if isinstance(members, dict):
+        for key, value in members.items():
+            if _type_name(value) not in types and not (type(value) is int and "float" in types):
+                return f"{path}.{key[:_MAX_KEY]}", value
+    return path, _MISSING
+
+
+def _type_name(value: object) -> str:
+    return {list: "array", dict: "object", type(None): "null"}.get(
+        type(value), type(value).__name__
+    )
+
+
+def _value_at(path: str, body: bytes, strings: Mapping[str, str]) -> Any:
+    if len(body) > _MAX_EXAMINED or "[...]" in path:
+        return _MISSING
+    try:
+        value = json.loads(body, object_pairs_hook=_unrepeated)
+        for index, key in _STEP.findall(path):
+            value = value[int(index)] if index else value[key]
+    except (ValueError, LookupError):
+        return _MISSING
+    return whole_value(value, strings)
+
+
+def _unrepeated(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the members whose keys come once: of several with one key (RFC 8259, 4, leaves open
+    which of them counts) nobody knows which is at fault."""
+    counts = Counter([key for key, _ in members])
+    return {key: value for key, value in members if counts[key] == 1}
+
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+_HUGE_BODY: Final = 1024 * 1024
+"""Bytes from which a body may take more than a second of its thread. A smaller one takes some
+hundredths."""
+
+
+class BodyReader:
+    """Decodes small bodies at once, large ones in a thread, and huge ones in another, for which no
+    large one waits. There are not more threads: a piece of that work holds the GIL, and the event
+    loop should wait for few such pieces."""
+
+    def __init__(self) -> None:
+        self._large: FairThread[Any] = FairThread("large bodies", per_client=1024, total=4096)
+        self._huge: FairThread[Any] = FairThread("huge bodies", per_client=64, total=256)
+
+    async def read(self, request: Request, schema: type[Body], *, default: bytes = b"") -> Body:
+        """Returns the body as `decode` reads it.
+
+        Args:
+            default: stands for an empty body.
+
+        Raises:
+            Overloaded: too many bodies wait for a thread.
+            BackendUnavailable: the reader is closed.
+            MalformedBody, InvalidField: as `decode` does.
+        """
+        body = request.body or default
+        if len(body) < LARGE:
+            return decode(body, schema)
+        thread = self._large if len(body) < _HUGE_BODY else self._huge
+        decoded: Body = await thread.run(request.sender, partial(decode, body, schema))
+        return decoded
+
+    def close(self) -> None:
+        """Refuses what waits, and ends the threads."""
+        self._large.close()
+        self._huge.close()

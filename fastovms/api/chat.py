@@ -1,0 +1,717 @@
+"""Endpoint `/chat/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import orjson
+from msgspec import UNSET
+
+from fastovms.api import offload
+from fastovms.api.answer import (
+    Envelope,
+    StreamUsage,
+    closing_members,
+    collect,
+    format_cost,
+    respond,
+    stream_answer,
+)
+from fastovms.api.body import show
+from fastovms.api.chat_messages import Message, read_messages
+from fastovms.api.chat_prompt import (
+    PromptMaker,
+    ShownPieces,
+    TemplateFields,
+    TemplateOptions,
+    template_options,
+)
+from fastovms.api.chat_task import (
+    ReadChat,
+    chat_task,
+    constraint,
+    finds_markup,
+    hides_content,
+    parser_maker,
+)
+from fastovms.api.chat_tools import ToolTarget, ToolUse, read_functions, read_tools
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import DONE, END, START, Dialect, last_frames
+from fastovms.api.endpoint import warning_headers
+from fastovms.api.fields import TokenBudget, check_num_choices, is_streamed, token_budget
+from fastovms.api.generate import SampleDelta, TextGeneration, Usage, generation_of, merged
+from fastovms.api.logprobs import (
+    TokenReport,
+    chat_logprobs,
+    num_values,
+    prompt_logprobs_body,
+    token_report,
+)
+from fastovms.api.prompt import FieldNames, Preparation, Prompt
+from fastovms.api.request_schemas import ChatRequest, StreamOptions
+from fastovms.api.scoring import ContentTokens, TokenAligner, best_samples
+from fastovms.api.served import images_of_request
+from fastovms.api.task import GenerationOptions, PromptTask, check_numbers, generation_options
+from fastovms.errors import InvalidField
+from fastovms.http.messages import Request, Response
+from fastovms.params import FinishReason, TokenLogprobs
+from fastovms.telemetry.tracing import GenerationKind
+from fastovms.text.detokenizer import TextToken
+from fastovms.text.scanning import (
+    CallArguments,
+    CallBegin,
+    CallEnd,
+    Content,
+    OutputParser,
+    Piece,
+    Reasoning,
+)
+
+# Tells of calls as a chat does: in `tool_calls`, each as the kind of tool that the client has
+# offered, or, to requests with `functions`, as the one `function_call`.
+
+
+class _Kind(NamedTuple):
+    """How calls to one kind of tools are told.
+
+    Attributes:
+        type: the type of the call, and the member that tells of it.
+        text: the member of that one with what the model has written for the tool.
+    """
+
+    type: str
+    text: str
+
+
+_FUNCTION = _Kind("function", "arguments")
+_CUSTOM = _Kind("custom", "input")
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of an answer.
+
+    Attributes:
+        texts: what the model has written for the tool.
+    """
+
+    target: ToolTarget
+    texts: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class CallForms:
+    """How the calls of one request's answers are told.
+
+    Attributes:
+        target: returns what a function that the model calls is to the client.
+        new_id: makes the ids of calls.
+        is_legacy: whether the one call is a `function_call`.
+    """
+
+    target: Callable[[str], ToolTarget]
+    new_id: Callable[[], str]
+    is_legacy: bool = False
+
+    @property
+    def finish_reason(self) -> str:
+        """What ends an answer that calls."""
+        return "function_call" if self.is_legacy else "tool_calls"
+
+    def members(self, calls: Sequence[Call]) -> dict[str, Any]:
+        """Returns the members of a message that tell of calls; there must be some."""
+        told = [self._told(call.target, "".join(call.texts)) for call in calls]
+        if self.is_legacy:
+            return {"function_call": told[0]["function"]}
+        return {"tool_calls": [{"id": self.new_id(), **call} for call in told]}
+
+    def beginning(self, index: int, target: ToolTarget) -> bytes:
+        """Returns the delta that begins a call."""
+        told = self._told(target, "")
+        if self.is_legacy:
+            return orjson.dumps({"function_call": told["function"]})
+        call = {"id": self.new_id(), "type": told["type"], "index": index, **told}
+        return orjson.dumps({"tool_calls": [call]})
+
+    def more(self, index: int, target: ToolTarget, text: str) -> bytes:
+        """Returns the delta with more of what the model writes for the tool."""
+        kind = _kind(target)
+        if self.is_legacy:
+            return b'{"function_call":{"arguments":%b}}' % orjson.dumps(text)
+        return b'{"tool_calls":[{"index":%d,"%b":{"%b":%b}}]}' % (
+            index,
+            kind.type.encode(),
+            kind.text.encode(),
+            orjson.dumps(text),
+        )
+
+    def _told(self, target: ToolTarget, text: str) -> dict[str, Any]:
+        kind = _kind(target)
+        return {"type": kind.type, kind.type: {"name": target.function, kind.text: text}}
+
+
+def _kind(target: ToolTarget) -> _Kind:
+    return _CUSTOM if target.is_custom else _FUNCTION
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessageForm:
+    """How the pieces of an answer are told.
+
+    Attributes:
+        role: the message's.
+        prefix: what its content begins with: the end of the prompt, where it is echoed.
+        shown: which pieces the client gets.
+        is_named: whether the request names the function to call.
+        drops_cut_call: whether, in an answer that is whole, a call that is not complete is left
+            out.
+        may_call: whether the answer may be calls.
+        calls: how they are told.
+        new_content_tokens: makes what finds the tokens of one sample's content.
+    """
+
+    role: str
+    prefix: str
+    shown: ShownPieces
+    is_named: bool
+    drops_cut_call: bool
+    may_call: bool
+    calls: CallForms
+    new_content_tokens: Callable[[], ContentTokens]
+
+    def shows(self, piece: Piece) -> bool:
+        """Returns whether the client gets a piece."""
+        return self.shown.shows(piece)
+
+    def finish_reason(
+        self, reason: FinishReason, are_whole: Sequence[bool], dialect: Dialect
+    ) -> str:
+        """Returns the `finish_reason` of a choice.
+
+        Args:
+            are_whole: whether each call is. Where a stop string has cut one, agents must not be
+                asked to run it, and a stream cannot take back what it has told of it.
+        """
+        is_plain_stop = self.is_named and dialect.ends_named_call_with_stop
+        has_called = bool(are_whole) and all(are_whole)
+        if reason is FinishReason.STOP and has_called and not is_plain_stop:
+            return self.calls.finish_reason
+        return reason.value
+
+
+# Writes the body of a whole answer of `/chat/completions`: its choices, and what it tells of the
+# prompt.
+
+
+_VLLM_MEMBERS: Final = (
+    "service_tier",
+    "prompt_logprobs",
+    "prompt_token_ids",
+    "kv_transfer_params",
+)
+"""Members that vLLM's answers always have, null where there is nothing to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPromptReport:
+    """What an answer tells about its prompt; None = nothing."""
+
+    logprobs: Sequence[TokenLogprobs | None] | None = None
+    token_ids: Sequence[int] | None = None
+    text: str | None = None
+
+    def members(self, report: TokenReport) -> dict[str, object]:
+        members: dict[str, object] = {}
+        if self.logprobs is not None and report.num_prompt_logprobs is not None:
+            members["prompt_logprobs"] = prompt_logprobs_body(
+                self.logprobs, report.num_prompt_logprobs, report.names
+            )
+        if self.token_ids is not None:
+            members["prompt_token_ids"] = list(self.token_ids)
+        if self.text is not None:
+            members["prompt_text"] = self.text
+        return members
+
+
+def chat_body(
+    envelope: Envelope,
+    samples: Sequence[SampleDelta],
+    prompt: ChatPromptReport,
+    form: ChatMessageForm,
+    report: TokenReport,
+    usage: Usage,
+) -> dict[str, object]:
+    """Returns the unary answer. `samples` hold the whole texts, in order."""
+    dialect = envelope.dialect
+    choices = []
+    for index, sample in enumerate(samples):
+        pieces = [piece for piece in sample.pieces if form.shows(piece)]
+        choice: dict[str, object] = {
+            "index": index,
+            "message": _message(pieces, form, dialect),
+            "logprobs": _sample_logprobs(sample, form, report),
+            "finish_reason": sample.finish_reason
+            and form.finish_reason(sample.finish_reason, _are_whole(pieces), dialect),
+        }
+        if dialect.has_ids:
+            choice["stop_reason"] = sample.stop_reason
+            choice["token_ids"] = None
+        if report.has_token_ids:
+            choice["token_ids"] = [token.token_id for token in sample.tokens]
+        choices.append(choice)
+    return {
+        **envelope.members("chat.completion"),
+        "choices": choices,
+        **(dict.fromkeys(_VLLM_MEMBERS) if dialect.has_ids else {}),
+        **closing_members(usage),
+        **prompt.members(report),
+    }
+
+
+def _are_whole(pieces: Iterable[Piece]) -> list[bool]:
+    """Returns, for each call that ends in the pieces, whether it is whole."""
+    return [piece.complete for piece in pieces if isinstance(piece, CallEnd)]
+
+
+def _message(pieces: Iterable[Piece], form: ChatMessageForm, dialect: Dialect) -> dict[str, Any]:
+    """Returns the message of a choice.
+
+    Args:
+        pieces: those that the client gets.
+    """
+    content, reasoning = [form.prefix], []
+    calls: list[Call] = []
+    for piece in pieces:
+        match piece:
+            case Content(text=text):
+                content.append(text)
+            case Reasoning(text=text):
+                reasoning.append(text)
+            case CallBegin(name=name):
+                calls.append(Call(form.calls.target(name)))
+            case CallArguments(text=text):
+                calls[-1].texts.append(text)
+            case CallEnd(complete=is_complete):
+                if not is_complete and form.drops_cut_call:
+                    calls.pop()
+    text = "".join(content)
+    is_plain = form.is_named and not form.calls.is_legacy
+    is_silent = bool(calls) and dialect.has_null_content and not is_plain
+    message: dict[str, Any] = {"role": form.role, "content": text or (None if is_silent else "")}
+    if dialect.has_ids:
+        message |= {"refusal": None, "annotations": [], "audio": None, "function_call": None}
+        message |= dict.fromkeys(dialect.reasoning_members)
+    if reasoning:
+        message |= dict.fromkeys(dialect.reasoning_members, "".join(reasoning))
+    if calls:
+        message |= form.calls.members(calls)
+    elif dialect.lists_no_calls:
+        message["tool_calls"] = []
+    return message
+
+
+def _sample_logprobs(
+    sample: SampleDelta, form: ChatMessageForm, report: TokenReport
+) -> dict[str, object] | None:
+    if report.num_logprobs is None:
+        return None
+    content = form.new_content_tokens()
+    content.push(sample.parsed, sample.tokens)
+    told: list[TextToken] = []
+    for piece in sample.pieces:
+        tokens = content.take(piece)
+        if form.shows(piece):
+            told += tokens
+    return chat_logprobs_body([*told, *content.rest()], report)
+
+
+def chat_logprobs_body(tokens: Sequence[TextToken], report: TokenReport) -> dict[str, object]:
+    """Returns the `logprobs` of a choice."""
+    assert report.num_logprobs is not None
+    content = chat_logprobs(tokens, report.num_logprobs, report.names)
+    return {"content": content, "refusal": None}
+
+
+# Writes the frames of a streamed answer of `/chat/completions`, whose constant parts are made
+# only once.
+
+
+_CHUNK = "chat.completion.chunk"
+_UNFINISHED = b',"logprobs":null,"finish_reason":null'
+
+
+class ChatFrames:
+    """Encodes one stream (`delta_stream.Frames`). A piece of text costs its own encoding alone,
+    unless the client wants to know more about its tokens."""
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        generation: TextGeneration,
+        options: StreamOptions,
+        report: TokenReport,
+        form: ChatMessageForm,
+        prompt: ChatPromptReport,
+    ) -> None:
+        self._dialect = envelope.dialect
+        self._usage = StreamUsage(generation, options)
+        self._report = report
+        self._form = form
+        self._is_plain = not report.needs_tokens and not self._usage.is_continuous
+        choices = range(generation.num_samples)
+        self._are_whole: list[list[bool]] = [[] for _ in choices]
+        # What the call is to that each choice tells of now.
+        self._targets = [ToolTarget("") for _ in choices]
+        self._untold_ids: list[list[int]] = [[] for _ in choices]
+        self._content = [form.new_content_tokens() for _ in choices]
+        members = orjson.dumps(envelope.members(_CHUNK))[:-1]
+        self._head = START + members + b',"choices":['
+        self._heads = [self._head + b'{"index":%d,"delta":' % index for index in choices]
+        self._tail = self._rest(_UNFINISHED, None)
+        self._opening = self._make_opening(prompt)
+
+    def delta(self, delta: SampleDelta) -> bytes:
+        opening, self._opening = self._opening, b""
+        choice = delta.choice
+        head = self._heads[choice]
+        frames = [opening]
+        if self._report.has_token_ids:
+            self._untold_ids[choice] += [token.token_id for token in delta.tokens]
+        content = self._content[choice] if self._report.num_logprobs is not None else None
+        if content is not None:
+            content.push(delta.parsed, delta.tokens)
+        for piece in delta.pieces:
+            tokens = () if content is None else content.take(piece)
+            if not self._form.shows(piece):
+                continue
+            if isinstance(piece, CallEnd):
+                self._are_whole[choice].append(piece.complete)
+            elif self._is_plain:
+                frames.append(head + self._message(choice, piece) + self._tail)
+            else:
+                told = self._told(choice, tokens, b"null", b"")
+                frames.append(head + self._message(choice, piece) + told)
+        if delta.finish_reason is not None:
+            frames.append(head + b"{}" + self._end(delta, delta.finish_reason))
+        return b"".join(frames)
+
+    def opening_length(self, choice: int) -> int:
+        return len(self._opening)
+
+    def end(self) -> bytes:
+        return self._usage.last_frame(self._head) + DONE
+
+    def failure(self, error: Exception) -> bytes:
+        return last_frames(error, self._dialect)
+
+    def _message(
+        self, choice: int, piece: Content | Reasoning | CallBegin | CallArguments
+    ) -> bytes:
+        """Returns the `delta` that tells of a piece."""
+        match piece:
+            case Content(text=text):
+                return b'{"content":' + orjson.dumps(text) + b"}"
+            case Reasoning(text=text):
+                return orjson.dumps(dict.fromkeys(self._dialect.reasoning_members, text))
+            case CallArguments(call_index=index, text=text):
+                return self._form.calls.more(index, self._targets[choice], text)
+            case CallBegin(call_index=index, name=name):
+                self._targets[choice] = target = self._form.calls.target(name)
+                return self._form.calls.beginning(index, target)
+
+    def _told(
+        self, choice: int, tokens: Sequence[TextToken], finish_reason: bytes, members: bytes
+    ) -> bytes:
+        """Returns what follows a piece, or ends the choice: the log probabilities of its tokens,
+        and the ids of all that nothing has told of yet."""
+        logprobs = orjson.dumps(chat_logprobs_body(tokens, self._report)) if tokens else b"null"
+        if untold_ids := self._untold_ids[choice]:
+            self._untold_ids[choice] = []
+            members += b',"token_ids":' + orjson.dumps(untold_ids)
+        told = b',"logprobs":' + logprobs + b',"finish_reason":' + finish_reason + members
+        return self._rest(told, choice)
+
+    def _end(self, delta: SampleDelta, reason: FinishReason) -> bytes:
+        are_whole = self._are_whole[delta.choice]
+        word = orjson.dumps(self._form.finish_reason(reason, are_whole, self._dialect))
+        members = b""
+        if self._dialect.has_ids:
+            members = b',"stop_reason":' + orjson.dumps(delta.stop_reason)
+        tokens = () if self._report.num_logprobs is None else self._content[delta.choice].rest()
+        return self._told(delta.choice, tokens, word, members)
+
+    def _rest(self, members: bytes, choice: int | None) -> bytes:
+        """Returns what stands from the end of the choice to the end of the frame."""
+        return members + b"}]" + self._usage.member(choice) + b"}" + END
+
+    def _make_opening(self, prompt: ChatPromptReport) -> bytes:
+        """Returns the first frames of every choice, in order: that is where clients expect the
+        role. An empty text would become a part of its own in a message that only calls (AI SDK 6:
+        `@ai-sdk/openai`), so that content is null where calls may come, as OpenAI has it."""
+        is_text = not (self._dialect.handshake or self._form.may_call)
+        message = {"role": self._form.role, "content": "" if is_text else None}
+        frames = []
+        for choice, head in enumerate(self._heads):
+            rest = b',"finish_reason":null}]}' + END
+            if not self._dialect.handshake:
+                rest = self._rest(_UNFINISHED, choice)
+            frames.append(head + orjson.dumps(message) + rest)
+            if self._form.prefix:
+                frames.append(head + orjson.dumps({"content": self._form.prefix}) + self._tail)
+        if told := prompt.members(self._report):
+            frames[0] = frames[0].removesuffix(b"}" + END) + b"," + orjson.dumps(told)[1:] + END
+        return b"".join(frames)
+
+
+# Checks every field of a chat request, says what `echo` repeats, and makes what runs it.
+
+
+@dataclass(frozen=True, slots=True)
+class ChatJob:
+    """A chat request that is ready to run.
+
+    Attributes:
+        form: how the answer is told.
+        warnings: what of the request is not done.
+        new_parser: makes the parser of one sample's text.
+    """
+
+    preparation: Preparation[ChatRequest]
+    options: GenerationOptions
+    task: PromptTask
+    prompt: Prompt
+    form: ChatMessageForm
+    warnings: Sequence[str]
+    new_parser: Callable[[], OutputParser]
+
+    def prompt_report(self, generation: TextGeneration) -> ChatPromptReport:
+        """Returns what the answer tells about its prompt.
+
+        Args:
+            generation: the prompt's; its log probabilities are known when it has run.
+        """
+        report, body = self.options.report, self.preparation.body
+        return ChatPromptReport(
+            None if report.num_prompt_logprobs is None else generation.prompt_logprobs[0],
+            self.task.token_ids if report.has_token_ids else None,
+            self.prompt.text if body.return_prompt_text else None,
+        )
+
+
+async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], str]) -> ChatJob:
+    """Checks a request and makes what runs it. Long chats are rendered and encoded in a thread.
+
+    Raises:
+        RequestError: a field is at fault.
+        BackendError: the grammar cannot be compiled now.
+    """
+    body, model = request.body, request.model
+    check_numbers(request)
+    _check_modalities(body)
+    report = token_report(request, _top_logprobs(body))
+    options = generation_options(request, report, _budget(request))
+    check_num_choices(options.candidates, request.config)
+    template = template_options(model, _template_fields(body))
+
+    def read() -> tuple[ReadChat, Message]:
+        messages, images, unseen = read_messages(
+            body.messages, request.dialect, images_of_request(model.images)
+        )
+        tools = _tools(body, request.dialect)
+        maker = PromptMaker(request, tools, template, options.truncation)
+        prompt = maker.make(messages, len(images))
+        wanted = constraint(request, tools, prompt.end, template)
+        return ReadChat(prompt, tools, images, wanted, unseen), messages[-1]
+
+    chat, last = await offload.run(read, request.size)
+    form = _form(request, options, chat.tools, template, last, new_call_id)
+    if form.shown.hides_reasoning:
+        # The tokens' ids would reveal the reasoning that the client asked to hide.
+        report = replace(report, has_token_ids=False)
+        options = replace(options, report=report)
+    task = await chat_task(request, options, chat, report.num_prompt_logprobs)
+    new_parser = parser_maker(request, options, chat)
+    of_tools = chat.tools.warnings_for(request.model.chat.tool_format)
+    warnings = [*chat.warnings, *of_tools, *chat.prompt.warnings]
+    return ChatJob(request, options, task, chat.prompt, form, warnings, new_parser)
+
+
+def names_of(body: ChatRequest) -> FieldNames:
+    """Returns what a chat's request calls its fields."""
+    limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    logprobs = "top_logprobs" if body.top_logprobs else "logprobs"
+    return FieldNames(prompt="messages", max_tokens=limit, logprobs=logprobs)
+
+
+def _tools(body: ChatRequest, dialect: Dialect) -> ToolUse:
+    """Reads the tools, or the functions that OpenAI had before them."""
+    given = (body.functions, body.function_call)
+    if given == (None, None):
+        return read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, dialect)
+    name = "functions" if body.functions is not None else "function_call"
+    if body.tools is not None or body.tool_choice is not None:
+        raise InvalidField(f"{name} cannot be used with tools or tool_choice", param=name)
+    return read_functions(*given, dialect)
+
+
+def _check_modalities(body: ChatRequest) -> None:
+    for position, modality in enumerate(body.modalities or ()):
+        if modality != "text":
+            name = f"modalities[{position}]"
+            raise InvalidField(
+                f'{name} must be "text", which is all that this model makes, not {show(modality)}',
+                param=name,
+            )
+
+
+def _top_logprobs(body: ChatRequest) -> int | None:
+    """Returns how many alternatives are told of each token; None = nothing is told of the
+    tokens."""
+    if body.logprobs:
+        return body.top_logprobs or 0
+    if body.top_logprobs:
+        raise InvalidField(
+            "top_logprobs is only allowed when logprobs is true", param="top_logprobs"
+        )
+    return None
+
+
+def _budget(request: Preparation[ChatRequest]) -> TokenBudget:
+    body = request.body
+    if body.max_completion_tokens is not None:
+        return token_budget(request, body.max_completion_tokens, may_reach_limit=True)
+    requested = None if body.max_tokens is UNSET else body.max_tokens
+    if requested == 0:
+        raise InvalidField("max_tokens must be at least 1, not 0", param="max_tokens")
+    return token_budget(request, requested)
+
+
+def _template_fields(body: ChatRequest) -> TemplateFields:
+    return TemplateFields(
+        body.add_generation_prompt,
+        body.continue_final_message,
+        body.documents,
+        body.chat_template,
+        body.chat_template_kwargs,
+        body.reasoning_effort,
+        body.enable_thinking,
+    )
+
+
+def _form(
+    request: Preparation[ChatRequest],
+    options: GenerationOptions,
+    tools: ToolUse,
+    template: TemplateOptions,
+    last: Message,
+    new_call_id: Callable[[], str],
+) -> ChatMessageForm:
+    """Returns how the answer is told.
+
+    Args:
+        last: the last of the messages.
+    """
+    body, chat = request.body, request.model.chat
+    continues = request.dialect.continues_roles and not template.add_generation_prompt
+    role = last["role"] if continues else chat.config.response_role
+    return ChatMessageForm(
+        role=role,
+        prefix=(last["content"] or "") if body.echo and last["role"] == role else "",
+        shown=ShownPieces(
+            hides_reasoning=body.include_reasoning is False and chat.reasoning_format is not None,
+            hides_content=hides_content(request, options, tools),
+            one_call=not tools.is_parallel,
+        ),
+        is_named=tools.is_named,
+        drops_cut_call=tools.is_required,
+        may_call=bool(tools.tools),
+        calls=CallForms(tools.target, new_call_id, tools.is_legacy),
+        new_content_tokens=_content_tokens_maker(request, options, tools),
+    )
+
+
+def _content_tokens_maker(
+    request: Preparation[ChatRequest], options: GenerationOptions, tools: ToolUse
+) -> Callable[[], ContentTokens]:
+    """Returns what makes the finder of one sample's tokens of content."""
+    if not finds_markup(request, options, tools):
+        return partial(ContentTokens, None)
+    tags = request.model.chat.tags
+    return lambda: ContentTokens(TokenAligner(tags))
+
+
+_CALL_ID_LENGTH: Final = 9
+"""The length of a call's id in OVMS. The templates of Mistral's models take no other length."""
+
+
+class ChatCompletions:
+    """The handler of `POST /chat/completions`, for every dialect."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
+        """Answers a request.
+
+        Raises:
+            RequestError, BackendError: the answer has not begun, and cannot.
+        """
+        context = self._context
+        preparation = await context.read(request, ChatRequest, dialect, names_of)
+        job = await prepare(preparation, self._new_call_id)
+        new_id = context.new_id()
+        envelope = context.envelope("chatcmpl-", new_id, preparation)
+        generation = generation_of(
+            job,
+            request_id=new_id,
+            log_fields=request.log_fields,
+            begin_span=context.span_of(request, GenerationKind.CHAT, preparation, envelope.id),
+        )
+        answer = self._stream if is_streamed(preparation.body) else self._complete
+        with generation:
+            return await answer(request, job, envelope, generation)
+
+    def _new_call_id(self) -> str:
+        return self._context.new_id()[-_CALL_ID_LENGTH:]
+
+    async def _complete(
+        self, request: Request, job: ChatJob, envelope: Envelope, generation: TextGeneration
+    ) -> Response:
+        report, model = job.options.report, job.preparation.model
+        deltas = await collect(generation.run, generation.num_samples)
+
+        def encode() -> bytes:
+            samples = best_samples([merged(parts) for parts in deltas], job.options.candidates)
+            prompt = job.prompt_report(generation)
+            body = chat_body(envelope, samples, prompt, job.form, report, generation.usage)
+            return orjson.dumps(body)
+
+        cost = format_cost(deltas, report, model.info)
+        if report.num_prompt_logprobs is not None:
+            cost += len(job.task.token_ids) * num_values(report.num_prompt_logprobs, model.info)
+        return await respond(encode, cost, warning_headers(job.warnings, request.id))
+
+    async def _stream(
+        self, request: Request, job: ChatJob, envelope: Envelope, generation: TextGeneration
+    ) -> None:
+        frames = ChatFrames(
+            envelope,
+            generation,
+            job.options.stream_options,
+            job.options.report,
+            job.form,
+            job.prompt_report(generation),
+        )
+        # The first delta opens the stream with the role, whether it has text or not.
+        await stream_answer(
+            request,
+            frames,
+            generation.run,
+            generation.num_samples,
+            self._context.config,
+            handshake=True,
+            headers=warning_headers(job.warnings, request.id),
+        )

@@ -1,0 +1,383 @@
+"""Messages of a chat: checks, images in them, and messages that a context window forces out."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from fastovms.api.body import show
+from fastovms.api.dialect import Dialect
+from fastovms.api.prompt import Prompt
+from fastovms.api.served import IMAGE_PARTS, MEDIA_PARTS, UnseenParts, read_image_part, unknown_part
+from fastovms.errors import CONTEXT_EXCEEDED, InvalidField
+from fastovms.media.loader import GivenImages, ImageSource
+from fastovms.text.output import input_arguments
+from fastovms.text.template_messages import PlacedMessage
+
+# Checks the messages of a chat, and puts them into the one form that templates get.
+
+
+Message = dict[str, Any]
+
+_TEXT_PARTS: Final = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
+"""Types of parts that are text, with the member that holds it."""
+
+_REASONING: Final = ("reasoning_content", "reasoning", "thinking")
+"""The names under which clients send back what a model thought."""
+
+
+_RESULTS: Final = ("tool", "function")
+"""The roles of messages with what tools have answered."""
+
+_MAX_ROLE: Final = 64
+"""Characters of a role: templates know a few words, and write into their prompts what they get."""
+
+
+class ChatMessages(NamedTuple):
+    """The messages of a chat in the form that templates get.
+
+    Attributes:
+        images: those of the messages, in whose texts tags stand for them.
+        warnings: the parts that the model cannot read, in words for a warning.
+    """
+
+    messages: list[Message]
+    images: Sequence[ImageSource] = ()
+    warnings: Sequence[str] = ()
+
+
+def read_messages(
+    given: str | Sequence[Mapping[str, Any]] | None,
+    dialect: Dialect,
+    images: GivenImages | None = None,
+) -> ChatMessages:
+    """Returns messages whose content is text, the parts of a list joined by line ends as vLLM and
+    OVMS do. A text in place of messages is what the user says (Runpod). Unknown members are left
+    out. A note takes the place of media that the model cannot read in results of tools and in all
+    messages before the last one.
+
+    Args:
+        images: collects those of the messages; None = the model takes none.
+
+    Raises:
+        InvalidField: they are absent, empty, of a wrong type, or have parts of unknown types, or
+            the last message has media that the model cannot read.
+    """
+    if given is None:
+        raise InvalidField("messages is required", param="messages")
+    if not given:
+        raise InvalidField("messages must not be empty", param="messages")
+    if isinstance(given, str):
+        if not dialect.takes_text_for_messages:
+            raise InvalidField(f"messages must be an array, not {show(given)}", param="messages")
+        return ChatMessages([{"role": "user", "content": given}])
+    reader = ContentReader(dialect, images)
+    messages: list[Message] = []
+    for position, message in enumerate(given):
+        place = f"messages[{position}]"
+        reader.refuses_media = position == len(given) - 1 and message.get("role") not in _RESULTS
+        messages.append(PlacedMessage(_message(message, place, reader), place))
+    _add_legacy_ids(given, messages)
+    found = () if images is None else images.sources
+    return ChatMessages(messages, found, reader.unseen.warnings)
+
+
+class ContentReader:
+    """Makes text of the contents of messages.
+
+    Args:
+        images: collects those of the contents; None = the model takes none.
+
+    Attributes:
+        unseen: collects the media that the model cannot read.
+        refuses_media: whether they are refused where the reader is now.
+    """
+
+    def __init__(self, dialect: Dialect, images: GivenImages | None = None) -> None:
+        self._dialect = dialect
+        self._images = images
+        self.unseen = UnseenParts()
+        self.refuses_media = True
+
+    def __call__(self, content: object, name: str) -> str:
+        """Returns the text of a content.
+
+        Raises:
+            InvalidField: it is of a wrong type, or has parts of unknown types, or an image too
+                many.
+        """
+        if content is None:
+            return ""
+        if isinstance(content, str):
+            return content
+        if not isinstance(content, list):
+            raise InvalidField(
+                f"{name} must be a string or a list of parts, not {show(content)}", param=name
+            )
+        parts = [self._part(part, f"{name}[{index}]") for index, part in enumerate(content)]
+        return join_parts(parts)
+
+    def _part(self, part: object, name: str) -> ContentPart:
+        if not isinstance(part, dict):
+            raise InvalidField(f"{name} must be an object, not {show(part)}", param=name)
+        kind = part.get("type")
+        if not isinstance(kind, str):
+            raise InvalidField(
+                f"{name}.type must be a string, not {show(kind)}", param=f"{name}.type"
+            )
+        if kind in IMAGE_PARTS and self._images is not None:
+            tag = self._images.add(read_image_part(part, name, self._dialect))
+            return ContentPart(tag, is_image=True)
+        member = _TEXT_PARTS.get(kind)
+        if member is None and kind in MEDIA_PARTS and not self.refuses_media:
+            inner = part.get(kind)
+            title = inner.get("filename") if isinstance(inner, dict) else part.get("filename")
+            return ContentPart(self.unseen.note(kind, name, title))
+        if member is None:
+            raise unknown_part(kind, name, takes_images=self._images is not None)
+        text = part.get(member)
+        if not isinstance(text, str):
+            raise InvalidField(
+                f"{name}.{member} must be a string, not {show(text)}", param=f"{name}.{member}"
+            )
+        return ContentPart(text)
+
+
+class ContentPart(NamedTuple):
+    """A part of a content: its text, and whether that is the tag of an image."""
+
+    text: str
+    is_image: bool = False
+
+
+def join_parts(parts: Sequence[ContentPart]) -> str:
+    """Joins texts by line ends; an image stands where it is."""
+    joined = "".join(part.text for part in parts[:1])
+    for before, part in pairwise(parts):
+        joined += part.text if before.is_image or part.is_image else f"\n{part.text}"
+    return joined
+
+
+def _add_legacy_ids(given: Sequence[Mapping[str, Any]], messages: Sequence[Message]) -> None:
+    """Gives each `function_call` and the message of the role `function` behind it, which have none,
+    an id: some templates need ids."""
+    last_id = ""
+    for position, (legacy, message) in enumerate(zip(given, messages, strict=True)):
+        if legacy.get("tool_calls") is None and legacy.get("function_call") is not None:
+            last_id = f"call{position:05d}"
+            for call in message.get("tool_calls", ()):
+                call["id"] = last_id
+        elif legacy["role"] == "function" and last_id:
+            message.setdefault("tool_call_id", last_id)
+
+
+def _message(message: Mapping[str, Any], name: str, read_content: ContentReader) -> Message:
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise InvalidField(f"{name}.role must be a string, not {show(role)}", param=f"{name}.role")
+    if len(role) > _MAX_ROLE:
+        raise InvalidField(
+            f"{name}.role must have at most {_MAX_ROLE} characters, not {len(role)}",
+            param=f"{name}.role",
+        )
+    read: Message = {
+        "role": "tool" if role == "function" else role,
+        "content": read_content(message.get("content"), f"{name}.content"),
+    }
+    for key in ("name", "tool_call_id"):
+        if (value := _string(message, key, name)) is not None:
+            read[key] = value
+    if role == "assistant":
+        _add_answer(read, message, name)
+    return read
+
+
+def _add_answer(read: Message, message: Mapping[str, Any], name: str) -> None:
+    """Adds the members that only an answer of the model has."""
+    refusal = _string(message, "refusal", name)
+    if refusal and not read["content"]:
+        read["content"] = refusal
+    for key in _REASONING:
+        if reasoning := _string(message, key, name):
+            read["reasoning_content"] = reasoning
+            break
+    calls = _calls(message, name)
+    if calls:
+        read["tool_calls"] = calls
+        read["content"] = read["content"] or None  # templates may tell the two apart
+
+
+def _calls(message: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    given = message.get("tool_calls")
+    if given is None:
+        legacy = message.get("function_call")
+        if legacy is None:
+            return []
+        return [{"type": "function", "function": _function(legacy, f"{name}.function_call")}]
+    name = f"{name}.tool_calls"
+    if not isinstance(given, list):
+        raise InvalidField(f"{name} must be a list, not {show(given)}", param=name)
+    return [_call(call, f"{name}[{index}]") for index, call in enumerate(given)]
+
+
+def _call(call: object, name: str) -> dict[str, Any]:
+    if not isinstance(call, dict):
+        raise InvalidField(f"{name} must be an object, not {show(call)}", param=name)
+    kind = call.get("type")
+    if kind not in (None, "function", "custom"):
+        raise InvalidField(
+            f'{name}.type must be "function" or "custom", not {show(kind)}', param=f"{name}.type"
+        )
+    read: dict[str, Any] = {"type": "function"}
+    if (call_id := _string(call, "id", name)) is not None:
+        read["id"] = call_id
+    if kind == "custom":
+        return {**read, "function": _custom(call.get("custom"), f"{name}.custom")}
+    return {**read, "function": _function(call.get("function"), f"{name}.function")}
+
+
+def _custom(custom: object, name: str) -> dict[str, Any]:
+    """Reads a call to a custom tool as one to the function that stands for it."""
+    if not isinstance(custom, dict):
+        raise InvalidField(f"{name} must be an object, not {show(custom)}", param=name)
+    called = _called(custom, name)
+    text = _string(custom, "input", name) or ""
+    return {"name": called, "arguments": input_arguments(text)}
+
+
+def _function(function: object, name: str) -> dict[str, Any]:
+    if not isinstance(function, dict):
+        raise InvalidField(f"{name} must be an object, not {show(function)}", param=name)
+    called = _called(function, name)
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str | dict):
+        # Clients repeat what a model wrote, which may be any JSON value.
+        arguments = "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+    return {"name": called, "arguments": arguments or "{}"}
+
+
+def _called(function: Mapping[str, Any], name: str) -> str:
+    called = function.get("name")
+    if not isinstance(called, str) or not called:
+        raise InvalidField(
+            f"{name}.name must be a string, not {show(called)}", param=f"{name}.name"
+        )
+    return called
+
+
+def _string(value: Mapping[str, Any], key: str, name: str) -> str | None:
+    found = value.get(key)
+    if found is not None and not isinstance(found, str):
+        raise InvalidField(
+            f"{name}.{key} must be a string, not {show(found)}", param=f"{name}.{key}"
+        )
+    return found
+
+
+_FIRST_SPEAKERS = ("system", "developer")
+
+
+def fitting(
+    messages: Sequence[Message],
+    make_prompt: Callable[[Sequence[Message]], Prompt],
+    max_tokens: int,
+) -> Prompt:
+    """Returns the prompt of as many of the newest messages as fit, and of those at the beginning by
+    which the system sets the rules. What is kept begins with a message of the user, where there is
+    one, so that neither an answer nor the output of a tool stands without what it refers to.
+
+    Args:
+        make_prompt: takes time in proportion to the messages, and is called a few times. It raises
+            InvalidField (`context_length_exceeded`) where there are far too many.
+        max_tokens: how many the prompt may have.
+
+    Raises:
+        InvalidField: not even the last messages fit.
+    """
+
+    num_rules = 0
+    while num_rules < len(messages) and messages[num_rules]["role"] in _FIRST_SPEAKERS:
+        num_rules += 1
+    starts = _starts(messages, num_rules)
+    found: dict[int, Prompt] = {}
+
+    def kept(index: int) -> list[Message]:
+        return [*messages[:num_rules], *messages[starts[index] :]]
+
+    def fits(index: int) -> bool:
+        try:
+            prompt = make_prompt(kept(index))
+        except InvalidField as error:
+            if error.code != CONTEXT_EXCEEDED:
+                raise
+            return False
+        if len(prompt.token_ids) > max_tokens:
+            return False
+        found[index] = prompt
+        return True
+
+    low, high = 0, len(starts) - 1
+    if low < high and not fits(low):
+        low += 1
+    while low < high and low not in found:
+        middle = (low + high) // 2
+        if fits(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return found.get(low) or make_prompt(kept(low))
+
+
+def _starts(messages: Sequence[Message], first: int) -> list[int]:
+    """Returns where a chat may begin. The last of these is where the shortest one does."""
+    users = [index for index in range(first, len(messages)) if messages[index]["role"] == "user"]
+    others = [index for index in range(first, len(messages)) if messages[index]["role"] != "tool"]
+    return [first, *[index for index in users or others if index > first]]
+
+
+_SUMMARY: Final = "fastovms-summary-1."
+"""What a sealed summary begins with, so that it is told from those of other servers."""
+
+_BEFORE_SUMMARY: Final = "Summary of the conversation so far:"
+
+
+def seal(reasoning: str) -> str:
+    """Returns reasoning as `encrypted_content`, for clients that keep it and show it to nobody."""
+    return base64.b64encode(reasoning.encode()).decode()
+
+
+def unseal(content: str) -> str:
+    """Returns the text of sealed reasoning; nothing if another server has made it."""
+    try:
+        return base64.b64decode(content, validate=True).decode()
+    except ValueError:
+        return ""
+
+
+def seal_summary(summary: str) -> str:
+    """Returns the `encrypted_content` of a compaction."""
+    return _SUMMARY + seal(summary)
+
+
+def unseal_summary(content: str) -> str:
+    """Returns the text of a sealed summary; nothing if another server has made it."""
+    return unseal(content.removeprefix(_SUMMARY)) if content.startswith(_SUMMARY) else ""
+
+
+def told_summary(content: str) -> str:
+    """Returns what a model is told of a sealed summary."""
+    return told_text(unseal_summary(content))
+
+
+def told_text(summary: str) -> str:
+    """Returns what a model is told of a summary."""
+    return f"{_BEFORE_SUMMARY}\n{summary}"

@@ -1,0 +1,236 @@
+"""Turns a chat request into a task for the backend: prompt, sampling parameters and the grammar of
+the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from fastovms.api.body import show
+from fastovms.api.chat_prompt import TemplateOptions
+from fastovms.api.chat_tools import ToolUse
+from fastovms.api.prompt import Preparation, Prompt
+from fastovms.api.request_schemas import GenerationFields
+from fastovms.api.structured import check_length, compile_grammar, grammar_of
+from fastovms.api.task import GenerationOptions, ModelInput, PromptTask, make_tasks, with_images
+from fastovms.errors import BackendUnavailable, InvalidField
+from fastovms.grammar.json_schema import enforceable_schema
+from fastovms.media.loader import ImageSource
+from fastovms.params import Grammar
+from fastovms.text.output import (
+    CustomCallParser,
+    answer_grammar,
+    call_grammar,
+    opens_reasoning,
+    output_parser,
+)
+from fastovms.text.parameters import Tool
+from fastovms.text.scanning import OutputParser, PlainParser
+
+# Turns a chat that is rendered and encoded into the backend's task, and makes the parsers of its
+# answer.
+
+
+class ReadChat(NamedTuple):
+    """A chat as the model reads it.
+
+    Attributes:
+        images: those of the prompt.
+        constraint: what the answer must look like; None = anything.
+        unseen: the parts that the model cannot read, in words for a warning.
+    """
+
+    prompt: Prompt
+    tools: ToolUse
+    images: Sequence[ImageSource]
+    constraint: Constraint | None
+    unseen: Sequence[str] = ()
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What of the request the model cannot read, or its answer does not keep to."""
+        return [*self.unseen, *(self.constraint.warnings if self.constraint else ())]
+
+
+async def chat_task(
+    request: Preparation[GenerationFields],
+    options: GenerationOptions,
+    chat: ReadChat,
+    num_prompt_logprobs: int | None = None,
+) -> PromptTask:
+    """Makes what the backend gets for a chat.
+
+    Args:
+        num_prompt_logprobs: top log probabilities of the prompt's tokens that are needed.
+
+    Raises:
+        RequestError: the chat does not fit, or cannot be answered so.
+        BackendError: the grammar cannot be compiled, or the images not be kept, now.
+    """
+    grammar = await usable(request, chat.constraint)
+    given = ModelInput([chat.prompt.token_ids], grammar, num_prompt_logprobs)
+    [task] = await make_tasks(request, options, given)
+    return await with_images(request, options, task, chat.prompt.text, chat.images)
+
+
+def parser_maker(
+    request: Preparation[GenerationFields], options: GenerationOptions, chat: ReadChat
+) -> Callable[[], OutputParser]:
+    """Returns what makes the parser of one sample's text, which finds calls and thoughts in it."""
+    if not _parses(request, options):
+        return PlainParser
+    new_parser = partial(
+        output_parser,
+        request.model.chat.tool_format,
+        request.model.chat.reasoning_format,
+        prompt=chat.prompt.end,
+        tools=chat.tools.tools,
+    )
+    custom = chat.tools.custom
+    return (lambda: CustomCallParser(new_parser(), custom)) if custom else new_parser
+
+
+def finds_markup(
+    request: Preparation[GenerationFields], options: GenerationOptions, tools: ToolUse
+) -> bool:
+    """Returns whether anything but content may be found in the answers."""
+    chat = request.model.chat
+    has_calls = chat.tool_format is not None and bool(tools.tools)
+    return _parses(request, options) and (has_calls or chat.reasoning_format is not None)
+
+
+def hides_content(
+    request: Preparation[GenerationFields], options: GenerationOptions, tools: ToolUse
+) -> bool:
+    """Returns whether only calls are told of an answer that must be calls. Where nothing looks for
+    them, all that the model says is content."""
+    return tools.is_required and _parses(request, options)
+
+
+def _parses(request: Preparation[GenerationFields], options: GenerationOptions) -> bool:
+    return options.skip_special_tokens or request.dialect.parses_special_tokens
+
+
+# Constrains the answer to a chat: calls that follow their tools' schemas, the format that the
+# request asks for, or either, with reasoning before them.
+
+
+_NOT_ENFORCED = "the schemas of the tools are not enforced"
+_ANY_ARGUMENTS = {"type": "object"}
+
+
+class Constraint(NamedTuple):
+    """What an answer must look like.
+
+    Attributes:
+        is_optional: whether it may be left out where no grammar can be made of it.
+        parts: grammars within it that may be at fault, each with its own field.
+        warnings: what of the request is not enforced.
+    """
+
+    grammar: Grammar | None
+    warnings: list[str]
+    is_optional: bool = False
+    parts: Sequence[Grammar] = ()
+
+
+def constraint(
+    request: Preparation[GenerationFields], tools: ToolUse, prompt: str, options: TemplateOptions
+) -> Constraint | None:
+    """Returns the constraint on one request's answer, if there is one, in time proportional to the
+    schemas.
+
+    Args:
+        prompt: the rendered one; it may have opened reasoning.
+        options: those with which it was rendered. They may say that there is to be no reasoning.
+
+    Raises:
+        InvalidField: fields contradict each other, or are malformed.
+    """
+    chat = request.model.chat
+    tool_format, reasoning_format = chat.tool_format, chat.reasoning_format
+    if reasoning_format is not None and options.kwargs.get("enable_thinking") is False:
+        reasoning_format = reasoning_format if opens_reasoning(reasoning_format, prompt) else None
+    warnings: list[str] = []
+    asked = grammar_of(request, warnings)
+    if tools.is_required:
+        if tool_format is None:
+            raise InvalidField(
+                "tool_choice can only be auto or none: how this model writes calls is not known",
+                param="tool_choice",
+            )
+        if asked is not None and not asked.param.startswith(request.names.response_format):
+            raise InvalidField(
+                f"{asked.param} cannot be used when tool_choice requires a call", param=asked.param
+            )
+    calls = None
+    if tool_format is not None and tools.tools:
+        calls = tool_format, replace(tools.choice, tools=_enforceable(tools, warnings))
+    if asked is not None and not tools.is_required:
+        grammar = answer_grammar(asked, reasoning_format, prompt=prompt, calls=calls)
+        return Constraint(grammar, warnings, parts=tools.input_grammars)
+    if calls is None:
+        return None
+    is_optional = not (tools.is_required or tools.is_strict)
+    try:
+        grammar = call_grammar(calls[0], reasoning_format, calls[1], prompt=prompt)
+        check_length(grammar, request.config)
+    except InvalidField as error:
+        if not is_optional:
+            raise
+        return Constraint(None, [*warnings, f"{_NOT_ENFORCED}: {error.message}"])
+    return Constraint(grammar, warnings, is_optional, tools.input_grammars)
+
+
+async def usable(
+    request: Preparation[GenerationFields], wanted: Constraint | None
+) -> Grammar | None:
+    """Makes the grammar ready and returns it; None where there is none, or an optional one cannot
+    be compiled, of which there is a warning then.
+
+    Raises:
+        InvalidField: it cannot be used. Where a part of it cannot either, the error is that part's.
+        BackendError: it cannot be made ready now.
+    """
+    if wanted is None or wanted.grammar is None:
+        return None
+    try:
+        return await compile_grammar(wanted.grammar, request.model, request.client)
+    except (InvalidField, BackendUnavailable) as error:
+        if not wanted.is_optional:
+            if isinstance(error, InvalidField):
+                for part in wanted.parts:
+                    await compile_grammar(part, request.model, request.client)
+            raise
+        wanted.warnings.append(f"{_NOT_ENFORCED}: {error}")
+        return None
+
+
+def _enforceable(tools: ToolUse, warnings: list[str]) -> Sequence[Tool]:
+    """Returns the tools with what grammars enforce of their schemas. Each keyword that is left out
+    is warned of.
+
+    Raises:
+        InvalidField: a strict tool has such a keyword, or the schema of a tool that is strict or
+            must be called is malformed.
+    """
+    found: list[Tool] = []
+    for tool in tools.tools:
+        name = f"the parameters of {show(tool.name)}"
+        is_strict = tool.name in tools.strict
+        try:
+            schema, unenforced = enforceable_schema(tool.parameters)
+        except ValueError as fault:
+            if is_strict or tools.is_required:
+                message = f"tools: {name} cannot be used: {fault}"
+                raise InvalidField(message, param="tools") from None
+            warnings.append(f"{name} are not enforced: {fault}")
+            schema, unenforced = _ANY_ARGUMENTS, ()
+        if is_strict and unenforced:
+            raise InvalidField(f"tools: {name}: {unenforced[0]}", param="tools")
+        if unenforced:
+            warnings.append(f"{name}: {', '.join(map(str, unenforced))}")
+        found.append(replace(tool, parameters=schema, is_relaxed=not is_strict))
+    return found

@@ -1,0 +1,632 @@
+"""Tools of a chat: the tools that a request offers, `tool_choice`, and their names in answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from fastovms.api.body import show
+from fastovms.api.dialect import Dialect
+from fastovms.errors import InvalidField
+from fastovms.grammar.finite_schema import Schema
+from fastovms.grammar.json_schema import strict_schema
+from fastovms.grammar.lark import Irregular, lark_regex
+from fastovms.params import Grammar, GrammarKind
+from fastovms.text.output import input_parameters
+from fastovms.text.parameters import CallChoice, Tool
+from fastovms.text.tools.tool_format import ToolFormat
+
+# Reads one tool of a request in each form that clients give them, and tells of it as of a
+# function: that is what templates and formats of calls have.
+
+
+MAX_NAME: Final = 256
+
+_SYNTAXES: Final = ("lark", "regex")
+_FORMATS: Final = ("text", "grammar")
+_REGEX_PART: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|.", re.DOTALL)
+"""A character of a regular expression, an escape or a class."""
+
+_ANY_TEXT: Final = "The input is free text."
+
+
+class OfferedTool(NamedTuple):
+    """A tool of a request.
+
+    Attributes:
+        tool: what the model calls.
+        function: the same in OpenAI's form, for the template.
+        target: what it is to the client.
+        is_strict: whether its arguments have to follow its schema in any case.
+        warning: what cannot be done of it; empty = nothing.
+        input_grammar: what the text of a custom tool is enforced to be; None = free.
+    """
+
+    tool: Tool
+    function: Mapping[str, Any]
+    target: ToolTarget
+    is_strict: bool = False
+    warning: str = ""
+    input_grammar: Grammar | None = None
+
+
+def read_function(
+    function: Mapping[str, Any],
+    place: str,
+    namespace: str | None = None,
+    *,
+    schema: str = "parameters",
+) -> OfferedTool:
+    """Reads `{"name", "description", "parameters", "strict"}`.
+
+    Args:
+        place: its path in the request.
+        schema: what the client calls `parameters`.
+
+    Raises:
+        InvalidField: it is malformed.
+    """
+    target = ToolTarget(read_name(function, place), namespace)
+    for key, kind, words in (
+        ("description", str, "a string"),
+        ("parameters", dict, "an object"),
+        ("strict", bool, "true or false"),
+    ):
+        value = function.get(key)
+        if value is not None and not isinstance(value, kind):
+            named = schema if key == "parameters" else key
+            raise InvalidField(
+                f"{place}.{named} must be {words}, not {show(value)}", param=f"{place}.{named}"
+            )
+    parameters: Schema = function.get("parameters") or {}
+    is_strict = function.get("strict") is True
+    tool = Tool(target.function, strict_schema(parameters) if is_strict else parameters)
+    _check_arguments(tool.parameters.get("type"), f"{place}.{schema}.type")
+    shown = {**function, "name": target.function}
+    return OfferedTool(tool, shown, target, is_strict=is_strict)
+
+
+def read_custom(custom: Mapping[str, Any], place: str, namespace: str | None = None) -> OfferedTool:
+    """Reads `{"name", "description", "format"}`, a tool that takes text. What the text has to look
+    like stands in the description of the function, for the model, and in its schema, as far as a
+    regular expression says it: JSON schemas have no grammars.
+
+    Raises:
+        InvalidField: it is malformed.
+    """
+    target = ToolTarget(read_name(custom, place), namespace, is_custom=True)
+    description = custom.get("description")
+    if description is not None and not isinstance(description, str):
+        name = f"{place}.description"
+        raise InvalidField(f"{name} must be a string, not {show(description)}", param=name)
+    name = f"{place}.format"
+    words, enforced, warning = _format(custom.get("format"), name)
+    pattern = None if enforced is None else enforced.source
+    described = "\n\n".join(filter(None, (description, words)))
+    shown = {
+        "name": target.function,
+        "description": described,
+        "parameters": input_parameters(),
+    }
+    tool = Tool(target.function, input_parameters(pattern))
+    return OfferedTool(tool, shown, target, pattern is not None, warning, enforced)
+
+
+def read_name(named: Mapping[str, Any], place: str) -> str:
+    """Reads `name`.
+
+    Raises:
+        InvalidField: it is no string, empty or too long.
+    """
+    name = named.get("name")
+    place = f"{place}.name"
+    if not isinstance(name, str) or not name:
+        raise InvalidField(
+            f"{place} must be a string that is not empty, not {show(name)}", param=place
+        )
+    if len(name) > MAX_NAME:
+        raise InvalidField(
+            f"{place} must be at most {MAX_NAME} characters, not {len(name)}", param=place
+        )
+    return name
+
+
+def members_of(
+    tool: Mapping[str, Any], kind: str, place: str, *, flat: bool
+) -> tuple[Mapping[str, Any], str]:
+    """Returns the object that says more about a tool or a choice, and its path: the member that has
+    the type's name, or else what stands beside the type.
+
+    Args:
+        flat: whether it may stand there.
+
+    Raises:
+        InvalidField: there is none.
+    """
+    members = tool.get(kind)
+    if members is None and flat:
+        return {key: value for key, value in tool.items() if key != "type"}, place
+    place = f"{place}.{kind}"
+    if not isinstance(members, dict):
+        raise InvalidField(f"{place} must be an object, not {show(members)}", param=place)
+    return members, place
+
+
+def _check_arguments(kind: object, name: str) -> None:
+    """Checks that arguments are an object, whatever else the schema says of them."""
+    if kind not in (None, "object") and not (isinstance(kind, list) and "object" in kind):
+        raise InvalidField(f'{name} must be "object", not {show(kind)}', param=name)
+
+
+def _format(form: object, place: str) -> tuple[str, Grammar | None, str]:
+    """Returns a format in words, as a regular expression, and what cannot be done of it."""
+    if form is None:
+        return _ANY_TEXT, None, ""
+    if not isinstance(form, dict):
+        raise InvalidField(f"{place} must be an object, not {show(form)}", param=place)
+    if _one_of(form, "type", _FORMATS, place) == "text":
+        return _ANY_TEXT, None, ""
+    # Chats have its members in one more object, responses beside the type.
+    grammar, place = members_of(form, "grammar", place, flat=True)
+    syntax = _one_of(grammar, "syntax", _SYNTAXES, place)
+    place = f"{place}.definition"
+    definition = grammar.get("definition")
+    if not isinstance(definition, str) or not definition:
+        raise InvalidField(
+            f"{place} must be a string that is not empty, not {show(definition)}", param=place
+        )
+    if syntax == "regex":
+        words = f"The input must match this regular expression:\n{definition}"
+        try:
+            return words, Grammar(GrammarKind.REGEX, _without_anchors(definition), place), ""
+        except ValueError as error:
+            raise InvalidField(f"{place} cannot be used: {error}", param=place) from None
+    words = f"The input must follow this Lark grammar:\n{definition}"
+    try:
+        return words, Grammar(GrammarKind.REGEX, lark_regex(definition), place), ""
+    except ValueError as error:
+        raise InvalidField(f"{place} cannot be used: {error}", param=place) from None
+    except Irregular:
+        warning = f"{place} is told to the model but not enforced: no regular expression says it"
+        return words, None, warning
+
+
+def _one_of(given: Mapping[str, Any], key: str, allowed: tuple[str, ...], place: str) -> str:
+    value = given.get(key)
+    if value not in allowed:
+        place = f"{place}.{key}"
+        choices = " or ".join(json.dumps(choice) for choice in allowed)
+        raise InvalidField(f"{place} must be {choices}, not {show(value)}", param=place)
+    return str(value)
+
+
+def _without_anchors(expression: str) -> str:
+    """Returns an expression without the marks of the beginning and the end of the text, which is
+    matched as a whole in any case. Where alternatives stand beside each other, a mark is one
+    alternative's.
+
+    Raises:
+        ValueError: it closes a group that it has not opened, which would be that of whoever embeds
+            it.
+    """
+    depth, has_alternatives = 0, False
+    for part in _REGEX_PART.findall(expression):
+        has_alternatives |= part == "|" and not depth
+        depth += {"(": 1, ")": -1}.get(part, 0)
+        if depth < 0:
+            raise ValueError("unopened group")
+    if has_alternatives:
+        return expression
+    if expression.endswith("$") and _REGEX_PART.findall(expression)[-1] == "$":
+        expression = expression[:-1]
+    return expression.removeprefix("^")
+
+
+class ToolTarget(NamedTuple):
+    """A tool as its client knows it.
+
+    Attributes:
+        namespace: the one that it is in; None = none.
+        is_custom: whether it takes text in place of arguments.
+    """
+
+    name: str
+    namespace: str | None = None
+    is_custom: bool = False
+
+    @property
+    def function(self) -> str:
+        """The name of the function that the model calls."""
+        return flat_name(self.name, self.namespace)
+
+
+def flat_name(name: str, namespace: str | None) -> str:
+    """Returns the one name of a function in a namespace, as Codex makes it where it has to. A
+    function at the top may have its own name as its namespace in the history (openai 3.54)."""
+    if not namespace or namespace == name:
+        return name
+    has_gap = namespace.endswith("_") or name.startswith("_")
+    return f"{namespace}{name}" if has_gap else f"{namespace}__{name}"
+
+
+# Reads `tool_choice`: which of the tools may be called, and whether one must be.
+
+
+WORDS: Final = ("none", "auto", "required")
+
+Offered = Mapping[str, OfferedTool]
+"""The tools, by the names of their functions."""
+
+
+class ToolChoice(NamedTuple):
+    """Which tools an answer may call.
+
+    Attributes:
+        names: those of their functions.
+        is_required: whether one of them must be called.
+        is_named: whether the request names the one.
+    """
+
+    names: Sequence[str]
+    is_required: bool = False
+    is_named: bool = False
+
+
+class ChoiceForms(NamedTuple):
+    """The forms of choices that are taken.
+
+    Attributes:
+        flat: whether members may stand beside the type.
+        skips_others: whether tools of other types are passed over.
+        checks: whether a choice must be of tools that there are.
+    """
+
+    flat: bool
+    skips_others: bool
+    checks: bool
+
+
+def read_choice(
+    choice: str | Mapping[str, Any] | None, tools: Offered, forms: ChoiceForms
+) -> ToolChoice:
+    """Reads a choice.
+
+    Raises:
+        InvalidField: it is malformed, or of a tool that there is not.
+    """
+    if choice is None:
+        return ToolChoice(list(tools))
+    if isinstance(choice, str):
+        if choice not in WORDS:
+            raise InvalidField(
+                f"tool_choice must be one of {', '.join(WORDS)} or an object, not {show(choice)}",
+                param="tool_choice",
+            )
+        if choice == "none":
+            return ToolChoice([])
+        if choice == "required":
+            _check_any(tools, forms)
+        return ToolChoice(list(tools), choice == "required")
+    if choice.get("type") == "allowed_tools":
+        return _allowed(choice, tools, forms)
+    found = _found(choice, "tool_choice", tools, forms)
+    return ToolChoice(found, is_required=True, is_named=True)
+
+
+def _allowed(choice: Mapping[str, Any], tools: Offered, forms: ChoiceForms) -> ToolChoice:
+    allowed, name = members_of(choice, "allowed_tools", "tool_choice", flat=forms.flat)
+    mode = allowed.get("mode", "auto")
+    if mode not in WORDS:
+        raise InvalidField(
+            f"{name}.mode must be one of {', '.join(WORDS)}, not {show(mode)}",
+            param=f"{name}.mode",
+        )
+    name = f"{name}.tools"
+    listed = allowed.get("tools")
+    if not isinstance(listed, list) or not listed:
+        raise InvalidField(f"{name} must be a list of tools, not {show(listed)}", param=name)
+    names: list[str] = []
+    for position, tool in enumerate(listed):
+        place = f"{name}[{position}]"
+        if not isinstance(tool, dict):
+            raise InvalidField(f"{place} must be an object, not {show(tool)}", param=place)
+        if forms.skips_others and tool.get("type") not in _KINDS:
+            continue
+        names += _found(tool, place, tools, forms)
+    _check_any(tools, forms)
+    if mode == "required" and not names and forms.checks:
+        message = f"{name} lists no tool that the model can call, though one is required"
+        raise InvalidField(message, param=name)
+    return ToolChoice([] if mode == "none" else names, mode == "required")
+
+
+_KINDS: Final = ("function", "custom")
+
+
+def _found(
+    choice: Mapping[str, Any], place: str, tools: Offered, forms: ChoiceForms
+) -> Sequence[str]:
+    """Returns the function of the tool that `{"type": "function", "function": {"name"}}` names, or
+    the same with the name beside the type."""
+    kind = choice.get("type")
+    if forms.checks and kind not in _KINDS:
+        raise InvalidField(
+            f'{place}.type must be "function" or "custom", not {show(kind)}', param=f"{place}.type"
+        )
+    is_custom = kind == "custom"
+    given, inner = members_of(choice, "custom" if is_custom else "function", place, flat=forms.flat)
+    name, namespace = read_name(given, inner), given.get("namespace")
+    if namespace is not None and not isinstance(namespace, str):
+        inner = f"{inner}.namespace"
+        raise InvalidField(f"{inner} must be a string, not {show(namespace)}", param=inner)
+    _check_any(tools, forms)
+    found = tools.get(flat_name(name, namespace))
+    if found is None and namespace is None:
+        # OpenAI's choices name no namespace.
+        inside = [tool for tool in tools.values() if tool.target.name == name]
+        if len(inside) > 1 and forms.checks:
+            message = f"{place} names {show(name)}, which more than one namespace has"
+            raise InvalidField(f"{message}: {inner}.namespace must say which", param=place)
+        found = inside[0] if len(inside) == 1 else None
+    if found is not None and found.target.is_custom == is_custom:
+        return [found.tool.name]
+    if forms.checks:
+        raise InvalidField(f"{place} names {show(name)}, which is not among the tools", param=place)
+    return []
+
+
+def _check_any(tools: Offered, forms: ChoiceForms) -> None:
+    if not tools and forms.checks:
+        raise InvalidField("tool_choice is only allowed with tools", param="tool_choice")
+
+
+# Reads the tools that a chat may call: `tools`, `tool_choice` and `parallel_tool_calls`, or what
+# OpenAI had before them, `functions` and `function_call`.
+
+
+MAX_TOOLS: Final = 1024
+_NO_CALLS: Final = (
+    "tools: no call is found in the answer, as the model is served without a tool parser"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """Which functions an answer may call, and how.
+
+    Attributes:
+        tools: what may be called.
+        shown: the same in OpenAI's form, for the template.
+        targets: what they are to the client, by the names of the functions.
+        is_required: whether at least one call must be made.
+        is_named: whether the request names the one function to call.
+        is_parallel: whether more than one call may be made.
+        strict: the functions whose arguments have to follow their schema in any case.
+        is_legacy: whether the request has `functions`, and gets a `function_call`.
+        skipped: tools that are passed over, in words for a warning.
+        warnings: what cannot be done of the others.
+        input_grammars: what the texts of custom tools are enforced to be.
+    """
+
+    tools: Sequence[Tool] = ()
+    shown: Sequence[Mapping[str, Any]] = ()
+    targets: Mapping[str, ToolTarget] = field(default_factory=dict)
+    is_required: bool = False
+    is_named: bool = False
+    is_parallel: bool = True
+    strict: frozenset[str] = frozenset()
+    is_legacy: bool = False
+    skipped: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    input_grammars: Sequence[Grammar] = ()
+
+    @property
+    def is_strict(self) -> bool:
+        return bool(self.strict)
+
+    @property
+    def choice(self) -> CallChoice:
+        """The same in the words of the format of calls. There must be tools."""
+        return CallChoice(
+            self.tools,
+            required=self.is_required,
+            parallel=self.is_parallel,
+            strict=self.is_strict,
+        )
+
+    @property
+    def custom(self) -> frozenset[str]:
+        """The functions that stand for custom tools."""
+        return frozenset(name for name, target in self.targets.items() if target.is_custom)
+
+    def warnings_for(self, tool_format: ToolFormat | None) -> Sequence[str]:
+        """Returns what cannot be done of the tools where a model writes its calls so; None = it
+        makes none."""
+        if not self.tools or tool_format is not None:
+            return self.warnings
+        return [*self.warnings, _NO_CALLS]
+
+    def target(self, function: str) -> ToolTarget:
+        """Returns what a function is to the client; the model may make up others."""
+        return self.targets.get(function) or ToolTarget(function)
+
+
+def read_tools(
+    given: Sequence[Mapping[str, Any]] | None,
+    choice: str | Mapping[str, Any] | None,
+    parallel: bool | None,
+    dialect: Dialect,
+    *,
+    flat: bool = False,
+    skips_others: bool = False,
+) -> ToolUse:
+    """Reads the tools of a request. Those that must not be called are not shown to the model
+    either.
+
+    Args:
+        flat: whether members of tools and choices may stand beside the type, in every dialect, and
+            whether there are namespaces.
+        skips_others: whether tools of other types are passed over; else they are refused.
+
+    Raises:
+        InvalidField: a tool or the choice is malformed, or they do not go together.
+    """
+    check_number_of_tools(given, "tools")
+    reader = ToolReader(flat or dialect.flat_tools, flat, skips_others)
+    for position, tool in enumerate(given or ()):
+        reader.read(tool, f"tools[{position}]")
+    forms = ChoiceForms(reader.flat, skips_others, dialect.checks_tool_choice)
+    chosen = read_choice(choice, reader.offered, forms)
+    return reader.use(chosen, is_parallel=parallel is not False)
+
+
+def read_functions(
+    given: Sequence[Mapping[str, Any]] | None,
+    choice: str | Mapping[str, Any] | None,
+    dialect: Dialect,
+) -> ToolUse:
+    """Reads `functions` and `function_call`, of which an answer has at most one.
+
+    Raises:
+        InvalidField: one of them is malformed, or they do not go together.
+    """
+    name = "function_call"
+    check_number_of_tools(given, "functions")
+    reader = ToolReader()
+    for position, function in enumerate(given or ()):
+        place = f"functions[{position}]"
+        reader.add(read_function(function, place), place)
+    if isinstance(choice, str) and choice not in ("none", "auto"):
+        raise InvalidField(
+            f"{name} must be none, auto or an object, not {show(choice)}", param=name
+        )
+    if isinstance(choice, Mapping) and not reader.offered and dialect.checks_tool_choice:
+        raise InvalidField(f"{name} is only allowed with functions", param=name)
+    chosen = ToolChoice([] if choice == "none" else list(reader.offered))
+    if isinstance(choice, Mapping):
+        called = read_name(choice, name)
+        if called in reader.offered:
+            chosen = ToolChoice([called], is_required=True, is_named=True)
+        elif dialect.checks_tool_choice:
+            raise InvalidField(
+                f"{name} names {show(called)}, which is not among the functions", param=name
+            )
+    return reader.use(chosen, is_parallel=False, is_legacy=True)
+
+
+def check_number_of_tools(given: Sequence[object] | None, name: str) -> None:
+    if given is not None and len(given) > MAX_TOOLS:
+        raise InvalidField(
+            f"{name} must have at most {MAX_TOOLS} entries, not {len(given)}", param=name
+        )
+
+
+class ToolReader:
+    """Reads tools, one after the other.
+
+    Attributes:
+        flat: whether members may stand beside the type.
+        offered: the tools, by the names of their functions.
+    """
+
+    def __init__(
+        self, flat: bool = False, has_namespaces: bool = False, skips_others: bool = False
+    ) -> None:
+        self.flat = flat
+        self.offered: dict[str, OfferedTool] = {}
+        self._has_namespaces = has_namespaces
+        self._skips_others = skips_others
+        self._skipped: list[str] = []
+        self._descriptions: dict[str, str] = {}
+
+    def read(self, tool: object, place: str, namespace: str | None = None) -> None:
+        """Reads a tool of any type. Raises InvalidField."""
+        if not isinstance(tool, dict):
+            raise InvalidField(f"{place} must be an object, not {show(tool)}", param=place)
+        kind = tool.get("type")
+        if kind in ("function", "custom"):
+            members, inner = members_of(tool, kind, place, flat=self.flat)
+            read = read_function if kind == "function" else read_custom
+            self.add(read(members, inner, namespace), inner)
+        elif kind == "namespace" and self._has_namespaces and namespace is None:
+            self._read_namespace(tool, place)
+        elif self._skips_others and isinstance(kind, str):
+            self.skip(kind, place)
+        else:
+            kinds = '"function" or "custom"'
+            raise InvalidField(
+                f"{place}.type must be {kinds}, not {show(kind)}", param=f"{place}.type"
+            )
+
+    def skip(self, kind: str, place: str) -> None:
+        """Notes that a tool is passed over, which is of a type that there is not."""
+        self._skipped.append(f"{place} of type {kind[:MAX_NAME]}")
+
+    def add(self, tool: OfferedTool, place: str) -> None:
+        """Adds a tool; of two of the same name, the later one counts.
+
+        Raises:
+            InvalidField: the model could not tell it from another one.
+        """
+        if len(self.offered) == MAX_TOOLS:
+            raise InvalidField(f"there must be at most {MAX_TOOLS} tools in all", param="tools")
+        other = self.offered.get(tool.tool.name)
+        if other is not None and other.target != tool.target:
+            raise InvalidField(
+                f"{place}: there is another tool that the model calls as {show(tool.tool.name)}",
+                param=place,
+            )
+        self.offered[tool.tool.name] = tool
+
+    def use(self, choice: ToolChoice, *, is_parallel: bool, is_legacy: bool = False) -> ToolUse:
+        """Returns what becomes of the tools that are chosen."""
+        chosen = [self.offered[name] for name in choice.names]
+        return ToolUse(
+            [tool.tool for tool in chosen],
+            [{"type": "function", "function": function} for function in self._shown(chosen)],
+            {tool.tool.name: tool.target for tool in chosen},
+            is_required=choice.is_required and bool(chosen),
+            is_named=choice.is_named,
+            is_parallel=is_parallel and not choice.is_named,
+            strict=frozenset(tool.tool.name for tool in chosen if tool.is_strict),
+            is_legacy=is_legacy,
+            skipped=self._skipped,
+            warnings=[tool.warning for tool in chosen if tool.warning],
+            input_grammars=[tool.input_grammar for tool in chosen if tool.input_grammar],
+        )
+
+    def _read_namespace(self, tool: Mapping[str, Any], place: str) -> None:
+        """Reads `{"name", "description", "tools"}`: its tools become functions beside the others.
+        Raises InvalidField."""
+        name = read_name(tool, place)
+        description, tools = tool.get("description"), tool.get("tools")
+        for value, kind, key, words in (
+            (description, str | None, "description", "a string"),
+            (tools, list, "tools", "a list"),
+        ):
+            if not isinstance(value, kind):
+                inner = f"{place}.{key}"
+                raise InvalidField(f"{inner} must be {words}, not {show(value)}", param=inner)
+        assert isinstance(tools, list)
+        check_number_of_tools(tools, f"{place}.tools")
+        if description:
+            self._descriptions[name] = str(description)
+        for position, inner_tool in enumerate(tools):
+            self.read(inner_tool, f"{place}.tools[{position}]", name)
+
+    def _shown(self, tools: Sequence[OfferedTool]) -> Iterator[Mapping[str, Any]]:
+        """Returns functions for the template. What is said of a namespace stands before what is
+        said of its first one."""
+        told: set[str | None] = {None}
+        for tool in tools:
+            namespace = tool.target.namespace
+            said = None if namespace in told else self._descriptions.get(namespace or "")
+            told.add(namespace)
+            if said:
+                own = tool.function.get("description")
+                yield {**tool.function, "description": "\n\n".join(filter(None, (said, own)))}
+            else:
+                yield tool.function

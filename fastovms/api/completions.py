@@ -1,0 +1,619 @@
+"""Endpoint `/completions`: prompts as text or token ids, suffixes, echo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Final, NamedTuple
+
+import orjson
+from msgspec import UNSET
+
+from fastovms.api import offload
+from fastovms.api.answer import (
+    Envelope,
+    StreamUsage,
+    closing_members,
+    collect,
+    format_cost,
+    respond,
+    stream_answer,
+)
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import DONE, END, START, Dialect, last_frames
+from fastovms.api.endpoint import warning_headers
+from fastovms.api.fields import TokenBudget, check_num_choices, is_streamed, token_budget
+from fastovms.api.generate import DeltaCallback, SampleDelta, TextGeneration, Usage, merged
+from fastovms.api.logprobs import (
+    LogprobArrays,
+    TokenReport,
+    logprob_arrays,
+    num_values,
+    prompt_logprobs_body,
+    token_report,
+)
+from fastovms.api.prompt import (
+    FieldName,
+    FieldNames,
+    Preparation,
+    Prompt,
+    PromptEncoder,
+    Truncation,
+    check_text,
+    encode_prompts,
+    prompt_name,
+    split_prompts,
+)
+from fastovms.api.request_schemas import CompletionRequest, StreamOptions
+from fastovms.api.scoring import best_samples, score_prompts
+from fastovms.api.served import ImageInput
+from fastovms.api.structured import compile_grammar, grammar_of
+from fastovms.api.task import (
+    GenerationOptions,
+    ModelInput,
+    PromptTask,
+    check_numbers,
+    generation_options,
+    make_tasks,
+)
+from fastovms.errors import InvalidField, RequestError
+from fastovms.http.messages import Request, Response
+from fastovms.media.loader import check_tags
+from fastovms.params import ALL_LOGPROBS, FinishReason, TextPrompt, TokenLogprobs
+from fastovms.telemetry.tracing import GenerationKind
+from fastovms.text.detokenizer import Measure, TextToken, TrackingDetokenizer
+from fastovms.text.tokenizer import FimFinder, FimTokens, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """What the texts of one prompt's choices begin with.
+
+    Attributes:
+        text: what stands before the text of each of the prompt's choices.
+        length: the length of `text`, in the unit of the offsets.
+        tokens: the prompt's, if their log probabilities were asked for.
+    """
+
+    text: str = ""
+    length: int = 0
+    tokens: Sequence[TextToken] = ()
+
+
+NO_ECHO = Echo()
+
+
+def make_echo(
+    prompt: Prompt,
+    logprobs: Sequence[TokenLogprobs | None] | None,
+    tokenizer: Tokenizer,
+    measure: Measure,
+    *,
+    skip_special_tokens: bool = True,
+) -> Echo:
+    """Returns the text that the client sent or, for token ids, what they decode to."""
+    text = prompt.text
+    if text is None:
+        text = tokenizer.decode(prompt.token_ids, skip_special_tokens=skip_special_tokens)
+    if logprobs is None:
+        return Echo(text)
+    length = measure(text)
+    offsets = _offsets(prompt.token_ids, text, tokenizer, measure)
+    tokens = [
+        TextToken(token_id, min(offset, length), entry)
+        for token_id, offset, entry in zip(prompt.token_ids, offsets, logprobs, strict=True)
+    ]
+    return Echo(text, length, tokens)
+
+
+def _offsets(
+    token_ids: Sequence[int], text: str, tokenizer: Tokenizer, measure: Measure
+) -> Iterator[int]:
+    """Returns where in `text` each token begins. Special tokens may be written out in it or, as the
+    one at the beginning of many prompts, not be part of it."""
+    for skip_special_tokens in (False, True):
+        tracking = TrackingDetokenizer(
+            tokenizer.detokenizer(skip_special_tokens=skip_special_tokens), measure
+        )
+        decoded = tracking.push(token_ids) + tracking.flush()
+        start = decoded.find(text)
+        if start >= 0:
+            break
+    # A tokenizer that normalizes does not give the text back: then offsets are approximate.
+    skipped = measure(decoded[: max(start, 0)])
+    return (max(token.offset - skipped, 0) for token in tracking.take(decoded, ended=True))
+
+
+# Writes the body of a whole answer of `/completions`.
+
+
+class CompletionPromptReport(NamedTuple):
+    """What the choices of one prompt tell about it."""
+
+    echo: Echo
+    token_ids: Sequence[int]
+    logprobs: Sequence[TokenLogprobs | None]
+
+
+def echoed_logprobs(echo: Echo, report: TokenReport) -> LogprobArrays | None:
+    if report.num_logprobs is None:
+        return None
+    return logprob_arrays(echo.tokens, report.num_logprobs, report.names)
+
+
+def generated_logprobs(delta: SampleDelta, echo: Echo, report: TokenReport) -> LogprobArrays | None:
+    if report.num_logprobs is None:
+        return None
+    return logprob_arrays(delta.tokens, report.num_logprobs, report.names, start=echo.length)
+
+
+_CHOICE_MEMBERS: Final = ("token_ids", "prompt_logprobs", "prompt_token_ids")
+"""Members that vLLM's choices always have, null where there is nothing to tell."""
+
+
+def completion_body(
+    envelope: Envelope,
+    samples: Sequence[SampleDelta],
+    prompts: Sequence[CompletionPromptReport],
+    report: TokenReport,
+    usage: Usage,
+) -> dict[str, object]:
+    """Returns the unary answer. `samples` hold the whole texts, in order, equally many for each
+    prompt."""
+    n = len(samples) // len(prompts)
+    choices: list[dict[str, object]] = []
+    for position, prompt in enumerate(prompts):
+        of_prompt = prompt_members(prompt, report)
+        echoed = echoed_logprobs(prompt.echo, report)
+        for sample in samples[position * n : position * n + n]:
+            choice = _choice(sample, prompt.echo, echoed, report, envelope.dialect)
+            choices.append({"index": len(choices), **choice, **of_prompt})
+    return {
+        **envelope.members("text_completion"),
+        "choices": choices,
+        **({"service_tier": None, "kv_transfer_params": None} if envelope.dialect.has_ids else {}),
+        **closing_members(usage),
+    }
+
+
+def prompt_members(prompt: CompletionPromptReport, report: TokenReport) -> dict[str, object]:
+    members: dict[str, object] = {}
+    if report.num_prompt_logprobs is not None:
+        members["prompt_logprobs"] = prompt_logprobs_body(
+            prompt.logprobs, report.num_prompt_logprobs, report.names
+        )
+    if report.has_token_ids:
+        members["prompt_token_ids"] = list(prompt.token_ids)
+    return members
+
+
+def _choice(
+    sample: SampleDelta,
+    echo: Echo,
+    echoed: LogprobArrays | None,
+    report: TokenReport,
+    dialect: Dialect,
+) -> dict[str, object]:
+    logprobs = generated_logprobs(sample, echo, report)
+    if logprobs is not None and echoed is not None:
+        logprobs = echoed.followed_by(logprobs)
+    choice: dict[str, object] = {
+        "text": echo.text + sample.text,
+        "logprobs": logprobs,
+        "finish_reason": None if sample.finish_reason is None else sample.finish_reason.value,
+    }
+    if dialect.has_ids:
+        choice |= {"stop_reason": sample.stop_reason, **dict.fromkeys(_CHOICE_MEMBERS)}
+    if report.has_token_ids:
+        choice["token_ids"] = [token.token_id for token in sample.tokens]
+    return choice
+
+
+# Writes the frames of a streamed answer of `/completions`, whose constant parts are made only
+# once.
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceOpening:
+    """How the choices of one prompt begin in a stream, encoded beforehand.
+
+    Attributes:
+        logprobs: the elements of each of the arrays, without brackets.
+        members: further members of the choice in its first frame, with a comma before them.
+    """
+
+    echo: Echo
+    logprobs: tuple[bytes, ...] | None
+    members: bytes
+
+    @property
+    def length(self) -> int:
+        """About how many bytes it will be."""
+        return len(self.echo.text) + sum(map(len, self.logprobs or ())) + len(self.members)
+
+
+def make_opening(prompt: CompletionPromptReport, report: TokenReport) -> ChoiceOpening:
+    echoed = echoed_logprobs(prompt.echo, report)
+    members = prompt_members(prompt, report)
+    return ChoiceOpening(
+        prompt.echo,
+        _elements(echoed) if echoed is not None and echoed.tokens else None,
+        b"," + orjson.dumps(members)[1:-1] if members else b"",
+    )
+
+
+def _elements(arrays: LogprobArrays) -> tuple[bytes, ...]:
+    return tuple(orjson.dumps(getattr(arrays, field.name))[1:-1] for field in fields(arrays))
+
+
+class CompletionFrames:
+    """Encodes one stream (`delta_stream.Frames`). A delta costs the encoding of its text alone,
+    unless the client wants to know more about its tokens."""
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        generation: TextGeneration,
+        options: StreamOptions,
+        report: TokenReport,
+        *,
+        openings: Sequence[ChoiceOpening],
+    ) -> None:
+        """
+        Args:
+            openings: one for each choice.
+        """
+        self._dialect = envelope.dialect
+        self._usage = StreamUsage(generation, options)
+        self._report = report
+        self._openings = openings
+        # The choices whose opening has not been written yet.
+        self._unopened = [opening.length > 0 for opening in openings]
+        self._is_plain = not report.needs_tokens and not self._usage.is_continuous
+        members = orjson.dumps(envelope.members(envelope.dialect.stream_object))
+        self._head = START + members[:-1] + b',"choices":['
+        self._choice_heads = [
+            self._head + b'{"index":%d,"text":' % index for index in range(len(openings))
+        ]
+        self._tail = self._rest(SampleDelta(0, ""), b"null", b"", None)
+
+    def delta(self, delta: SampleDelta) -> bytes:
+        choice = delta.choice
+        head = self._choice_heads[choice]
+        if delta.finish_reason is None and not self._unopened[choice]:
+            if not delta.text:
+                return head + b'"","finish_reason":null}]}' + END  # OVMS's handshake
+            if self._is_plain:
+                return head + orjson.dumps(delta.text) + self._tail
+        opening = self._openings[choice] if self._unopened[choice] else None
+        self._unopened[choice] = False
+        text = delta.text
+        members = b""
+        if self._report.has_token_ids:
+            members = b',"token_ids":' + orjson.dumps([token.token_id for token in delta.tokens])
+        if opening is not None:
+            text = opening.echo.text + text
+            members += opening.members
+        logprobs = self._logprobs(delta, opening)
+        return head + orjson.dumps(text) + self._rest(delta, logprobs, members, choice)
+
+    def opening_length(self, choice: int) -> int:
+        return self._openings[choice].length if self._unopened[choice] else 0
+
+    def end(self) -> bytes:
+        return self._usage.last_frame(self._head) + DONE
+
+    def failure(self, error: Exception) -> bytes:
+        return last_frames(error, self._dialect)
+
+    def _logprobs(self, delta: SampleDelta, opening: ChoiceOpening | None) -> bytes:
+        arrays = generated_logprobs(delta, self._openings[delta.choice].echo, self._report)
+        if arrays is None or opening is None or opening.logprobs is None:
+            return orjson.dumps(arrays)
+        members = []
+        for field, before, after in zip(
+            fields(arrays), opening.logprobs, _elements(arrays), strict=True
+        ):
+            elements = before + b"," + after if before and after else before or after
+            members.append(b'"%s":[%s]' % (field.name.encode(), elements))
+        return b"{" + b",".join(members) + b"}"
+
+    def _rest(
+        self, delta: SampleDelta, logprobs: bytes, members: bytes, choice: int | None
+    ) -> bytes:
+        """Returns what follows the text in a frame."""
+        reason = None if delta.finish_reason is None else delta.finish_reason.value
+        tail = b',"logprobs":' + logprobs + b',"finish_reason":' + orjson.dumps(reason)
+        if self._dialect.has_ids:
+            tail += b',"stop_reason":' + orjson.dumps(delta.stop_reason)
+        return tail + members + b"}]" + self._usage.member(choice) + b"}" + END
+
+
+# Checks every field of a completions request, refuses `suffix` and `echo` where they cannot be
+# had, and makes what runs it.
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionJob:
+    """A completions request that is ready to run.
+
+    Attributes:
+        prompts: the prompts with their texts, as the client sees them.
+        tasks: the same, as the model sees them.
+        num_prompt_logprobs: how many top log probabilities of the prompts' tokens the report needs.
+        warnings: what of the request is not done.
+    """
+
+    preparation: Preparation[CompletionRequest]
+    options: GenerationOptions
+    prompts: Sequence[Prompt]
+    tasks: Sequence[PromptTask]
+    is_echoed: bool
+    num_prompt_logprobs: int | None
+    warnings: Sequence[str] = ()
+
+    @property
+    def generates(self) -> bool:
+        """Whether anything is generated, or only the prompts count."""
+        return self.options.budget.max_tokens != 0
+
+
+async def prepare(request: Preparation[CompletionRequest], fim: FimTokens | None) -> CompletionJob:
+    """Checks a request and makes what runs it. Long texts are encoded in a thread.
+
+    Args:
+        fim: the model's tokens for a suffix, if it has them.
+
+    Raises:
+        RequestError: a field is at fault.
+        BackendError: the grammar cannot be compiled now.
+    """
+    body, model = request.body, request.model
+    check_numbers(request)
+    warnings: list[str] = []
+    grammar = await offload.run(partial(grammar_of, request, warnings), request.size)
+    report = token_report(request, body.logprobs)
+    _check_suffix(body, fim)
+    options = generation_options(request, report, _budget(request))
+    texts = split_prompts(body.prompt, model.info, request.config, truncation=options.truncation)
+    check_num_choices(options.candidates, request.config, len(texts))
+    if model.images is not None:
+        _check_texts(texts, model.images, request.dialect)
+    prompts, inputs = await _encode(request, texts, options.truncation, fim)
+    num_prompt_logprobs = _num_prompt_logprobs(body, report)
+    if grammar is not None:
+        grammar = await compile_grammar(grammar, model, request.client)
+    is_echoed = body.echo is True
+    given = ModelInput(inputs, grammar, num_prompt_logprobs, is_echoed)
+    tasks = await make_tasks(request, options, given)
+    if model.images is not None and not body.suffix and body.add_special_tokens is not False:
+        tasks = [
+            task._replace(prompt=None if prompt.text is None else TextPrompt(prompt.text))
+            for task, prompt in zip(tasks, prompts, strict=True)
+        ]
+    return CompletionJob(request, options, prompts, tasks, is_echoed, num_prompt_logprobs, warnings)
+
+
+def names_of(body: CompletionRequest) -> FieldNames:
+    """Returns what a completion's request calls its fields."""
+    names = FieldNames(prompt="prompt", max_tokens="max_tokens", logprobs="logprobs")
+    if body.prompt_logprobs is not None:
+        return names
+    return replace(names, prompt_logprobs=FieldName("echo", "echo with logprobs"))
+
+
+def _budget(request: Preparation[CompletionRequest]) -> TokenBudget:
+    body = request.body
+    requested = None if body.max_tokens is UNSET else body.max_tokens
+    if requested == 0 and not body.echo:
+        raise InvalidField(
+            "max_tokens must be at least 1, not 0, unless echo is true", param="max_tokens"
+        )
+    return token_budget(request, requested, request.dialect.default_max_tokens)
+
+
+def _check_texts(texts: Sequence[str | list[int]], images: ImageInput, dialect: Dialect) -> None:
+    """Checks the texts of prompts for images.
+
+    Raises:
+        RequestError: a model that takes images is not to complete texts, or a text would be taken
+            for an image.
+    """
+    if not dialect.completes_vision_models:
+        raise RequestError("completions are not for a model that takes images; chats are")
+    for position, text in enumerate(texts):
+        if isinstance(text, str):
+            check_tags(text, 0, prompt_name(position, len(texts)), images.reserved)
+
+
+def _num_prompt_logprobs(body: CompletionRequest, report: TokenReport) -> int | None:
+    wanted = [report.num_prompt_logprobs]
+    if body.echo:
+        wanted.append(report.num_logprobs)
+    numbers = [number for number in wanted if number is not None]
+    if ALL_LOGPROBS in numbers:
+        return ALL_LOGPROBS
+    return max(numbers, default=None)
+
+
+def _check_suffix(body: CompletionRequest, fim: FimTokens | None) -> None:
+    if not body.suffix:
+        return
+    if body.echo:
+        raise InvalidField("suffix cannot be used when echo is true", param="suffix")
+    if fim is None:
+        raise InvalidField(
+            "suffix needs a model that can fill in the middle: this one's vocabulary has no "
+            "tokens for it",
+            param="suffix",
+        )
+
+
+async def _encode(
+    request: Preparation[CompletionRequest],
+    texts: Sequence[str | list[int]],
+    truncation: Truncation | None,
+    fim: FimTokens | None,
+) -> tuple[list[Prompt], list[Sequence[int]]]:
+    """Returns the prompts, and what the model gets for each of them."""
+    body, tokenizer, model = request.body, request.model.tokenizer, request.model.info
+    add_special_tokens = body.add_special_tokens is not False
+    if not body.suffix:
+        encoder = PromptEncoder(tokenizer, model, add_special_tokens, truncation)
+        prompts = await encode_prompts(texts, encoder)
+        return prompts, [prompt.token_ids for prompt in prompts]
+    assert fim is not None
+    check_text(body.suffix, "suffix", model)
+    bare = PromptEncoder(tokenizer, model, add_special_tokens=False)
+    prompts = await encode_prompts(texts, replace(bare, truncation=truncation))
+    [suffix] = await encode_prompts([body.suffix], bare)
+    # The token that begins a text, if the tokenizer adds one.
+    start = tokenizer.encode("", add_special_tokens=add_special_tokens)
+    return prompts, [[*start, *fim.join(prompt.token_ids, suffix.token_ids)] for prompt in prompts]
+
+
+# Answers `POST /completions`: continues prompts, in one answer or as a stream.
+
+
+PromptLogprobs = Sequence[Sequence[TokenLogprobs | None]]
+
+
+class Completions:
+    """The handler of `POST /completions`, for every dialect."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._fim = FimFinder()
+
+    async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
+        """Answers a request.
+
+        Raises:
+            RequestError, BackendError: the answer has not begun, and cannot.
+        """
+        context = self._context
+        preparation = await context.read(request, CompletionRequest, dialect, names_of)
+        body, model = preparation.body, preparation.model
+        job = await prepare(preparation, self._fim(model.tokenizer))
+        new_id = context.new_id()
+        envelope = context.envelope("cmpl-", new_id, preparation)
+        generation = TextGeneration(
+            model,
+            job.tasks,
+            job.options,
+            request_id=new_id,
+            log_fields=request.log_fields,
+            measure=dialect.text_length,
+            begin_span=context.span_of(
+                request, GenerationKind.TEXT_COMPLETION, preparation, envelope.id
+            ),
+        )
+        answer = self._stream if is_streamed(body) else self._complete
+        with generation:
+            prompt_logprobs: PromptLogprobs | None = None
+            if job.num_prompt_logprobs is not None and (is_streamed(body) or not job.generates):
+                scores = await score_prompts(
+                    model.backend,
+                    [task.token_ids for task in job.tasks],
+                    job.num_prompt_logprobs,
+                    request_id=f"{new_id}-score",
+                    queueing=job.options.queueing,
+                )
+                prompt_logprobs = [score.logprobs for score in scores]
+                generation.note_scored([score.num_cached_tokens for score in scores])
+            return await answer(request, job, envelope, generation, prompt_logprobs)
+
+    async def _complete(
+        self,
+        request: Request,
+        job: CompletionJob,
+        envelope: Envelope,
+        generation: TextGeneration,
+        prompt_logprobs: PromptLogprobs | None,
+    ) -> Response:
+        report, model = job.options.report, job.preparation.model
+        deltas = await collect(partial(_generate, job, generation), generation.num_samples)
+        if prompt_logprobs is None and job.num_prompt_logprobs is not None:
+            prompt_logprobs = generation.prompt_logprobs
+
+        def encode() -> bytes:
+            samples = best_samples([merged(parts) for parts in deltas], job.options.candidates)
+            prompts = _prompt_reports(job, prompt_logprobs)
+            body = completion_body(envelope, samples, prompts, report, generation.usage)
+            return orjson.dumps(body)
+
+        cost = format_cost(deltas, report, model.info) + _prompt_cost(job)
+        return await respond(encode, cost, warning_headers(job.warnings, request.id))
+
+    async def _stream(
+        self,
+        request: Request,
+        job: CompletionJob,
+        envelope: Envelope,
+        generation: TextGeneration,
+        prompt_logprobs: PromptLogprobs | None,
+    ) -> None:
+        def make_openings() -> list[ChoiceOpening]:
+            prompts = _prompt_reports(job, prompt_logprobs)
+            return [make_opening(prompt, job.options.report) for prompt in prompts]
+
+        openings = await offload.run(make_openings, _prompt_cost(job))
+        frames = CompletionFrames(
+            envelope,
+            generation,
+            job.options.stream_options,
+            job.options.report,
+            openings=[opening for opening in openings for _ in range(job.options.candidates.n)],
+        )
+        await stream_answer(
+            request,
+            frames,
+            partial(_generate, job, generation),
+            generation.num_samples,
+            self._context.config,
+            handshake=envelope.dialect.handshake,
+            headers=warning_headers(job.warnings, request.id),
+        )
+
+
+async def _generate(
+    job: CompletionJob, generation: TextGeneration, on_delta: DeltaCallback
+) -> None:
+    if job.generates:
+        await generation.run(on_delta)
+        return
+    for index in range(generation.num_samples):
+        on_delta(SampleDelta(index, "", FinishReason.LENGTH))
+
+
+def _prompt_reports(
+    job: CompletionJob, prompt_logprobs: PromptLogprobs | None
+) -> list[CompletionPromptReport]:
+    model, dialect = job.preparation.model, job.preparation.dialect
+    with_logprobs = job.options.report.num_logprobs is not None and prompt_logprobs is not None
+    reports = []
+    for position, (prompt, task) in enumerate(zip(job.prompts, job.tasks, strict=True)):
+        logprobs = () if prompt_logprobs is None else prompt_logprobs[position]
+        echo = NO_ECHO
+        if job.is_echoed:
+            echo = make_echo(
+                prompt,
+                logprobs if with_logprobs else None,
+                model.tokenizer,
+                dialect.text_length,
+                skip_special_tokens=job.options.skip_special_tokens,
+            )
+        reports.append(CompletionPromptReport(echo, task.token_ids, logprobs))
+    return reports
+
+
+def _prompt_cost(job: CompletionJob) -> int:
+    """Returns how much there is to format about the prompts: their tokens and log probabilities."""
+    if not job.is_echoed and job.num_prompt_logprobs is None:
+        return 0
+    num_tokens = sum(len(task.token_ids) for task in job.tasks)
+    if job.num_prompt_logprobs is None:
+        needs_decoding = any(prompt.text is None for prompt in job.prompts)
+        return num_tokens if needs_decoding else 0
+    return num_tokens * num_values(job.num_prompt_logprobs, job.preparation.model.info)

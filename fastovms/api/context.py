@@ -1,0 +1,132 @@
+"""Holds what the handlers of all generating endpoints share: models, configuration, metrics,
+ids."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fastovms.api.answer import SYSTEM_FINGERPRINT, Envelope
+from fastovms.api.body import BodyReader
+from fastovms.api.dialect import Dialect
+from fastovms.api.fields import is_streamed, request_id
+from fastovms.api.generate import BeginSpan
+from fastovms.api.prompt import FieldNames, Preparation
+from fastovms.api.request_schemas import GenerationFields
+from fastovms.api.served import ServedModel, ServedModels
+from fastovms.api.typed_body import read_body
+from fastovms.config import ApiConfig
+from fastovms.http.messages import Request
+from fastovms.params import SamplingParams
+from fastovms.telemetry.tracing import GenerationKind, GenerationSpan, GenerationStart, Tracer
+
+Body = TypeVar("Body", bound=GenerationFields)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiContext:
+    """What handlers need beside a request.
+
+    Attributes:
+        new_id: makes unique ids of 32 random hexadecimal digits.
+        tracer: records spans of generations; None = nobody does.
+    """
+
+    models: ServedModels
+    config: ApiConfig
+    new_id: Callable[[], str]
+    unix_time: Callable[[], float]
+    bodies: BodyReader
+    system_fingerprint: str = SYSTEM_FINGERPRINT
+    tracer: Tracer | None = None
+
+    async def read(
+        self,
+        request: Request,
+        schema: type[Body],
+        dialect: Dialect,
+        names_of: Callable[[Body], FieldNames],
+    ) -> Preparation[Body]:
+        """Reads a body and finds its model, and notes whether the answer is streamed.
+
+        Raises:
+            RequestError: as `read_body` does.
+        """
+        body, model = await read_body(request, schema, self.models, dialect, self.bodies)
+        return self.preparation(request, body, model, dialect, names_of(body))
+
+    def preparation(
+        self,
+        request: Request,
+        body: Body,
+        model: ServedModel,
+        dialect: Dialect,
+        names: FieldNames,
+    ) -> Preparation[Body]:
+        """Returns a request that is read, and notes whether the answer is streamed."""
+        request.log_fields["stream"] = is_streamed(body)
+        return Preparation(
+            body,
+            len(request.body),
+            model,
+            dialect,
+            self.config,
+            names,
+            request.sender,
+            request.tenant,
+            priority=request.priority,
+        )
+
+    def envelope(
+        self, prefix: str, new_id: str, preparation: Preparation[GenerationFields]
+    ) -> Envelope:
+        """Returns what every part of an answer repeats.
+
+        Args:
+            prefix: the beginning of the answer's id.
+            new_id: makes the rest of it, unless the client has given one.
+        """
+        return Envelope(
+            id=f"{prefix}{request_id(preparation.body, new_id)}",
+            created=int(self.unix_time()),
+            model=preparation.model.info.name,
+            system_fingerprint=self.system_fingerprint,
+            dialect=preparation.dialect,
+        )
+
+    def span_of(
+        self,
+        request: Request,
+        kind: GenerationKind,
+        preparation: Preparation[GenerationFields],
+        response_id: str,
+        conversation_id: str | None = None,
+    ) -> BeginSpan | None:
+        """Returns what begins the span of a request's generation, and notes it as the request's;
+        None where nobody traces."""
+        tracer = self.tracer
+        if tracer is None:
+            return None
+
+        def begin(params: SamplingParams) -> GenerationSpan | None:
+            body, model = preparation.body, preparation.model.info.name
+            start = GenerationStart(
+                kind,
+                age=asyncio.get_running_loop().time() - request.received_at,
+                request_id=request.id,
+                response_id=response_id,
+                asked_model=body.model or model,
+                model=model,
+                params=params,
+                is_streamed=is_streamed(body),
+                conversation_id=conversation_id,
+                trace=request.trace,
+            )
+            span = tracer.begin(start)
+            if span is not None:
+                request.trace = span.context
+            return span
+
+        return begin

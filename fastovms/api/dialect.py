@@ -1,0 +1,600 @@
+"""The dialects of OpenAI's API: `/v1` (OpenAI, vLLM) and `/v3` (OVMS), their errors and SSE
+frames."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from fastovms.errors import (
+    CONTEXT_EXCEEDED,
+    BackendError,
+    BackendUnavailable,
+    InvalidField,
+    MalformedBody,
+    ModelNotFound,
+    NotFound,
+    Overloaded,
+    RequestError,
+)
+from fastovms.http.messages import Request, Response
+from fastovms.json_types import on_one_line
+from fastovms.text.detokenizer import Measure, utf8_length
+
+START: Final = b"data: "
+_NAME: Final = b"event: "
+END: Final = b"\n\n"
+"""What stands around an event's JSON, which has no line ends, so that `END` is only there."""
+
+
+def frame(data: bytes, name: str = "") -> bytes:
+    """Returns the frame of one event; it has an `event:` line where a name is given."""
+    event = START + data + END
+    return _NAME + name.encode() + b"\n" + event if name else event
+
+
+def split_frame(event: bytes) -> tuple[bytes, bytes]:
+    """Returns the name and the JSON of a frame that has an `event:` line."""
+    name, _, data = event.removeprefix(_NAME).partition(b"\n")
+    return name, data[len(START) : -len(END)]
+
+
+def without_name(event: bytes) -> bytes:
+    """Returns a frame without its `event:` line, if it has one."""
+    return event[event.index(START) :]
+
+
+DONE: Final = frame(b"[DONE]")
+
+
+# Declares in which forms families of clients are told of errors, as an answer and as the end of a
+# stream.
+
+
+class ToldError(NamedTuple):
+    """What a client is told of an error.
+
+    Attributes:
+        param: the field at fault; None = no one field.
+        code: the reason, for programs; None = there is none.
+        request_id: the id of the request that has failed.
+    """
+
+    status: int
+    message: str
+    param: str | None = None
+    code: str | None = None
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorForm:
+    """How one family of clients is told of errors.
+
+    Attributes:
+        members: makes the JSON object of an error.
+        last_frames: makes, of that object's JSON, what ends a stream.
+    """
+
+    members: Callable[[ToldError], Mapping[str, Any]]
+    last_frames: Callable[[bytes], bytes]
+
+    def body(self, error: ToldError) -> bytes:
+        return orjson.dumps(self.members(error))
+
+
+_OPENAI_TYPES: Final[Mapping[int, str]] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+"""OpenAI's error types by status; other 4xx are `invalid_request_error`, 5xx `server_error`."""
+
+_ANTHROPIC_TYPES: Final[Mapping[int, str]] = {
+    **_OPENAI_TYPES,
+    413: "request_too_large",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""Anthropic's error types by status; other 4xx are `invalid_request_error`, 5xx `api_error`."""
+
+
+def _openai_members(error: ToldError) -> dict[str, Any]:
+    usual = "invalid_request_error" if error.status < 500 else "server_error"
+    kind = _OPENAI_TYPES.get(error.status, usual)
+    told = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
+    return {"error": told}
+
+
+def _text_members(error: ToldError) -> dict[str, Any]:
+    return {"error": error.message}
+
+
+def _anthropic_members(error: ToldError) -> dict[str, Any]:
+    usual = "invalid_request_error" if error.status < 500 else "api_error"
+    kind = _ANTHROPIC_TYPES.get(error.status, usual)
+    message = error.message
+    if error.code == CONTEXT_EXCEEDED:
+        # Claude Code knows by these words that it has to summarize.
+        message = f"prompt is too long: {message}"
+    told: dict[str, Any] = {"type": kind, "message": message}
+    if error.code is not None:
+        told["details"] = {"error_code": error.code}
+    return {"type": "error", "error": told, "request_id": error.request_id or None}
+
+
+def _cohere_members(error: ToldError) -> dict[str, Any]:
+    named = {"id": error.request_id} if error.request_id else {}
+    return {**named, "message": error.message}
+
+
+OPENAI_ERRORS: Final = ErrorForm(_openai_members, lambda body: frame(body) + DONE)
+"""`{"error": {"message", "type", "param", "code"}}`"""
+
+OVMS_ERRORS: Final = ErrorForm(_text_members, lambda body: frame(body) + DONE)
+"""`{"error": "text"}`"""
+
+OLLAMA_ERRORS: Final = ErrorForm(_text_members, lambda body: on_one_line(body) + b"\n")
+"""The same, as a line of its own where a stream ends."""
+
+ANTHROPIC_ERRORS: Final = ErrorForm(_anthropic_members, lambda body: frame(body, "error"))
+"""`{"type": "error", "error": {"type", "message", "details"}, "request_id"}`; the event ends a
+stream."""
+
+COHERE_ERRORS: Final = ErrorForm(_cohere_members, frame)
+"""`{"id", "message"}`; nothing that has this form is streamed here."""
+
+
+# Turns exceptions into responses, in each dialect's form: the status, `code`, `param`, and the
+# header `Retry-After`.
+
+
+logger = logging.getLogger(__name__)
+
+LogFields = tuple[tuple[str, object], ...]
+"""Names and values for the access log."""
+
+_MAX_LOGGED: Final = 300
+"""Characters of an error's message that the access log repeats."""
+
+
+def model_not_found(name: str, dialect: Dialect) -> ModelNotFound:
+    return ModelNotFound(
+        dialect.unknown_model.format(name[:200]), param="model", code="model_not_found"
+    )
+
+
+def error_response(error: Exception, dialect: Dialect, request_id: str = "") -> Response:
+    """Returns the answer to a request that ended with `error`."""
+    status = _status(error, dialect)
+    headers: tuple[tuple[str, str], ...] = ()
+    if status in (429, 503):
+        seconds = 1.0
+        if isinstance(error, (Overloaded, BackendUnavailable)):
+            seconds = error.retry_after
+        headers = (("Retry-After", str(max(1, math.ceil(seconds)))),)
+    return Response(
+        status,
+        error_body(error, dialect, request_id),
+        headers=headers,
+        log_fields=log_fields_of(error),
+    )
+
+
+def log_fields_of(error: Exception) -> LogFields:
+    """Returns what the access log tells of an error that ends a stream."""
+    return _log_fields(*_words(error))
+
+
+def error_body(error: Exception, dialect: Dialect, request_id: str = "") -> bytes:
+    """Returns the JSON that tells of `error`."""
+    told = ToldError(_status(error, dialect), *describe(error), request_id)
+    return dialect.error_form.body(told)
+
+
+def last_frames(error: Exception, dialect: Dialect, request_id: str = "") -> bytes:
+    """Returns what ends a stream that had begun, and cannot go on for `error`."""
+    return dialect.error_form.last_frames(error_body(error, dialect, request_id))
+
+
+def describe(error: Exception) -> tuple[str, str | None, str | None]:
+    """Returns the message, the field at fault and the reason's code that a client is told.
+    Unexpected errors are logged here, and tell it nothing about the server's insides."""
+    if not isinstance(error, (RequestError, BackendError)):
+        logger.error("request failed", exc_info=error)
+    return _words(error)
+
+
+def render_error(request: Request, status: int, message: str) -> Response:
+    """Returns the answer to an error of the HTTP layer itself (no such route, body too large,
+    ...)."""
+    told = ToldError(status, message, request_id=request.id)
+    body = dialect_of(request.path).error_form.body(told)
+    return Response(status, body, log_fields=_log_fields(message, None, None))
+
+
+def _status(error: Exception, dialect: Dialect) -> int:
+    match error:
+        case MalformedBody():
+            return dialect.malformed_body_status
+        case InvalidField() if error.param in dialect.body_level_fields:
+            return dialect.malformed_body_status
+        case NotFound():
+            return 404
+        case RequestError():
+            return 400
+        case Overloaded():
+            return 429
+        case BackendUnavailable():
+            return 503
+    return 500
+
+
+def _words(error: Exception) -> tuple[str, str | None, str | None]:
+    if isinstance(error, RequestError):
+        return error.message, error.param, error.code
+    return str(error) if isinstance(error, BackendError) else "internal server error", None, None
+
+
+def _log_fields(message: str, param: str | None, code: str | None) -> LogFields:
+    fields = {"param": param, "code": code, "error": message}
+    return tuple((name, value[:_MAX_LOGGED]) for name, value in fields.items() if value is not None)
+
+
+# Holds every difference between the dialects, in one frozen value per URL prefix: ranges,
+# defaults, statuses, forms of errors, members such as `reasoning_content`, beginnings of streams.
+
+
+UINT32_MAX: Final = 2**32 - 1
+INT64: Final = (-(2**63), 2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Values a numeric field may take; `str()` words it for an error message.
+
+    Attributes:
+        low, high: the bounds; None = unbounded.
+        low_open, high_open: the bound itself is refused.
+        also: one value outside the bounds that is accepted too (the -1 of `top_k`).
+    """
+
+    low: float | None = None
+    high: float | None = None
+    low_open: bool = False
+    high_open: bool = False
+    also: int | None = None
+
+    def __contains__(self, value: float) -> bool:
+        if self.also is not None and value == self.also:
+            return True
+        if self.low is not None and (value < self.low or (self.low_open and value == self.low)):
+            return False
+        return self.high is None or not (
+            value > self.high or (self.high_open and value == self.high)
+        )
+
+    def __str__(self) -> str:
+        words = []
+        if self.low is not None:
+            words.append(f"{'greater than' if self.low_open else 'at least'} {self.low}")
+        if self.high is not None:
+            words.append(f"{'less than' if self.high_open else 'at most'} {self.high}")
+        bounds = " and ".join(words)
+        return bounds if self.also is None else f"{self.also} or {bounds}"
+
+
+_COMMON_RANGES: Final[Mapping[str, Range]] = {
+    "temperature": Range(0, 2),
+    "top_p": Range(0, 1, low_open=True),
+    "frequency_penalty": Range(-2, 2),
+    "presence_penalty": Range(-2, 2),
+    "repetition_penalty": Range(1e-37, 1e38),  # float32 holds it
+    "max_tokens": Range(0, UINT32_MAX),
+    "max_completion_tokens": Range(1, UINT32_MAX),
+    "max_output_tokens": Range(1, UINT32_MAX),
+    "max_tool_calls": Range(1, UINT32_MAX),
+    "top_logprobs": Range(high=UINT32_MAX),
+    "n": Range(1),
+    "best_of": Range(1),
+    "min_tokens": Range(0, UINT32_MAX),
+    "length_penalty": Range(-20, 20),
+    "num_beam_groups": Range(1),
+    "diversity_penalty": Range(0, 100),
+    "num_assistant_tokens": Range(0, UINT32_MAX),
+    "assistant_confidence_threshold": Range(0, 1),
+    "max_ngram_size": Range(1, UINT32_MAX),
+    "truncate_prompt_tokens": Range(1, also=-1),
+    "priority": Range(*INT64),
+    "stream_interval": Range(1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesStyle:
+    """What the dialects of the Responses API differ in.
+
+    Attributes:
+        id_separator: what stands between an id's prefix and the rest.
+        names_events: whether frames have an `event:` line.
+        has_error_events: whether one comes before `response.failed`.
+        length_reason: why an answer that became too long is incomplete.
+        summarizes_reasoning: whether reasoning is told as a summary, rather than as text.
+        efforts: the values of `reasoning.effort` that are taken.
+        skips_unknown_types: whether tools of types that the server does not have are passed over
+            with a warning, rather than refused.
+        takes_empty_input: whether the input may be an empty text or list.
+        outputs_need_call_ids: whether outputs of function calls must have a `call_id`.
+        takes_stream_options: whether there may be `stream_options`.
+        takes_logprobs_field: whether `logprobs` in a stream is taken.
+        tells_response_format: whether `response_format` is repeated as `text.format`.
+        tells_min_p: whether `min_p` is repeated where it is given.
+    """
+
+    id_separator: str
+    names_events: bool
+    has_error_events: bool
+    length_reason: str
+    summarizes_reasoning: bool
+    efforts: tuple[str, ...]
+    skips_unknown_types: bool
+    takes_empty_input: bool
+    outputs_need_call_ids: bool
+    takes_stream_options: bool
+    takes_logprobs_field: bool
+    tells_response_format: bool
+    tells_min_p: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one family of clients is spoken to.
+
+    Attributes:
+        name: what logs and tests call it.
+        prefixes: URL prefixes, each serving the same routes.
+        error_form: how errors are told.
+        malformed_body_status: the status for a body that is not a JSON object.
+        body_level_fields: fields whose faults count as a malformed body.
+        model_required: whether a request must name its model.
+        unknown_model: the error about a model that is not served, with braces for its name.
+        refuses_null: fields in which null is not the same as absent, in the order in which they
+            are checked.
+        ranges: bounds of the numeric fields.
+        default_top_k: what applies when neither the request nor the model gives one; 0 = off.
+        default_max_tokens: the default for completions; None = the model's default, else its
+            context.
+        clamps_max_tokens: whether a `max_tokens` beyond the context or the model's limit is
+            lowered, not refused.
+        max_stop_strings: how many a request may have; None = the server's own limit only.
+        stop_in_streams: whether a stream includes, by default, the stop string that ended it.
+        strict_stream_options: whether unknown `stream_options` are refused.
+        best_of_is_beam_search: whether `best_of` is a beam width, has the model's limit, and cannot
+            be streamed.
+        has_ids: whether responses carry `id`, `system_fingerprint` and `stop_reason`.
+        has_meta: whether sorted documents come with Cohere's `meta`.
+        stream_object: the `object` of a completion's stream chunks.
+        handshake: whether a stream opens with an empty chunk when its first token releases no text.
+        takes_text_for_messages: whether `messages` may be one text.
+        takes_image_url_strings: whether `image_url` of a part may be the URL itself.
+        completes_vision_models: whether prompts without messages go to models that take images,
+            too.
+        flat_tools: whether a tool's members may stand beside its type.
+        checks_tool_choice: whether a choice without tools, or of one that is not among them, is
+            refused, rather than leaving none to call.
+        parses_special_tokens: whether calls and reasoning are found in a text that keeps its
+            special tokens too.
+        continues_roles: whether an answer without a generation prompt has the role of the last
+            message.
+        checks_audio_fields: whether `modalities`, `audio` and `chunk_frames`, by which OVMS's
+            clients ask for what no model here makes, are refused where they are wrong, not ignored.
+        reasoning_members: the members of a message that reasoning is told in.
+        lists_no_calls: whether a message without calls has an empty list of them.
+        has_null_content: whether a message that only calls has no content, rather than an empty
+            one.
+        ends_named_call_with_stop: whether `finish_reason` is "stop" after a call whose function the
+            request names.
+        responses: what this dialect of the Responses API is like.
+        text_length: the unit of `text_offset`.
+        owned_by: the member of model cards; `describes_models` adds vLLM's fields to them.
+    """
+
+    name: str
+    prefixes: tuple[str, ...]
+    error_form: ErrorForm
+    malformed_body_status: int
+    body_level_fields: frozenset[str]
+    model_required: bool
+    unknown_model: str
+    refuses_null: tuple[str, ...]
+    ranges: Mapping[str, Range] = field(hash=False)
+    default_top_k: int
+    default_max_tokens: int | None
+    clamps_max_tokens: bool
+    max_stop_strings: int | None
+    stop_in_streams: bool
+    strict_stream_options: bool
+    best_of_is_beam_search: bool
+    has_ids: bool
+    has_meta: bool
+    stream_object: str
+    handshake: bool
+    takes_text_for_messages: bool
+    takes_image_url_strings: bool
+    completes_vision_models: bool
+    flat_tools: bool
+    checks_tool_choice: bool
+    parses_special_tokens: bool
+    continues_roles: bool
+    checks_audio_fields: bool
+    reasoning_members: tuple[str, ...]
+    lists_no_calls: bool
+    has_null_content: bool
+    ends_named_call_with_stop: bool
+    responses: ResponsesStyle
+    text_length: Measure
+    owned_by: str
+    describes_models: bool
+
+
+OPENAI: Final = Dialect(
+    name="openai",
+    prefixes=("/v1",),
+    error_form=OPENAI_ERRORS,
+    malformed_body_status=400,
+    body_level_fields=frozenset(),
+    model_required=False,
+    unknown_model="The model `{}` does not exist.",
+    refuses_null=(),
+    ranges={
+        **_COMMON_RANGES,
+        "top_k": Range(0, also=-1),
+        "min_p": Range(0, 1),
+        "seed": Range(*INT64),
+    },
+    default_top_k=0,
+    default_max_tokens=16,
+    clamps_max_tokens=True,
+    max_stop_strings=None,
+    stop_in_streams=False,
+    strict_stream_options=False,
+    best_of_is_beam_search=False,
+    has_ids=True,
+    has_meta=False,
+    stream_object="text_completion",
+    handshake=False,
+    takes_text_for_messages=True,
+    takes_image_url_strings=True,
+    completes_vision_models=True,
+    flat_tools=False,
+    checks_tool_choice=True,
+    parses_special_tokens=True,
+    continues_roles=True,
+    checks_audio_fields=False,
+    reasoning_members=("reasoning_content", "reasoning"),
+    lists_no_calls=False,
+    has_null_content=True,
+    ends_named_call_with_stop=True,
+    responses=ResponsesStyle(
+        id_separator="_",
+        names_events=True,
+        has_error_events=True,
+        length_reason="max_output_tokens",
+        summarizes_reasoning=False,
+        efforts=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
+        skips_unknown_types=True,
+        takes_empty_input=True,
+        outputs_need_call_ids=True,
+        takes_stream_options=True,
+        takes_logprobs_field=True,
+        tells_response_format=True,
+        tells_min_p=False,
+    ),
+    text_length=len,
+    owned_by="fastovms",
+    describes_models=True,
+)
+
+OVMS: Final = Dialect(
+    name="ovms",
+    prefixes=("/v3", "/v3/v1"),
+    error_form=OVMS_ERRORS,
+    malformed_body_status=412,
+    body_level_fields=frozenset({"model", "stream"}),
+    model_required=True,
+    unknown_model="The model `{}` does not exist.",
+    refuses_null=("stream", "max_tokens"),
+    ranges={
+        **_COMMON_RANGES,
+        "top_k": Range(1, also=-1),
+        "min_p": Range(0, 1, high_open=True),
+        "seed": Range(0, UINT32_MAX),
+    },
+    default_top_k=40,
+    default_max_tokens=None,
+    clamps_max_tokens=False,
+    max_stop_strings=16,
+    stop_in_streams=True,
+    strict_stream_options=True,
+    best_of_is_beam_search=True,
+    has_ids=False,
+    has_meta=False,
+    stream_object="text_completion.chunk",
+    handshake=True,
+    takes_text_for_messages=False,
+    takes_image_url_strings=False,
+    completes_vision_models=False,
+    flat_tools=True,
+    checks_tool_choice=False,
+    parses_special_tokens=False,
+    continues_roles=False,
+    checks_audio_fields=True,
+    reasoning_members=("reasoning_content",),
+    lists_no_calls=True,
+    has_null_content=False,
+    ends_named_call_with_stop=False,
+    responses=ResponsesStyle(
+        id_separator="-",
+        names_events=False,
+        has_error_events=False,
+        length_reason="max_tokens",
+        summarizes_reasoning=True,
+        efforts=("low", "medium", "high"),
+        skips_unknown_types=False,
+        takes_empty_input=False,
+        outputs_need_call_ids=False,
+        takes_stream_options=False,
+        takes_logprobs_field=False,
+        tells_response_format=False,
+        tells_min_p=True,
+    ),
+    text_length=utf8_length,
+    owned_by="OVMS",
+    describes_models=False,
+)
+
+ANTHROPIC: Final = replace(OPENAI, name="anthropic", error_form=ANTHROPIC_ERRORS)
+"""What the Messages API is spoken in, which stands at paths of its own below `/v1`."""
+
+OLLAMA: Final = replace(
+    OPENAI,
+    name="ollama",
+    prefixes=("/api",),
+    error_form=OLLAMA_ERRORS,
+    model_required=True,
+    unknown_model="model '{}' not found",
+    default_top_k=40,
+    default_max_tokens=None,
+)
+"""What Ollama's API is spoken in, at paths that no other dialect has."""
+
+COHERE: Final = replace(OPENAI, name="cohere", error_form=COHERE_ERRORS, has_meta=True)
+"""What the newer version of Cohere's API is spoken in, of which there is one path."""
+
+DIALECTS: Final = (OPENAI, OVMS)
+"""The dialects that all endpoints are answered in, each below its own prefixes."""
+
+_FAMILIES: Final[Mapping[str, Dialect]] = {
+    "/api": OLLAMA,
+    "/v1/messages": ANTHROPIC,
+    "/v2/rerank": COHERE,
+    "/v2": OVMS,
+    "/v3": OVMS,
+}
+"""The dialects of paths and of all below them, longer paths before shorter ones. Those of KServe,
+below `/v2`, have OVMS's errors."""
+
+
+def dialect_of(path: str) -> Dialect:
+    """Returns the dialect in which `path` is answered; paths of no family get OpenAI's."""
+    below = f"{path}/"
+    for prefix, dialect in _FAMILIES.items():
+        if below.startswith(f"{prefix}/"):
+            return dialect
+    return OPENAI

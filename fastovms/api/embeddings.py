@@ -1,0 +1,745 @@
+"""Endpoint `/embeddings`: vectors of texts."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import orjson
+from numpy import float32
+from numpy.typing import NDArray
+
+from fastovms.api import offload
+from fastovms.api.body import show
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import Dialect
+from fastovms.api.endpoint import check_id
+from fastovms.api.prompt import check_num_chars, check_token_range, context_exceeded
+from fastovms.api.request_schemas import ModelField
+from fastovms.api.served import ServedEncoder
+from fastovms.api.typed_body import read_encoder_body
+from fastovms.encoding import EncodedTexts, EncoderText, Task
+from fastovms.errors import InvalidField, RequestError
+from fastovms.http.messages import Request, Response
+from fastovms.params import ModelInfo
+from fastovms.telemetry.metrics import FinishedRequest
+from fastovms.telemetry.tracing import (
+    EncodingFormat,
+    GenerationEnd,
+    GenerationKind,
+    GenerationSpan,
+    GenerationStart,
+    Phase,
+)
+from fastovms.text.detokenizer import slices
+from fastovms.text.tokenizer import TokenIds
+
+
+class EncodingFields(ModelField, frozen=True, kw_only=True):
+    """The fields that all of them share. None = absent."""
+
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str | None = None
+    use_activation: bool | None = None
+    priority: int | None = None
+    request_id: str | None = None
+    cache_salt: str | None = None
+    user: str | None = None
+
+
+class EmbeddingRequest(EncodingFields, frozen=True, kw_only=True):
+    """The body of `POST /embeddings`."""
+
+    input: str | list[str | int | list[int]] | None = None
+    messages: Any = None
+    encoding_format: str | None = None
+    dimensions: int | None = None
+    add_special_tokens: bool | None = None
+    embed_dtype: str | None = None
+    endianness: str | None = None
+
+
+class RerankRequest(EncodingFields, frozen=True, kw_only=True):
+    """The body of `POST /rerank`."""
+
+    query: str | None = None
+    documents: list[str | dict[str, Any]] | None = None
+    top_n: int | None = None
+    return_documents: bool | None = None
+    max_chunks_per_doc: int | None = None
+    max_tokens_per_doc: int | None = None
+    rank_fields: Any = None
+
+
+class ScoreRequest(EncodingFields, frozen=True, kw_only=True):
+    """The body of `POST /score`. The texts have one of four pairs of names."""
+
+    text_1: str | list[str] | None = None
+    text_2: str | list[str] | None = None
+    queries: str | list[str] | None = None
+    documents: str | list[str] | None = None
+    items: str | list[str] | None = None
+    data_1: str | list[str] | None = None
+    data_2: str | list[str] | None = None
+
+
+_SIDES = (None, "left", "right")
+
+
+def read_limit(body: EncodingFields, model: ServedEncoder, num_added: int) -> TextLimit:
+    """Reads how long a text may be.
+
+    Args:
+        num_added: the tokens that stand around it.
+
+    Raises:
+        InvalidField: a number is out of its range, or the side unknown.
+    """
+    side = body.truncation_side
+    if side not in _SIDES:
+        raise InvalidField(
+            f'truncation_side must be "left" or "right", not {show(side)}', param="truncation_side"
+        )
+    kept, longest = body.truncate_prompt_tokens, model.info.max_model_len
+    if kept is None:
+        return TextLimit(
+            _room(longest, num_added, model.info), model.config.truncate, side == "left"
+        )
+    if kept != -1 and not 1 <= kept <= longest:
+        raise InvalidField(
+            f"truncate_prompt_tokens must be -1 or from 1 to {longest}, the longest text of the "
+            f"model, not {show(kept)}",
+            param="truncate_prompt_tokens",
+        )
+    if kept == -1:
+        kept = longest
+    if kept <= num_added:
+        raise InvalidField(
+            f"truncate_prompt_tokens must be more than {num_added}, the tokens that stand around "
+            f"each text, not {show(kept)}",
+            param="truncate_prompt_tokens",
+        )
+    return TextLimit(kept - num_added, truncates=True, keeps_end=side == "left")
+
+
+def _room(longest: int, num_added: int, info: ModelInfo) -> int:
+    if longest <= num_added:
+        raise InvalidField(f"the model {info.name} has no room for any text", param="model")
+    return longest - num_added
+
+
+def check_priority(body: EncodingFields, dialect: Dialect) -> None:
+    """Raises InvalidField for a priority that no request may have, though none changes anything
+    here."""
+    value, allowed = body.priority, dialect.ranges["priority"]
+    if value is not None and value not in allowed:
+        raise InvalidField(f"priority must be {allowed}, not {show(value)}", param="priority")
+
+
+def answer_id(body: EncodingFields, prefix: str, new_id: str) -> str:
+    """Returns the id of an answer, with the rest that the client wants, or a new one.
+
+    Raises:
+        InvalidField: it is none that may stand in an answer.
+    """
+    given = body.request_id
+    return f"{prefix}{new_id if given is None else check_id(given, 'request_id')}"
+
+
+def encoding_usage(num_tokens: int) -> dict[str, int]:
+    """Returns what an answer tells of the tokens that it took."""
+    return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+
+
+# Sends the texts of one request to a model that encodes, and tells metrics, the access log and
+# traces what becomes of them.
+
+
+BeginSpan = Callable[[], GenerationSpan | None]
+"""Begins the span of a request; None = it has none."""
+
+
+class EncodingCall:
+    """What a request has of a model. It begins when the model is there.
+
+    Attributes:
+        client: who has sent it: clients take turns.
+    """
+
+    def __init__(
+        self,
+        model: ServedEncoder,
+        client: str,
+        log_fields: dict[str, object],
+        begin_span: BeginSpan | None = None,
+    ) -> None:
+        """
+        Args:
+            log_fields: what the access log tells of the request.
+        """
+        self.model = model
+        self.client = client
+        self._log_fields = log_fields
+        self._begin_span = begin_span
+        self._now = asyncio.get_running_loop().time
+        self._started_at = self._now()
+
+    async def encode(self, texts: Sequence[EncoderText], priority: int) -> NDArray[float32]:
+        """Returns a row for each text, as `EncoderBackend.encode` makes them. To be called once: a
+        request is counted with it.
+
+        Raises:
+            BackendError: they cannot be encoded now.
+        """
+        num_tokens = sum(len(text.token_ids) for text in texts)
+        self._log_fields["prompt_tokens"] = num_tokens
+        span = None if self._begin_span is None else self._begin_span()
+        submitted_at = self._now()
+        result: EncodedTexts | None = None
+        reasons: list[str] = []
+        failure: tuple[str, str] | None = None
+        try:
+            result = await self.model.backend.encode(texts, self.client, priority)
+        except asyncio.CancelledError:
+            reasons = ["abort"]
+            raise
+        except BaseException as error:
+            failure = type(error).__name__, str(error)
+            raise
+        finally:
+            if span is not None:
+                phases = self._phases(submitted_at, result)
+                span.end(GenerationEnd(reasons, num_tokens, None, None, phases, failure))
+        self._note(result, num_tokens)
+        return result.rows
+
+    def _phases(self, submitted_at: float, result: EncodedTexts | None) -> list[Phase]:
+        age = self._now() - submitted_at
+        phases = [Phase("queue", age)]
+        if result is not None:
+            phases.append(Phase("prefill", age - result.queue_time))
+        return phases
+
+    def _note(self, result: EncodedTexts, num_tokens: int) -> None:
+        self._log_fields["queue_ms"] = round(result.queue_time * 1000, 1)
+        metrics, seconds = self.model.metrics, self._now() - self._started_at
+        metrics.texts_encoded(result.queue_time, result.compute_time)
+        metrics.request_finished(FinishedRequest(seconds, ("stop",), num_tokens, 0, 1, None))
+
+
+def encoding_call(
+    context: ApiContext,
+    request: Request,
+    model: ServedEncoder,
+    kind: GenerationKind,
+    asked_model: str | None,
+    *,
+    response_id: str = "",
+    form: EncodingFormat | None = None,
+) -> EncodingCall:
+    """Returns the call of a request, whose span is noted as the request's.
+
+    Args:
+        asked_model: as the client calls it; None = not at all.
+        response_id: that of the answer; "" = it has none.
+        form: how vectors are asked for.
+    """
+    tracer = context.tracer
+    if tracer is None:
+        return EncodingCall(model, request.sender, request.log_fields)
+
+    def begin() -> GenerationSpan | None:
+        start = GenerationStart(
+            kind,
+            age=asyncio.get_running_loop().time() - request.received_at,
+            request_id=request.id,
+            response_id=response_id,
+            asked_model=asked_model or model.info.name,
+            model=model.info.name,
+            params=None,
+            is_streamed=False,
+            trace=request.trace,
+            form=form,
+        )
+        span = tracer.begin(start)
+        if span is not None:
+            request.trace = span.context
+        return span
+
+    return EncodingCall(model, request.sender, request.log_fields, begin)
+
+
+# Makes tokens of the texts of a request, a few texts or a slice of one at a time, and cuts or
+# refuses those that are too long for the model.
+
+
+InputText = str | tuple[str, ...] | list[int]
+"""A text, the parts of one, which are joined where it is tokenized, or the tokens of one."""
+
+_PIECE_CHARS: Final = 16_000
+_PIECE_TEXTS: Final = 64
+"""How much is tokenized at once, which holds the GIL: some milliseconds."""
+
+_USUAL_CHARS_PER_TOKEN: Final = 8
+"""How many characters a token of ordinary text has at most. Of a longer text the beginning, or the
+end, is tokenized first: it mostly tells whether the text is too long."""
+
+_CUT: Final = 16
+"""How many tokens, at most, a cut may have split one into."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextLimit:
+    """How long a text may be, and what becomes of a longer one.
+
+    Attributes:
+        max_tokens: without those that the tokenizer puts around it.
+        truncates: whether it is cut, rather than refused.
+        keeps_end: whether its end is what is left.
+        max_together: tokens of all texts of a request, beyond which they are refused; None = any
+            number.
+    """
+
+    max_tokens: int
+    truncates: bool = False
+    keeps_end: bool = False
+    max_together: int | None = None
+
+    def at_most(self, max_tokens: int | None) -> TextLimit:
+        """Returns the limit of texts that are cut to so many tokens in any case; None = as many as
+        this one takes."""
+        if max_tokens is None or max_tokens > self.max_tokens:
+            return self
+        return replace(self, max_tokens=max_tokens, truncates=True)
+
+    def cut(self, token_ids: TokenIds) -> TokenIds:
+        if len(token_ids) <= self.max_tokens:
+            return token_ids
+        if self.keeps_end:
+            return token_ids[len(token_ids) - self.max_tokens :]
+        return token_ids[: self.max_tokens]
+
+    @property
+    def part_chars(self) -> int:
+        """How many characters of a text are tokenized first."""
+        return (self.max_tokens + _CUT) * _USUAL_CHARS_PER_TOKEN
+
+    def part(self, text: str) -> str:
+        """Returns what is tokenized first of a text."""
+        return text[-self.part_chars :] if self.keeps_end else text[: self.part_chars]
+
+
+async def tokenize(
+    model: ServedEncoder,
+    texts: Sequence[InputText],
+    names: Sequence[str],
+    limit: TextLimit,
+    client: str,
+    *,
+    encloses: bool = False,
+) -> list[TokenIds]:
+    """Returns the tokens of each text.
+
+    Args:
+        names: the texts' fields, for messages.
+        encloses: whether texts come with the tokens that the tokenizer puts around them. Tokens
+            that a client sends are taken as they are.
+
+    Raises:
+        InvalidField: one is empty, too long, has ids outside the vocabulary, or is no text, or all
+            are too long together.
+        Overloaded: too many texts of the client wait.
+    """
+    check_texts(model, texts, names, limit)
+    found: list[TokenIds] = []
+    num_tokens = 0
+    for piece in _pieces(texts):
+        given, called = [texts[i] for i in piece], [names[i] for i in piece]
+        num_chars = sum(map(num_units, given))
+        if num_chars > _PIECE_CHARS and not isinstance(given[0], list):
+            made = [await _long(model, _whole(given[0]), called[0], limit, client, encloses)]
+        else:
+            encode = partial(_encode, model, given, called, limit, encloses)
+            if len(texts) == len(piece) and num_chars < offload.MUCH:
+                made = encode()
+            else:
+                made = await model.tokenizing.run(client, encode)
+        num_tokens += sum(map(len, made))
+        if limit.max_together is not None and num_tokens > limit.max_together:
+            raise together_exceeded(limit.max_together, called[-1])
+        found += made
+    return found
+
+
+def check_texts(
+    model: ServedEncoder, texts: Sequence[InputText], names: Sequence[str], limit: TextLimit
+) -> None:
+    """Raises InvalidField for a text that is empty, or too long whatever its tokens are."""
+    for text, name in zip(texts, names, strict=True):
+        if isinstance(text, list):
+            _check_ids(text, name, model, limit)
+        elif limit.truncates:
+            if not num_units(text):
+                raise InvalidField(f"{name} must not be an empty string", param=name)
+        else:
+            check_num_chars(num_units(text), name, model.info)
+
+
+def together_exceeded(max_tokens: int, name: str) -> InvalidField:
+    """Returns the error about texts that have too many tokens together.
+
+    Args:
+        name: the field of the one that was too much.
+    """
+    return InvalidField(
+        f"{name} is too much: all texts together must have at most {max_tokens} tokens",
+        param=name,
+    )
+
+
+def num_units(text: InputText) -> int:
+    """Returns how many characters a text has, or how many tokens."""
+    return sum(map(len, text)) if isinstance(text, tuple) else len(text)
+
+
+def _whole(text: str | tuple[str, ...]) -> str:
+    return "".join(text) if isinstance(text, tuple) else text
+
+
+def _pieces(texts: Sequence[InputText]) -> Iterator[range]:
+    """Yields which texts are tokenized together."""
+    start = chars = 0
+    for position, text in enumerate(texts):
+        length = num_units(text)
+        if position > start and (position - start == _PIECE_TEXTS or chars + length > _PIECE_CHARS):
+            yield range(start, position)
+            start, chars = position, 0
+        chars += length
+    yield range(start, len(texts))
+
+
+async def _long(
+    model: ServedEncoder, text: str, name: str, limit: TextLimit, client: str, encloses: bool
+) -> TokenIds:
+    """Returns the tokens of a text of which one slice after the other is tokenized, until it is
+    found to be too long."""
+    found: list[TokenIds] = []
+    num_tokens = 0
+    for part in slices(
+        text,
+        limit.part_chars,
+        _PIECE_CHARS,
+        from_end=limit.keeps_end,
+        keeps_spaces=model.texts.keeps_spaces,
+    ):
+        token_ids = await model.tokenizing.run(client, partial(_encode_slice, model, part, name))
+        found.append(token_ids)
+        num_tokens += len(token_ids)
+        if num_tokens > limit.max_tokens + _CUT:
+            break
+    if num_tokens > limit.max_tokens and not limit.truncates:
+        raise context_exceeded(_excess(num_tokens, model, limit), model.info, name)
+
+    def join() -> TokenIds:
+        joined = limit.cut(np.concatenate(found[::-1] if limit.keeps_end else found))
+        return model.texts.enclosed(joined) if encloses else joined
+
+    joined: TokenIds = await model.tokenizing.run(client, join)
+    return joined
+
+
+def _encode_slice(model: ServedEncoder, text: str, name: str) -> TokenIds:
+    try:
+        [token_ids] = model.texts.encode([text])
+    except RequestError:
+        raise _named_fault([text], [name]) from None
+    return token_ids
+
+
+def _encode(
+    model: ServedEncoder,
+    texts: Sequence[InputText],
+    names: Sequence[str],
+    limit: TextLimit,
+    encloses: bool,
+) -> list[TokenIds]:
+    wholes = [text if isinstance(text, list) else _whole(text) for text in texts]
+    parts = [limit.part(text) for text in wholes if isinstance(text, str)]
+    try:
+        encoded = iter(model.texts.encode(parts) if parts else [])
+    except RequestError:
+        raise _named_fault(wholes, names) from None
+    found: list[TokenIds] = []
+    for text, name in zip(wholes, names, strict=True):
+        if isinstance(text, list):
+            found.append(limit.cut(np.array(text, np.int64)))
+            continue
+        token_ids = next(encoded)
+        if len(token_ids) <= limit.max_tokens + _CUT and limit.part_chars < len(text):
+            token_ids = _encode_slice(model, text, name)  # its tokens are longer than usual
+        if len(token_ids) > limit.max_tokens and not limit.truncates:
+            raise context_exceeded(_excess(len(token_ids), model, limit), model.info, name)
+        token_ids = limit.cut(token_ids)
+        found.append(model.texts.enclosed(token_ids) if encloses else token_ids)
+    return found
+
+
+def _excess(num_tokens: int, model: ServedEncoder, limit: TextLimit) -> str:
+    around = model.info.max_model_len - limit.max_tokens
+    return f"the text has {num_tokens} tokens or more, and {around} stand around it"
+
+
+def _named_fault(texts: Sequence[str | list[int]], names: Sequence[str]) -> RequestError:
+    """Returns the fault of the first text that has one, with its field."""
+    for text, name in zip(texts, names, strict=True):
+        if isinstance(text, str):
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                return InvalidField(
+                    f"{name} has a lone surrogate, which is no character", param=name
+                )
+    raise AssertionError("a text has no tokens, but no fault")
+
+
+def _check_ids(token_ids: list[int], name: str, model: ServedEncoder, limit: TextLimit) -> None:
+    if not token_ids:
+        raise InvalidField(f"{name} must not be an empty list", param=name)
+    check_token_range(token_ids, name, model.info)
+    if len(token_ids) > limit.max_tokens and not limit.truncates:
+        raise context_exceeded(_excess(len(token_ids), model, limit), model.info, name)
+
+
+# Makes vectors of texts: what every endpoint does that answers with some.
+
+
+_SMALLEST: Final = 1e-12
+"""The least that a vector is divided by."""
+
+Vectors = NDArray[np.float32]
+
+
+class EmbeddingOptions(NamedTuple):
+    """How vectors are made of texts.
+
+    Attributes:
+        limit: how long a text may be, without what the tokenizer puts around it.
+        normalizes: whether vectors have the length 1; None = as the operator wants it.
+        dimensions: how many numbers of each are kept; None = all.
+        adds_special_tokens: whether the tokenizer puts its tokens around each text.
+        instruction: what is put before each text.
+        priority: lower is sooner.
+    """
+
+    limit: TextLimit
+    normalizes: bool | None = None
+    dimensions: int | None = None
+    adds_special_tokens: bool = True
+    instruction: str = ""
+    priority: int = 0
+
+
+class Embeddings(NamedTuple):
+    """Vectors of texts.
+
+    Attributes:
+        vectors: f32 [N, dimensions].
+        num_tokens: of all texts together.
+    """
+
+    vectors: Vectors
+    num_tokens: int
+
+
+def default_limit(model: ServedEncoder, *, truncates: bool | None = None) -> TextLimit:
+    """Returns how long a text may be where a request does not say it.
+
+    Args:
+        truncates: whether longer ones are cut; None = as the operator wants it.
+    """
+    length = max(1, model.info.max_model_len - model.texts.num_added)
+    return TextLimit(length, model.config.truncate if truncates is None else truncates)
+
+
+async def embed(
+    call: EncodingCall,
+    texts: Sequence[InputText],
+    names: Sequence[str],
+    options: EmbeddingOptions,
+) -> Embeddings:
+    """Returns a vector for each text, of which there is at least one.
+
+    Args:
+        names: the texts' fields, for messages.
+
+    Raises:
+        InvalidField: a text or the number of dimensions is at fault.
+        BackendError: they cannot be encoded now.
+    """
+    model = call.model
+    width = model.backend.encoder.width
+    dimensions = options.dimensions
+    if dimensions is not None and not 1 <= dimensions <= width:
+        raise InvalidField(
+            f"dimensions must be from 1 to {width}, the dimensions of {model.info.name}, not "
+            f"{dimensions}",
+            param="dimensions",
+        )
+    found = await tokenize(
+        model,
+        instructed(texts, options.instruction),
+        names,
+        options.limit,
+        call.client,
+        encloses=options.adds_special_tokens,
+    )
+    encoded = [EncoderText(token_ids) for token_ids in found]
+    rows = await call.encode(encoded, options.priority)
+    if dimensions is not None:
+        rows = rows[:, :dimensions]
+    normalizes = model.config.normalize if options.normalizes is None else options.normalizes
+    if normalizes:
+        rows = await offload.run(partial(normalized, rows), rows.size)
+    return Embeddings(rows, sum(map(len, found)))
+
+
+def instructed(texts: Sequence[InputText], instruction: str) -> Sequence[InputText]:
+    """Returns texts behind an instruction, and tokens as they are."""
+    if not instruction:
+        return texts
+    return [(instruction, text) if isinstance(text, str) else text for text in texts]
+
+
+def normalized(rows: Vectors) -> Vectors:
+    """Returns vectors with the length 1."""
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+    scaled: Vectors = rows / np.maximum(lengths, _SMALLEST)[:, None].astype(np.float32)
+    return scaled
+
+
+# Answers `POST /embeddings`: texts, or tokens of them, in, a vector for each out.
+
+
+_FORMS: Final = (
+    "input must be a string, a list of strings, a list of token ids or a list of such lists"
+)
+_CHOICES: Final = {
+    "encoding_format": (None, "float", "base64"),
+    "embed_dtype": (None, "float32"),
+    "endianness": (None, "native", "little"),
+}
+"""The values that fields may have which are names."""
+
+
+class EmbeddingsRoute:
+    """The handler of `POST /embeddings`, for every dialect."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    async def __call__(self, request: Request, dialect: Dialect) -> Response:
+        """Answers a request.
+
+        Raises:
+            RequestError, BackendError: there is no answer.
+        """
+        context = self._context
+        body, model = await read_encoder_body(
+            request,
+            EmbeddingRequest,
+            context.models,
+            dialect,
+            context.bodies,
+            (Task.EMBEDDINGS,),
+        )
+        check_priority(body, dialect)
+        _check_choices(body)
+        texts = read_input(body, model.config.max_inputs)
+        adds = body.add_special_tokens is not False
+        limit = read_limit(body, model, model.texts.num_added if adds else 0)
+        name = answer_id(body, "embd-", context.new_id())
+        options = EmbeddingOptions(
+            limit,
+            body.use_activation,
+            body.dimensions,
+            adds,
+            model.config.document_instruction,
+            request.priority or 0,
+        )
+        names = input_names(texts, "input", is_list=_is_list(body))
+        call = encoding_call(
+            context,
+            request,
+            model,
+            GenerationKind.EMBEDDINGS,
+            body.model,
+            response_id=name if dialect.has_ids else "",
+            form=EncodingFormat(body.dimensions, body.encoding_format),
+        )
+        found = await embed(call, texts, names, options)
+        head: dict[str, object] = {"object": "list"}
+        if dialect.has_ids:
+            head = {"id": name, **head, "created": int(context.unix_time())}
+        head["model"] = model.info.name
+        write = partial(write_embeddings, found, head, is_base64=body.encoding_format == "base64")
+        return Response(200, await offload.run(write, found.vectors.size))
+
+
+def write_embeddings(found: Embeddings, head: dict[str, object], *, is_base64: bool) -> bytes:
+    """Returns the body of an answer. Vectors are written one by one, so that other threads are not
+    kept from the GIL."""
+    parts = [orjson.dumps(head)[:-1], b',"data":[']
+    for index, vector in enumerate(np.ascontiguousarray(found.vectors)):
+        value: object = b64encode(vector.tobytes()).decode() if is_base64 else vector
+        entry = {"object": "embedding", "index": index, "embedding": value}
+        parts += [b"," if index else b"", orjson.dumps(entry, option=orjson.OPT_SERIALIZE_NUMPY)]
+    parts += [b'],"usage":', orjson.dumps(encoding_usage(found.num_tokens)), b"}"]
+    return b"".join(parts)
+
+
+def read_input(body: EmbeddingRequest, max_inputs: int) -> Sequence[InputText]:
+    """Returns the texts of a request.
+
+    Raises:
+        InvalidField: they are absent, too many or of mixed forms.
+    """
+    given = body.input
+    if given is None:
+        if body.messages is not None:
+            raise InvalidField("messages cannot be embedded: send input", param="messages")
+        raise InvalidField("input is required", param="input")
+    if isinstance(given, str):
+        return [given]
+    forms = set(map(type, given))
+    if forms == {int}:
+        return [given]  # type: ignore[list-item]
+    if len(forms) != 1:
+        reason = "input must not be an empty list" if not forms else f"{_FORMS}, not a mixture"
+        raise InvalidField(reason, param="input")
+    if len(given) > max_inputs:
+        raise InvalidField(
+            f"input must have at most {max_inputs} entries, not {len(given)}", param="input"
+        )
+    return given  # type: ignore[return-value]
+
+
+def input_names(texts: Sequence[object], name: str, *, is_list: bool) -> list[str]:
+    """Returns how messages call each of a field's texts."""
+    return [f"{name}[{position}]" for position in range(len(texts))] if is_list else [name]
+
+
+def _is_list(body: EmbeddingRequest) -> bool:
+    return isinstance(body.input, list) and not isinstance(body.input[0], int)
+
+
+def _check_choices(body: EmbeddingRequest) -> None:
+    for name, allowed in _CHOICES.items():
+        value = getattr(body, name)
+        if value not in allowed:
+            words = " or ".join(f'"{each}"' for each in allowed if each is not None)
+            raise InvalidField(f"{name} must be {words}, not {show(value)}", param=name)

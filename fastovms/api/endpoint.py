@@ -1,0 +1,296 @@
+"""Parts of requests and answers that endpoints share: URL queries, path spelling, metadata, pages
+of lists, warnings."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import groupby, takewhile
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import parse_qs
+
+import orjson
+
+from fastovms.api.body import show
+from fastovms.api.dialect import (
+    DIALECTS,
+    OPENAI,
+    Dialect,
+    error_response,
+    last_frames,
+    log_fields_of,
+)
+from fastovms.errors import InvalidField, RequestError
+from fastovms.http.messages import Handler, HeaderPairs, Request, Response
+from fastovms.quoting import is_id
+from fastovms.state.store import Page
+
+ApiHandler = Callable[[Request, Dialect], Awaitable[Response | None]]
+
+
+def endpoint(handler: ApiHandler, dialect: Dialect) -> Handler:
+    """Returns the `Handler` of one route. Cancellation passes through. What the request holds is
+    given back at its end."""
+
+    async def answer(request: Request) -> Response | None:
+        try:
+            return await handler(request, dialect)
+        except Exception as error:
+            stream = request.early_stream
+            if stream is None or not stream.started:
+                return error_response(error, dialect, request.id)
+            request.log_fields.update(log_fields_of(error))
+            stream.finish(last_frames(error, dialect, request.id))
+            return None
+        finally:
+            request.release()
+
+    return answer
+
+
+# Reads query parameters: flags, numbers, and which page of a list is asked for.
+
+
+_MAX_PARAMETERS: Final = 100
+_MAX_LIMIT: Final = 100
+_USUAL_LIMIT: Final = 20
+_MAX_NUMBER: Final = 2**53
+_FLAGS: Final = {"true": True, "false": False, "True": True, "False": False, "1": True, "0": False}
+
+T = TypeVar("T")
+
+
+class UrlQuery:
+    """The parameters of one request, by name. Where one is given several times, the last counts.
+
+    Raises:
+        RequestError: there are too many.
+    """
+
+    def __init__(self, request: Request) -> None:
+        try:
+            values: Mapping[str, Sequence[str]] = parse_qs(
+                request.query, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS
+            )
+        except ValueError:
+            raise RequestError(
+                f"the query must have at most {_MAX_PARAMETERS} parameters"
+            ) from None
+        self._values = {name.removesuffix("[]"): found for name, found in values.items()}
+
+    def texts(self, name: str) -> Sequence[str]:
+        """Returns all values that are given."""
+        return self._values.get(name, ())
+
+    def text(self, name: str) -> str | None:
+        return self._values.get(name, [None])[-1]
+
+    def flag(self, name: str) -> bool:
+        """Reads a boolean, also as Python and vLLM's clients write it.
+
+        Raises:
+            InvalidField: it is none.
+        """
+        return self._choice(name, _FLAGS, default=False)
+
+    def number(self, name: str, low: int, high: int = _MAX_NUMBER) -> int | None:
+        """Reads an integer.
+
+        Raises:
+            InvalidField: it is none, or out of range.
+        """
+        text = self.text(name)
+        if text is None:
+            return None
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 17 else -1
+        if not low <= number <= high:
+            raise InvalidField(
+                f"{name} must be an integer from {low} to {high}, not {show(text)}", param=name
+            )
+        return number
+
+    def page(self, *, usual: int = _USUAL_LIMIT, most: int = _MAX_LIMIT) -> Page:
+        """Reads `limit`, `order` and `after`.
+
+        Args:
+            usual: the limit where none is given.
+            most: the largest one that may be.
+
+        Raises:
+            InvalidField: one of them is wrong.
+        """
+        limit = self.number("limit", 1, most)
+        ascending = self._choice("order", {"asc": True, "desc": False}, default=False)
+        return Page(usual if limit is None else limit, ascending, self.text("after"))
+
+    def _choice(self, name: str, values: Mapping[str, T], *, default: T) -> T:
+        text = self.text(name)
+        if text is None:
+            return default
+        if text not in values:
+            raise InvalidField(
+                f"{name} must be one of {', '.join(values)}, not {show(text)}", param=name
+            )
+        return values[text]
+
+
+_VERSIONS: Final = frozenset(
+    segment
+    for dialect in DIALECTS
+    for prefix in dialect.prefixes
+    for segment in prefix[1:].split("/")
+)
+_HEADS: Final = _VERSIONS | {"models"}
+"""What a path begins with whose spelling is put right. Others, such as that of metrics, stay as
+they are: a proxy in front may have rules for them, which another spelling must not get past."""
+
+_UNTIDY: Final = re.compile(r"//|./$|^/(?:v3/)?(v[13])/\1(?:/|$)")
+_MAX_FOREIGN: Final = 2
+"""Segments that may stand in front of a path on other servers, such as `/openai` or `/api`."""
+
+
+class ApiPaths:
+    """Implements `dispatch.PathReader` for the paths of both dialects."""
+
+    def tidy(self, raw_path: str) -> str:
+        """Returns the path as it is registered: with one slash where several stand, none at its
+        end, and its version once, be it `//v1/models/` or `/v1/v1/models`."""
+        if not _UNTIDY.search(raw_path):
+            return raw_path
+        segments = _segments(raw_path)
+        if not segments or segments[0] not in _HEADS:
+            return raw_path
+        versions = list(takewhile(_VERSIONS.__contains__, segments))
+        once = [version for version, _ in groupby(versions)]
+        return "/" + "/".join([*once, *segments[len(versions) :]])
+
+    def advice(self, raw_path: str, root: str, exists: Callable[[str], bool]) -> str:
+        segments = _segments(raw_path)
+        for start in range(min(len(segments), _MAX_FOREIGN + 1)):
+            for prefix in OPENAI.prefixes:
+                meant = "/".join([prefix, *segments[start:]])
+                if exists(meant):
+                    return f"; did you mean {root}{meant}? The base URL ends in {root}{prefix}"
+        return ""
+
+
+def _segments(raw_path: str) -> list[str]:
+    return [segment for segment in raw_path.split("/") if segment]
+
+
+class HasId(Protocol):
+    """A record that is found by its id."""
+
+    @property
+    def id(self) -> str: ...
+
+
+Record = TypeVar("Record", bound=HasId)
+
+
+def list_page(
+    records: Sequence[Record], page: Page, describe: Callable[[Record], dict[str, Any]]
+) -> bytes:
+    """Returns the body of the answer.
+
+    Args:
+        records: all of them, the oldest first.
+        describe: returns the object of a record. Only those of the page are asked for: there may be
+            thousands of others.
+
+    Raises:
+        InvalidField: `after` names none of them.
+    """
+    ordered = records if page.ascending else records[::-1]
+    start = 0
+    if page.after is not None:
+        ids = [found.id for found in ordered]
+        if page.after not in ids:
+            raise InvalidField(f"after: there is no {show(page.after)} in the list", param="after")
+        start = ids.index(page.after) + 1
+    shown = ordered[start : start + page.limit]
+    return orjson.dumps(
+        {
+            "object": "list",
+            "data": [describe(record) for record in shown],
+            "first_id": shown[0].id if shown else None,
+            "last_id": shown[-1].id if shown else None,
+            "has_more": start + page.limit < len(ordered),
+        }
+    )
+
+
+_MAX_KEYS: Final = 16
+_MAX_KEY: Final = 64
+_MAX_VALUE: Final = 512
+
+
+def read_metadata(given: Mapping[str, Any] | None) -> dict[str, str]:
+    """Reads `metadata`.
+
+    Raises:
+        InvalidField: it is beyond OpenAI's limits.
+    """
+    metadata = dict(given or {})
+    if len(metadata) > _MAX_KEYS:
+        raise InvalidField(
+            f"metadata must have at most {_MAX_KEYS} keys, not {len(metadata)}", param="metadata"
+        )
+    for key, value in metadata.items():
+        name = f"metadata.{key[:_MAX_KEY]}"
+        if len(key) > _MAX_KEY:
+            raise InvalidField(
+                f"metadata: a key must have at most {_MAX_KEY} characters, not {len(key)}",
+                param="metadata",
+            )
+        if not isinstance(value, str) or len(value) > _MAX_VALUE:
+            raise InvalidField(
+                f"{name} must be a string of at most {_MAX_VALUE} characters, not {show(value)}",
+                param=name,
+            )
+    return metadata
+
+
+MAX_ID: Final = 256
+"""The most characters of an id."""
+
+
+def check_id(text: str, name: str) -> str:
+    """Returns the id.
+
+    Raises:
+        InvalidField: it could not stand in a path, in a header or on a line of a log.
+    """
+    if not is_id(text, MAX_ID):
+        raise InvalidField(
+            f"{name} must have 1 to {MAX_ID} visible ASCII characters, not {show(text)}", param=name
+        )
+    return text
+
+
+logger = logging.getLogger(__name__)
+
+_MAX_LENGTH: Final = 1000
+_CODE: Final = "299"
+"""A persistent warning about anything (RFC 7234, 5.5.7)."""
+
+
+def passed_over(names: Sequence[str]) -> Sequence[str]:
+    """Returns the warning that parts of a request are passed over: agents offer every server the
+    tools of OpenAI's."""
+    return [f"passed over, as this server does not have it: {', '.join(names)}"] if names else ()
+
+
+def warning_headers(warnings: Sequence[str], request_id: str) -> HeaderPairs:
+    """Returns a header with the warnings, if there are any, and logs them.
+
+    Args:
+        request_id: what the log calls the request.
+    """
+    if not warnings:
+        return ()
+    text = "; ".join(warnings)[:_MAX_LENGTH]
+    logger.warning("request %s: %s", request_id, text)
+    quoted = text.replace("\\", "").replace('"', "'")
+    return (("Warning", f'{_CODE} - "{quoted}"'),)

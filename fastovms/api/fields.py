@@ -1,0 +1,603 @@
+"""Fields that several endpoints share: their checks, ranges and defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+
+from msgspec import UNSET
+
+from fastovms.api import offload
+from fastovms.api.body import show
+from fastovms.api.dialect import Dialect
+from fastovms.api.endpoint import check_id
+from fastovms.api.prompt import (
+    Preparation,
+    Truncation,
+    check_token_range,
+    context_exceeded,
+    encoding_cost,
+)
+from fastovms.api.request_schemas import GenerationFields, StreamOptions
+from fastovms.config import ApiConfig, ModelLimits
+from fastovms.errors import InvalidField
+from fastovms.params import ALL_LOGPROBS, BeamSearch, EarlyStopping, ModelInfo, SamplingDefaults
+from fastovms.text.tokenizer import Tokenizer
+
+# Checks the fields that every endpoint that generates has: ranges of numbers, `stop`,
+# `stream_options`, `logprobs`, `priority`, `cache_salt`, `request_id`.
+
+
+NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
+    "prompt_embeds": (),
+    "logprob_token_ids": (),
+    "thinking_token_budget": (-1,),
+    "repetition_detection": (),
+    "stream_interval": (1,),
+    "kv_transfer_params": (),
+    "ec_transfer_params": (),
+}
+"""Fields that the server does not act on, with the values (besides null) that ask for nothing. Any
+other value would change the answer, so it is refused rather than ignored."""
+
+MAX_NGRAM_SIZE: Final = 16
+"""The largest size that is used. Drafts never change a text, so that larger numbers may be lowered
+to what can still pay."""
+
+_MAX_CACHE_SALT: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """Strings at which a sample ends, and whether its text keeps them.
+
+    A string that is complete within the first `min_tokens` tokens is passed over, as in vLLM. One
+    in reasoning or in a call ends the sample only with `in_reasoning`.
+    """
+
+    strings: tuple[str, ...] = ()
+    include: bool = False
+    min_tokens: int = 0
+    in_reasoning: bool = False
+
+
+class Queueing(NamedTuple):
+    """What decides a request's place in the queue and in the prefix cache."""
+
+    priority: int = 0
+    cache_salt: str | None = None
+    tenant: str = ""
+    owner: str = ""
+
+
+def check_ranges(body: GenerationFields, dialect: Dialect) -> None:
+    """Raises InvalidField for a null where the dialect wants none, or a number out of range."""
+    for name in dialect.refuses_null:
+        if getattr(body, name, UNSET) is None:
+            raise InvalidField(f"{name} must not be null", param=name)
+    for name, allowed in dialect.ranges.items():
+        value = getattr(body, name, None)
+        if value is not None and value is not UNSET and value not in allowed:
+            raise InvalidField(f"{name} must be {allowed}, not {show(value)}", param=name)
+
+
+def check_supported(body: GenerationFields) -> None:
+    """Raises InvalidField for a field whose value asks for something the server cannot do."""
+    for name, neutral in NEUTRAL.items():
+        value = getattr(body, name, None)
+        if value is not None and value not in neutral:
+            only = "".join(f", only {number}" for number in neutral)
+            raise InvalidField(f"{name} is not supported by this server version{only}", param=name)
+
+
+def is_streamed(body: GenerationFields) -> bool:
+    return body.stream is True
+
+
+def stream_options(body: GenerationFields, dialect: Dialect) -> StreamOptions:
+    """Reads the options of a stream.
+
+    Raises:
+        InvalidField: they are given without `stream`, or hold what is not allowed.
+    """
+    options = body.stream_options
+    if options is None:
+        return StreamOptions()
+    if not is_streamed(body):
+        raise InvalidField(
+            "stream_options is only allowed when stream is true", param="stream_options"
+        )
+    known: tuple[str, ...] = ("include_usage",)
+    if dialect.strict_stream_options:
+        for name in options:
+            if name not in known:
+                raise InvalidField(
+                    f"stream_options has no field {show(name)}, only include_usage",
+                    param="stream_options",
+                )
+    else:
+        known = StreamOptions.__struct_fields__
+    chosen = {name: options[name] for name in known if options.get(name) is not None}
+    for name, value in chosen.items():
+        if not isinstance(value, bool):
+            field = f"stream_options.{name}"
+            raise InvalidField(f"{field} must be true or false, not {show(value)}", param=field)
+    return StreamOptions(**chosen)
+
+
+def stopping(
+    body: GenerationFields, dialect: Dialect, config: ApiConfig, field: str = "stop"
+) -> Stopping:
+    """Reads the stop strings.
+
+    Args:
+        field: what the client calls them.
+
+    Raises:
+        InvalidField: they are too many, empty or oversized.
+    """
+    given = body.stop
+    strings: list[str] = [] if given is None else [given] if isinstance(given, str) else given
+    limit = dialect.max_stop_strings or config.max_stop_strings
+    if len(strings) > limit:
+        raise InvalidField(
+            f"{field} must have at most {limit} strings, not {len(strings)}", param=field
+        )
+    for position, string in enumerate(strings):
+        name = field if isinstance(given, str) else f"{field}[{position}]"
+        if not string:
+            raise InvalidField(f"{name} must not be an empty string", param=name)
+        if len(string) > config.max_stop_length:
+            raise InvalidField(
+                f"{name} must be at most {config.max_stop_length} characters, not {len(string)}",
+                param=name,
+            )
+    include = body.include_stop_str_in_output
+    kept_by_streams = dialect.stop_in_streams and is_streamed(body)
+    if include is False and kept_by_streams:
+        raise InvalidField(
+            "include_stop_str_in_output must not be false when stream is true",
+            param="include_stop_str_in_output",
+        )
+    kept = kept_by_streams if include is None else include
+    return Stopping(tuple(strings), kept, body.min_tokens or 0, body.stop_in_reasoning or False)
+
+
+def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:
+    """Returns a number of top log probabilities.
+
+    Raises:
+        InvalidField: it is beyond the server's limit.
+    """
+    limit = config.max_logprobs
+    if value is None or 0 <= value <= limit or (limit == ALL_LOGPROBS and value >= limit):
+        return value
+    allowed = "-1 or at least 0" if limit == ALL_LOGPROBS else f"at least 0 and at most {limit}"
+    raise InvalidField(f"{name} must be {allowed}, not {value}", param=name)
+
+
+def queueing(
+    body: GenerationFields, tenant: str, priority: int | None, owner: str = ""
+) -> Queueing:
+    """Reads what the request of a tenant says about its place.
+
+    Args:
+        owner: the key or address that asks.
+        priority: stands in for the body's; None = nothing does.
+
+    Raises:
+        InvalidField: vLLM would refuse the salt.
+    """
+    salt = body.cache_salt
+    if salt is not None and (
+        not 0 < len(salt) <= _MAX_CACHE_SALT or any(char in "@/\\\0" for char in salt)
+    ):
+        raise InvalidField(
+            f"cache_salt must have 1 to {_MAX_CACHE_SALT} characters, none of them @, /, \\ or "
+            f"NUL, not {show(salt)}",
+            param="cache_salt",
+        )
+    return Queueing((body.priority or 0) if priority is None else priority, salt, tenant, owner)
+
+
+def request_id(body: GenerationFields, default: str) -> str:
+    """Returns the id that the client gave, or `default`.
+
+    Raises:
+        InvalidField: it is no id.
+    """
+    given = body.request_id
+    if given is None:
+        return default
+    return check_id(given, "request_id")
+
+
+# Reads `n`, `best_of` and the fields of beam search: how many texts are made for a prompt, how,
+# and how many of them the client gets.
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The texts that are made for a prompt.
+
+    Attributes:
+        n: how many are returned for each prompt.
+        num_samples: how many are generated; of more than `n` the likeliest are returned.
+        is_greedy: whether a single beam is left of the search that was asked for.
+    """
+
+    n: int
+    num_samples: int
+    beam_search: BeamSearch | None = None
+    is_greedy: bool = False
+
+    @property
+    def are_ranked(self) -> bool:
+        """Whether the candidates must be compared. The beams of a search come in order."""
+        return self.num_samples > self.n
+
+
+def candidates(
+    body: GenerationFields, dialect: Dialect, defaults: SamplingDefaults, limits: ModelLimits
+) -> Candidates:
+    """Reads the fields that say how many texts are made.
+
+    Raises:
+        InvalidField: numbers contradict each other or cannot be streamed.
+    """
+    n = body.n or 1
+    best_of = body.best_of
+    beams = body.use_beam_search is True
+    if best_of is not None:
+        if dialect.best_of_is_beam_search:
+            beams = beams or best_of > 1
+            if best_of >= limits.best_of_limit:
+                raise InvalidField(
+                    f"best_of must be less than {limits.best_of_limit}, not {show(best_of)}",
+                    param="best_of",
+                )
+        if body.stream is True and (dialect.best_of_is_beam_search or (best_of > 1 and not beams)):
+            raise InvalidField("best_of cannot be used when stream is true", param="best_of")
+        if n > best_of:
+            raise InvalidField(f"n must be at most best_of ({best_of}), not {n}", param="n")
+    early_stopping = _early_stopping(body)
+    if not beams:
+        return Candidates(n, best_of or n)
+    search = _beam_search(body, best_of or n, early_stopping, defaults)
+    return Candidates(n, n, search, is_greedy=search is None)
+
+
+def _early_stopping(body: GenerationFields) -> EarlyStopping:
+    value = False if body.early_stopping is None else body.early_stopping
+    try:
+        return EarlyStopping(value)
+    except ValueError:
+        raise InvalidField(
+            f'early_stopping must be true, false or "never", not {show(value)}',
+            param="early_stopping",
+        ) from None
+
+
+def _beam_search(
+    body: GenerationFields,
+    num_beams: int,
+    early_stopping: EarlyStopping,
+    defaults: SamplingDefaults,
+) -> BeamSearch | None:
+    """Returns the search that is asked for; None = a single beam, which is greedy decoding."""
+    num_groups = body.num_beam_groups or 1
+    diversity_penalty = body.diversity_penalty or 0.0
+    if num_beams % num_groups:
+        raise InvalidField(
+            f"num_beam_groups must divide the number of beams ({num_beams}), not {num_groups}",
+            param="num_beam_groups",
+        )
+    if diversity_penalty and num_groups == 1:
+        raise InvalidField(
+            "diversity_penalty needs num_beam_groups of at least 2", param="diversity_penalty"
+        )
+    if num_beams == 1:
+        return None
+    length_penalty = body.length_penalty
+    if length_penalty is None:
+        length_penalty = 1.0 if defaults.length_penalty is None else defaults.length_penalty
+    return BeamSearch(
+        num_beams=num_beams,
+        num_beam_groups=num_groups,
+        diversity_penalty=diversity_penalty,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
+        param="n" if body.best_of is None else "best_of",
+    )
+
+
+def check_num_choices(chosen: Candidates, config: ApiConfig, num_prompts: int = 1) -> None:
+    """Raises InvalidField: more samples than one request may ask for."""
+    most = config.max_choices
+    if num_prompts * chosen.num_samples <= most:
+        return
+    name = "n" if chosen.num_samples == chosen.n else "best_of"
+    prompts = f" with {num_prompts} prompts" if num_prompts > 1 else ""
+    raise InvalidField(
+        f"{name} must be at most {most // num_prompts}{prompts}, not {chosen.num_samples}",
+        param=name,
+    )
+
+
+_FORMATS: Final = ("wav", "pcm16")
+
+
+def check_audio_fields(body: GenerationFields) -> None:
+    """Raises InvalidField for a value that OVMS refuses."""
+    _check_modalities(getattr(body, "modalities", None))
+    _check_audio(body.audio)
+    frames = body.chunk_frames
+    if frames is not None and (type(frames) is not int or frames < 1):
+        raise InvalidField(
+            f"chunk_frames must be an integer of at least 1, not {show(frames)}",
+            param="chunk_frames",
+        )
+
+
+def _check_modalities(given: object) -> None:
+    if given is None:
+        return
+    if not isinstance(given, list):
+        raise InvalidField(f"modalities must be an array, not {show(given)}", param="modalities")
+    for position, modality in enumerate(given):
+        if not isinstance(modality, str):
+            name = f"modalities[{position}]"
+            raise InvalidField(f"{name} must be a string, not {show(modality)}", param=name)
+
+
+def _check_audio(given: object) -> None:
+    if given is None:
+        return
+    if not isinstance(given, dict):
+        raise InvalidField(f"audio must be an object, not {show(given)}", param="audio")
+    form = given.get("format")
+    if form is not None and form not in _FORMATS:
+        raise InvalidField(
+            f"audio.format must be one of {', '.join(_FORMATS)}, not {show(form)}",
+            param="audio.format",
+        )
+
+
+# Reads the fields that favour, forbid or end at certain tokens: `logit_bias`, `bad_words`,
+# `allowed_token_ids`, `stop_token_ids`.
+
+
+MAX_BIAS: Final = 100.0
+"""The largest value of `logit_bias`, either way: OpenAI's range."""
+
+MAX_NUM_BIASES: Final = 10_000
+"""The most entries of `logit_bias`: each is checked while the event loop waits."""
+
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """What `SamplingParams` says by token ids; `bad_words` are still text."""
+
+    logit_bias: tuple[tuple[int, float], ...]
+    allowed_token_ids: tuple[int, ...] | None
+    stop_token_ids: frozenset[int]
+    bad_words: tuple[str, ...]
+
+
+def token_rules(body: GenerationFields, model: ModelInfo, config: ApiConfig) -> TokenRules:
+    """Reads these fields.
+
+    Raises:
+        InvalidField: the vocabulary does not have an id, or words are empty, oversized or too many.
+    """
+    allowed = body.allowed_token_ids
+    if allowed is not None:
+        if not allowed:
+            raise InvalidField(
+                "allowed_token_ids must have at least one token id", param="allowed_token_ids"
+            )
+        check_token_range(allowed, "allowed_token_ids", model)
+    stop_token_ids = body.stop_token_ids or []
+    check_token_range(stop_token_ids, "stop_token_ids", model)
+    bad_words = body.bad_words or []
+    _check_words(bad_words, config)
+    return TokenRules(
+        logit_bias=tuple(_logit_bias(body.logit_bias or {}, model)),
+        allowed_token_ids=None if allowed is None else tuple(dict.fromkeys(allowed)),
+        stop_token_ids=frozenset(stop_token_ids),
+        bad_words=tuple(dict.fromkeys(bad_words)),
+    )
+
+
+def bad_words_token_ids(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Returns the token ids of each word as it is spelt at the beginning of a text and after a
+    space; of one that begins with a space only so. (vLLM bans the second spelling only where it is
+    as many tokens.)"""
+    found: list[tuple[int, ...]] = []
+    for word in words:
+        first = tuple(tokenizer.encode(word, add_special_tokens=False))
+        if not first:
+            continue
+        found.append(first)
+        if not word[0].isspace():
+            inner = tuple(tokenizer.encode(f" {word}", add_special_tokens=False))
+            if inner[-len(first) :] != first:  # else banning `first` bans this too
+                found.append(inner)
+    return tuple(dict.fromkeys(found))
+
+
+async def encode_bad_words(rules: TokenRules, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Does what `bad_words_token_ids` does, in a thread when the words are long."""
+    words = rules.bad_words
+    return await offload.run(partial(bad_words_token_ids, words, tokenizer), encoding_cost(words))
+
+
+def _logit_bias(bias: dict[str, float], model: ModelInfo) -> Iterable[tuple[int, float]]:
+    if len(bias) > MAX_NUM_BIASES:
+        raise InvalidField(
+            f"logit_bias must have at most {MAX_NUM_BIASES} entries, not {len(bias)}",
+            param="logit_bias",
+        )
+    for key, value in bias.items():
+        name = f"logit_bias.{key[:20]}"
+        if not _TOKEN_ID.fullmatch(key) or int(key) >= model.vocab_size:
+            raise InvalidField(
+                f"logit_bias: a key must be a token id from 0 to {model.vocab_size - 1}, not "
+                f"{show(key)}",
+                param=name,
+            )
+        if not -MAX_BIAS <= value <= MAX_BIAS:
+            raise InvalidField(
+                f"{name} must be at least {-MAX_BIAS:g} and at most {MAX_BIAS:g}, not "
+                f"{show(value)}",
+                param=name,
+            )
+        yield int(key), value
+
+
+def _check_words(words: Sequence[str], config: ApiConfig) -> None:
+    if len(words) > config.max_stop_strings:
+        raise InvalidField(
+            f"bad_words must have at most {config.max_stop_strings} strings, not {len(words)}",
+            param="bad_words",
+        )
+    for position, word in enumerate(words):
+        name = f"bad_words[{position}]"
+        if not word:
+            raise InvalidField(f"{name} must not be an empty string", param=name)
+        if len(word) > config.max_stop_length:
+            raise InvalidField(
+                f"{name} must be at most {config.max_stop_length} characters, not {len(word)}",
+                param=name,
+            )
+
+
+# Decides how many tokens a sample may have, and how many are kept of a long prompt.
+
+
+class TokenBudget(NamedTuple):
+    """How many new tokens each sample may have.
+
+    Attributes:
+        requested: what the request says; None = nothing.
+        max_tokens: what applies, the context apart; None = what it leaves, 0 = nothing is
+            generated.
+        may_be_cut: whether `max_tokens` is lowered to what the context leaves, rather than refused.
+    """
+
+    requested: int | None
+    max_tokens: int | None
+    may_be_cut: bool = True
+
+
+def token_budget(
+    request: Preparation[GenerationFields],
+    requested: int | None,
+    default: int | None = None,
+    *,
+    may_reach_limit: bool = False,
+) -> TokenBudget:
+    """Reads the budget.
+
+    Args:
+        default: what applies where neither the request nor the model says anything.
+        may_reach_limit: whether the operator's limit is allowed itself, otherwise only what is
+            less.
+
+    Raises:
+        InvalidField: it is more than the operator allows, where the dialect has that refused.
+    """
+    model, dialect, name = request.model, request.dialect, request.names.max_tokens
+    limit = model.limits.max_tokens_limit
+    if requested is None:
+        max_tokens = default or model.info.defaults.max_new_tokens or limit
+    else:
+        max_tokens = requested
+    if limit is not None and max_tokens is not None and max_tokens >= limit + may_reach_limit:
+        if requested is not None and not dialect.clamps_max_tokens:
+            allowed = "at most" if may_reach_limit else "less than"
+            raise InvalidField(
+                f"{name} must be {allowed} {limit}, not {show(requested)}", param=name
+            )
+        max_tokens = limit
+    # The operator's limit counts as if the request had named it; the model's default does not.
+    is_models = requested is None and max_tokens != limit
+    return TokenBudget(requested, max_tokens, dialect.clamps_max_tokens or is_models)
+
+
+def fit_max_tokens(
+    request: Preparation[GenerationFields], budget: TokenBudget, num_prompt_tokens: int, name: str
+) -> int | None:
+    """Returns `budget.max_tokens` as the context allows it.
+
+    Args:
+        name: the prompt's, for error messages.
+
+    Raises:
+        InvalidField: they do not fit (`context_length_exceeded`), with the counts.
+    """
+    max_tokens, model = budget.max_tokens, request.model.info
+    room = model.max_model_len - num_prompt_tokens
+    if num_prompt_tokens == 0:
+        raise InvalidField(f"{name} must have at least one token", param=name)
+    if room < 0:
+        raise context_exceeded(f"the prompt has {num_prompt_tokens} tokens", model, name)
+    if room == 0 and max_tokens != 0:
+        raise context_exceeded(
+            f"the prompt has {num_prompt_tokens} tokens and one must be left to generate",
+            model,
+            name,
+        )
+    if max_tokens is None or max_tokens <= room:
+        return max_tokens
+    if budget.may_be_cut:
+        return room
+    default = ", the default" if budget.requested is None else ""
+    raise context_exceeded(
+        f"the request needs {num_prompt_tokens + max_tokens} tokens ({num_prompt_tokens} in the "
+        f"prompt and {request.names.max_tokens} {max_tokens}{default})",
+        model,
+        request.names.max_tokens,
+    )
+
+
+def truncation(
+    body: GenerationFields, model: ModelInfo, max_tokens: int | None, clamps: bool
+) -> Truncation | None:
+    """Reads how much of a long prompt is kept.
+
+    Raises:
+        InvalidField: a number is beyond the context, or the side unknown.
+    """
+    side = body.truncation_side
+    if side not in (None, "left", "right"):
+        raise InvalidField(
+            f'truncation_side must be "left" or "right", not {show(side)}', param="truncation_side"
+        )
+    kept = body.truncate_prompt_tokens
+    if kept is None:
+        return None
+    if kept > model.max_model_len:
+        raise InvalidField(
+            f"truncate_prompt_tokens must be at most the context length of {model.max_model_len} "
+            f"tokens, not {kept}",
+            param="truncate_prompt_tokens",
+        )
+    if kept == -1:
+        kept = max(1, _longest_prompt(model, max_tokens, clamps))
+    return Truncation(kept, keeps_end=side != "right")
+
+
+def _longest_prompt(model: ModelInfo, max_tokens: int | None, clamps: bool) -> int:
+    """Returns how many tokens of prompt `max_tokens` leaves room for. Where that would be less than
+    half of the context, a `max_tokens` that may be lowered is: it is more often a large number than
+    a need."""
+    context = model.max_model_len
+    if max_tokens is None or (clamps and max_tokens > context // 2):
+        return context - 1
+    return context - max_tokens

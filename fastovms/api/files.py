@@ -1,0 +1,699 @@
+"""Endpoints `/files`: uploads streamed to the disk, and the content of stored files."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from fastovms.api.body import show
+from fastovms.api.dialect import Dialect, error_response
+from fastovms.api.endpoint import UrlQuery, list_page
+from fastovms.errors import InvalidField, NotFound, Overloaded, RequestError, StateFailed
+from fastovms.fair_queue import Shares
+from fastovms.files import BATCH_OUTPUT, PURPOSES, FileRecord, FileStore
+from fastovms.http.gates import essence
+from fastovms.http.messages import BodySink, HeaderPairs, Request, Response, Stream
+from fastovms.system.threads import DiskThreads
+
+
+def file_object(record: FileRecord) -> dict[str, Any]:
+    """Returns the file object."""
+    return {
+        "id": record.id,
+        "object": "file",
+        "bytes": record.size,
+        "created_at": record.created_at,
+        "expires_at": record.expires_at,
+        "filename": record.name,
+        "purpose": record.purpose,
+        "status": "processed",
+        "status_details": None,
+    }
+
+
+def no_such_file(id: str) -> NotFound:
+    """Returns what is told of a file that is not there."""
+    return NotFound(f"No such File object: {id[:200]}", param="id")
+
+
+_ANCHOR: Final = "created_at"
+_SHORTEST: Final = 3600
+_LONGEST: Final = 30 * 24 * 3600
+
+BATCH_AGE: Final = 30 * 24 * 3600
+"""Seconds after which the input of a batch and its results expire where clients say nothing, as
+OpenAI's do: they would fill the disk of a server that runs a batch a night."""
+
+
+def seconds_of(given: Mapping[str, Any] | None, name: str) -> int | None:
+    """Returns the seconds; None = nothing is given.
+
+    Args:
+        name: of the field, for messages.
+
+    Raises:
+        InvalidField: a member is wrong.
+    """
+    if given is None:
+        return None
+    anchor, seconds = given.get("anchor"), given.get("seconds")
+    if anchor != _ANCHOR:
+        raise InvalidField(
+            f"{name}.anchor must be {show(_ANCHOR)}, not {show(anchor)}", param=f"{name}.anchor"
+        )
+    if type(seconds) is not int or not _SHORTEST <= seconds <= _LONGEST:
+        raise InvalidField(
+            f"{name}.seconds must be an integer from {_SHORTEST} to {_LONGEST}, not "
+            f"{show(seconds)}",
+            param=f"{name}.seconds",
+        )
+    return seconds
+
+
+# Reads a form with one file (multipart/form-data, RFC 7578) piece by piece, and writes the file
+# to the disk as it comes.
+
+
+MAX_OVERHEAD: Final = 64 * 1024
+"""Bytes of a form besides its file."""
+
+_MAX_FIELDS: Final = 16
+_MAX_VALUE: Final = 1024
+_MAX_NAME: Final = 256
+_FILE: Final = "file"
+
+
+class FormReader:
+    """Reads one form. All of it blocks: it is for a thread.
+
+    Args:
+        content_type: with the boundary of the parts.
+        path: where the file is written.
+        max_size: bytes of the file.
+
+    Attributes:
+        fields: the parts that are texts, by name.
+        file_name: what the client calls the file; None = none has come.
+        path: where the file is.
+        size: the file's bytes so far.
+
+    Raises:
+        RequestError: there is no boundary.
+    """
+
+    def __init__(self, content_type: str, path: Path, max_size: int) -> None:
+        self.fields: dict[str, str] = {}
+        self.file_name: str | None = None
+        self.size = 0
+        self.path = path
+        self._max_size = max_size
+        self._file: int | None = None
+        self._header = self._value = b""
+        self._name = ""
+        self._text = bytearray()
+        self._is_file = self._is_whole = False
+        _, options = parse_options_header(content_type)
+        boundary = options.get(b"boundary")
+        if not boundary:
+            raise RequestError("the Content-Type of a form must name its boundary")
+        try:
+            self._parser = MultipartParser(
+                boundary,
+                {
+                    "on_part_begin": self._begin_part,
+                    "on_header_field": self._on_header,
+                    "on_header_value": self._on_value,
+                    "on_header_end": self._end_header,
+                    "on_headers_finished": self._begin_content,
+                    "on_part_data": self._on_data,
+                    "on_part_end": self._end_part,
+                    "on_end": self._end,
+                },
+            )
+        except FormParserError as error:
+            raise RequestError(f"the form cannot be read: {error}") from None
+
+    def feed(self, pieces: Sequence[bytes]) -> None:
+        """Reads on.
+
+        Raises:
+            RequestError: the form is at fault.
+            OSError: the file cannot be written.
+        """
+        try:
+            for piece in pieces:
+                self._parser.write(piece)
+        except FormParserError as error:
+            raise RequestError(f"the form cannot be read: {error}") from None
+
+    def finish(self) -> None:
+        """Ends a form whose last piece has come; its file is on the disk then. Raises as `feed`
+        does."""
+        if not self._is_whole:
+            raise RequestError("the form ends before its last boundary")
+        if self._file is None:
+            raise InvalidField("file is required: a part with a file name", param=_FILE)
+        os.fsync(self._file)
+        self._close()
+
+    def discard(self) -> None:
+        """Throws the file away, unless it has been taken from its path."""
+        self._close()
+        self.path.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    # Called by the parser
+
+    def _begin_part(self) -> None:
+        self._name, self._is_file = "", False
+        self._header = self._value = b""
+        self._text.clear()
+
+    def _on_header(self, data: bytes, start: int, end: int) -> None:
+        self._header += data[start:end]
+
+    def _on_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _end_header(self) -> None:
+        if self._header.lower() == b"content-disposition":
+            _, options = parse_options_header(self._value)
+            self._name = _decoded(options.get(b"name", b""), "the name of a part")
+            name = options.get(b"filename")
+            if name is not None or self._name == _FILE:
+                self._begin_file(_decoded(name or b"", "the name of the file"))
+        self._header = self._value = b""
+
+    def _begin_file(self, name: str) -> None:
+        if self._name != _FILE:
+            raise InvalidField(f"{self._name[:_MAX_NAME]} must not be a file", param=self._name)
+        if self.file_name is not None:
+            raise InvalidField("there must be one file, not several", param=_FILE)
+        if len(name) > _MAX_NAME:
+            raise InvalidField(f"the name of the file must have at most {_MAX_NAME} characters")
+        self.file_name, self._is_file = name or "upload", True
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._file = os.open(self.path, flags, 0o600)
+
+    def _begin_content(self) -> None:
+        if not self._name:
+            raise RequestError("each part of the form must have a name")
+        if self._name in self.fields or len(self.fields) >= _MAX_FIELDS:
+            raise RequestError(f"a form has at most {_MAX_FIELDS} fields, each of them once")
+
+    def _on_data(self, data: bytes, start: int, end: int) -> None:
+        if not self._is_file:
+            self._text += data[start:end]
+            if len(self._text) > _MAX_VALUE:
+                raise InvalidField(
+                    f"{self._name} must have at most {_MAX_VALUE} bytes", param=self._name
+                )
+            return
+        self.size += end - start
+        if self.size > self._max_size:
+            raise FileTooLarge(self._max_size)
+        assert self._file is not None
+        rest = memoryview(data)[start:end]
+        while rest:
+            rest = rest[os.write(self._file, rest) :]
+
+    def _end_part(self) -> None:
+        if not self._is_file:
+            self.fields[self._name] = _decoded(bytes(self._text), self._name)
+
+    def _end(self) -> None:
+        self._is_whole = True
+
+
+class FileTooLarge(RequestError):
+    """The file of a form is larger than files may be."""
+
+    def __init__(self, max_size: int) -> None:
+        super().__init__(f"the file is larger than {max_size} bytes", param=_FILE)
+
+
+def _decoded(data: bytes, what: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise RequestError(f"{what} must be UTF-8") from None
+
+
+# Takes the body of an upload while it arrives, and hands it to a thread that reads and writes it.
+
+
+logger = logging.getLogger(__name__)
+
+_MAX_WAITING: Final = 1024 * 1024
+"""Bytes that may wait for the thread before no more is read from the client."""
+
+MIN_RATE: Final = 16 * 1024
+"""Bytes a second that an upload must send."""
+
+
+class UploadSink:
+    """Implements `BodySink`: one form with one file.
+
+    Args:
+        on_close: is called when nothing of it is left but the file, if that was taken.
+        owner: the key or address in whose share it counts.
+        min_rate: returns how many bytes a second the client must send now.
+    """
+
+    def __init__(
+        self,
+        store: FileStore,
+        reader: FormReader,
+        on_close: Callable[[], None],
+        *,
+        owner: str = "",
+        min_rate: Callable[[], float] = lambda: MIN_RATE,
+    ) -> None:
+        self.max_size = store.config.max_file_size + MAX_OVERHEAD
+        self._owner = owner
+        self._min_rate = min_rate
+        self.fault: tuple[int, str] | None = None
+        self.on_change: Callable[[], None] | None = None
+        self._store = store
+        self._reader = reader
+        self._on_close = on_close
+        self._pieces: list[bytes] = []
+        self._num_waiting = 0
+        self._num_reserved = 0
+        self._work: asyncio.Future[None] | None = None
+        self._error: Exception | None = None
+        self._is_closed = False
+
+    @property
+    def min_rate(self) -> float:
+        return self._min_rate()
+
+    @property
+    def is_full(self) -> bool:
+        return self._num_waiting > _MAX_WAITING
+
+    def write(self, piece: bytes) -> None:
+        if self._error is not None:
+            return
+        if not self._store.reserve(len(piece), self._owner):
+            limit, held = self._store.config.max_files_size, self._store.bytes.held(self._owner)
+            if held + len(piece) > limit:
+                self._fail(
+                    RequestError(f"your files together would take more than {limit} bytes"), 413
+                )
+            else:
+                self._fail(Overloaded(f"your files may have {held} bytes for now"), 429)
+            return
+        self._num_reserved += len(piece)
+        self._pieces.append(piece)
+        self._num_waiting += len(piece)
+        self._begin()
+
+    async def form(self) -> FormReader:
+        """Returns the form once all of it is on the disk.
+
+        Raises:
+            RequestError: the form is at fault.
+            StateFailed: the disk is.
+        """
+        while self._work is not None:
+            await asyncio.wait([self._work])
+        if self._error is None:
+            self._work = work = self._store.threads.begin(self._reader.finish)
+            work.add_done_callback(self._end_form)
+            await asyncio.wait([work])
+            try:
+                work.result()
+            except OSError as error:
+                self._error = _disk_failed(error)
+        if self._error is not None:
+            raise self._error
+        return self._reader
+
+    def _end_form(self, work: asyncio.Future[None]) -> None:
+        self._work = None
+        work.exception()  # who has left does not ask for it
+        if self._is_closed:
+            self._discard()
+
+    def close(self) -> None:
+        """Throws away what nobody has taken, once no thread works on it any more."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.on_change = None
+        self._pieces.clear()
+        self._store.give_back(self._num_reserved, self._owner)
+        if self._work is None:
+            self._discard()
+
+    def _begin(self) -> None:
+        if self._work is None and self._pieces:
+            pieces, self._pieces = self._pieces, []
+            self._work = self._store.threads.begin(self._reader.feed, pieces)
+            self._work.add_done_callback(self._end)
+
+    def _end(self, work: asyncio.Future[None]) -> None:
+        self._work = None
+        error = work.exception()
+        if self._is_closed:
+            self._discard()
+        elif error is None:
+            was_full = self.is_full
+            self._num_waiting = sum(map(len, self._pieces))
+            self._begin()
+            if was_full and not self.is_full:
+                self._tell()
+        elif isinstance(error, RequestError):
+            self._fail(error, 413 if isinstance(error, FileTooLarge) else 400)
+        elif isinstance(error, OSError):
+            self._fail(_disk_failed(error), 503)
+        else:
+            logger.error("an upload has failed", exc_info=error)
+            self._fail(StateFailed("the upload has failed"), 500)
+
+    def _fail(self, error: Exception, status: int) -> None:
+        self._error = error
+        self.fault = status, str(error)
+        self._pieces.clear()
+        self._num_waiting = 0
+        # Not at once: this may be in the middle of what the client has sent.
+        asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
+    def _discard(self) -> None:
+        def discard() -> None:
+            try:
+                self._reader.discard()
+            except OSError as error:
+                logger.error("an upload cannot be deleted: %s", error)
+
+        work = self._store.threads.begin(discard)
+        work.add_done_callback(lambda work: self._on_close())
+
+
+def _disk_failed(error: OSError) -> StateFailed:
+    logger.error("a file cannot be kept: %s", error)
+    return StateFailed(f"the file cannot be kept: {error.strerror or error}")
+
+
+# Sends the content of a file piece by piece, or a range of it (RFC 9110 14).
+
+
+_PIECE: Final = 256 * 1024
+_TYPE: Final = "application/octet-stream"
+_RANGE: Final = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
+
+
+async def send_content(
+    request: Request, record: FileRecord, path: Path, threads: DiskThreads
+) -> Response | None:
+    """Answers with the content.
+
+    Raises:
+        NotFound: it is gone, as when the file has expired meanwhile.
+        StateFailed: it cannot be read.
+    """
+    wanted = byte_range(request.headers.get("range"), record.size)
+    if wanted is None:
+        fields = (("Content-Range", f"bytes */{record.size}"),)
+        return Response(416, b"", _TYPE, fields)
+    status = 200
+    headers: HeaderPairs = (("Accept-Ranges", "bytes"),)
+    if len(wanted) != record.size:
+        span = f"bytes {wanted.start}-{wanted.stop - 1}/{record.size}"
+        status, headers = 206, (*headers, ("Content-Range", span))
+    content = _Content(path)
+    try:
+        # The first piece is read before the answer begins, which tells what is wrong then.
+        piece = await _read(threads, content, wanted)
+        if len(wanted) <= _PIECE:
+            return Response(status, piece, _TYPE, headers)
+        stream = request.stream(
+            status=status, content_type=_TYPE, headers=headers, length=len(wanted)
+        )
+        await _send(stream, threads, content, wanted, piece)
+    except FileNotFoundError:
+        raise no_such_file(record.id) from None
+    except OSError as error:
+        raise StateFailed(f"the file cannot be read: {error.strerror}") from None
+    finally:
+        threads.begin(content.close)
+    return None
+
+
+class _Content:
+    """A content that threads read: all of it blocks. It is opened by the first read, and closed
+    once, after the last: who is cancelled leaves a read running, and a descriptor that is closed
+    meanwhile may be another file's by then."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._in_use = threading.Lock()
+        self._descriptor: int | None = None
+        self._is_closed = False
+
+    def read(self, size: int, position: int) -> bytes:
+        with self._in_use:
+            if self._is_closed:
+                return b""
+            if self._descriptor is None:
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            return os.pread(self._descriptor, size, position)
+
+    def close(self) -> None:
+        with self._in_use:
+            self._is_closed = True
+            descriptor, self._descriptor = self._descriptor, None
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def byte_range(asked: str | None, size: int) -> range | None:
+    """Returns which bytes are asked for; None = there are none of them. A header that is not
+    understood, or asks for several ranges, counts as none."""
+    found = None if asked is None else _RANGE.fullmatch(asked.replace(" ", ""))
+    if found is None or found.groups() == ("", ""):
+        return range(size)
+    first, last = found.groups()
+    if not first:
+        start, end = max(0, size - int(last)), size
+    else:
+        start, end = int(first), min(size, int(last) + 1) if last else size
+        if last and int(last) < start:
+            return range(size)
+    return range(start, end) if start < end else None
+
+
+async def _send(
+    stream: Stream, threads: DiskThreads, content: _Content, wanted: range, piece: bytes
+) -> None:
+    """Sends what is wanted, of which `piece` is the beginning."""
+    writable = asyncio.Event()
+    stream.on_writable = writable.set
+    while piece:
+        stream.send(piece)
+        wanted = wanted[len(piece) :]
+        if not wanted:
+            stream.finish()
+            return
+        while not stream.writable and not stream.closed:
+            writable.clear()
+            await writable.wait()
+        piece = await _read(threads, content, wanted)
+    stream.abort()  # somebody has cut the file
+
+
+async def _read(threads: DiskThreads, content: _Content, wanted: range) -> bytes:
+    """Reads the first piece of what is wanted. Raises OSError."""
+    return await threads.run(content.read, min(_PIECE, len(wanted)), wanted.start)
+
+
+# Answers `/files`: uploads, lists, describes and deletes files.
+
+
+_MAX_UPLOADS: Final = 16
+"""Uploads of one client at a time; of all others together, as many again."""
+
+_MAX_LISTED: Final = 10_000
+_FORM: Final = "multipart/form-data"
+
+
+class KeptFiles:
+    """The files of this server, or why it has none.
+
+    Args:
+        store: None = there are none.
+        reason: why not, in words.
+    """
+
+    def __init__(self, store: FileStore | None, reason: str = "") -> None:
+        self._store = store
+        self._reason = reason
+
+    @property
+    def store(self) -> FileStore:
+        """The store. Raises RequestError: there is none."""
+        if self._store is None:
+            raise RequestError(f"this server keeps no files: {self._reason}")
+        return self._store
+
+
+class Files:
+    """The handlers of `/files`. Each raises NotFound for a file that is not kept here, or is
+    somebody else's."""
+
+    def __init__(
+        self, kept: KeptFiles, new_id: Callable[[], str], unix_time: Callable[[], float]
+    ) -> None:
+        self._kept = kept
+        self._new_id = new_id
+        self._unix_time = unix_time
+        self._uploads = Shares.of_places(_MAX_UPLOADS)
+
+    def open_upload(self, request: Request, dialect: Dialect) -> BodySink | Response:
+        """Opens what takes the body of an upload, or refuses it by its head."""
+        try:
+            return self._open_upload(request)
+        except (RequestError, Overloaded) as error:
+            return error_response(error, dialect)
+
+    def _open_upload(self, request: Request) -> UploadSink:
+        store = self._kept.store
+        content_type = request.headers.get("content-type") or ""
+        if essence(content_type) != _FORM:
+            raise RequestError(f"a file comes as {_FORM}, not as {show(content_type)}")
+        owner = request.sender
+        if not store.has_room(owner):
+            count = store.files.held(owner)
+            message = f"{count} files are kept of yours, which is the limit: delete some of them"
+            raise RequestError(message) if count else Overloaded("no further file can be kept now")
+        if not self._uploads.may_take(owner):
+            count = self._uploads.held(owner)
+            raise Overloaded(f"{count} files are uploaded by you already, which is the limit")
+        reader = FormReader(content_type, store.new_partial(), store.config.max_file_size)
+        self._uploads.hold(owner)
+        return UploadSink(
+            store,
+            reader,
+            partial(self._uploads.give_back, owner),
+            owner=owner,
+            min_rate=partial(self._min_rate, owner),
+        )
+
+    def _min_rate(self, owner: str) -> float:
+        """Returns how fast each upload of an owner must be. Where the places run out, an owner pays
+        for each that it holds, so that none of its slow uploads keeps others out for hours."""
+        is_full = self._uploads.used >= self._uploads.free
+        return MIN_RATE * (self._uploads.held(owner) if is_full else 1)
+
+    async def create(self, request: Request, dialect: Dialect) -> Response:
+        """Makes a file of an upload."""
+        store, sink = self._kept.store, request.sink
+        assert isinstance(sink, UploadSink)
+        try:
+            form = await sink.form()
+        except RequestError as error:
+            refused = error_response(error, dialect)
+            return refused if sink.fault is None else replace(refused, status=sink.fault[0])
+        purpose = form.fields.get("purpose")
+        if purpose not in PURPOSES:
+            raise InvalidField(
+                f"purpose must be one of {', '.join(PURPOSES)}, not {show(purpose)}",
+                param="purpose",
+            )
+        age = seconds_of(_expires_after(form.fields), "expires_after")
+        if age is None and purpose == "batch":
+            age = BATCH_AGE
+        now = int(self._unix_time())
+        record = FileRecord(
+            id=f"file-{self._new_id()}",
+            tenant=request.tenant,
+            owner=request.sender,
+            name=form.file_name or "",
+            purpose=purpose,
+            size=form.size,
+            created_at=now,
+            expires_at=None if age is None else now + age,
+        )
+        try:
+            await store.add(form.path, record)
+        except asyncio.CancelledError:
+            store.drop(record.id)  # its client has gone, and will never know of it
+            raise
+        except OSError as error:
+            raise StateFailed(f"the file cannot be kept: {error.strerror or error}") from None
+        return _answer(record)
+
+    async def list(self, request: Request, dialect: Dialect) -> Response:
+        query = UrlQuery(request)
+        page = query.page(usual=_MAX_LISTED, most=_MAX_LISTED)
+        purpose = query.text("purpose")
+        if purpose is not None and purpose not in (*PURPOSES, BATCH_OUTPUT):
+            raise InvalidField(
+                f"purpose must be one of {', '.join((*PURPOSES, BATCH_OUTPUT))}, not "
+                f"{show(purpose)}",
+                param="purpose",
+            )
+        records = self._kept.store.list(request.tenant)
+        found = [record for record in records if purpose in (None, record.purpose)]
+        return Response(200, list_page(found, page, file_object))
+
+    async def get(self, request: Request, dialect: Dialect) -> Response:
+        return _answer(self._find(request))
+
+    async def content(self, request: Request, dialect: Dialect) -> Response | None:
+        """Sends the content of a file, or the range of it that is asked for."""
+        record = self._find(request)
+        store = self._kept.store
+        return await send_content(request, record, store.path_of(record.id), store.threads)
+
+    async def delete(self, request: Request, dialect: Dialect) -> Response:
+        record = self._find(request)
+        try:
+            await self._kept.store.delete(request.tenant, record.id)
+        except OSError as error:
+            raise StateFailed(f"the file cannot be deleted: {error.strerror or error}") from None
+        body = {"id": record.id, "object": "file", "deleted": True}
+        return Response(200, orjson.dumps(body))
+
+    def _find(self, request: Request) -> FileRecord:
+        id = request.path_params["id"]
+        record = self._kept.store.find(request.tenant, id)
+        if record is None:
+            raise no_such_file(id)
+        return record
+
+
+def _answer(record: FileRecord) -> Response:
+    return Response(200, orjson.dumps(file_object(record)))
+
+
+def _expires_after(fields: Mapping[str, str]) -> dict[str, object] | None:
+    """Returns `expires_after`, of which a form has each member by itself."""
+    members: dict[str, object] = {}
+    for name in ("anchor", "seconds"):
+        text = fields.get(f"expires_after[{name}]")
+        if text is not None:
+            is_number = name == "seconds" and text.isascii() and text.isdigit() and len(text) < 17
+            members[name] = int(text) if is_number else text
+    return members or None

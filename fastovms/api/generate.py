@@ -1,0 +1,718 @@
+"""Runs a request on its backend: submits samples, follows their tokens, and yields deltas of
+text."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Protocol, Self
+
+from fastovms.api.fields import Stopping
+from fastovms.api.prompt import Preparation
+from fastovms.api.served import ServedModel
+from fastovms.api.task import GenerationOptions, PromptTask
+from fastovms.backend import GenerationBackend, OutputCallback
+from fastovms.errors import (
+    BackendError,
+    BackendUnavailable,
+    EngineFailed,
+    InvalidField,
+    Overloaded,
+    RequestError,
+)
+from fastovms.params import (
+    FinishReason,
+    GenerationOutput,
+    GenerationRequest,
+    SamplingParams,
+    TokenLogprobs,
+)
+from fastovms.telemetry.metrics import FinishedRequest, GenerationMetrics, SampleTimings
+from fastovms.telemetry.tracing import GenerationEnd, GenerationSpan, Phase
+from fastovms.text.detokenizer import LocatingDetokenizer, Measure, TextToken, TrackingDetokenizer
+from fastovms.text.output import TextStream, content_of
+from fastovms.text.scanning import TEXT_PIECES, OutputParser, Piece, joined
+from fastovms.text.stop import completes_stop
+
+
+def submit_all(
+    backend: GenerationBackend, submissions: Iterable[tuple[GenerationRequest, OutputCallback]]
+) -> None:
+    """Queues the prompts. Nothing runs before it has returned: when it raises, the caller aborts
+    what was queued.
+
+    Raises:
+        InvalidField: even an empty queue is too short, so that trying again would not help.
+        RequestError: a prompt can never run.
+        BackendError: the backend cannot take the prompts.
+    """
+    num_others = backend.stats().num_waiting
+    num_queued = 0
+    for request, on_output in submissions:
+        try:
+            backend.submit(request, on_output)
+        except Overloaded:
+            if num_others or not num_queued:
+                raise
+            name = "prompt" if request.params.n == 1 else "n"
+            raise InvalidField(
+                f"{name} asks for more samples than may wait at once: of all prompts' samples only "
+                f"{num_queued} could be queued",
+                param=name,
+            ) from None
+        num_queued += request.params.n
+
+
+_TOKEN_COST: Final = 256
+_CALL_COST: Final = 256
+"""How many characters a token with its log probabilities, or the beginning of a call, counts
+for."""
+
+
+class SampleDelta(NamedTuple):
+    """What one step added to the text of one sample.
+
+    Attributes:
+        choice: prompt position * n + sample.
+        text: new text, often empty: it may be held back. Where it is parsed, `pieces` hold it.
+        finish_reason: set on the sample's last delta only.
+        stop_reason: the stop string that ended the sample, or the id among `stop_token_ids`.
+        num_tokens: tokens of the sample so far, as usage counts them.
+        tokens: those whose text begins in `text`, if they are tracked. None of the tokens that a
+            stop string has cut off is there.
+        pieces: what the text is made of, where it is parsed.
+        parsed: the text that the pieces are found in, and the offsets of `tokens` count in; it may
+            come before its pieces. Empty where no tokens are tracked.
+    """
+
+    choice: int
+    text: str
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    num_tokens: int = 0
+    tokens: Sequence[TextToken] = ()
+    pieces: Sequence[Piece] = ()
+    parsed: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing in it for a client."""
+        return not self.text and not self.pieces and not self.tokens
+
+    @property
+    def size(self) -> int:
+        """How many characters it counts for while it waits for a client that does not read."""
+        size = len(self.text) + len(self.parsed) + _TOKEN_COST * len(self.tokens)
+        for piece in self.pieces:
+            size += len(piece.text) if isinstance(piece, TEXT_PIECES) else _CALL_COST
+        return size
+
+
+def merged(deltas: Sequence[SampleDelta]) -> SampleDelta:
+    """Returns the last of a sample's consecutive deltas, with the texts, tokens and pieces of
+    all."""
+    return deltas[-1]._replace(
+        text="".join([delta.text for delta in deltas]),
+        tokens=[token for delta in deltas for token in delta.tokens],
+        pieces=joined(piece for delta in deltas for piece in delta.pieces),
+        parsed="".join([delta.parsed for delta in deltas]),
+    )
+
+
+class Usage(NamedTuple):
+    """What a request has cost so far; a prompt counts once, however often it is sampled.
+
+    Attributes:
+        reasoning_tokens: how many of the completion tokens are reasoning; None where the text is
+            not parsed.
+        timings: how long its one sample took; None where the answer is not to tell it.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int | None = None
+    timings: SampleTimings | None = None
+
+
+DeltaCallback = Callable[[SampleDelta], None]
+
+
+# Counts and times what one request generates, and tells the metrics and the access log of it as
+# it happens.
+
+
+Clock = Callable[[], float]
+
+
+class SampleProgress:
+    """The tokens of one sample so far.
+
+    Attributes:
+        position: which of the request's prompts it continues.
+        num_tokens: how many there are, as usage counts them.
+        first_token_at, last_token_at: seconds on the clock; None = there is none yet.
+    """
+
+    __slots__ = ("first_token_at", "last_token_at", "num_tokens", "position")
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.num_tokens = 0
+        self.first_token_at: float | None = None
+        self.last_token_at: float | None = None
+
+
+class RequestProgress:
+    """The tokens of one request so far, and when they came.
+
+    Attributes:
+        samples: those of the first prompt, those of the next, ...
+        num_prompt_tokens, num_cached_tokens: of each prompt.
+        started_at: seconds on the clock.
+    """
+
+    def __init__(
+        self,
+        metrics: GenerationMetrics,
+        log_fields: dict[str, object],
+        num_prompt_tokens: Sequence[int],
+        params: SamplingParams,
+        clock: Clock,
+    ) -> None:
+        """
+        Args:
+            log_fields: always hold the tokens counted so far: whoever cancels a request reads them
+                at once.
+            params: those of each prompt.
+        """
+        self._metrics = metrics
+        self._log_fields = log_fields
+        self._clock = clock
+        self._params = params
+        self.num_prompt_tokens = list(num_prompt_tokens)
+        self.num_cached_tokens = [0 for _ in num_prompt_tokens]
+        self._is_scored = False
+        self.num_completion_tokens = 0
+        self._num_accepted_tokens = 0
+        self.samples = [
+            SampleProgress(position)
+            for position in range(len(num_prompt_tokens))
+            for _ in range(params.n)
+        ]
+        self._queue_times: list[float | None] = [None for _ in num_prompt_tokens]
+        self.started_at = clock()
+        self._submitted_at: float | None = None
+        self._has_times = True
+        log_fields["prompt_tokens"] = sum(num_prompt_tokens)
+        log_fields["cached_tokens"] = 0
+        log_fields["completion_tokens"] = 0
+
+    def note_scored(self, num_cached_tokens: Sequence[int]) -> None:
+        """Takes over each prompt's cached tokens from the time when the same request scored it:
+        what that has put into the cache is no saving."""
+        self.num_cached_tokens = list(num_cached_tokens)
+        self._log_fields["cached_tokens"] = sum(num_cached_tokens)
+        self._is_scored = True
+
+    def note_heard(self, sample: SampleProgress, output: GenerationOutput, num_tokens: int) -> None:
+        """Takes note of an output of a process that has ended, of whose times nothing is known.
+
+        Args:
+            num_tokens: how many the sample now has.
+        """
+        self._has_times = False
+        self.num_cached_tokens[sample.position] = output.num_cached_tokens
+        if output.num_prompt_tokens is not None:
+            self.num_prompt_tokens[sample.position] = output.num_prompt_tokens
+        self.num_completion_tokens += num_tokens - sample.num_tokens
+        sample.num_tokens = num_tokens
+
+    def note_submitted(self) -> None:
+        """Takes note that the prompts begin to wait."""
+        self._submitted_at = self._clock()
+
+    def note_output(
+        self, sample: SampleProgress, output: GenerationOutput, num_tokens: int
+    ) -> None:
+        """Takes note of an output of a sample.
+
+        Args:
+            num_tokens: how many the sample now has.
+        """
+        position = sample.position
+        if output.queue_time is not None:
+            self._queue_times[position] = output.queue_time
+            self._metrics.request_queue_time.observe(output.queue_time)
+            self._log_fields.setdefault("queue_ms", round(output.queue_time * 1000, 1))
+        num_cached = output.num_cached_tokens
+        if num_cached != self.num_cached_tokens[position] and not self._is_scored:
+            self.num_cached_tokens[position] = num_cached
+            self._log_fields["cached_tokens"] = sum(self.num_cached_tokens)
+        if output.num_prompt_tokens is not None:
+            self.num_prompt_tokens[position] = output.num_prompt_tokens
+            self._log_fields["prompt_tokens"] = sum(self.num_prompt_tokens)
+        if output.num_accepted_tokens:
+            self._num_accepted_tokens += output.num_accepted_tokens
+            self._log_fields["accepted_draft_tokens"] = self._num_accepted_tokens
+        num_new = num_tokens - sample.num_tokens
+        if num_new <= 0:
+            return
+        sample.num_tokens = num_tokens
+        self.num_completion_tokens += num_new
+        self._log_fields["completion_tokens"] = self.num_completion_tokens
+        now = self._clock()
+        if sample.last_token_at is None:
+            sample.first_token_at = now
+            elapsed = now - self.started_at
+            self._metrics.time_to_first_token.observe(elapsed)
+            self._log_fields.setdefault("first_token_ms", round(elapsed * 1000, 1))
+        else:
+            elapsed = now - sample.last_token_at
+            self._metrics.inter_token_latency.observe(elapsed / num_new, num_new)
+        sample.last_token_at = now
+
+    def timings(self, sample: SampleProgress) -> SampleTimings | None:
+        """Returns the phases of a sample; None where it has no token, or nothing tells how long it
+        waited, or how long another process took for a part of it."""
+        if not self._has_times:
+            return None
+        queue, submitted_at = self._queue_times[sample.position], self._submitted_at
+        first_at, last_at = sample.first_token_at, sample.last_token_at
+        if queue is None or submitted_at is None or first_at is None or last_at is None:
+            return None
+        prefill = max(first_at - submitted_at - queue, 0.0)
+        return SampleTimings(queue, prefill, last_at - first_at, sample.num_tokens)
+
+    def end(self, reasons: Sequence[FinishReason], error: BaseException | None) -> GenerationEnd:
+        """Returns what a trace is told when all is over.
+
+        Args:
+            reasons: one for each sample.
+            error: what made the request fail.
+        """
+        return GenerationEnd(
+            [reason.value for reason in reasons],
+            sum(self.num_prompt_tokens),
+            sum(self.num_cached_tokens),
+            self.num_completion_tokens,
+            self._phases(),
+            None if error is None else (type(error).__name__, str(error)),
+        )
+
+    def _phases(self) -> list[Phase]:
+        """Returns the phases that the first sample has come to, and how long ago."""
+        now, sample, submitted_at = self._clock(), self.samples[0], self._submitted_at
+        if submitted_at is None:
+            return []
+        phases = [Phase("queue", now - submitted_at)]
+        queue = self._queue_times[0]
+        if queue is not None:
+            phases.append(Phase("prefill", now - submitted_at - queue))
+        if sample.first_token_at is not None:
+            phases.append(Phase("decode", now - sample.first_token_at))
+        return phases
+
+    def finish(self, reasons: Sequence[FinishReason]) -> None:
+        """Tells the metrics that all samples have ended, each for its reason."""
+        n = self._params.n
+        by_prompt = [self.samples[first : first + n] for first in range(0, len(self.samples), n)]
+        timings = map(self.timings, self.samples)
+        self._metrics.request_finished(
+            FinishedRequest(
+                seconds=self._clock() - self.started_at,
+                finish_reasons=[reason.value for reason in reasons],
+                num_prompt_tokens=sum(self.num_prompt_tokens),
+                num_generated_tokens=self.num_completion_tokens,
+                n=n,
+                max_tokens=self._params.max_tokens,
+                timings=[each for each in timings if each is not None],
+                longest=[max(sample.num_tokens for sample in samples) for samples in by_prompt],
+            )
+        )
+
+
+# Runs the one text pipeline of all endpoints: prompts to the backend, tokens to text deltas.
+#
+# The backend's outputs arrive as callbacks on the event loop and are pushed straight through
+# detokenizer, stop strings and output parser to the consumer: no queue, and no task is woken for
+# a token.
+
+
+BeginSpan = Callable[[SamplingParams], GenerationSpan | None]
+"""Begins the span of a generation whose prompts have these parameters; None = it has none."""
+
+_FAILED: Final = (FinishReason.ERROR, FinishReason.ABORT)
+
+
+class _Sample:
+    __slots__ = ("finish_reason", "progress", "text", "tracking")
+
+    def __init__(
+        self, text: TextStream, tracking: TrackingDetokenizer | None, progress: SampleProgress
+    ) -> None:
+        self.text = text
+        self.tracking = tracking
+        self.progress = progress
+        self.finish_reason: FinishReason | None = None
+
+
+class TextGeneration:
+    """Runs the prompts of one API request.
+
+    Use as a context manager: leaving it, for whatever reason, frees what still runs.
+
+    Attributes:
+        prompt_logprobs: for each prompt, one entry a token, where its `SamplingParams` asked for
+            them; complete when `run` has returned.
+    """
+
+    def __init__(
+        self,
+        model: ServedModel,
+        tasks: Sequence[PromptTask],
+        options: GenerationOptions,
+        *,
+        request_id: str,
+        log_fields: dict[str, object],
+        measure: Measure,
+        new_parser: Callable[[], OutputParser] | None = None,
+        begin_span: BeginSpan | None = None,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        """
+        Args:
+            log_fields: what the access log tells of the request; see `RequestProgress`.
+            measure: the unit in which the offsets of tokens count.
+            new_parser: makes the parser of one sample's text; None = the text goes on with the
+                prompt's, instead of beginning a new one.
+            begin_span: is called as the context is entered; what it returns ends with it.
+        """
+        stopping, queueing = options.stopping, options.queueing
+        self._parses = new_parser is not None
+        self._backend = model.backend
+        new_detokenizer = partial(
+            model.tokenizer.detokenizer,
+            skip_special_tokens=options.skip_special_tokens,
+            continues=not self._parses,
+            keep=model.chat.tags if self._parses else frozenset(),
+        )
+        searched = None
+        if new_parser is not None and not stopping.in_reasoning:
+            searched = partial(content_of, new_parser)
+        ends_text = partial(
+            completes_stop, new_detokenizer, stopping.strings, stopping.min_tokens, searched
+        )
+        self._requests = [
+            GenerationRequest(
+                f"{request_id}-{position}",
+                task.token_ids,
+                task.params,
+                priority=queueing.priority,
+                cache_salt=queueing.cache_salt,
+                tenant=queueing.tenant,
+                owner=queueing.owner,
+                prompt=task.prompt,
+                ends_text=ends_text if task.params.beam_search and stopping.strings else None,
+            )
+            for position, task in enumerate(tasks)
+        ]
+        self._includes_stop = stopping.include
+        self._progress = RequestProgress(
+            model.metrics,
+            log_fields,
+            [len(task.token_ids) for task in tasks],
+            tasks[0].params,
+            clock,
+        )
+        self._samples = [
+            _new_sample(
+                new_detokenizer(),
+                stopping,
+                measure if options.needs_tokens else None,
+                None if new_parser is None else new_parser(),
+                progress,
+            )
+            for progress in self._progress.samples
+        ]
+        self.prompt_logprobs: list[Sequence[TokenLogprobs | None]] = [() for _ in tasks]
+        self._tells_timings = options.report.has_timings
+        self._begin_span = begin_span
+        self._span: GenerationSpan | None = None
+        self._hold = model.hold
+        self._release: Callable[[], None] | None = None
+        self._on_delta: DeltaCallback | None = None
+        self._on_heard: Callable[[GenerationOutput], None] | None = None
+        self._is_live = True
+        self._num_unfinished = len(self._samples)
+        self._done: asyncio.Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._release = self._hold()
+        if self._begin_span is not None:
+            self._span = self._begin_span(self._requests[0].params)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        failure = self._abort()
+        if self._release is not None:
+            self._release()
+        if self._span is not None:
+            reasons = [sample.finish_reason or FinishReason.ABORT for sample in self._samples]
+            error = exc if isinstance(exc, Exception) else failure
+            # What only echoes its prompts has been submitted to nobody.
+            self._span.end(self._progress.end([] if self._done is None else reasons, error))
+
+    @property
+    def has_lost_backend(self) -> bool:
+        """Whether nothing can be generated any more, whatever is asked for."""
+        return self._backend.failure is not None
+
+    @property
+    def num_samples(self) -> int:
+        return len(self._samples)
+
+    @property
+    def usage(self) -> Usage:
+        progress = self._progress
+        # Those of several samples are not the request's.
+        tells_timings = self._tells_timings and len(self._samples) == 1
+        return Usage(
+            sum(progress.num_prompt_tokens),
+            progress.num_completion_tokens,
+            sum(progress.num_cached_tokens),
+            sum(s.text.num_reasoning_tokens for s in self._samples) if self._parses else None,
+            progress.timings(progress.samples[0]) if tells_timings else None,
+        )
+
+    def usage_of(self, choice: int) -> Usage:
+        """Returns the usage of one sample with its prompt."""
+        sample = self._samples[choice]
+        position = sample.progress.position
+        return Usage(
+            self._progress.num_prompt_tokens[position],
+            sample.progress.num_tokens,
+            self._progress.num_cached_tokens[position],
+            sample.text.num_reasoning_tokens if self._parses else None,
+        )
+
+    def note_scored(self, num_cached_tokens: Sequence[int]) -> None:
+        """Takes over each prompt's cached tokens; see `RequestProgress`."""
+        self._progress.note_scored(num_cached_tokens)
+
+    async def run(self, on_delta: DeltaCallback) -> None:
+        """Submits the prompts and returns when every sample is finished. It raises as `submit` and
+        `finished` do."""
+        self.submit(on_delta)
+        await self.finished()
+
+    def hear(self, outputs: Iterable[GenerationOutput], on_delta: DeltaCallback) -> None:
+        """Takes over what the backend has said of the only sample in a process that has ended:
+        `submit` then goes on behind it. It may be told piece by piece.
+
+        Args:
+            on_delta: as for `submit`.
+        """
+        if self._done is None:
+            self._done = asyncio.get_running_loop().create_future()
+        self._on_delta, self._is_live = on_delta, False
+        [request] = self._requests
+        token_ids = list(request.generated_token_ids)
+        for output in outputs:
+            token_ids += output.token_ids
+            self._on_output(0, 0, output)
+        self._is_live = True
+        if token_ids:
+            # What is in the cache now was generated for this prompt.
+            self._progress.note_scored(self._progress.num_cached_tokens)
+        self._requests = [replace(request, generated_token_ids=token_ids)]
+
+    def submit(
+        self,
+        on_delta: DeltaCallback,
+        on_output: Callable[[GenerationOutput], None] | None = None,
+    ) -> None:
+        """Queues the prompts, unless all of their samples are known to be finished.
+
+        `on_delta` is called on the event loop for every step of every sample; what it raises ends
+        the run.
+
+        Args:
+            on_output: called with what the backend has said, before the delta that is made of it.
+
+        Raises:
+            RequestError: a prompt can never run.
+            BackendError: the backend cannot take the prompts.
+        """
+        self._on_delta, self._on_heard = on_delta, on_output
+        if self._done is None:
+            self._done = asyncio.get_running_loop().create_future()
+        if not self._num_unfinished:
+            return
+        n = self._requests[0].params.n
+        self._progress.note_submitted()
+        submit_all(
+            self._backend,
+            [
+                (request, partial(self._on_output, position, position * n))
+                for position, request in enumerate(self._requests)
+            ],
+        )
+
+    async def finished(self) -> None:
+        """Returns when every sample is finished. Raises BackendError, or what `on_delta` raised."""
+        assert self._done is not None
+        await self._done
+
+    def _abort(self) -> BaseException | None:
+        """Frees what still runs. Returns what has made the run fail."""
+        error = None
+        if self._done is not None and not self._done.cancel() and not self._done.cancelled():
+            # Also so that asyncio does not complain that nobody has asked for it.
+            error = self._done.exception()
+        if self._num_unfinished:
+            for request in self._requests:
+                self._backend.abort(request.request_id)
+        return error
+
+    def _on_output(self, position: int, first_choice: int, output: GenerationOutput) -> None:
+        sample = self._samples[first_choice + output.index]
+        if self._done is None or self._done.done() or sample.finish_reason is not None:
+            return
+        try:
+            self._advance(position, first_choice + output.index, sample, output)
+        except Exception as error:  # whoever waits in `run` must learn of it
+            if not self._done.done():
+                self._done.set_exception(error)
+
+    def _advance(
+        self, position: int, choice: int, sample: _Sample, output: GenerationOutput
+    ) -> None:
+        finish_reason = output.finish_reason
+        if finish_reason is not None and finish_reason in _FAILED:
+            raise failure(output)
+        if self._on_heard is not None:
+            self._on_heard(output)
+        if output.prompt_logprobs:
+            self.prompt_logprobs[position] = output.prompt_logprobs
+        token_ids = output.token_ids
+        tracking = sample.tracking
+        if tracking is not None:
+            tracking.expect(output.logprobs)
+        if output.stop_token_id is not None and self._includes_stop:
+            token_ids = (*token_ids, output.stop_token_id)
+        delta = sample.text.push(token_ids)
+        text, stop, pieces = delta.text, delta.stop, delta.pieces
+        if finish_reason is not None and stop is None:
+            delta = sample.text.flush(is_cut=finish_reason is FinishReason.LENGTH)
+            text, stop = text + delta.text, delta.stop
+            pieces = joined([*pieces, *delta.pieces])
+        tokens: Sequence[TextToken] = ()
+        if tracking is not None:
+            tokens = tracking.take(text, ended=finish_reason is not None and stop is None)
+        num_tokens = output.num_generated_tokens
+        if stop is not None:
+            # Tokens behind the one that completed the stop string are dropped and not counted.
+            num_tokens = delta.num_tokens
+            if finish_reason is None:
+                self._backend.abort(self._requests[position].request_id, output.index)
+            finish_reason = FinishReason.STOP
+        parsed = ""
+        if self._parses:
+            if tracking is not None:
+                parsed = text
+            text = ""  # the pieces hold it
+        note = self._progress.note_output if self._is_live else self._progress.note_heard
+        note(sample.progress, output, num_tokens)
+        sample.finish_reason = finish_reason
+        if finish_reason is not None:
+            self._num_unfinished -= 1
+        assert self._on_delta is not None
+        assert self._done is not None
+        stop_reason = output.stop_token_id if stop is None else stop
+        self._on_delta(
+            SampleDelta(
+                choice, text, finish_reason, stop_reason, num_tokens, tokens, pieces, parsed
+            )
+        )
+        if not self._num_unfinished:
+            # Not after `await self._done`: a client that has its last event may be gone by then.
+            self._progress.finish([s.finish_reason for s in self._samples if s.finish_reason])
+            self._done.set_result(None)
+
+
+def _new_sample(
+    detokenizer: LocatingDetokenizer,
+    stopping: Stopping,
+    track: Measure | None,
+    parser: OutputParser | None,
+    progress: SampleProgress,
+) -> _Sample:
+    tracking = None if track is None else TrackingDetokenizer(detokenizer, track)
+    text = TextStream(
+        tracking or detokenizer,
+        stopping.strings,
+        include_stop=stopping.include,
+        min_tokens=stopping.min_tokens,
+        parser=parser,
+        stop_in_reasoning=stopping.in_reasoning,
+    )
+    return _Sample(text, tracking, progress)
+
+
+class Job(Protocol):
+    """A request with a single prompt that is ready to run, whatever its dialect."""
+
+    @property
+    def preparation(self) -> Preparation[Any]: ...
+
+    @property
+    def options(self) -> GenerationOptions: ...
+
+    @property
+    def task(self) -> PromptTask: ...
+
+    @property
+    def new_parser(self) -> Callable[[], OutputParser] | None: ...
+
+
+def generation_of(
+    job: Job,
+    *,
+    request_id: str,
+    log_fields: dict[str, object],
+    begin_span: BeginSpan | None = None,
+) -> TextGeneration:
+    """Returns the generation of a job. The offsets of its tokens count characters.
+
+    Args:
+        request_id, log_fields, begin_span: see `TextGeneration`.
+    """
+    return TextGeneration(
+        job.preparation.model,
+        [job.task],
+        job.options,
+        request_id=request_id,
+        log_fields=log_fields,
+        measure=len,
+        new_parser=job.new_parser,
+        begin_span=begin_span,
+    )
+
+
+def failure(output: GenerationOutput) -> BackendError | RequestError:
+    """Returns what it means that a sample ended with ABORT or ERROR."""
+    if (refusal := output.refusal) is not None:
+        return RequestError(refusal.message, param=refusal.param, code=refusal.code)
+    if output.finish_reason is FinishReason.ABORT:
+        return BackendUnavailable("the server is shutting down")
+    return EngineFailed(output.error or "generation failed")

@@ -1,0 +1,221 @@
+"""Log probabilities and token ids in answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fastovms.api.fields import is_streamed, num_logprobs
+from fastovms.api.prompt import Preparation
+from fastovms.api.request_schemas import GenerationFields
+from fastovms.errors import InvalidField
+from fastovms.params import ALL_LOGPROBS, ModelInfo, TokenLogprobs
+from fastovms.text.detokenizer import TextToken
+
+# Writes log probabilities in the forms of the completions and chat APIs.
+
+
+LOWEST: Final = -9999.0
+"""Stands in place of minus infinity, which JSON cannot say; vLLM's value."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobArrays:
+    """The `logprobs` object of a choice: parallel arrays with an entry for each token.
+
+    Where nothing is known of a token, as of the first one of a prompt, it is None.
+    """
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+    def followed_by(self, other: LogprobArrays) -> LogprobArrays:
+        return LogprobArrays(
+            self.tokens + other.tokens,
+            self.token_logprobs + other.token_logprobs,
+            self.top_logprobs + other.top_logprobs,
+            self.text_offset + other.text_offset,
+        )
+
+
+class TokenNames:
+    """Names tokens: by their text, or as `token_id:<id>`. The text of a token that is not whole
+    characters is `bytes:` and each byte as `\\x..`, OpenAI's form, in which no two tokens look the
+    same."""
+
+    def __init__(self, token_bytes: Callable[[int], bytes], *, as_ids: bool = False) -> None:
+        self.token_bytes = token_bytes
+        self._as_ids = as_ids
+
+    def __call__(self, token_id: int) -> str:
+        return f"token_id:{token_id}" if self._as_ids else self.text(token_id)
+
+    def text(self, token_id: int) -> str:
+        data = self.token_bytes(token_id)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def logprob_arrays(
+    tokens: Sequence[TextToken], num_top: int, names: TokenNames, *, start: int = 0
+) -> LogprobArrays:
+    """Returns the `logprobs` of a completion's choice.
+
+    Args:
+        num_top: how many of the likeliest tokens are listed, and the token itself always.
+        start: length of what stands before the text in which the offsets count.
+    """
+    entries = [token.logprobs for token in tokens]
+    return LogprobArrays(
+        tokens=[names(token.token_id) for token in tokens],
+        token_logprobs=[None if entry is None else finite(entry.logprob) for entry in entries],
+        top_logprobs=[
+            None if entry is None else _by_name(entry, num_top, names) for entry in entries
+        ],
+        text_offset=[start + token.offset for token in tokens],
+    )
+
+
+def _by_name(entry: TokenLogprobs, num_top: int, names: TokenNames) -> dict[str, float]:
+    """Returns log probabilities by name; of two tokens with the same text the likelier one
+    counts."""
+    found: dict[str, float] = {}
+    for token_id, logprob, _ in likeliest(entry, num_top):
+        found.setdefault(names(token_id), logprob)
+    return found
+
+
+def chat_logprobs(
+    tokens: Sequence[TextToken], num_top: int, names: TokenNames
+) -> list[dict[str, object]]:
+    """Returns the `content` of a chat choice's `logprobs`. Exactly the `num_top` likeliest tokens
+    are listed with each."""
+    return [
+        {
+            **_chat_entry(entry.token_id, entry.logprob, names),
+            "top_logprobs": [
+                _chat_entry(token_id, logprob, names)
+                for token_id, logprob in zip(
+                    entry.top_token_ids[: None if num_top == ALL_LOGPROBS else num_top],
+                    entry.top_logprobs,
+                    strict=False,
+                )
+            ],
+        }
+        for token in tokens
+        if (entry := token.logprobs) is not None
+    ]
+
+
+def _chat_entry(token_id: int, logprob: float, names: TokenNames) -> dict[str, object]:
+    return {
+        "token": names(token_id),
+        "logprob": finite(logprob),
+        "bytes": list(names.token_bytes(token_id)),
+    }
+
+
+def prompt_logprobs_body(
+    entries: Sequence[TokenLogprobs | None], num_top: int, names: TokenNames
+) -> list[dict[str, dict[str, object]] | None]:
+    """Returns vLLM's `prompt_logprobs` of a choice."""
+    return [
+        None
+        if entry is None
+        else {
+            str(token_id): {
+                "logprob": logprob,
+                "rank": rank,
+                "decoded_token": names.text(token_id),
+            }
+            for token_id, logprob, rank in likeliest(entry, num_top)
+        }
+        for entry in entries
+    ]
+
+
+def likeliest(entry: TokenLogprobs, num_top: int) -> Iterator[tuple[int, float, int]]:
+    """Returns (id, log probability, rank) of the `num_top` likeliest tokens; the token itself is
+    among them or follows them."""
+    num_listed = len(entry.top_token_ids) if num_top == ALL_LOGPROBS else num_top
+    seen = False
+    listed = zip(entry.top_token_ids, entry.top_logprobs, range(1, num_listed + 1), strict=False)
+    for token_id, logprob, rank in listed:
+        if token_id == entry.token_id:
+            seen = True
+            rank = entry.rank
+        yield token_id, finite(logprob), rank
+    if not seen:
+        yield entry.token_id, finite(entry.logprob), entry.rank
+
+
+def finite(logprob: float) -> float:
+    """Returns a log probability that JSON can hold; rounding may have lifted one above 0."""
+    return min(0.0, max(LOWEST, logprob))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenReport:
+    """What an answer tells about its tokens, apart from their text.
+
+    Attributes:
+        num_logprobs: how many top log probabilities of each token; None = no `logprobs` object.
+        num_prompt_logprobs: the same for vLLM's `prompt_logprobs`.
+        has_token_ids: whether those of the prompt and of the text are told.
+        has_timings: whether the answer tells how long it took.
+    """
+
+    num_logprobs: int | None
+    num_prompt_logprobs: int | None
+    has_token_ids: bool
+    names: TokenNames
+    has_timings: bool = False
+
+    @property
+    def needs_tokens(self) -> bool:
+        return self.num_logprobs is not None or self.has_token_ids
+
+
+def token_report(request: Preparation[GenerationFields], logprobs: int | None) -> TokenReport:
+    """Reads what is to be told.
+
+    Args:
+        logprobs: how many top log probabilities of each token the request asks for.
+
+    Raises:
+        InvalidField: it is more than the server allows, or what no stream has.
+    """
+    body, config, name = request.body, request.config, request.names.logprobs
+    logprobs = num_logprobs(logprobs, name, config)
+    prompt_logprobs = num_logprobs(body.prompt_logprobs, "prompt_logprobs", config)
+    if is_streamed(body):
+        if logprobs == ALL_LOGPROBS:
+            raise InvalidField(f"{name} must not be -1 when stream is true", param=name)
+        if prompt_logprobs:
+            raise InvalidField(
+                "prompt_logprobs cannot be used when stream is true", param="prompt_logprobs"
+            )
+        prompt_logprobs = None
+    names = TokenNames(
+        request.model.tokenizer.token_bytes, as_ids=body.return_tokens_as_token_ids is True
+    )
+    return TokenReport(
+        logprobs,
+        prompt_logprobs,
+        body.return_token_ids is True,
+        names,
+        has_timings=config.per_request_metrics,
+    )
+
+
+def num_values(num_top: int | None, model: ModelInfo) -> int:
+    """Returns how many log probabilities are told of a token when its `num_top` likeliest are asked
+    for."""
+    if num_top is None:
+        return 0
+    return 1 + (model.vocab_size if num_top == ALL_LOGPROBS else num_top)

@@ -1,0 +1,597 @@
+"""Endpoints `/messages` and `/messages/count_tokens`, and their answers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from fastovms.api import offload
+from fastovms.api.answer import Envelope, collect, format_cost, respond, stream_answer
+from fastovms.api.chat_messages import ChatMessages, seal
+from fastovms.api.chat_prompt import (
+    PromptMaker,
+    ShownPieces,
+    TemplateFields,
+    TemplateOptions,
+    template_options,
+)
+from fastovms.api.chat_task import ReadChat, chat_task, constraint, hides_content, parser_maker
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import END, START, Dialect, frame, last_frames
+from fastovms.api.endpoint import passed_over, warning_headers
+from fastovms.api.fields import TokenBudget, is_streamed, token_budget
+from fastovms.api.generate import SampleDelta, TextGeneration, Usage, generation_of, merged
+from fastovms.api.logprobs import token_report
+from fastovms.api.messages.request import (
+    CountTokensRequest,
+    MessageFields,
+    MessagesRequest,
+    check_filling,
+    read_fields,
+    read_tools,
+    to_messages,
+)
+from fastovms.api.prompt import FieldNames, Preparation, Prompt
+from fastovms.api.served import ServedModel, images_of_request
+from fastovms.api.task import GenerationOptions, PromptTask, check_numbers, generation_options
+from fastovms.errors import InvalidField
+from fastovms.http.messages import Request, Response
+from fastovms.params import FinishReason
+from fastovms.telemetry.tracing import GenerationKind
+from fastovms.text.scanning import (
+    CallArguments,
+    CallBegin,
+    CallEnd,
+    Content,
+    OutputParser,
+    Piece,
+    Reasoning,
+)
+
+# Says how an answer is told in Anthropic's form: its blocks, why it ended and what it has cost.
+
+
+SERVICE_TIER: Final = "standard"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """How the pieces of an answer are told.
+
+    Attributes:
+        shown: which pieces the client gets.
+        new_call_id: makes the ids of uses of tools.
+        max_tokens: how many tokens the answer may have, as far as the context has room for them.
+        omits_thinking: whether thoughts are told as their signature only.
+    """
+
+    shown: ShownPieces
+    new_call_id: Callable[[], str]
+    max_tokens: int
+    omits_thinking: bool = False
+
+    def thinking(self, text: str) -> str:
+        """Returns what is shown of thoughts."""
+        return "" if self.omits_thinking else text
+
+    def signature(self, text: str) -> str:
+        """Returns the signature of thoughts, which holds them where they are not shown."""
+        if self.omits_thinking:
+            return seal(text)
+        return hashlib.sha256(text.encode(errors="replace")).hexdigest()
+
+    def ending(
+        self,
+        reason: FinishReason,
+        stop: str | int | None,
+        are_whole: Sequence[bool],
+        num_tokens: int,
+    ) -> dict[str, str | None]:
+        """Returns why an answer has ended, with the members that have no meaning here as null.
+
+        Args:
+            stop: the stop string, or the id of the token, that has ended it.
+            are_whole: whether each of its calls is: those of an answer that was cut must not be
+                run.
+            num_tokens: how many it has.
+        """
+        if reason is FinishReason.LENGTH:
+            has_all = num_tokens >= self.max_tokens
+            return ending("max_tokens" if has_all else "model_context_window_exceeded")
+        if isinstance(stop, str):
+            return ending("stop_sequence", stop)
+        has_called = bool(are_whole) and all(are_whole)
+        return ending("tool_use" if has_called else "end_turn")
+
+
+def ending(reason: str | None, stop_sequence: str | None = None) -> dict[str, str | None]:
+    """Returns the members that say why an answer has ended; None = it has not."""
+    members = {"stop_reason": reason, "stop_sequence": stop_sequence}
+    return {**members, "stop_details": None, "container": None}
+
+
+def text_block(text: str) -> dict[str, Any]:
+    """Returns the block of a text."""
+    return {"type": "text", "text": text, "citations": None}
+
+
+def tool_use(call_id: str, name: str, arguments: object) -> dict[str, Any]:
+    """Returns the block of a call."""
+    block = {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+    return {**block, "caller": {"type": "direct"}}
+
+
+def usage_body(usage: Usage) -> dict[str, Any]:
+    """Returns the tokens of an answer: those that came from the prefix cache are counted apart from
+    the others of the prompt."""
+    reasoning = usage.reasoning_tokens
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": None if reasoning is None else {"thinking_tokens": reasoning},
+        "server_tool_use": None,
+    }
+
+
+def message_usage(usage: Usage) -> dict[str, Any]:
+    """Returns the tokens as a message has them, which says more than the end of a stream."""
+    more = {"cache_creation": None, "inference_geo": None, "service_tier": SERVICE_TIER}
+    return {**usage_body(usage), **more}
+
+
+def message_body(
+    envelope: Envelope, sample: SampleDelta, form: AnswerForm, usage: Usage
+) -> dict[str, Any]:
+    """Returns a message. `sample` holds its whole text."""
+    pieces = [piece for piece in sample.pieces if form.shown.shows(piece)]
+    are_whole = [piece.complete for piece in pieces if isinstance(piece, CallEnd)]
+    reason = sample.finish_reason or FinishReason.STOP
+    return {
+        **opening_members(envelope),
+        "content": _blocks(pieces, form),
+        **form.ending(reason, sample.stop_reason, are_whole, usage.completion_tokens),
+        "usage": message_usage(usage),
+    }
+
+
+def opening_members(envelope: Envelope) -> dict[str, Any]:
+    """Returns the members that a message begins with."""
+    return {
+        "id": envelope.id,
+        "type": "message",
+        "role": "assistant",
+        "model": envelope.model,
+    }
+
+
+def _blocks(pieces: Iterable[Piece], form: AnswerForm) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = []
+    arguments: list[str] = []
+    for piece in pieces:
+        match piece:
+            case Content(text=text):
+                blocks.append(text_block(text))
+            case Reasoning(text=text):
+                shown, signature = form.thinking(text), form.signature(text)
+                blocks.append({"type": "thinking", "thinking": shown, "signature": signature})
+            case CallBegin(name=name):
+                arguments = []
+                blocks.append(tool_use(form.new_call_id(), name, {}))
+            case CallArguments(text=text):
+                arguments.append(text)
+            case CallEnd(complete=True):
+                blocks[-1]["input"] = orjson.Fragment("".join(arguments) or "{}")
+    return blocks
+
+
+# Writes the events of a streamed message.
+
+
+_PING: Final = frame(b'{"type":"ping"}', "ping")
+_DELTA: Final = b"event: content_block_delta\n" + START + b'{"type":"content_block_delta","index":'
+
+
+class MessageFrames:
+    """Encodes one stream (`delta_stream.Frames`): blocks one after the other, each of which begins,
+    grows and ends."""
+
+    def __init__(
+        self, envelope: Envelope, generation: TextGeneration, form: AnswerForm, request_id: str
+    ) -> None:
+        self._envelope = envelope
+        self._generation = generation
+        self._form = form
+        self._request_id = request_id
+        self._is_open = False
+        # Which type of piece the block that is open is made of; None = no block is.
+        self._kind: type[Piece] | None = None
+        self._index = -1
+        self._thoughts: list[str] = []
+        self._are_whole: list[bool] = []
+        # Why the text has ended, and by which stop string or token.
+        self._reason = FinishReason.STOP
+        self._stop: str | int | None = None
+
+    def delta(self, delta: SampleDelta) -> bytes:
+        frames = [self._opening()]
+        for piece in delta.pieces:
+            if self._form.shown.shows(piece):
+                frames += self._events(piece)
+        if delta.finish_reason is not None:
+            frames += self._close()
+            self._reason, self._stop = delta.finish_reason, delta.stop_reason
+        return b"".join(frames)
+
+    def opening_length(self, choice: int) -> int:
+        return 0
+
+    def end(self) -> bytes:
+        usage = self._generation.usage
+        ended = self._form.ending(
+            self._reason, self._stop, self._are_whole, usage.completion_tokens
+        )
+        told = _event("message_delta", delta=ended, usage=usage_body(usage))
+        return told + _event("message_stop")
+
+    def failure(self, error: Exception) -> bytes:
+        return last_frames(error, self._envelope.dialect, self._request_id)
+
+    def _opening(self) -> bytes:
+        if self._is_open:
+            return b""
+        self._is_open = True
+        message = {
+            **opening_members(self._envelope),
+            "content": [],
+            **ending(None),
+            "usage": message_usage(self._generation.usage),
+        }
+        return _event("message_start", message=message) + _PING
+
+    def _events(self, piece: Piece) -> list[bytes]:
+        match piece:
+            case Content(text=text):
+                begun = self._begin(Content, text_block(""))
+                return [*begun, self._more(b"text_delta", b"text", text)]
+            case Reasoning(text=text):
+                block = {"type": "thinking", "thinking": "", "signature": ""}
+                begun = self._begin(Reasoning, block)
+                self._thoughts.append(text)
+                if not self._form.thinking(text):
+                    return begun
+                return [*begun, self._more(b"thinking_delta", b"thinking", text)]
+            case CallBegin(name=name):
+                return self._begin(CallBegin, tool_use(self._form.new_call_id(), name, {}))
+            case CallArguments(text=text):
+                return [self._more(b"input_json_delta", b"partial_json", text)]
+            case CallEnd(complete=is_whole):
+                self._are_whole.append(is_whole)
+                return self._close()
+
+    def _begin(self, kind: type[Piece], block: dict[str, Any]) -> list[bytes]:
+        """Begins a block, unless one is open that the piece is a part of."""
+        if self._kind is kind:
+            return []
+        closed = self._close()
+        self._kind = kind
+        self._index += 1
+        return [*closed, _event("content_block_start", index=self._index, content_block=block)]
+
+    def _more(self, kind: bytes, member: bytes, text: str) -> bytes:
+        return b'%b%d,"delta":{"type":"%b","%b":%b}}%b' % (
+            _DELTA,
+            self._index,
+            kind,
+            member,
+            orjson.dumps(text),
+            END,
+        )
+
+    def _close(self) -> list[bytes]:
+        if self._kind is None:
+            return []
+        frames = []
+        if self._kind is Reasoning:
+            signature = self._form.signature("".join(self._thoughts))
+            frames.append(self._more(b"signature_delta", b"signature", signature))
+            self._thoughts.clear()
+        self._kind = None
+        return [*frames, _event("content_block_stop", index=self._index)]
+
+
+def _event(kind: str, **members: object) -> bytes:
+    return frame(orjson.dumps({"type": kind, **members}), kind)
+
+
+# Checks every field of a request for a message, and makes what runs it.
+
+
+_SWITCH = "enable_thinking"
+"""The variable by which templates let thinking be switched."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesJob:
+    """A request for a message that is ready to run.
+
+    Attributes:
+        form: how the answer is told.
+        warnings: what of the request is not done.
+        new_parser: makes the parser of the answer's text.
+        only_computes_prompt: whether nothing is answered: the token that is generated is dropped.
+    """
+
+    preparation: Preparation[MessagesRequest]
+    options: GenerationOptions
+    task: PromptTask
+    form: AnswerForm
+    warnings: Sequence[str]
+    new_parser: Callable[[], OutputParser]
+    only_computes_prompt: bool
+
+
+async def prepare(
+    request: Preparation[MessagesRequest], new_call_id: Callable[[], str]
+) -> MessagesJob:
+    """Checks a request and makes what runs it. Long chats are rendered and encoded in a thread.
+
+    Raises:
+        RequestError: a field is at fault.
+        BackendError: the grammar cannot be compiled now.
+    """
+    fields = read_fields(request.body)
+    if request.body.max_tokens == 0:
+        check_filling(request.body)
+    return await _prepare(request, fields, new_call_id)
+
+
+async def _prepare(
+    request: Preparation[MessagesRequest], fields: MessageFields, new_call_id: Callable[[], str]
+) -> MessagesJob:
+    """Does what `prepare` does, with fields that are checked."""
+    only_computes_prompt = request.body.max_tokens == 0
+    request = _in_our_words(request, fields)
+    check_numbers(request)
+    options = generation_options(request, token_report(request, None), _budget(request))
+
+    def read() -> ReadChat:
+        messages, images, unseen = _messages(request)
+        tools = read_tools(request.body.tools, request.body.tool_choice)
+        template = _template(request, fields, messages)
+        prompt = PromptMaker(request, tools, template, options.truncation).make(
+            messages, len(images)
+        )
+        if only_computes_prompt:
+            return ReadChat(prompt, tools, images, None, unseen)
+        wanted = constraint(request, tools, prompt.end, template)
+        return ReadChat(prompt, tools, images, wanted, unseen)
+
+    chat = await offload.run(read, request.size)
+    task = await chat_task(request, options, chat)
+    tools = chat.tools
+    shown = ShownPieces(
+        hides_reasoning=not _thinks(request, fields),
+        hides_content=hides_content(request, options, tools),
+        one_call=not tools.is_parallel,
+    )
+    # The operator's limit counts as if the request had named it.
+    max_tokens = 0 if only_computes_prompt else options.budget.max_tokens or 0
+    form = AnswerForm(shown, new_call_id, max_tokens, omits_thinking=fields.omits_thinking)
+    warnings = [
+        *passed_over([*tools.skipped, *fields.warnings]),
+        *chat.warnings,
+        *tools.warnings_for(request.model.chat.tool_format),
+        *chat.prompt.warnings,
+    ]
+    new_parser = parser_maker(request, options, chat)
+    return MessagesJob(request, options, task, form, warnings, new_parser, only_computes_prompt)
+
+
+async def count_tokens(
+    request: Preparation[MessagesRequest], compute: Callable[[MessagesJob], Awaitable[Usage]]
+) -> int:
+    """Counts the tokens of the prompt that `prepare` would make.
+
+    Args:
+        compute: computes a prompt and returns what that has cost. Only the model knows how many
+            tokens images are, so that a prompt with some has to be computed.
+
+    Raises:
+        RequestError: a field is at fault.
+        BackendError: a prompt with images cannot be computed now.
+    """
+    fields = read_fields(request.body)
+
+    def make() -> Prompt | None:
+        messages, images, _ = _messages(request)
+        if images:
+            return None
+        tools = read_tools(request.body.tools, request.body.tool_choice)
+        template = _template(request, fields, messages)
+        return PromptMaker(request, tools, template).make(messages)
+
+    prompt = await offload.run(make, request.size)
+    if prompt is not None:
+        return len(prompt.token_ids)
+    # What is said of the answer has no say in what its prompt is.
+    body = msgspec.structs.replace(
+        request.body, max_tokens=0, min_tokens=None, stop=None, stop_sequences=None, stream=None
+    )
+    job = await _prepare(replace(request, body=body), fields, str)
+    return (await compute(job)).prompt_tokens
+
+
+def names_of(body: MessagesRequest) -> FieldNames:
+    """Returns what a request calls its fields."""
+    stop = "stop" if body.stop_sequences is None else "stop_sequences"
+    return FieldNames("messages", "max_tokens", "logprobs", stop=stop)
+
+
+def _in_our_words(
+    request: Preparation[MessagesRequest], fields: MessageFields
+) -> Preparation[MessagesRequest]:
+    """Has Anthropic's fields stand in for those of the other endpoints that say the same."""
+    body, names = request.body, request.names
+    if body.stop_sequences is not None:
+        body = msgspec.structs.replace(body, stop=body.stop_sequences)
+    if fields.format is None:
+        return replace(request, body=body)
+    name = fields.format_name
+    names = replace(names, response_format=name, json_schema=name)
+    return replace(request, body=body, names=names, text_format=fields.format)
+
+
+def _messages(request: Preparation[MessagesRequest]) -> ChatMessages:
+    body = request.body
+    return to_messages(body.system, body.messages, images_of_request(request.model.images))
+
+
+def _template(
+    request: Preparation[MessagesRequest],
+    fields: MessageFields,
+    messages: Sequence[dict[str, Any]],
+) -> TemplateOptions:
+    """Returns what the template is told. An answer goes on with what the assistant has begun to
+    say last."""
+    last = messages[-1]
+    continues = last["role"] == "assistant"
+    if continues and "tool_calls" in last:
+        raise InvalidField(
+            "messages: what tools have answered must follow the last message, which uses tools",
+            param="messages",
+        )
+    kwargs = dict(request.body.chat_template_kwargs or {})
+    if fields.effort is not None:
+        kwargs.setdefault("reasoning_effort", fields.effort)
+    thinks = fields.thinks
+    if thinks is None and _can_switch(request.model) and not _thinks(request, fields):
+        thinks = False
+    given = TemplateFields(continue_final_message=continues, kwargs=kwargs, enable_thinking=thinks)
+    return template_options(request.model, given)
+
+
+def _thinks(request: Preparation[MessagesRequest], fields: MessageFields) -> bool:
+    """Returns whether thoughts are wanted: clients that ask for none expect text first of all. What
+    the request tells the template, or the operator has told it, counts too."""
+    asked = (request.body.chat_template_kwargs or {}).get(_SWITCH, fields.thinks)
+    if asked is None:
+        asked = request.model.chat.config.default_chat_template_kwargs.get(_SWITCH)
+    return bool(asked)
+
+
+def _can_switch(model: ServedModel) -> bool:
+    template = model.chat.template
+    return template is not None and _SWITCH in template.tool_source
+
+
+def _budget(request: Preparation[MessagesRequest]) -> TokenBudget:
+    requested = request.body.max_tokens
+    if requested is None:
+        raise InvalidField("max_tokens is required", param="max_tokens")
+    # A prompt is only computed where there is a token to generate behind it.
+    return token_budget(request, requested or 1, may_reach_limit=True)
+
+
+# Answers `POST /messages` and `/messages/count_tokens`: a chat in, one message or a stream out.
+
+
+_CALL_ID_LENGTH: Final = 24
+
+
+class Messages:
+    """The handlers of the Messages API."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    async def create(self, request: Request, dialect: Dialect) -> Response | None:
+        """Answers a request.
+
+        Raises:
+            RequestError, BackendError: the answer has not begun, and cannot.
+        """
+        context = self._context
+        preparation = await context.read(request, MessagesRequest, dialect, names_of)
+        job = await prepare(preparation, self._new_call_id)
+        preparation = job.preparation
+        new_id = context.new_id()
+        envelope = context.envelope("msg_", new_id, preparation)
+        generation = generation_of(
+            job,
+            request_id=new_id,
+            log_fields=request.log_fields,
+            begin_span=context.span_of(request, GenerationKind.CHAT, preparation, envelope.id),
+        )
+        if job.only_computes_prompt:
+            with generation:
+                return await self._fill(request, job, envelope, generation)
+        answer = self._stream if is_streamed(preparation.body) else self._complete
+        with generation:
+            return await answer(request, job, envelope, generation)
+
+    async def count_tokens(self, request: Request, dialect: Dialect) -> Response:
+        """Answers with the number of tokens that a request's prompt would have.
+
+        Raises:
+            RequestError: a field is at fault.
+            BackendError: it has images, which cannot be read now.
+        """
+        preparation = await self._context.read(request, CountTokensRequest, dialect, names_of)
+
+        async def compute(job: MessagesJob) -> Usage:
+            new_id = self._context.new_id()
+            with generation_of(job, request_id=new_id, log_fields=request.log_fields) as generation:
+                await generation.run(_drop)
+                return generation.usage
+
+        num_tokens = await count_tokens(preparation, compute)
+        return Response(200, orjson.dumps({"input_tokens": num_tokens}))
+
+    def _new_call_id(self) -> str:
+        return f"toolu_{self._context.new_id()[-_CALL_ID_LENGTH:]}"
+
+    async def _complete(
+        self, request: Request, job: MessagesJob, envelope: Envelope, generation: TextGeneration
+    ) -> Response:
+        [deltas] = await collect(generation.run, generation.num_samples)
+
+        def encode() -> bytes:
+            return orjson.dumps(message_body(envelope, merged(deltas), job.form, generation.usage))
+
+        cost = format_cost([deltas], job.options.report, job.preparation.model.info)
+        return await respond(encode, cost, warning_headers(job.warnings, request.id))
+
+    async def _fill(
+        self, request: Request, job: MessagesJob, envelope: Envelope, generation: TextGeneration
+    ) -> Response:
+        """Has the prompt computed and answers with a message that says nothing."""
+        await generation.run(_drop)
+        usage = generation.usage._replace(completion_tokens=0)
+        nothing = SampleDelta(0, "", FinishReason.LENGTH)
+        body = message_body(envelope, nothing, job.form, usage)
+        return Response(200, orjson.dumps(body), headers=warning_headers(job.warnings, request.id))
+
+    async def _stream(
+        self, request: Request, job: MessagesJob, envelope: Envelope, generation: TextGeneration
+    ) -> None:
+        # The first delta opens the stream, whether it has text or not.
+        await stream_answer(
+            request,
+            MessageFrames(envelope, generation, job.form, request.id),
+            generation.run,
+            generation.num_samples,
+            self._context.config,
+            handshake=True,
+            headers=warning_headers(job.warnings, request.id),
+        )
+
+
+def _drop(delta: SampleDelta) -> None:
+    """Takes a token that nobody has asked for."""

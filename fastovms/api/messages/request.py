@@ -1,0 +1,727 @@
+"""Requests of Anthropic's Messages API: fields, content blocks and tools, converted to messages of
+a chat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+from fastovms.api.body import show
+from fastovms.api.chat_messages import (
+    ChatMessages,
+    ContentPart,
+    Message,
+    join_parts,
+    told_text,
+    unseal,
+)
+from fastovms.api.chat_tools import (
+    ToolChoice,
+    ToolReader,
+    ToolUse,
+    check_number_of_tools,
+    read_function,
+    read_name,
+)
+from fastovms.api.request_schemas import GenerationFields
+from fastovms.api.served import UnseenParts
+from fastovms.errors import InvalidField
+from fastovms.media.loader import GivenImages, ImageSource
+from fastovms.text.template_messages import PlacedMessage
+
+
+class MessagesRequest(GenerationFields, frozen=True, kw_only=True):
+    """The body of `POST /messages`. The fields of the server's other endpoints are there too, for
+    those who set them beside Anthropic's."""
+
+    messages: list[dict[str, Any]] | None = None
+    system: str | list[dict[str, Any]] | None = None
+    max_tokens: int | None = None
+    stop_sequences: list[str] | None = None
+
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    cache_control: dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
+    inference_geo: str | None = None
+    speed: str | None = None
+    diagnostics: dict[str, Any] | None = None
+
+    mcp_servers: list[Any] | None = None
+    container: Any = None
+    thread: dict[str, Any] | None = None
+    compaction: dict[str, Any] | None = None
+
+
+class CountTokensRequest(MessagesRequest, frozen=True, kw_only=True):
+    """The body of `POST /messages/count_tokens`: of the same fields, those of the prompt count."""
+
+
+_TOOL_CHOICES: Final = ("auto", "any", "tool", "none")
+
+
+def read_tools(
+    given: Sequence[Mapping[str, Any]] | None, choice: Mapping[str, Any] | None
+) -> ToolUse:
+    """Reads tools. Those that Anthropic's servers run, or that its models know without a schema,
+    are passed over.
+
+    Raises:
+        InvalidField: a tool or the choice is malformed, or they do not go together.
+    """
+    check_number_of_tools(given, "tools")
+    reader = ToolReader()
+    for position, tool in enumerate(given or ()):
+        place, kind = f"tools[{position}]", tool.get("type")
+        if kind is not None and not isinstance(kind, str):
+            name = f"{place}.type"
+            raise InvalidField(f"{name} must be a string, not {show(kind)}", param=name)
+        if kind in (None, "custom"):
+            reader.add(read_function(_function(tool, place), place, schema="input_schema"), place)
+        else:
+            reader.skip(kind, place)
+    chosen, is_parallel = _choice(
+        {"type": "auto"} if choice is None else choice, list(reader.offered)
+    )
+    return reader.use(chosen, is_parallel=is_parallel)
+
+
+def _function(tool: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Returns a tool as a function in OpenAI's form."""
+    schema = tool.get("input_schema")
+    if not isinstance(schema, dict):
+        name = f"{place}.input_schema"
+        raise InvalidField(f"{name} must be an object, not {show(schema)}", param=name)
+    function = {key: tool[key] for key in ("name", "description", "strict") if key in tool}
+    return {**function, "parameters": schema}
+
+
+def _choice(choice: Mapping[str, Any], offered: Sequence[str]) -> tuple[ToolChoice, bool]:
+    """Returns which of the tools may be used, and whether several at once."""
+    place, kind = "tool_choice", choice.get("type")
+    if kind not in _TOOL_CHOICES:
+        name = f"{place}.type"
+        raise InvalidField(
+            f"{name} must be one of {', '.join(_TOOL_CHOICES)}, not {show(kind)}", param=name
+        )
+    is_single = choice.get("disable_parallel_tool_use")
+    if is_single is not None and not isinstance(is_single, bool):
+        name = f"{place}.disable_parallel_tool_use"
+        raise InvalidField(f"{name} must be true or false, not {show(is_single)}", param=name)
+    is_parallel = not is_single
+    if kind == "none":
+        return ToolChoice([]), is_parallel
+    if kind == "auto":
+        return ToolChoice(offered), is_parallel
+    if not offered:
+        raise InvalidField(f"{place} is only allowed with tools", param=place)
+    if kind == "any":
+        return ToolChoice(offered, is_required=True), is_parallel
+    called = read_name(choice, place)
+    if called not in offered:
+        raise InvalidField(
+            f"{place} names {show(called)}, which is not among the tools", param=place
+        )
+    return ToolChoice([called], is_required=True, is_named=True), is_parallel
+
+
+_RESULT: Final = "_tool_result"
+_SEALED: Final = "encrypted_"
+"""What the names of members begin with that only Anthropic can read."""
+
+
+def is_result(kind: str) -> bool:
+    """Returns whether blocks of a type hold what such a tool has answered."""
+    return kind.endswith(_RESULT)
+
+
+def server_result(block: Block, reader: BlockReader) -> Message:
+    """Returns what a tool has answered, as far as it can be read.
+
+    Raises:
+        InvalidField: the block is malformed.
+    """
+    call_id, content = block.filled_text("tool_use_id"), block.members.get("content")
+    if isinstance(content, dict):  # an error, files, or tools that were found
+        return _message(call_id, json.dumps(_readable(content), ensure_ascii=False))
+    texts = []
+    for inner in read_blocks(content, f"{block.place}.content"):
+        if inner.kind == "web_search_result":
+            texts.append(f"{inner.text('title')}\n{inner.text('url')}")
+        else:
+            texts.append(reader([inner]))
+    return _message(call_id, "\n".join(texts))
+
+
+def _message(call_id: str, text: str) -> Message:
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+def _readable(value: Any) -> Any:
+    """Returns a value without the members that only Anthropic can read."""
+    if isinstance(value, list):
+        return [_readable(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: _readable(each) for key, each in value.items() if not key.startswith(_SEALED)}
+
+
+# Reads the blocks that bring text and images, be it to a message, to a result of a tool or to
+# what the system says.
+
+
+class Block(NamedTuple):
+    """A block of a content.
+
+    Attributes:
+        place: its path in the request.
+        is_new: whether the client has not sent it before, so that media that the model cannot read
+            are refused.
+    """
+
+    members: Mapping[str, Any]
+    place: str
+    is_new: bool = False
+
+    @property
+    def kind(self) -> str:
+        return str(self.members["type"])
+
+    def wrong(self, key: str, words: str) -> InvalidField:
+        """Returns the fault of a member."""
+        name = f"{self.place}.{key}"
+        message = f"{name} must be {words}, not {show(self.members.get(key))}"
+        return InvalidField(message, param=name)
+
+    def text(self, key: str) -> str:
+        """Returns a member that must be a string. Raises InvalidField."""
+        value = self.members.get(key)
+        if not isinstance(value, str):
+            raise self.wrong(key, "a string")
+        return value
+
+    def filled_text(self, key: str) -> str:
+        """Returns a member that must be a string with something in it. Raises InvalidField."""
+        if not (text := self.text(key)):
+            raise self.wrong(key, "a string that is not empty")
+        return text
+
+    def object(self, key: str) -> Mapping[str, Any]:
+        """Returns a member that must be an object. Raises InvalidField."""
+        value = self.members.get(key)
+        if not isinstance(value, dict):
+            raise self.wrong(key, "an object")
+        return value
+
+
+def read_blocks(content: object, place: str, *, is_new: bool = False) -> list[Block]:
+    """Returns the blocks of a content; a text is one of its own.
+
+    Args:
+        is_new: whether the client has not sent the content before.
+
+    Raises:
+        InvalidField: it is neither a text nor a list of objects that have a type.
+    """
+    if isinstance(content, str):
+        return [Block({"type": "text", "text": content}, place)]
+    if not isinstance(content, list):
+        words = "a string or a list of blocks"
+        raise InvalidField(f"{place} must be {words}, not {show(content)}", param=place)
+    blocks = []
+    for position, members in enumerate(content):
+        block = Block(members, f"{place}[{position}]", is_new)
+        if not isinstance(members, dict):
+            message = f"{block.place} must be an object, not {show(members)}"
+            raise InvalidField(message, param=block.place)
+        block.text("type")
+        blocks.append(block)
+    return blocks
+
+
+class BlockReader:
+    """Makes text of blocks.
+
+    Args:
+        images: collects those of the blocks, in whose text tags stand for them; None = the model
+            takes none.
+
+    Attributes:
+        unseen: collects the media that the model cannot read.
+    """
+
+    def __init__(self, images: GivenImages | None = None) -> None:
+        self._images = images
+        self.unseen = UnseenParts()
+
+    def __call__(self, blocks: Sequence[Block]) -> str:
+        """Returns the text of blocks.
+
+        Raises:
+            InvalidField: a block is malformed, of a type that is not taken there, or one image too
+                many.
+        """
+        return join_parts([part for block in blocks for part in self._parts(block)])
+
+    def _parts(self, block: Block) -> list[ContentPart]:
+        if block.kind == "image" and self._images is not None:
+            return [self._image(block, self._images)]
+        if block.kind in ("image", "container_upload"):
+            return [self._unseen(block)]
+        read = _READERS.get(block.kind)
+        if read is None:
+            raise unknown_block(block, _READERS, takes_images=self._images is not None)
+        return read(self, block)
+
+    def _unseen(self, block: Block) -> ContentPart:
+        """Returns the note for a block that the model cannot read. Raises InvalidField."""
+        if block.is_new:
+            raise unknown_block(block, _READERS, takes_images=self._images is not None)
+        return ContentPart(self.unseen.note(block.kind, block.place, block.members.get("title")))
+
+    def _image(self, block: Block, images: GivenImages) -> ContentPart:
+        source = Block(block.object("source"), f"{block.place}.source")
+        kind = source.text("type")
+        if kind == "base64":
+            media_type, key = source.filled_text("media_type"), "data"
+            url = f"data:{media_type};base64,{source.filled_text(key)}"
+        elif kind == "url":
+            key = "url"
+            url = source.filled_text(key)
+        else:
+            raise source.wrong("type", '"base64" or "url"')
+        tag = images.add(ImageSource(url, f"{source.place}.{key}", "auto"))
+        return ContentPart(tag, is_image=True)
+
+    def _document(self, block: Block) -> list[ContentPart]:
+        """Reads a document: its title and context go before its text. The model reads no PDF."""
+        source = Block(block.object("source"), f"{block.place}.source")
+        heads = [
+            ContentPart(block.text(key))
+            for key in ("title", "context")
+            if block.members.get(key) is not None
+        ]
+        kind = source.text("type")
+        if kind == "text":
+            return [*heads, ContentPart(source.text("data"))]
+        if kind == "content":
+            given = source.members.get("content")
+            inner = read_blocks(given, f"{source.place}.content", is_new=block.is_new)
+            return heads + [part for each in inner for part in self._parts(each)]
+        if kind in _FILES and not block.is_new:
+            return [self._unseen(block)]
+        raise source.wrong("type", '"text" or "content", which hold text')
+
+    def _tool_reference(self, block: Block) -> list[ContentPart]:
+        """Reads what a search for tools has found: the model knows the tool by its name."""
+        return [ContentPart(block.filled_text("tool_name"))]
+
+    def _browser_state(self, block: Block) -> list[ContentPart]:
+        state = {key: block.members.get(key) for key in ("tabs", "state_changes")}
+        return [ContentPart(json.dumps(state, ensure_ascii=False))]
+
+    def _search_result(self, block: Block) -> list[ContentPart]:
+        inner = read_blocks(block.members.get("content"), f"{block.place}.content")
+        heads = [ContentPart(block.text("title")), ContentPart(block.text("source"))]
+        return heads + [part for each in inner for part in self._parts(each)]
+
+
+_READERS: Final[Mapping[str, Callable[[BlockReader, Block], list[ContentPart]]]] = {
+    "text": lambda reader, block: [ContentPart(block.text("text"))],
+    "document": BlockReader._document,
+    "search_result": BlockReader._search_result,
+    "tool_reference": BlockReader._tool_reference,
+    "browser_state": BlockReader._browser_state,
+}
+"""What reads each type of block, but images and files."""
+
+_FILES: Final = ("base64", "url", "file")
+"""The types of sources of documents that are no text."""
+
+
+def unknown_block(
+    block: Block, taken: Mapping[str, object], *, takes_images: bool = False
+) -> InvalidField:
+    """Returns the fault of a block of a type that is not taken where it stands."""
+    kinds = ", ".join([*taken, *(["image"] if takes_images else [])])
+    return InvalidField(
+        f"{block.place} is of type {show(block.kind)}, but this model takes only {kinds} there",
+        param=block.place,
+    )
+
+
+# Turns the messages of Anthropic's clients, which are lists of blocks, into those that a chat
+# template gets.
+
+
+_ROLES: Final = ("user", "assistant", "system")
+_CALLING: Final = ("text", "thinking", "redacted_thinking", "tool_use")
+"""The types of blocks of an assistant's message."""
+
+_BILLING: Final = "x-anthropic-billing-header:"
+"""What a block begins with that Claude Code puts before what its system says: it differs from
+request to request, so that nothing behind it could come from the prefix cache."""
+
+_ERROR: Final = "Error: "
+
+
+def to_messages(
+    system: str | Sequence[Mapping[str, Any]] | None,
+    given: Sequence[Mapping[str, Any]] | None,
+    images: GivenImages | None = None,
+) -> ChatMessages:
+    """Returns the messages of a chat. Messages of one role that follow each other are one turn. A
+    note takes the place of media that the model cannot read, but in what the user says last.
+
+    Args:
+        images: collects those of the messages; None = the model takes none.
+
+    Raises:
+        InvalidField: they are absent or say nothing at all, or a block is malformed or of a type
+            that is not taken, or an image too many.
+    """
+    if given is None:
+        raise InvalidField("messages is required", param="messages")
+    if not given:
+        raise InvalidField("messages must not be empty", param="messages")
+    reader = BlockReader(images)
+    messages: list[Message] = []
+    if system is not None:
+        found = _system(_texts(system, "system"), reader)
+        messages += [PlacedMessage(message, "system") for message in found]
+    for role, turn in groupby(_blocks(given), key=lambda found: found[0]):
+        blocks = [block for _, own in turn for block in own]
+        match role:
+            case "user":
+                found = _user(blocks, reader)
+            case "assistant":
+                found = _assistant(blocks, reader)
+            case _:
+                found = _system(blocks, reader)
+        place = blocks[0].place.rpartition(".content")[0] if blocks else "messages"
+        messages += [PlacedMessage(message, place) for message in found]
+    if not messages:
+        raise InvalidField("messages must have one that says something", param="messages")
+    sources = () if images is None else images.sources
+    return ChatMessages(messages, sources, reader.unseen.warnings)
+
+
+def _blocks(given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Block]]]:
+    """Yields the role and the blocks of each message."""
+    for position, message in enumerate(given):
+        place = f"messages[{position}]"
+        role = message.get("role")
+        if role not in _ROLES:
+            name = f"{place}.role"
+            raise InvalidField(
+                f"{name} must be one of {', '.join(_ROLES)}, not {show(role)}", param=name
+            )
+        blocks = read_blocks(message.get("content"), f"{place}.content")
+        is_last = position == len(given) - 1 and role == "user"
+        yield role, _with_new(blocks) if is_last else blocks
+
+
+def _with_new(blocks: Sequence[Block]) -> list[Block]:
+    """Returns the blocks of the user's last message, those marked that the client has not sent
+    before.
+
+    What stands beside results of tools belongs to them. Claude Code adds what the user says after a
+    refusal to the message that was refused, so that a block with more text behind it is an old one.
+    """
+    kinds = [block.kind for block in blocks]
+    texts = [position for position, kind in enumerate(kinds) if kind == "text"]
+    if "tool_result" in kinds:
+        return [*blocks]
+    first_new = texts[-1] if len(texts) > 1 else 0
+    return [block._replace(is_new=place >= first_new) for place, block in enumerate(blocks)]
+
+
+def _texts(system: str | Sequence[Mapping[str, Any]], place: str) -> list[Block]:
+    return [
+        block
+        for block in read_blocks(system, place)
+        if not str(block.members.get("text")).startswith(_BILLING)
+    ]
+
+
+def _system(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
+    for block in blocks:
+        if block.kind != "text":
+            raise unknown_block(block, {"text": None})
+    text = reader(blocks)
+    return [{"role": "system", "content": text}] if text else []
+
+
+def _user(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
+    """Returns what the tools have answered, and what the user says besides: results stand right
+    behind their calls."""
+    messages = [_result(block, reader) for block in blocks if block.kind == "tool_result"]
+    others = [block for block in blocks if block.kind != "tool_result"]
+    if others or not messages:
+        messages.append({"role": "user", "content": reader(others)})
+    return messages
+
+
+def _result(block: Block, reader: BlockReader) -> Message:
+    content, is_error = block.members.get("content"), block.members.get("is_error")
+    if is_error is not None and not isinstance(is_error, bool):
+        raise block.wrong("is_error", "true or false")
+    call_id = block.filled_text("tool_use_id")
+    text = "" if content is None else reader(read_blocks(content, f"{block.place}.content"))
+    if is_error:
+        # Templates know no failed results, so that the text has to say it.
+        text = _ERROR + text
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+def _assistant(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
+    """Returns what the assistant has said, thought and called. What a tool of Anthropic's servers
+    has answered in between is a message of its own, as of any tool."""
+    messages: list[Message] = []
+    turn = _Turn()
+    for block in blocks:
+        match block.kind:
+            case "text":
+                turn.texts.append(block)
+            case "compaction":
+                turn.texts += _summary(block)
+            case "thinking":
+                turn.thoughts.append(_thinking(block))
+            case "redacted_thinking" | "fallback":
+                pass  # the first can be read by its maker only, the second is not for the model
+            case "tool_use" | "server_tool_use" | "mcp_tool_use":
+                turn.calls.append(_call(block))
+            case kind if is_result(kind):
+                messages += [turn.message(reader), server_result(block, reader)]
+                turn = _Turn()
+            case _:
+                raise unknown_block(block, dict.fromkeys(_CALLING))
+    if turn != _Turn() or not messages:
+        messages.append(turn.message(reader))
+    return messages
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What the assistant has said before a tool answers."""
+
+    texts: list[Block] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def message(self, reader: BlockReader) -> Message:
+        message: Message = {"role": "assistant", "content": reader(self.texts)}
+        if reasoning := "\n".join(filter(None, self.thoughts)):
+            message["reasoning_content"] = reasoning
+        if self.calls:
+            message["tool_calls"] = self.calls
+            message["content"] = message["content"] or None  # templates may tell the two apart
+        return message
+
+
+def _summary(block: Block) -> list[Block]:
+    """Returns the summary of what came before as a text; one that failed has none."""
+    if block.members.get("content") is None:
+        return []
+    return [Block({"type": "text", "text": told_text(block.text("content"))}, block.place)]
+
+
+def _thinking(block: Block) -> str:
+    """Returns thoughts as they were shown, or else as they were sealed."""
+    signature = block.members.get("signature")
+    if signature is not None and not isinstance(signature, str):
+        raise block.wrong("signature", "a string")
+    return block.text("thinking") or unseal(signature or "")
+
+
+def _call(block: Block) -> dict[str, Any]:
+    # Clients repeat what a model wrote, which may be any JSON value.
+    function = {"name": block.filled_text("name"), "arguments": block.members.get("input")}
+    return {"type": "function", "id": block.filled_text("id"), "function": function}
+
+
+# Checks the fields of a request for a message that are no part of its chat: `thinking`,
+# `output_config`, `metadata` and the like, and what the server has not.
+
+
+_MIN_BUDGET: Final = 1024
+"""The least `budget_tokens`, as Anthropic has it."""
+
+_THINKING: Final[Mapping[str, bool]] = {
+    "enabled": True,
+    "adaptive": True,
+    "between_tools": True,
+    "disabled": False,
+}
+"""Whether the model is to think, by the types of `thinking`."""
+
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "service_tier": ("auto", "standard_only"),
+    "speed": ("standard", "fast"),
+}
+"""Fields that change nothing here, with their values."""
+
+_DISPLAYS: Final = ("summarized", "omitted")
+_EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
+_MISSING: Final[Mapping[str, str | None]] = {
+    "mcp_servers": None,
+    "container": None,
+    "thread": "thread_unsupported_request",
+    "compaction": None,
+}
+"""Fields that ask for what the server has not, with the codes that clients know: they go on without
+a thread (`tool_runner` of anthropic 2.12)."""
+
+_KEEPS_THINKING: Final = "clear_thinking_20251015"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFields:
+    """What a request says beside its chat.
+
+    Attributes:
+        thinks: whether the model is to think; None = the request does not say.
+        omits_thinking: whether thoughts go to the client sealed only, as a signature.
+        effort: how much effort to put into the answer; None = as usual.
+        format_name: the field that says what the answer's text must look like.
+        format: what that is; None = anything.
+        warnings: what is passed over.
+    """
+
+    thinks: bool | None = None
+    omits_thinking: bool = False
+    effort: str | None = None
+    format_name: str = "output_config.format"
+    format: Mapping[str, Any] | None = None
+    warnings: Sequence[str] = ()
+
+
+def read_fields(body: MessagesRequest) -> MessageFields:
+    """Reads the fields.
+
+    Raises:
+        InvalidField: one is malformed, or asks for what there is not.
+    """
+    for name, code in _MISSING.items():
+        if getattr(body, name):
+            raise InvalidField(f"{name} is not supported by this server", param=name, code=code)
+    for name in ("n", "best_of"):
+        value = getattr(body, name)
+        if value not in (None, 1):
+            raise InvalidField(f"{name} must be 1, not {show(value)}", param=name)
+    for name, allowed in _CHOICES.items():
+        value = getattr(body, name)
+        if value is not None:
+            _one_of(value, allowed, name)
+    if body.stop is not None and body.stop_sequences is not None:
+        raise InvalidField("stop cannot be used with stop_sequences", param="stop")
+    _check_user(body.metadata or {})
+    thinks, omits_thinking = _thinking_options(body.thinking)
+    effort, format_name, format = _output(body)
+    return MessageFields(
+        thinks, omits_thinking, effort, format_name, format, _edits(body.context_management or {})
+    )
+
+
+def _check_user(metadata: Mapping[str, Any]) -> None:
+    user_id = metadata.get("user_id")
+    if user_id is not None and not isinstance(user_id, str):
+        raise _wrong("metadata.user_id", "a string", user_id)
+
+
+def check_filling(body: MessagesRequest) -> None:
+    """Checks a request that only has its prompt computed, so that the next one finds it in the
+    cache. As with Anthropic it must not ask for anything of the answer.
+
+    Raises:
+        InvalidField: it does.
+    """
+    asked = {
+        "stream": bool(body.stream),
+        "thinking": (body.thinking or {}).get("type") == "enabled",
+        "output_config.format": bool((body.output_config or {}).get("format")),
+        "output_format": bool(body.output_format),
+        "tool_choice": (body.tool_choice or {}).get("type") in ("any", "tool"),
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise InvalidField(
+                f"{name} cannot be used with max_tokens 0, which only fills the cache", param=name
+            )
+
+
+def _thinking_options(given: Mapping[str, Any] | None) -> tuple[bool | None, bool]:
+    """Returns whether to think, and whether thoughts are not shown."""
+    if given is None:
+        return None, False
+    kind = _one_of(given.get("type"), tuple(_THINKING), "thinking.type")
+    budget = given.get("budget_tokens")
+    is_budget = type(budget) is int and budget >= _MIN_BUDGET
+    if not is_budget and (kind == "enabled" or budget is not None):
+        raise _wrong("thinking.budget_tokens", f"an integer of at least {_MIN_BUDGET}", budget)
+    display = given.get("display")
+    if display is not None:
+        _one_of(display, _DISPLAYS, "thinking.display")
+    return _THINKING[kind], display == "omitted"
+
+
+def _output(body: MessagesRequest) -> tuple[str | None, str, Mapping[str, Any] | None]:
+    """Returns the effort, and the format of the answer with its name."""
+    config = body.output_config or {}
+    effort = config.get("effort")
+    if effort is not None:
+        _one_of(effort, _EFFORTS, "output_config.effort")
+    name, format = "output_config.format", config.get("format")
+    if body.output_format is not None:
+        if format is not None:
+            message = f"output_format cannot be used with {name}, which has taken its place"
+            raise InvalidField(message, param="output_format")
+        name, format = "output_format", body.output_format
+    if format is not None:
+        if not isinstance(format, dict):
+            raise _wrong(name, "an object", format)
+        _one_of(format.get("type"), ("json_schema",), f"{name}.type")
+        if not isinstance(format.get("schema"), dict):
+            raise _wrong(f"{name}.schema", "an object", format.get("schema"))
+    return effort, name, format
+
+
+def _edits(context_management: Mapping[str, Any]) -> Sequence[str]:
+    """Returns which edits of the context are passed over."""
+    name = "context_management.edits"
+    edits = context_management.get("edits")
+    if edits is None:
+        return []
+    if not isinstance(edits, list):
+        raise _wrong(name, "a list", edits)
+    passed_over = []
+    for position, edit in enumerate(edits):
+        place = f"{name}[{position}]"
+        if not isinstance(edit, dict):
+            raise _wrong(place, "an object", edit)
+        kind = edit.get("type")
+        if not isinstance(kind, str):
+            raise _wrong(f"{place}.type", "a string", kind)
+        if kind != _KEEPS_THINKING or edit.get("keep") != "all":
+            passed_over.append(f"{place} of type {kind[:100]}")
+    return passed_over
+
+
+def _one_of(value: object, allowed: tuple[str, ...], name: str) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise _wrong(name, f"one of {', '.join(allowed)}", value)
+    return value
+
+
+def _wrong(name: str, words: str, value: object) -> InvalidField:
+    return InvalidField(f"{name} must be {words}, not {show(value)}", param=name)

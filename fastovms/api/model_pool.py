@@ -1,0 +1,620 @@
+"""The models that are served: requests wait for a model that loads, and idle models are
+unloaded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fastovms.api.body import show
+from fastovms.api.served import (
+    AnyServed,
+    KnownModel,
+    ModelState,
+    Move,
+    MoveKind,
+    Release,
+    Residency,
+    ServedModels,
+)
+from fastovms.config import ModelConfig
+from fastovms.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    InvalidField,
+    Overloaded,
+    ServerClosing,
+    description_of,
+)
+from fastovms.http.messages import Request
+
+_DURATION: Final = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|\u00b5s|\u03bcs|ms|s|m|h))+")
+_NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)")
+_MAX_LENGTH: Final = 64
+
+KeepAlive = str | int | float | None
+
+
+class Departure(NamedTuple):
+    """Whether a request has its model leave memory.
+
+    Attributes:
+        is_wanted: whether the client wants that.
+        happens: whether the model leaves, as soon as it is idle.
+        warnings: why it does not, if it is wanted.
+    """
+
+    is_wanted: bool
+    happens: bool
+    warnings: Sequence[str]
+
+
+@contextmanager
+def departure(
+    keep_alive: KeepAlive, request: Request, model: KnownModel, models: ServedModels
+) -> Iterator[Departure]:
+    """Has a model leave behind a request that wants it, where models come and go and the client is
+    an operator.
+
+    Raises:
+        InvalidField: `keep_alive` is no duration.
+    """
+    is_wanted, holder = unloads(keep_alive), models.holder
+    if not is_wanted:
+        yield Departure(False, False, ())
+    elif holder is None or not holder.loads_on_demand:
+        reason = "this server does not load models on demand"
+        yield Departure(True, False, _warnings(model, reason))
+    elif not request.is_admin:
+        yield Departure(True, False, _warnings(model, "only an operator may unload it"))
+    else:
+        try:
+            yield Departure(True, True, ())
+        finally:
+            holder.dismiss(model.name)
+
+
+def _warnings(model: KnownModel, reason: str) -> Sequence[str]:
+    return [f"keep_alive changes nothing: {model.name} stays in memory, as {reason}"]
+
+
+def unloads(keep_alive: KeepAlive) -> bool:
+    """Returns whether the model is to leave memory at once: for a duration of nothing, be it a
+    number of seconds or Go's notation, such as "0s".
+
+    Raises:
+        InvalidField: it is no duration.
+    """
+    if not isinstance(keep_alive, str):
+        return keep_alive == 0
+    text = keep_alive.strip()
+    is_duration = _DURATION.fullmatch(text) or _NUMBER.fullmatch(text)
+    if len(text) > _MAX_LENGTH or not is_duration:
+        raise InvalidField(
+            'keep_alive must be a number of seconds or a duration such as "5m" or "1h30m", not '
+            f"{show(keep_alive)}",
+            param="keep_alive",
+        )
+    return not re.search(r"[1-9]", text)
+
+
+class ModelWaiters:
+    """Each waits for a future, which is done once the model is in use on its behalf. All of it runs
+    on the event loop.
+
+    Args:
+        residency: is told who waits.
+        clock: seconds, of a clock that goes on steadily.
+    """
+
+    def __init__(self, residency: Residency, clock: Callable[[], float]) -> None:
+        self._residency = residency
+        self._clock = clock
+        self._waiting: defaultdict[str, list[asyncio.Future[None]]] = defaultdict(list)
+        self._orders: set[asyncio.Future[None]] = set()
+
+    def num_waiting(self, name: str) -> int:
+        return len(self._waiting[name])
+
+    @property
+    def names(self) -> list[str]:
+        """The models that somebody waits for."""
+        return [name for name, waiting in self._waiting.items() if waiting]
+
+    def add(self, name: str, *, is_order: bool = False) -> asyncio.Future[None]:
+        """Returns the future of one more who waits.
+
+        Args:
+            is_order: whether the model is to be loaded as it is configured now, and not otherwise.
+        """
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[name].append(waiting)
+        if is_order:
+            self._orders.add(waiting)
+            waiting.add_done_callback(self._orders.discard)
+        self._residency.wait(name, self._clock())
+        return waiting
+
+    def remove(self, name: str, waiting: asyncio.Future[None]) -> bool:
+        """Ends a wait, and returns whether it had not ended yet."""
+        if waiting not in self._waiting[name]:
+            return False
+        self._waiting[name].remove(waiting)
+        self._residency.stop_waiting(name)
+        return True
+
+    def hand_over(self, name: str) -> None:
+        """Takes the model into use for each of those who wait, so that it cannot leave before they
+        have had it."""
+        for waiting in self._waiting.pop(name, ()):
+            self._residency.stop_waiting(name)
+            if not waiting.done():
+                self._residency.acquire(name, self._clock())
+                waiting.set_result(None)
+
+    def refuse(self, name: str, error: BackendUnavailable) -> None:
+        """Ends every wait for a model with an error."""
+        self._refuse(name, self._waiting.pop(name, []), error)
+
+    def refuse_orders(self, name: str, error: BackendUnavailable) -> None:
+        """Ends the orders with an error; requests wait on."""
+        waiting = self._waiting.pop(name, [])
+        self._waiting[name] = [future for future in waiting if future not in self._orders]
+        self._refuse(name, [future for future in waiting if future in self._orders], error)
+
+    def _refuse(
+        self, name: str, refused: list[asyncio.Future[None]], error: BackendUnavailable
+    ) -> None:
+        for waiting in refused:
+            self._residency.stop_waiting(name)
+            if not waiting.done():
+                waiting.set_exception(error)
+
+
+# Loads models that requests ask for, and unloads those that make room, as `Residency` decides.
+
+
+logger = logging.getLogger(__name__)
+
+_LATER: Final = 0.001
+"""Seconds that a timer is late, so that it is not early by a rounding."""
+
+
+class ModelPlan(NamedTuple):
+    """A model that may be loaded.
+
+    Attributes:
+        known: what is known of it before.
+        size: the bytes of memory that it takes, about.
+        file_size: the bytes of its weights' files.
+    """
+
+    config: ModelConfig
+    known: KnownModel
+    size: int
+    file_size: int = 0
+
+
+class ModelChanges(NamedTuple):
+    """What has come of another list of models.
+
+    Attributes:
+        is_any: whether anything has changed.
+        loads: are done when what is to be loaded is loaded, or could not be.
+    """
+
+    is_any: bool
+    loads: Sequence[asyncio.Future[None]]
+
+
+class ModelLoader(Protocol):
+    """Loads models and gives their memory back, in threads that may take their time."""
+
+    async def load(self, config: ModelConfig, num_loaded: int) -> ServedModels:
+        """Returns the model alone. Raises ConfigurationError: it cannot be loaded.
+
+        Args:
+            num_loaded: how many models are in memory already.
+        """
+
+    async def reclaim(self) -> None:
+        """Gives back to the system what an unloaded model has left."""
+
+
+class ModelPool:
+    """Has the models in memory that are asked for. Implements `ModelHolder`; all of it runs on the
+    event loop.
+
+    Attributes:
+        num_loads, num_unloads, num_failures: moves so far, by the model's name.
+    """
+
+    def __init__(
+        self,
+        models: ServedModels,
+        residency: Residency,
+        loader: ModelLoader,
+        *,
+        clock: Callable[[], float],
+        wait_timeout: float,
+    ) -> None:
+        """
+        Args:
+            models: is kept up to date; `plan` says which there are.
+            wait_timeout: how many seconds a request may wait for its model.
+        """
+        self._models = models
+        self._residency = residency
+        self._loader = loader
+        self._clock = clock
+        self._wait_timeout = wait_timeout
+        self._configs: dict[str, ModelConfig] = {}
+        self._known: dict[str, KnownModel] = {}
+        self._former: dict[str, ModelPlan] = {}
+        self._waiters = ModelWaiters(residency, clock)
+        self._move: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closes: dict[str, Callable[[], None]] = {}
+        self._leaving: defaultdict[str, list[asyncio.Future[None]]] = defaultdict(list)
+        self._closed = False
+        self.num_loads: Counter[str] = Counter()
+        self.num_unloads: Counter[str] = Counter()
+        self.num_failures: Counter[str] = Counter()
+        models.holder = self
+
+    # What there is
+
+    def start(self, plans: Sequence[ModelPlan]) -> None:
+        """Takes over these models, of which some may be in memory."""
+        for plan in plans:
+            self._adopt(plan, is_loaded=plan.known.served is not None)
+        self._tell()
+        self._advance()
+
+    def apply(self, plans: Sequence[ModelPlan]) -> ModelChanges:
+        """Makes these the models there are: adds, changes and removes. Models in use leave when
+        their last request has ended."""
+        given = {plan.known.name: plan for plan in plans}
+        removed = [name for name in self._configs if name not in given]
+        added = [plan for name, plan in given.items() if name not in self._configs]
+        changed = [
+            plan
+            for name, plan in given.items()
+            if name in self._configs and plan.config != self._configs[name]
+        ]
+        for name in removed:
+            logger.info("%s is no longer served", name)
+            self._waiters.refuse(name, BackendUnavailable(f"the model {name} is no longer served"))
+            self._residency.remove(name)
+            self._former.pop(name, None)
+            del self._configs[name]
+        for plan in added:
+            logger.info("%s is served from now on", plan.known.name)
+            self._adopt(plan, is_loaded=False)
+        for plan in changed:
+            logger.info("%s has changed", plan.known.name)
+            known = self._known[plan.known.name]
+            if known.served is not None and not self.loads_on_demand:
+                config = self._configs[known.name]
+                self._former[known.name] = ModelPlan(config, known, known.size, known.file_size)
+            self._change(plan)
+        self._configs = {name: plan.config for name, plan in given.items()}
+        self._tell()
+        loads: list[asyncio.Future[None]] = []
+        if not self._residency.loads_on_demand:
+            loads = [self._want(plan.known.name) for plan in (*added, *changed)]
+        self._advance()
+        return ModelChanges(bool(removed or added or changed), loads)
+
+    @property
+    def configs(self) -> Mapping[str, ModelConfig]:
+        """The models that requests may name."""
+        return self._configs
+
+    @property
+    def loads_on_demand(self) -> bool:
+        return self._residency.loads_on_demand
+
+    def num_waiting(self) -> dict[str, int]:
+        """Returns how many wait for each model."""
+        return {model.name: model.num_waiting for model in self._residency}
+
+    # Requests
+
+    def try_hold(self, name: str) -> Release | None:
+        if name not in self._residency or not self._residency.acquire(name, self._clock()):
+            return None
+        return partial(self._release, name)
+
+    async def hold(self, name: str) -> Release:
+        release = self.try_hold(name)
+        if release is not None:
+            return release
+        if name not in self._configs:
+            raise BackendUnavailable(f"the model {name} is no longer served")
+        seconds = self._residency.seconds_to_retry(name, self._clock())
+        if seconds:
+            raise _not_loaded(self._known[name], seconds)
+        limit = self._configs[name].engine.max_num_queued_requests
+        if self._waiters.num_waiting(name) >= limit:
+            raise Overloaded(f"{limit} requests wait for {name} to be loaded, which is the limit")
+        waiting = self._wait(name)
+        try:
+            async with asyncio.timeout(self._wait_timeout):
+                await waiting
+        except BaseException as error:
+            self._give_up(name, waiting)
+            if isinstance(error, TimeoutError):
+                raise BackendUnavailable(
+                    f"the model {name} could not be loaded within {self._wait_timeout:g} s",
+                    retry_after=10.0,
+                ) from None
+            raise
+        return partial(self._release, name)
+
+    def _wait(self, name: str, *, is_order: bool = False) -> asyncio.Future[None]:
+        """Returns what is done once the model is in use on behalf of who waits."""
+        waiting = self._waiters.add(name, is_order=is_order)
+        self._advance()
+        return waiting
+
+    def _give_up(self, name: str, waiting: asyncio.Future[None]) -> None:
+        """Ends the wait of a client that has left, or of which the time is over."""
+        if self._waiters.remove(name, waiting):
+            self._advance()
+        elif not waiting.cancelled() and waiting.exception() is None:
+            self._release(name)  # it came too late
+
+    def _release(self, name: str) -> None:
+        self._residency.release(name, self._clock())
+        self._advance()
+
+    def _hold_again(self, name: str) -> Release:
+        self._residency.hold(name)
+        return partial(self._release, name)
+
+    # Operators
+
+    async def load(self, name: str) -> None:
+        """Loads a model, and returns when it is in memory. Raises as `hold` does."""
+        self._residency.retry_now(name)
+        (await self.hold(name))()
+
+    def seconds_to_leave(self, name: str) -> float | None:
+        """Returns how long a model stays in memory if nobody asks for it; None = for ever."""
+        return self._residency.seconds_to_leave(name, self._clock())
+
+    def dismiss(self, name: str) -> None:
+        """Has a model leave when the last request on it has ended."""
+        self._residency.ask_to_leave(name)
+        self._advance()
+
+    async def unload(self, name: str) -> None:
+        """Has a model leave, and returns when it is out of memory.
+
+        Raises:
+            BackendUnavailable: requests still run on it. It leaves when they have ended.
+        """
+        self.dismiss(name)
+        if self._residency[name].is_away:
+            return
+        left = asyncio.get_running_loop().create_future()
+        self._leaving[name].append(left)
+        try:
+            async with asyncio.timeout(self._wait_timeout):
+                await left
+        except TimeoutError:
+            raise BackendUnavailable(
+                f"requests still run on {name}: it is unloaded when they have ended"
+            ) from None
+
+    def _want(self, name: str) -> asyncio.Future[None]:
+        """Has a model loaded that no request waits for."""
+
+        def end(waiting: asyncio.Future[None]) -> None:
+            if not waiting.cancelled() and waiting.exception() is None:
+                self._release(name)
+
+        waiting = self._wait(name, is_order=True)
+        waiting.add_done_callback(end)
+        return waiting
+
+    # Moves
+
+    def _advance(self) -> None:
+        """Begins the next move, if there is one, or sets the timer for when there may be one."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._closed:
+            return
+        now = self._clock()
+        move = self._residency.next_move(now)
+        if move is not None:
+            self._tell()
+            self._move = asyncio.ensure_future(self._do(move))
+            return
+        at = self._residency.wake_at(now)
+        if at is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(at - now + _LATER, self._advance)
+
+    async def _do(self, move: Move) -> None:
+        try:
+            if move.kind is MoveKind.LOAD:
+                await self._load(move.name)
+            else:
+                await self._unload(move.name)
+        finally:
+            self._tell()
+            self._advance()
+
+    async def _load(self, name: str) -> None:
+        known = self._known[name]
+        num_loaded = sum(model.served is not None for model in self._known.values())
+        try:
+            loaded = await self._loader.load(self._configs[name], num_loaded)
+            [model] = loaded
+            await _warm_up(model)
+        except Exception as error:
+            known.reason = description_of(error)
+            trace = None if isinstance(error, ConfigurationError) else error
+            logger.error("%s cannot be loaded: %s", name, error, exc_info=trace)
+            self.num_failures[name] += 1
+            self._residency.failed(self._clock())
+            if name in self._configs:  # else whoever has waited knows already
+                seconds = self._residency.seconds_to_retry(name, self._clock())
+                refusal = _not_loaded(known, seconds)
+                if name in self._former:  # it was served until its settings have changed
+                    self._waiters.refuse_orders(name, refusal)
+                    self._change(self._former.pop(name))
+                    self._want(name)
+                else:
+                    self._waiters.refuse(name, refusal)
+            return
+        if known.metrics is not None:
+            model.metrics.continue_from(known.metrics)
+        model = replace(model, hold=partial(self._hold_again, name))
+        known.note_loaded(model)
+        self._closes[name] = loaded.close
+        self.num_loads[name] += 1
+        self._residency.loaded(self._clock())
+        if not self._residency[name].leaves:
+            self._former.pop(name, None)
+            self._waiters.hand_over(name)
+
+    async def _unload(self, name: str) -> None:
+        known = self._known[name]
+        model, known.served = known.served, None
+        assert model is not None
+        try:
+            await model.backend.close()
+            model.metrics.end()
+            del model
+            close = self._closes.pop(name, None)
+            if close is not None:
+                await asyncio.to_thread(close)
+                del close
+            await self._loader.reclaim()
+        finally:
+            logger.info("%s is unloaded", name)
+            self.num_unloads[name] += 1
+            self._residency.unloaded()
+
+    def _adopt(self, plan: ModelPlan, *, is_loaded: bool) -> None:
+        name = plan.known.name
+        known = self._known.setdefault(name, plan.known)
+        known.aliases, known.size = plan.known.aliases, plan.size
+        known.file_size = plan.file_size
+        self._configs[name] = plan.config
+        self._residency.add(name, plan.size, is_loaded=is_loaded, now=self._clock())
+        if known.served is not None:
+            known.served = replace(known.served, hold=partial(self._hold_again, name))
+
+    def _change(self, plan: ModelPlan) -> None:
+        """Has a model be another one from its next load on."""
+        known = self._known[plan.known.name]
+        known.aliases, known.size = plan.config.names[1:], plan.size
+        known.file_size = plan.file_size
+        self._configs[known.name] = plan.config
+        self._residency.change(known.name, plan.size)
+
+    def _tell(self) -> None:
+        """Has everybody see the models, and where each is; who waits for one to leave, too."""
+        for name in list(self._known):
+            if name in self._residency:
+                self._known[name].state = self._residency[name].state
+            else:
+                del self._known[name]
+        leaving = [known for name, known in self._known.items() if name not in self._configs]
+        self._models.set_known([self._known[name] for name in self._configs], leaving)
+        for name in list(self._leaving):
+            if name not in self._residency or self._residency[name].is_away:
+                for left in self._leaving.pop(name):
+                    if not left.done():
+                        left.set_result(None)
+
+    async def close(self) -> None:
+        """Loads and unloads nothing any more; whoever waits is told so."""
+        self._closed = True
+        self._advance()
+        for name in self._waiters.names:
+            self._waiters.refuse(name, ServerClosing("the server is shutting down"))
+        if self._move is not None:
+            self._move.cancel()
+            await asyncio.gather(self._move, return_exceptions=True)
+        for name, known in self._known.items():
+            if name not in self._configs and known.served is not None:
+                await known.served.backend.close()
+
+
+async def _warm_up(model: AnyServed) -> None:
+    """Starts a model's backend, and returns once its first request need not wait. Closes the
+    backend otherwise.
+
+    Raises:
+        EngineFailed: the model cannot compute anything.
+    """
+    model.backend.start()
+    try:
+        await model.backend.warmed_up()
+    except BaseException:
+        await model.backend.close()
+        raise
+
+
+def _not_loaded(known: KnownModel, seconds: float) -> BackendUnavailable:
+    return BackendUnavailable(
+        f"the model {known.name} could not be loaded: {known.reason}", retry_after=seconds
+    )
+
+
+_PREFIX: Final = "fastovms_"
+
+
+class ModelCollector(Collector):
+    """Exports the state of each model, by its name."""
+
+    def __init__(self, models: ServedModels, pool: ModelPool) -> None:
+        self._models = models
+        self._pool = pool
+
+    def collect(self) -> Iterable[Metric]:
+        states = GaugeMetricFamily(
+            f"{_PREFIX}model_state",
+            "1 for the state in which a model is, 0 for the others",
+            labels=["model_name", "state"],
+        )
+        for model in self._models.known:
+            for state in ModelState:
+                states.add_metric([model.name, state.value], float(model.state is state))
+        yield states
+        pool = self._pool
+        waiting = GaugeMetricFamily(
+            f"{_PREFIX}num_requests_waiting_for_model",
+            "Requests that wait for their model to be loaded",
+            labels=["model_name"],
+        )
+        numbers = pool.num_waiting()
+        for model in self._models.known:
+            waiting.add_metric([model.name], numbers.get(model.name, 0))
+        yield waiting
+        yield self._count("model_loads", "Loads of a model that was asked for", pool.num_loads)
+        yield self._count("model_load_failures", "Loads that failed", pool.num_failures)
+        yield self._count("model_unloads", "Models unloaded", pool.num_unloads)
+
+    def _count(self, name: str, text: str, numbers: Mapping[str, int]) -> Metric:
+        family = CounterMetricFamily(f"{_PREFIX}{name}", text, labels=["model_name"])
+        for model in self._models.known:
+            family.add_metric([model.name], numbers.get(model.name, 0))
+        return family

@@ -1,0 +1,386 @@
+"""Ollama's endpoints about models and embeddings."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from fastovms.api import offload
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import Dialect
+from fastovms.api.embeddings import (
+    EmbeddingOptions,
+    Embeddings,
+    EncodingCall,
+    TextLimit,
+    default_limit,
+    embed,
+    encoding_call,
+)
+from fastovms.api.endpoint import warning_headers
+from fastovms.api.model_pool import departure
+from fastovms.api.ollama.generation import JSON_LINES, timestamp
+from fastovms.api.ollama.request import OllamaNamed, OllamaOptions, option_values
+from fastovms.api.request_schemas import ModelField
+from fastovms.api.served import KnownModel, ServedEncoder, ServedModel
+from fastovms.api.typed_body import hold_model, read_named
+from fastovms.encoding import Task
+from fastovms.errors import InvalidField, ModelNotFound, RequestError
+from fastovms.http.messages import Request, Response
+from fastovms.params import ModelInfo
+from fastovms.telemetry.tracing import GenerationKind
+from fastovms.text.tokenizer import FimFinder
+
+# Describes models as Ollama does: in lists, and each by itself.
+
+
+FORMAT: Final = "openvino"
+_FOR_EVER: Final = 100 * 365 * 24 * 3600.0
+"""Seconds for which a model is said to stay that nobody has told to leave: Ollama's clients know no
+model without such a time."""
+
+_WORDS: Final = ("completion", "tools", "insert", "vision", "thinking", "embedding")
+"""The capabilities that Ollama's clients know."""
+
+_PURPOSES: Final = {Task.TEXT_GENERATION: ("completion",), Task.EMBEDDINGS: ("embedding",)}
+"""What models of each kind can do, whether they were loaded or not."""
+
+_CONFIG_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "embedding_length": ("hidden_size", "n_embd", "d_model"),
+    "block_count": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "feed_forward_length": ("intermediate_size",),
+    "attention.head_count": ("num_attention_heads", "n_head", "n_heads"),
+    "attention.head_count_kv": ("num_key_value_heads",),
+    "rope.freq_base": ("rope_theta",),
+    "vocab_size": ("vocab_size",),
+}
+"""Where config.json has what Ollama's clients know by other names."""
+
+_INTEGER: Final = re.compile(r"[iu](\d+)")
+
+Members = dict[str, Any]
+
+
+def list_card(model: KnownModel, name: str) -> Members:
+    """Returns what lists tell of a model under one of its names."""
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": timestamp(model.created),
+        "size": model.file_size,
+        "digest": _digest(model),
+        "details": _details(model),
+    }
+
+
+def running_card(model: KnownModel, now: float, seconds_left: float | None) -> Members:
+    """Returns what is told of a model in memory.
+
+    Args:
+        seconds_left: how long it stays if nobody asks for it; None = for ever.
+    """
+    card = {**list_card(model, model.name), "size": model.size}
+    del card["modified_at"]
+    expires_at = now + (_FOR_EVER if seconds_left is None else seconds_left)
+    context = {} if model.max_model_len is None else {"context_length": model.max_model_len}
+    return {**card, "expires_at": timestamp(expires_at), "size_vram": 0, **context}
+
+
+def full_card(model: KnownModel, *, fills_in: bool) -> Members:
+    """Returns all that is told of a model.
+
+    Args:
+        fills_in: whether it can write what stands before a suffix.
+    """
+    info, served = model.info, model.served
+    template = served.chat.template if isinstance(served, ServedModel) else None
+    capabilities = {*_PURPOSES.get(model.task, ()), *(model.capabilities or ())}
+    if fills_in:
+        capabilities.add("insert")
+    return {
+        "modelfile": f"FROM {model.name}\n",
+        "parameters": "" if info is None else _parameters(info),
+        "template": "" if template is None else template.source,
+        "details": _details(model),
+        "model_info": _model_info(model),
+        "capabilities": [word for word in _WORDS if word in capabilities],
+        "modified_at": timestamp(model.created),
+    }
+
+
+def _config(model: KnownModel) -> Mapping[str, object]:
+    return {} if model.info is None else model.info.config
+
+
+def _family(model: KnownModel) -> str:
+    """Returns the kind of the model, as its config.json has it; "" while that is not read."""
+    return str(_config(model).get("model_type") or "")
+
+
+def _details(model: KnownModel) -> Members:
+    family, info = _family(model), model.info
+    weights = None if info is None else info.weights
+    return {
+        "parent_model": "",
+        "format": FORMAT,
+        "family": family,
+        "families": [family] if family else [],
+        "parameter_size": "" if weights is None else _short(weights.num_parameters),
+        "quantization_level": "" if weights is None else _level(weights.element_type),
+    }
+
+
+def _model_info(model: KnownModel) -> Members:
+    family, config, info = _family(model) or FORMAT, _config(model), model.info
+    inner = config.get("text_config")
+    scopes = [config, inner] if isinstance(inner, Mapping) else [config]
+    general: Members = {"general.architecture": family, "general.basename": model.name}
+    if info is not None and info.weights is not None:
+        general["general.parameter_count"] = info.weights.num_parameters
+    numbers = {key: _first(scopes, names) for key, names in _CONFIG_KEYS.items()}
+    numbers = {"context_length": model.max_model_len, **numbers}
+    known = {f"{family}.{key}": value for key, value in numbers.items() if value is not None}
+    return {**general, **known}
+
+
+def _first(scopes: Sequence[Mapping[str, object]], names: Sequence[str]) -> object:
+    """Returns the first number that there is under one of the names."""
+    found = (scope.get(name) for name in names for scope in scopes)
+    return next((value for value in found if type(value) in (int, float)), None)
+
+
+def _short(count: int) -> str:
+    """Returns a number of parameters as Ollama writes it: 7.6B, 134.52M."""
+    for unit, letter, digits in ((10**9, "B", 1), (10**6, "M", 2), (10**3, "K", 2)):
+        if count >= unit:
+            return f"{count / unit:.{digits}f}{letter}"
+    return str(count)
+
+
+def _level(element_type: str) -> str:
+    """Returns how weights are stored, in the words of OpenVINO's tools: INT4, F16."""
+    integer = _INTEGER.fullmatch(element_type)
+    return f"INT{integer[1]}" if integer else element_type.upper()
+
+
+def _parameters(info: ModelInfo) -> str:
+    """Returns the model's own defaults, a line each, in Ollama's words."""
+    defaults = info.defaults
+    values = {
+        "temperature": defaults.temperature,
+        "top_k": defaults.top_k,
+        "top_p": defaults.top_p,
+        "min_p": defaults.min_p,
+        "repeat_penalty": defaults.repetition_penalty,
+        "num_predict": defaults.max_new_tokens,
+    }
+    told = (f"{name:<30} {value}" for name, value in values.items() if value is not None)
+    return "\n".join(told)
+
+
+def _digest(model: KnownModel) -> str:
+    """Returns what stands for the files of a model, or for its name while they are not known."""
+    return hashlib.sha256((model.fingerprint or model.name).encode()).hexdigest()
+
+
+OLLAMA_VERSION: Final = "0.12.11"
+"""The version of Ollama whose API this is: some clients ask for one at least."""
+
+_LINES: Final = ({"status": "pulling manifest"}, {"status": "success"})
+
+
+class OllamaModels:
+    """The handlers."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._fim = FimFinder()
+
+    def version(self, request: Request) -> Response:
+        return _json({"version": OLLAMA_VERSION})
+
+    def tags(self, request: Request) -> Response:
+        """Lists the models, under all of their names."""
+        known = self._context.models.known
+        return _json(
+            {"models": [list_card(model, name) for model in known for name in model.names]}
+        )
+
+    def ps(self, request: Request) -> Response:
+        """Lists the models in memory."""
+        now, holder = self._context.unix_time(), self._context.models.holder
+        cards = []
+        for model in self._context.models.known:
+            if model.served is not None:
+                seconds = None if holder is None else holder.seconds_to_leave(model.name)
+                cards.append(running_card(model, now, seconds))
+        return _json({"models": cards})
+
+    async def show(self, request: Request, dialect: Dialect) -> Response:
+        """Describes one model.
+
+        Raises:
+            RequestError: there is no such model, or the body is malformed.
+        """
+        _, model = await self._find(request, dialect)
+        served = model.served
+        fills_in = isinstance(served, ServedModel) and self._fim(served.tokenizer) is not None
+        return _json(full_card(model, fills_in=fills_in))
+
+    async def pull(self, request: Request, dialect: Dialect) -> Response:
+        """Answers for a model that is served that it is there. Raises as `show` does."""
+        try:
+            body, _ = await self._find(request, dialect)
+        except ModelNotFound as error:
+            raise ModelNotFound(
+                f"{error.message}, and none is pulled: this server has the models that it was "
+                "started with",
+                param=error.param,
+            ) from None
+        if body.stream is False:
+            return _json({"status": "success"})
+        lines = b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in _LINES)
+        return Response(200, lines, JSON_LINES)
+
+    async def refuse(self, request: Request, dialect: Dialect) -> Response:
+        """Refuses what changes which models there are. Raises RequestError."""
+        what = request.path.removeprefix("/api/").partition("/")[0]
+        raise RequestError(
+            f"this server does not do {what}: it has the models that it was started with"
+        )
+
+    async def _find(self, request: Request, dialect: Dialect) -> tuple[OllamaNamed, KnownModel]:
+        body = await self._context.bodies.read(request, OllamaNamed)
+        return body, self._context.models.find(body.model or body.name, dialect)
+
+
+def _json(content: object) -> Response:
+    return Response(200, orjson.dumps(content))
+
+
+# Answers `POST /api/embed` and the older `/api/embeddings` as Ollama does.
+
+
+_TASKS: Final = (Task.EMBEDDINGS,)
+
+
+class OllamaEncoderFields(ModelField, frozen=True, kw_only=True):
+    """The fields that both endpoints share. What `options` say is of texts that are generated;
+    their values are checked all the same."""
+
+    options: OllamaOptions | None = None
+    keep_alive: str | int | float | None = None
+
+
+class OllamaEmbedRequest(OllamaEncoderFields, frozen=True, kw_only=True):
+    """The body of `POST /api/embed`."""
+
+    input: str | list[str] | None = None
+    truncate: bool | None = None
+    dimensions: int | None = None
+
+
+class OllamaEmbeddingsRequest(OllamaEncoderFields, frozen=True, kw_only=True):
+    """The body of `POST /api/embeddings`."""
+
+    prompt: str | None = None
+
+
+class OllamaEmbed:
+    """The handlers."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    async def embed(self, request: Request, dialect: Dialect) -> Response:
+        """Answers with a vector of length 1 for each text. Longer texts are cut unless `truncate`
+        is false.
+
+        Raises:
+            RequestError, BackendError: there is no answer.
+        """
+        context, now = self._context, asyncio.get_running_loop().time
+        body, known = await read_named(
+            request, OllamaEmbedRequest, context.models, dialect, context.bodies
+        )
+        option_values(body.options or OllamaOptions())
+        with departure(body.keep_alive, request, known, context.models) as leaving:
+            began = now()
+            model = await self._hold(request, known)
+            load_time = now() - began
+            found = await _embedded(body, self._call(request, model, body.model))
+        end = {
+            "total_duration": round((now() - request.received_at) * 1e9),
+            "load_duration": round(load_time * 1e9),
+            "prompt_eval_count": found.num_tokens,
+        }
+        head = {"model": body.model}
+        written = await offload.run(partial(_written, head, found, end), found.vectors.size)
+        return Response(200, written, headers=warning_headers(leaving.warnings, request.id))
+
+    async def embeddings(self, request: Request, dialect: Dialect) -> Response:
+        """Answers with the vector of one prompt, as the operator wants vectors. Raises as `embed`
+        does."""
+        context = self._context
+        body, known = await read_named(
+            request, OllamaEmbeddingsRequest, context.models, dialect, context.bodies
+        )
+        option_values(body.options or OllamaOptions())
+        vector = np.empty(0, np.float32)
+        with departure(body.keep_alive, request, known, context.models) as leaving:
+            model = await self._hold(request, known)
+            if body.prompt:
+                options = _options(model, default_limit(model, truncates=True))
+                call = self._call(request, model, body.model)
+                found = await embed(call, [body.prompt], ["prompt"], options)
+                vector = np.ascontiguousarray(found.vectors[0])
+        written = orjson.dumps({"embedding": vector}, option=orjson.OPT_SERIALIZE_NUMPY)
+        return Response(200, written, headers=warning_headers(leaving.warnings, request.id))
+
+    def _call(
+        self, request: Request, model: ServedEncoder, asked_model: str | None
+    ) -> EncodingCall:
+        return encoding_call(self._context, request, model, GenerationKind.EMBEDDINGS, asked_model)
+
+    async def _hold(self, request: Request, known: KnownModel) -> ServedEncoder:
+        model = await hold_model(request, known, self._context.models, _TASKS, streams=False)
+        assert isinstance(model, ServedEncoder)
+        return model
+
+
+async def _embedded(body: OllamaEmbedRequest, call: EncodingCall) -> Embeddings:
+    """Returns the vectors of a request's texts, of which there may be none. Raises as `embed`."""
+    model, given = call.model, body.input or []
+    most = model.config.max_inputs
+    is_list = isinstance(given, list)
+    texts = given if isinstance(given, list) else [given]
+    if len(texts) > most:
+        raise InvalidField(
+            f"input must have at most {most} entries, not {len(texts)}", param="input"
+        )
+    if not texts:
+        return Embeddings(np.empty((0, 0), np.float32), 0)
+    limit = default_limit(model, truncates=body.truncate is not False)
+    options = _options(model, limit)._replace(normalizes=True, dimensions=body.dimensions)
+    names = [f"input[{index}]" for index in range(len(texts))] if is_list else ["input"]
+    return await embed(call, texts, names, options)
+
+
+def _options(model: ServedEncoder, limit: TextLimit) -> EmbeddingOptions:
+    return EmbeddingOptions(limit, instruction=model.config.document_instruction)
+
+
+def _written(head: dict[str, Any], found: Embeddings, end: dict[str, Any]) -> bytes:
+    """Returns the body of an answer. Vectors are written one by one, so that other threads are not
+    kept from the GIL."""
+    rows = np.ascontiguousarray(found.vectors)
+    vectors = [orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) for row in rows]
+    start = orjson.dumps(head)[:-1] + b',"embeddings":['
+    return start + b",".join(vectors) + b"]," + orjson.dumps(end)[1:]

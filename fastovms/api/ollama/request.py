@@ -1,0 +1,493 @@
+"""Requests of Ollama's API: fields, options, messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+
+from fastovms.api.body import show
+from fastovms.api.chat_messages import ChatMessages, Message, read_messages
+from fastovms.api.chat_prompt import TemplateFields
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import Dialect
+from fastovms.api.prompt import FieldNames, Preparation
+from fastovms.api.request_schemas import GenerationFields, ModelField
+from fastovms.api.served import ServedModel, UnseenParts
+from fastovms.errors import InvalidField
+from fastovms.http.messages import Request
+from fastovms.media.loader import GivenImages, ImageSource
+from fastovms.params import ModelInfo
+
+
+class OllamaTextFields(ModelField, frozen=True, kw_only=True):
+    """The fields that both endpoints which generate share."""
+
+    stream: bool | None = None
+    options: OllamaOptions | None = None
+    format: str | dict[str, Any] | None = None
+    think: bool | str | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    truncate: bool | None = None
+    shift: bool | None = None
+    keep_alive: str | int | float | None = None
+
+
+class OllamaChatRequest(OllamaTextFields, frozen=True, kw_only=True):
+    """The body of `POST /api/chat`."""
+
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class OllamaGenerateRequest(OllamaTextFields, frozen=True, kw_only=True):
+    """The body of `POST /api/generate`."""
+
+    prompt: str | None = None
+    suffix: str | None = None
+    system: str | None = None
+    template: str | None = None
+    raw: bool | None = None
+    images: list[str] | None = None
+    context: list[int] | None = None
+
+
+class OllamaNamed(ModelField, frozen=True, kw_only=True):
+    """The body of what is asked about one model; `name` is what older clients call it."""
+
+    name: str | None = None
+    stream: bool | None = None
+    verbose: bool | None = None
+
+
+class AskedFields(GenerationFields, frozen=True, kw_only=True):
+    """What a request asks for, in the fields of the other endpoints, and its texts, so that faults
+    in them can be named."""
+
+    messages: Any = None
+    prompt: str | None = None
+    suffix: str | None = None
+    system: str | None = None
+
+
+# Reads `options`: what says how a text is generated becomes fields of the other endpoints, and
+# what says how Ollama loads a model changes nothing.
+
+
+TEMPERATURE: Final = 0.8
+TOP_P: Final = 0.9
+"""What applies where neither the request nor the model says anything; `top_k` is the dialect's."""
+
+_FIELDS: Final[Mapping[str, str]] = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "seed": "seed",
+    "repeat_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "stop": "stop",
+}
+"""The fields of the other endpoints by the options that mean the same."""
+
+_PENALTIES: Final = ("repeat_penalty", "presence_penalty", "frequency_penalty")
+
+_NEUTRAL: Final[Mapping[str, float]] = {"typical_p": 1, "tfs_z": 1, "mirostat": 0}
+"""Options of samplers that there are not, with the values that ask for nothing."""
+
+_NAMES: Final[Mapping[str, str]] = {
+    **{field: f"options.{option}" for option, field in _FIELDS.items()},
+    "format.schema": "format",
+}
+"""What a client calls what the pipeline complains of."""
+
+_PARAM: Final = re.compile(r"format\.schema|\w+")
+
+
+class ReadOptions(NamedTuple):
+    """What options ask for.
+
+    Attributes:
+        fields: those of the other endpoints.
+        num_predict: how many tokens are generated at most; None = no number is given.
+        warnings: what is not done.
+    """
+
+    fields: Mapping[str, Any]
+    num_predict: int | None
+    warnings: list[str]
+
+
+def read_options(given: OllamaOptions | None, model: ModelInfo) -> ReadOptions:
+    """Reads options.
+
+    Raises:
+        InvalidField: one asks for what there is not, or is no whole number.
+    """
+    values = option_values(OllamaOptions() if given is None else given)
+    for name, neutral in _NEUTRAL.items():
+        if values[name] not in (None, neutral):
+            param = f"options.{name}"
+            raise InvalidField(
+                f"{param} must be {neutral}, as there is no such sampler here, not "
+                f"{show(values[name])}",
+                param=param,
+            )
+    warnings = _warnings(values, model)
+    fields = {field: values[option] for option, field in _FIELDS.items()}
+    if values["repeat_last_n"] == 0:
+        fields |= {_FIELDS[option]: None for option in _PENALTIES}
+    if fields["top_p"] == 0:
+        # With Ollama the most probable token is left of a nucleus of nothing.
+        fields |= {"top_p": 1.0, "top_k": 1}
+    if fields["seed"] == -1:
+        fields["seed"] = None
+    for field, usual in (("temperature", TEMPERATURE), ("top_p", TOP_P)):
+        if fields[field] is None and getattr(model.defaults, field) is None:
+            fields[field] = usual
+    return ReadOptions(fields, _num_predict(values["num_predict"]), warnings)
+
+
+@contextmanager
+def named_as_given() -> Iterator[None]:
+    """Calls a field at fault as the client does: an option by its place in `options`."""
+    try:
+        yield
+    except InvalidField as error:
+        found = _PARAM.match(error.param or "")
+        if found is None or found[0] not in _NAMES:
+            raise
+        name, given = found[0], _NAMES[found[0]]
+        raise InvalidField(
+            error.message.replace(name, given, 1),
+            param=given + (error.param or "").removeprefix(name),
+            code=error.code,
+        ) from None
+
+
+def _num_predict(value: int | None) -> int | None:
+    """Returns how many tokens are generated at most. -1 is no limit, -2 what the context leaves,
+    and Ollama takes 0 as no limit, too: that is the same here."""
+    if value is None or value in (-2, -1, 0):
+        return None
+    if value < 0:
+        param = "options.num_predict"
+        raise InvalidField(f"{param} must be at least -2, not {value}", param=param)
+    return value
+
+
+def _warnings(values: Mapping[str, Any], model: ModelInfo) -> list[str]:
+    warnings = []
+    context, window = values["num_ctx"], values["repeat_last_n"]
+    if context is not None and context > model.max_model_len:
+        warnings.append(
+            f"options.num_ctx is {context}, but the context of this model has "
+            f"{model.max_model_len} tokens, as the server was started"
+        )
+    if window is not None and window > 0 and any(values[name] for name in _PENALTIES):
+        warnings.append("options.repeat_last_n changes nothing: penalties count all of the text")
+    return warnings
+
+
+# Puts the messages of Ollama's clients into the one form that templates get: with images as
+# base64 beside the text, calls without ids, and results that name their tool.
+
+
+_ANY_IMAGE: Final = "data:image/*;base64,"
+"""What stands before an image's base64 in a URL. What kind of image it is, its bytes say."""
+
+
+def read_ollama_messages(
+    given: Sequence[Mapping[str, Any]], dialect: Dialect, images: GivenImages | None = None
+) -> ChatMessages:
+    """Returns the messages, with a tag for each image before the text of its message. If the model
+    takes no images, a note takes the place of those of earlier messages and of results of tools.
+
+    Args:
+        images: collects those of the messages; None = the model takes none.
+
+    Raises:
+        InvalidField: one is malformed, or the last one brings an image to a model that takes none,
+            or an image is one too many.
+    """
+    messages = read_messages([_without_type(message) for message in given], dialect).messages
+    _link_results(given, messages)
+    unseen = UnseenParts()
+    for position, (message, read) in enumerate(zip(given, messages, strict=True)):
+        name = f"messages[{position}].images"
+        found = message.get("images")
+        if found is not None and not isinstance(found, list):
+            raise InvalidField(f"{name} must be a list of base64, not {show(found)}", param=name)
+        is_history = position < len(given) - 1 or read["role"] == "tool"
+        if images is None and is_history:
+            notes = [unseen.note("image", f"{name}[{index}]") for index in range(len(found or ()))]
+            read["content"] = "\n".join(filter(None, (*notes, read["content"])))
+        else:
+            add_images(read, found or (), name, images)
+    return ChatMessages(messages, () if images is None else images.sources, unseen.warnings)
+
+
+def add_images(
+    message: Message, given: Sequence[object], name: str, images: GivenImages | None
+) -> None:
+    """Adds the images of a message to those before it, and their tags to its text.
+
+    Args:
+        name: the field that they are in.
+        images: those before it; None = the model takes none.
+
+    Raises:
+        InvalidField: one is no text, or one too many, or the model takes none.
+    """
+    if not given:
+        return
+    if images is None:
+        raise InvalidField(f"{name}: this model takes no images", param=name)
+    tags = ""
+    for index, image in enumerate(given):
+        place = f"{name}[{index}]"
+        if not isinstance(image, str) or not image:
+            raise InvalidField(f"{place} must be base64, not {show(image)}", param=place)
+        # Some clients send a URL of the same.
+        url = image if image.startswith("data:") else _ANY_IMAGE + image
+        tags += images.add(ImageSource(url, place))
+    message["content"] = tags + (message["content"] or "")
+
+
+def _without_type(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a message as OpenAI's clients send it: `tool_name` is the name of who speaks."""
+    name = message.get("tool_name")
+    return {**message, "name": name} if name is not None else message
+
+
+def _link_results(given: Sequence[Mapping[str, Any]], messages: Sequence[Message]) -> None:
+    """Gives each call that has no id one, and the result behind it the same: some templates need
+    ids. Results come in the order of the calls, or name their tool."""
+    waiting: list[tuple[str, str]] = []
+    count = 0
+    for message, read in zip(given, messages, strict=True):
+        calls = read.get("tool_calls", ())
+        if calls:
+            waiting = []
+        for call in calls:
+            call.setdefault("id", f"call{count:05d}")
+            count += 1
+            waiting.append((call["function"]["name"], call["id"]))
+        if read["role"] != "tool" or not waiting:
+            continue
+        name, call_id = message.get("tool_name"), read.get("tool_call_id")
+        chosen = next((each for each in waiting if call_id == each[1]), None)
+        chosen = chosen or next((each for each in waiting if name == each[0]), waiting[0])
+        waiting.remove(chosen)
+        read.setdefault("name", chosen[0])
+        read.setdefault("tool_call_id", chosen[1])
+
+
+_EFFORTS: Final = ("low", "medium", "high", "max")
+
+
+def thinking_fields(think: bool | str | None, name: str, *, can_think: bool) -> TemplateFields:
+    """Returns what the template is told. Without `think` the model does as it usually does.
+
+    Args:
+        name: the model's, as the client calls it.
+        can_think: whether thoughts are told from answers.
+
+    Raises:
+        InvalidField: there is no such value, or the model does not think.
+    """
+    if isinstance(think, str) and think not in _EFFORTS:
+        words = ", ".join(_EFFORTS)
+        raise InvalidField(
+            f"think must be true, false or one of {words}, not {show(think)}", param="think"
+        )
+    if think and not can_think:
+        raise InvalidField(f"think: {show(name)} does not support thinking", param="think")
+    if isinstance(think, str):
+        return TemplateFields(reasoning_effort=think)
+    return TemplateFields(enable_thinking=think)
+
+
+# Holds one request of Ollama's API while it is prepared: its body, and the same in the fields
+# that the pipeline takes.
+
+
+_MAX_TOP_LOGPROBS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What a request asks for.
+
+    Attributes:
+        num_predict: how many tokens are generated at most; None = no number is given.
+        top_logprobs: how many alternatives are told of each token; None = nothing is told of the
+            tokens.
+        warnings: what of the options is not done.
+    """
+
+    body: OllamaTextFields
+    preparation: Preparation[AskedFields]
+    num_predict: int | None
+    top_logprobs: int | None
+    warnings: Sequence[str]
+
+    @property
+    def model_name(self) -> str:
+        """The model's name as the client calls it."""
+        return self.body.model or self.preparation.model.info.name
+
+
+def asking(
+    context: ApiContext,
+    request: Request,
+    body: OllamaChatRequest | OllamaGenerateRequest,
+    model: ServedModel,
+    dialect: Dialect,
+) -> Asking:
+    """Reads the fields that both endpoints share.
+
+    Raises:
+        InvalidField: one is at fault.
+    """
+    options = read_options(body.options, model.info)
+    is_chat = isinstance(body, OllamaChatRequest)
+    texts = ("messages",) if is_chat else ("prompt", "suffix", "system")
+    fields = AskedFields(
+        model=body.model,
+        stream=body.stream is not False,  # a stream is the default here
+        **{name: getattr(body, name) for name in texts},
+        **options.fields,
+    )
+    names = FieldNames(
+        texts[0],
+        "options.num_predict",
+        "top_logprobs",
+        response_format="format",
+        json_schema="format",
+    )
+    request.log_fields["stream"] = fields.stream
+    preparation = Preparation(
+        fields,
+        len(request.body),
+        model,
+        dialect,
+        context.config,
+        names,
+        request.sender,
+        request.tenant,
+        _text_format(body.format),
+    )
+    return Asking(body, preparation, options.num_predict, _top_logprobs(body), options.warnings)
+
+
+def _text_format(given: str | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Returns what the text must look like, in the form of chats; None = anything."""
+    if given is None or given == "":
+        return None
+    if given == "json":
+        return {"type": "json_object"}
+    if isinstance(given, str):
+        raise InvalidField(
+            f'format must be "json" or a JSON schema, not {show(given)}', param="format"
+        )
+    return {"type": "json_object", "schema": given}
+
+
+def _top_logprobs(body: OllamaTextFields) -> int | None:
+    most = body.top_logprobs
+    if most is not None and not 0 <= most <= _MAX_TOP_LOGPROBS:
+        raise InvalidField(
+            f"top_logprobs must be at least 0 and at most {_MAX_TOP_LOGPROBS}, not {most}",
+            param="top_logprobs",
+        )
+    if body.logprobs:
+        return most or 0
+    if most:
+        raise InvalidField(
+            "top_logprobs is only allowed when logprobs is true", param="top_logprobs"
+        )
+    return None
+
+
+Whole = int | float
+"""An integer, which Ollama takes as 5.0, too."""
+
+
+class OllamaOptions(Struct, frozen=True, kw_only=True):
+    """What `options` may hold. Those behind `stop` say how Ollama loads a model, or are of samplers
+    that few have."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Whole | None = None
+    min_p: float | None = None
+    seed: Whole | None = None
+    num_predict: Whole | None = None
+    num_ctx: Whole | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: Whole | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    stop: str | list[str] | None = None
+
+    typical_p: float | None = None
+    tfs_z: float | None = None
+    mirostat: Whole | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    penalize_newline: bool | None = None
+    num_keep: Whole | None = None
+    num_batch: Whole | None = None
+    num_gpu: Whole | None = None
+    main_gpu: Whole | None = None
+    num_thread: Whole | None = None
+    numa: bool | None = None
+    low_vram: bool | None = None
+    f16_kv: bool | None = None
+    logits_all: bool | None = None
+    vocab_only: bool | None = None
+    use_mmap: bool | None = None
+    use_mlock: bool | None = None
+
+
+_FRACTIONS: Final = frozenset(
+    (
+        "temperature",
+        "top_p",
+        "min_p",
+        "repeat_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "typical_p",
+        "tfs_z",
+        "mirostat_tau",
+        "mirostat_eta",
+    )
+)
+"""The options that need not be whole numbers."""
+
+
+def option_values(options: OllamaOptions) -> dict[str, Any]:
+    """Returns each option's value, None where it is not given.
+
+    Raises:
+        InvalidField: one is no whole number, though it has to be. It may have a fraction of zero.
+    """
+    return {name: _value(options, name) for name in options.__struct_fields__}
+
+
+def _value(options: OllamaOptions, name: str) -> Any:
+    value = getattr(options, name)
+    if not isinstance(value, float) or name in _FRACTIONS:
+        return value
+    if not value.is_integer():
+        param = f"options.{name}"
+        raise InvalidField(f"{param} must be an integer, not {show(value)}", param=param)
+    return int(value)

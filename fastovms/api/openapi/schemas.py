@@ -1,0 +1,761 @@
+"""Schemas of generation: chat, completions, responses, messages."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, Union
+
+from msgspec import UNSET, Struct, UnsetType, defstruct
+
+# Declares the answers of `/completions` and `/chat/completions`, whole and as frames of a stream.
+
+
+FinishWord = Literal["stop", "length", "tool_calls", "function_call", "content_filter"]
+
+
+class AnswerSchema(Struct, forbid_unknown_fields=True):
+    """The base of all types of answers, which have no other members than those they declare.
+    Members that are not always there are `UNSET` by default."""
+
+
+class CachedTokens(AnswerSchema, kw_only=True):
+    """Tells of a prompt's tokens."""
+
+    cached_tokens: int
+
+
+class ReasoningTokens(AnswerSchema, kw_only=True):
+    """Tells of an answer's tokens."""
+
+    reasoning_tokens: int
+
+
+class TokenUsage(AnswerSchema, kw_only=True):
+    """Counts the tokens of a request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+    completion_tokens_details: ReasoningTokens | UnsetType = UNSET
+
+
+class RequestMetrics(AnswerSchema, kw_only=True):
+    """How long an answer took, in vLLM's form; with `--enable-per-request-metrics` only."""
+
+    time_to_first_token_ms: float
+    generation_time_ms: float
+    queue_time_ms: float
+    mean_itl_ms: float | None
+    tokens_per_second: float | None
+
+
+class PromptLogprob(AnswerSchema, kw_only=True):
+    """The log probability of a token of the prompt, in vLLM's form."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+"""Log probabilities by token id, for each token of the prompt; null for the first one."""
+
+
+class CompletionLogprobs(AnswerSchema, kw_only=True):
+    """Parallel arrays with an entry for each token; null where nothing is known of a token."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(AnswerSchema, kw_only=True):
+    """One sample of one prompt, or a piece of it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | UnsetType | None = UNSET
+    finish_reason: FinishWord | None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
+
+
+class Completion(AnswerSchema, kw_only=True):
+    """The answer of `POST /completions`. Below `/v3` it has no `id`, as in OVMS."""
+
+    id: str | UnsetType = UNSET
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str | UnsetType = UNSET
+    choices: list[CompletionChoice]
+    service_tier: UnsetType | None = UNSET
+    kv_transfer_params: UnsetType | None = UNSET
+    usage: TokenUsage
+    metrics: RequestMetrics | UnsetType = UNSET
+
+
+class CompletionChunk(AnswerSchema, kw_only=True):
+    """A frame of a streamed completion. `usage` is in those of a request that asks for it."""
+
+    id: str | UnsetType = UNSET
+    object: Literal["text_completion", "text_completion.chunk"]
+    created: int
+    model: str
+    system_fingerprint: str | UnsetType = UNSET
+    choices: list[CompletionChoice]
+    usage: TokenUsage | UnsetType | None = UNSET
+    metrics: RequestMetrics | UnsetType = UNSET
+
+
+class TopLogprob(AnswerSchema, kw_only=True):
+    """A token that might have stood in a token's place."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob, kw_only=True):
+    """A token, and the likeliest ones of its place."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(AnswerSchema, kw_only=True):
+    """The log probabilities of a message's tokens."""
+
+    content: list[TokenLogprob] | None
+    refusal: None
+
+
+class CalledFunction(AnswerSchema, kw_only=True):
+    """The function that a call is for. In a stream, arguments come in pieces."""
+
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class CalledCustomTool(AnswerSchema, kw_only=True):
+    """The tool of free text that a call is for. In a stream, the input comes in pieces."""
+
+    name: str | UnsetType = UNSET
+    input: str
+
+
+class ToolCall(AnswerSchema, kw_only=True):
+    """A call of one of the client's tools."""
+
+    id: str
+    type: Literal["function", "custom"]
+    function: CalledFunction | UnsetType = UNSET
+    custom: CalledCustomTool | UnsetType = UNSET
+
+
+class ToolCallDelta(AnswerSchema, kw_only=True):
+    """A piece of a call. Its first one has the id and the name."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function", "custom"] | UnsetType = UNSET
+    function: CalledFunction | UnsetType = UNSET
+    custom: CalledCustomTool | UnsetType = UNSET
+
+
+class ChatMessage(AnswerSchema, kw_only=True):
+    """What the model says, thinks and calls. Reasoning has two names below `/v1`: clients read one
+    or the other."""
+
+    role: str
+    content: str | None
+    refusal: str | UnsetType | None = UNSET
+    annotations: list[Any] | UnsetType = UNSET
+    audio: UnsetType | None = UNSET
+    reasoning_content: str | UnsetType | None = UNSET
+    reasoning: str | UnsetType | None = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+    function_call: CalledFunction | UnsetType | None = UNSET
+
+
+class ChatDelta(AnswerSchema, kw_only=True):
+    """A piece of a message."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+    function_call: CalledFunction | UnsetType = UNSET
+
+
+class ChatChoice(AnswerSchema, kw_only=True):
+    """One sample of an answer."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishWord | None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType | None = UNSET
+
+
+class ChatChunkChoice(AnswerSchema, kw_only=True):
+    """A piece of one sample."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | UnsetType | None = UNSET
+    finish_reason: FinishWord | None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatCompletion(AnswerSchema, kw_only=True):
+    """The answer of `POST /chat/completions`. Below `/v3` it has no `id`, as in OVMS."""
+
+    id: str | UnsetType = UNSET
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str | UnsetType = UNSET
+    choices: list[ChatChoice]
+    service_tier: UnsetType | None = UNSET
+    kv_transfer_params: UnsetType | None = UNSET
+    usage: TokenUsage
+    metrics: RequestMetrics | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET
+    prompt_text: str | UnsetType = UNSET
+
+
+class ChatCompletionChunk(AnswerSchema, kw_only=True):
+    """A frame of a streamed chat. `usage` is in those of a request that asks for it."""
+
+    id: str | UnsetType = UNSET
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    system_fingerprint: str | UnsetType = UNSET
+    choices: list[ChatChunkChoice]
+    usage: TokenUsage | UnsetType | None = UNSET
+    metrics: RequestMetrics | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
+
+
+# Declares the answers of the Responses API: the object, its items, the events of its stream,
+# conversations and lists.
+
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+# Parts of items
+
+
+class InputText(AnswerSchema, tag_field="type", tag="input_text", kw_only=True):
+    """A text that the model is given."""
+
+    text: str
+
+
+class InputImage(AnswerSchema, tag_field="type", tag="input_image", kw_only=True):
+    """An image that the model is given."""
+
+    detail: str | None
+    image_url: str
+
+
+class OutputText(AnswerSchema, tag_field="type", tag="output_text", kw_only=True):
+    """A text of the model."""
+
+    text: str
+    annotations: list[Any]
+    logprobs: list[TokenLogprob]
+
+
+class RefusalPart(AnswerSchema, tag_field="type", tag="refusal", kw_only=True):
+    """A refusal, as other servers' models give it."""
+
+    refusal: str
+
+
+class ReasoningText(AnswerSchema, tag_field="type", tag="reasoning_text", kw_only=True):
+    """What the model has thought."""
+
+    text: str
+
+
+class SummaryText(AnswerSchema, tag_field="type", tag="summary_text", kw_only=True):
+    """What the model has thought, where OVMS has a summary."""
+
+    text: str
+
+
+ContentPart = InputText | InputImage | OutputText | RefusalPart
+
+
+# Items
+
+
+class MessageItem(AnswerSchema, tag_field="type", tag="message", kw_only=True):
+    """A message of a user, of the model or of the system."""
+
+    id: str
+    status: ItemStatus
+    role: Literal["user", "assistant", "system", "developer"]
+    content: list[ContentPart]
+
+
+class FunctionCallItem(AnswerSchema, tag_field="type", tag="function_call", kw_only=True):
+    """A call of one of the client's functions. The arguments are JSON."""
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    namespace: str | UnsetType = UNSET
+    arguments: str
+
+
+class FunctionCallOutputItem(
+    AnswerSchema, tag_field="type", tag="function_call_output", kw_only=True
+):
+    """What a function has returned."""
+
+    id: str
+    status: ItemStatus
+    call_id: str | None
+    output: str | list[ContentPart]
+
+
+class CustomToolCallItem(AnswerSchema, tag_field="type", tag="custom_tool_call", kw_only=True):
+    """A call of one of the client's tools of free text."""
+
+    id: str
+    status: ItemStatus | UnsetType = UNSET
+    call_id: str
+    name: str
+    namespace: str | UnsetType = UNSET
+    input: str
+
+
+class CustomToolCallOutputItem(
+    AnswerSchema, tag_field="type", tag="custom_tool_call_output", kw_only=True
+):
+    """What a tool of free text has returned."""
+
+    id: str
+    status: ItemStatus | UnsetType = UNSET
+    call_id: str | None
+    output: str | list[ContentPart]
+
+
+class ReasoningItem(AnswerSchema, tag_field="type", tag="reasoning", kw_only=True):
+    """What the model has thought."""
+
+    id: str
+    status: ItemStatus | UnsetType = UNSET
+    summary: list[SummaryText]
+    content: list[ReasoningText] | UnsetType = UNSET
+    encrypted_content: str | UnsetType = UNSET
+
+
+class CompactionItem(AnswerSchema, tag_field="type", tag="compaction", kw_only=True):
+    """A summary of what came before."""
+
+    id: str
+    encrypted_content: str
+
+
+ConversationItem = (
+    MessageItem
+    | FunctionCallItem
+    | FunctionCallOutputItem
+    | CustomToolCallItem
+    | CustomToolCallOutputItem
+    | ReasoningItem
+    | CompactionItem
+)
+
+
+class ItemList(AnswerSchema, kw_only=True):
+    """A page of items."""
+
+    object: Literal["list"]
+    data: list[ConversationItem]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+# Responses
+
+
+class WrittenTokens(CachedTokens, kw_only=True):
+    """Tells of an input's tokens."""
+
+    cache_write_tokens: int
+
+
+class ResponseUsage(AnswerSchema, kw_only=True):
+    """Counts the tokens of a response."""
+
+    input_tokens: int
+    input_tokens_details: WrittenTokens
+    output_tokens: int
+    output_tokens_details: ReasoningTokens
+    total_tokens: int
+
+
+class ResponseFailure(AnswerSchema, kw_only=True):
+    """Why a response has failed."""
+
+    code: str
+    message: str
+
+
+class IncompleteDetails(AnswerSchema, kw_only=True):
+    """Why there is no more of a response."""
+
+    reason: str
+
+
+class ConversationReference(AnswerSchema, kw_only=True):
+    """The conversation that a response belongs to."""
+
+    id: str
+
+
+class ResponseObject(AnswerSchema, kw_only=True):
+    """A response: what has become of it, and what is repeated of its request."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    model: str
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    completed_at: int | None
+    error: ResponseFailure | None
+    incomplete_details: IncompleteDetails | None
+    usage: ResponseUsage | None
+    metrics: RequestMetrics | UnsetType = UNSET
+    output: list[ConversationItem]
+    background: bool
+    conversation: ConversationReference | None
+    frequency_penalty: float
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: dict[str, str]
+    min_p: float | UnsetType = UNSET
+    parallel_tool_calls: bool
+    presence_penalty: float
+    previous_response_id: str | None
+    prompt_cache_key: str | None
+    prompt_cache_retention: str | None
+    reasoning: dict[str, Any]
+    safety_identifier: str | None
+    service_tier: str
+    store: bool
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float
+    truncation: Literal["auto", "disabled"]
+    user: str | None
+
+
+class CompactedResponse(AnswerSchema, kw_only=True):
+    """A conversation made short: the input of what follows."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[ConversationItem]
+    usage: ResponseUsage
+
+
+class DeletedResponse(AnswerSchema, kw_only=True):
+    """The answer of `DELETE /responses/{id}`."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class InputTokens(AnswerSchema, kw_only=True):
+    """The answer of `POST /responses/input_tokens`."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class ConversationObject(AnswerSchema, kw_only=True):
+    """A conversation, without its items."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+
+
+class ConversationList(AnswerSchema, kw_only=True):
+    """A page of conversations."""
+
+    object: Literal["list"]
+    data: list[ConversationObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class DeletedConversation(AnswerSchema, kw_only=True):
+    """The answer of `DELETE /conversations/{id}`."""
+
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]
+
+
+# Events
+
+_Part = OutputText | ReasoningText | SummaryText
+_OF_RESPONSE: Final = {"response": ResponseObject}
+_OF_ITEM: Final = {"output_index": int, "item": ConversationItem}
+_IN_ITEM: Final = {"item_id": str, "output_index": int}
+_IN_CONTENT: Final = {**_IN_ITEM, "content_index": int}
+_IN_SUMMARY: Final = {**_IN_ITEM, "summary_index": int}
+_OF_PART: Final = {**_IN_CONTENT, "part": _Part}
+_OF_SUMMARY_PART: Final = {**_IN_SUMMARY, "part": _Part}
+_LOGPROBS: Final = {"logprobs": list[TokenLogprob]}
+
+_EVENTS: Final[dict[str, dict[str, Any]]] = {
+    **dict.fromkeys(("created", "queued", "in_progress"), _OF_RESPONSE),
+    **dict.fromkeys(("completed", "incomplete", "failed"), _OF_RESPONSE),
+    **dict.fromkeys(("output_item.added", "output_item.done"), _OF_ITEM),
+    **dict.fromkeys(("content_part.added", "content_part.done"), _OF_PART),
+    **dict.fromkeys(
+        ("reasoning_summary_part.added", "reasoning_summary_part.done"), _OF_SUMMARY_PART
+    ),
+    "output_text.delta": {**_IN_CONTENT, "delta": str, **_LOGPROBS},
+    "output_text.done": {**_IN_CONTENT, "text": str, **_LOGPROBS},
+    "reasoning_text.delta": {**_IN_CONTENT, "delta": str},
+    "reasoning_text.done": {**_IN_CONTENT, "text": str},
+    "reasoning_summary_text.delta": {**_IN_SUMMARY, "delta": str},
+    "reasoning_summary_text.done": {**_IN_SUMMARY, "text": str},
+    "function_call_arguments.delta": {**_IN_ITEM, "delta": str},
+    "function_call_arguments.done": {**_IN_ITEM, "arguments": str},
+    "custom_tool_call_input.delta": {**_IN_ITEM, "delta": str},
+    "custom_tool_call_input.done": {**_IN_ITEM, "input": str},
+}
+"""The members of each event beside its type and number, by its type without `response.`."""
+
+
+class ErrorEvent(AnswerSchema, tag_field="type", tag="error", kw_only=True):
+    """Says why the response is about to fail."""
+
+    sequence_number: int
+    code: str | None
+    message: str
+    param: str | None
+
+
+def _event(kind: str, members: dict[str, Any]) -> type[Struct]:
+    name = "".join(word.capitalize() for word in kind.replace(".", "_").split("_"))
+    return defstruct(
+        f"{name}Event",
+        [("sequence_number", int), *members.items()],
+        bases=(AnswerSchema,),
+        tag_field="type",
+        tag=f"response.{kind}",
+        kw_only=True,
+        namespace={"__doc__": f"The event `response.{kind}`."},
+    )
+
+
+RESPONSE_EVENT: Final[Any] = Union[
+    (ErrorEvent, *(_event(kind, members) for kind, members in _EVENTS.items()))
+]
+"""Any event of a response's stream."""
+
+
+# Declares the answers of the Messages API: the message, its blocks, the events of its stream.
+
+
+StopWord = Literal[
+    "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"
+]
+
+
+class TextBlock(AnswerSchema, tag_field="type", tag="text", kw_only=True):
+    """A text of the model."""
+
+    text: str
+    citations: None
+
+
+class ThinkingBlock(AnswerSchema, tag_field="type", tag="thinking", kw_only=True):
+    """What the model thought; the signature holds it where it is not shown."""
+
+    thinking: str
+    signature: str
+
+
+class DirectCaller(AnswerSchema, kw_only=True):
+    """Says that the model itself calls a tool."""
+
+    type: Literal["direct"]
+
+
+class ToolUseBlock(AnswerSchema, tag_field="type", tag="tool_use", kw_only=True):
+    """A call of one of the client's tools."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    caller: DirectCaller
+
+
+AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
+
+
+class ThinkingTokens(AnswerSchema, kw_only=True):
+    """Tells of an answer's tokens."""
+
+    thinking_tokens: int
+
+
+class EndingUsage(AnswerSchema, kw_only=True):
+    """Counts the tokens of a request: `input_tokens` are those of the prompt that did not come from
+    the prefix cache."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: ThinkingTokens | None
+    server_tool_use: None
+
+
+class MessageUsage(EndingUsage, kw_only=True):
+    """The same as a whole message has it."""
+
+    cache_creation: None
+    inference_geo: None
+    service_tier: Literal["standard"]
+
+
+class MessageAnswer(AnswerSchema, kw_only=True):
+    """The answer of `POST /v1/messages`. As a stream begins, it is not known why it will end."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[AnswerBlock]
+    stop_reason: StopWord | None
+    stop_sequence: str | None
+    stop_details: None
+    container: None
+    usage: MessageUsage
+
+
+class CountedTokens(AnswerSchema, kw_only=True):
+    """The answer of `POST /v1/messages/count_tokens`."""
+
+    input_tokens: int
+
+
+# Events
+
+
+class TextBlockDelta(AnswerSchema, tag_field="type", tag="text_delta", kw_only=True):
+    """More of a text."""
+
+    text: str
+
+
+class ThinkingBlockDelta(AnswerSchema, tag_field="type", tag="thinking_delta", kw_only=True):
+    """More of what the model thinks."""
+
+    thinking: str
+
+
+class SignatureDelta(AnswerSchema, tag_field="type", tag="signature_delta", kw_only=True):
+    """The signature of thoughts, at their end."""
+
+    signature: str
+
+
+class InputJsonDelta(AnswerSchema, tag_field="type", tag="input_json_delta", kw_only=True):
+    """More of the JSON text of a call's input."""
+
+    partial_json: str
+
+
+class MessageEnding(AnswerSchema, kw_only=True):
+    """Why a message has ended."""
+
+    stop_reason: StopWord
+    stop_sequence: str | None
+    stop_details: None
+    container: None
+
+
+class MessageStart(AnswerSchema, tag_field="type", tag="message_start", kw_only=True):
+    """Begins a stream."""
+
+    message: MessageAnswer
+
+
+class ContentBlockStart(AnswerSchema, tag_field="type", tag="content_block_start", kw_only=True):
+    """Begins a block."""
+
+    index: int
+    content_block: AnswerBlock
+
+
+class ContentBlockDelta(AnswerSchema, tag_field="type", tag="content_block_delta", kw_only=True):
+    """Goes on with a block."""
+
+    index: int
+    delta: TextBlockDelta | ThinkingBlockDelta | SignatureDelta | InputJsonDelta
+
+
+class ContentBlockStop(AnswerSchema, tag_field="type", tag="content_block_stop", kw_only=True):
+    """Ends a block."""
+
+    index: int
+
+
+class MessageDelta(AnswerSchema, tag_field="type", tag="message_delta", kw_only=True):
+    """Says why the message ends, and what it has cost."""
+
+    delta: MessageEnding
+    usage: EndingUsage
+
+
+class MessageStop(AnswerSchema, tag_field="type", tag="message_stop", kw_only=True):
+    """Ends a stream."""
+
+
+class Ping(AnswerSchema, tag_field="type", tag="ping", kw_only=True):
+    """Says that the stream is alive."""
+
+
+MESSAGE_EVENT: Final[Any] = Union[  # noqa: UP007
+    MessageStart,
+    ContentBlockStart,
+    ContentBlockDelta,
+    ContentBlockStop,
+    MessageDelta,
+    MessageStop,
+    Ping,
+]
+"""Any event of a message's stream, but for errors."""

@@ -1,1 +1,0 @@
-"""Describes what is sent and answered in JSON Schema, by families of endpoints."""

@@ -1,1 +1,0 @@
-"""Makes the prompt of a request: from texts, token ids, messages and images to what is computed."""

@@ -1,0 +1,629 @@
+"""Endpoints `/rerank` and `/score`: scores of pairs of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from fastovms.api import offload
+from fastovms.api.body import show
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import Dialect
+from fastovms.api.embeddings import (
+    EncodingCall,
+    EncodingFields,
+    InputText,
+    RerankRequest,
+    ScoreRequest,
+    TextLimit,
+    answer_id,
+    check_priority,
+    check_texts,
+    default_limit,
+    encoding_call,
+    encoding_usage,
+    input_names,
+    instructed,
+    normalized,
+    num_units,
+    read_limit,
+    together_exceeded,
+    tokenize,
+)
+from fastovms.api.prompt import context_exceeded
+from fastovms.api.served import ServedEncoder
+from fastovms.api.typed_body import read_encoder_body
+from fastovms.encoding import EncoderText, Task
+from fastovms.errors import InvalidField
+from fastovms.http.messages import Request, Response
+from fastovms.params import ModelInfo
+from fastovms.telemetry.tracing import GenerationKind
+from fastovms.text.tokenizer import PairTemplate, TokenIds
+
+
+def read_pair_options(
+    body: EncodingFields, model: ServedEncoder, *, chunks: bool, priority: int | None = None
+) -> PairOptions:
+    """Reads how pairs are scored.
+
+    Args:
+        chunks: whether documents that are too long are scored in parts, rather than refused.
+        priority: that the server gives the request; None = the usual one.
+
+    Raises:
+        InvalidField: a value is out of its range.
+    """
+    limit = read_limit(body, model, 0)
+    if limit.keeps_end:
+        raise InvalidField(
+            'truncation_side must be "right": of pairs the beginning is kept',
+            param="truncation_side",
+        )
+    parts = body.max_chunks_per_doc if isinstance(body, RerankRequest) else None
+    if parts is not None and parts < 1:
+        raise InvalidField(
+            f"max_chunks_per_doc must be at least 1, not {show(parts)}", param="max_chunks_per_doc"
+        )
+    length = body.max_tokens_per_doc if isinstance(body, RerankRequest) else None
+    if length is not None and length < 0:
+        raise InvalidField(
+            f"max_tokens_per_doc must be at least 0, not {show(length)}", param="max_tokens_per_doc"
+        )
+    if length and model.joins_pairs:
+        raise InvalidField(
+            f"max_tokens_per_doc cannot be used with the model {model.info.name}, which reads a "
+            "query and a document as one text",
+            param="max_tokens_per_doc",
+        )
+    return PairOptions(
+        limit.max_tokens,
+        limit.truncates,
+        (chunks or parts is not None) and not limit.truncates,
+        parts,
+        model.config.max_allowed_chunks,
+        body.use_activation is not False,
+        priority or 0,
+        length or None,
+    )
+
+
+class Pair(NamedTuple):
+    """A query and a document: positions among the texts of a request."""
+
+    query: int
+    document: int
+
+
+@dataclass(frozen=True, slots=True)
+class PairTexts:
+    """The texts of a request that scores pairs.
+
+    Attributes:
+        query_names, document_names: their fields, for messages.
+    """
+
+    queries: Sequence[str]
+    documents: Sequence[str]
+    query_names: Sequence[str]
+    document_names: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PairOptions:
+    """How pairs are scored.
+
+    Attributes:
+        max_tokens: of a pair, with what the tokenizer puts around it.
+        truncates: whether pairs that are longer are cut, the longer text first.
+        chunks: whether documents that do not fit are scored in parts, of which the best counts.
+        max_chunks_per_document: further parts are left out; None = none are.
+        max_chunks: of all pairs together.
+        uses_activation: whether scores are from 0 to 1.
+        priority: lower is sooner.
+        max_document_tokens: to which documents are cut in any case; None = to none.
+    """
+
+    max_tokens: int
+    truncates: bool = False
+    chunks: bool = False
+    max_chunks_per_document: int | None = None
+    max_chunks: int = 10_000
+    uses_activation: bool = True
+    priority: int = 0
+    max_document_tokens: int | None = None
+
+
+# Cuts pairs of texts to what a model reads at once, and joins their tokens.
+
+
+class FittedPair(NamedTuple):
+    """A pair that fits, or one part of a pair that does not.
+
+    Attributes:
+        owner: the position of the pair among those of the request.
+        query_length: how many tokens of the query are kept.
+        start, stop: which tokens of the document it has.
+    """
+
+    owner: int
+    query_length: int
+    start: int
+    stop: int
+
+
+class PairTokens(NamedTuple):
+    """The tokens of the texts of a request, without those around them."""
+
+    queries: Sequence[TokenIds]
+    documents: Sequence[TokenIds]
+
+
+def fit_pairs(
+    pairs: Sequence[Pair],
+    tokens: PairTokens,
+    texts: PairTexts,
+    options: PairOptions,
+    room: int,
+    model: ModelInfo,
+    max_together: int,
+) -> list[FittedPair]:
+    """Returns what the model is to read of each pair, in order, where all have the tokens
+    `max_together` at most.
+
+    Args:
+        room: how many tokens of a query and a document it reads at once.
+
+    Raises:
+        InvalidField: a pair is too long, or there is too much of them.
+    """
+    found: list[FittedPair] = []
+    num_tokens = 0
+    for owner, (query, document) in enumerate(pairs):
+        length, other = len(tokens.queries[query]), len(tokens.documents[document])
+        name = texts.document_names[document]
+        if length + other > room and not options.truncates and not options.chunks:
+            raise context_exceeded(
+                f"the pair has {length + other} tokens, and {options.max_tokens - room} stand "
+                "around it",
+                model,
+                name,
+            )
+        for part in _parts(owner, length, other, room, options):
+            found.append(part)
+            num_tokens += part.query_length + part.stop - part.start
+        if len(found) > options.max_chunks:
+            raise InvalidField(
+                f"documents must be at most {options.max_chunks}, each of which counts as many "
+                "times as it is cut to fit the model",
+                param="documents",
+            )
+        if num_tokens > max_together:
+            raise together_exceeded(max_together, name)
+    return found
+
+
+def _parts(
+    owner: int, query: int, document: int, room: int, options: PairOptions
+) -> Iterator[FittedPair]:
+    """Yields one pair of texts of such lengths that fits, or several with parts of the document."""
+    if query + document <= room:
+        yield FittedPair(owner, query, 0, document)
+    elif options.truncates:
+        kept = longest_first(query, document, room)
+        yield FittedPair(owner, kept[0], 0, kept[1])
+    else:
+        query = min(query, max(1, room // 2))
+        size = room - query
+        for start in range(0, document, size)[: options.max_chunks_per_document]:
+            yield FittedPair(owner, query, start, min(start + size, document))
+
+
+def join_pairs(
+    fitted: Iterable[FittedPair], pairs: Sequence[Pair], tokens: PairTokens, template: PairTemplate
+) -> list[EncoderText]:
+    """Returns what the model reads, as its tokenizer joins pairs."""
+    found = []
+    for owner, query_length, start, stop in fitted:
+        query, document = pairs[owner]
+        first = tokens.queries[query][:query_length]
+        second = tokens.documents[document][start:stop]
+        found.append(EncoderText(*template.join(first, second)))
+    return found
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """Returns how much is kept of two lengths that are more than `room` together, where one by one
+    is taken of the longer."""
+    half = room // 2
+    if first <= half:
+        return first, room - first
+    if second <= half:
+        return room - second, second
+    return room - half, half
+
+
+# Scores pairs of texts: by a reranker, or by how alike the vectors of an embedding model are.
+
+
+Scores = NDArray[np.float32]
+
+_MAX_TOKENS: Final = 2**24
+"""How many tokens the pairs of a request have at most: as many as may wait for a model."""
+
+_MAX_JOINED_CHARS: Final = 8 * _MAX_TOKENS
+"""How many characters they have at most where each pair is one text: about as many."""
+
+_PIECE_PAIRS: Final = 64
+"""How many are joined at once."""
+
+
+class PairScores(NamedTuple):
+    """Scores of pairs.
+
+    Attributes:
+        scores: one for each pair, 0 to 1 unless they are asked for as they are.
+        num_tokens: of all pairs together.
+    """
+
+    scores: Scores
+    num_tokens: int
+
+
+async def score_pairs(
+    call: EncodingCall,
+    texts: PairTexts,
+    pairs: Sequence[Pair],
+    options: PairOptions,
+) -> PairScores:
+    """Returns a score for each pair.
+
+    Raises:
+        InvalidField: a text is at fault.
+        BackendError: they cannot be scored now.
+    """
+    model, client = call.model, call.client
+    if model.task is Task.EMBEDDINGS:
+        return await _alike(call, texts, pairs, options)
+    template = model.texts.pair
+    if template is None or model.joins_pairs:
+        encoded = await _joined(model, texts, pairs, options, client)
+        owners = list(range(len(pairs)))
+    else:
+        encoded, owners = await _paired(model, template, texts, pairs, options, client)
+    rows = await call.encode(encoded, options.priority)
+    scores = np.full(len(pairs), -np.inf, np.float32)
+    np.maximum.at(scores, owners, _relevance(rows, uses_activation=options.uses_activation))
+    return PairScores(scores, _num_tokens(encoded))
+
+
+def _relevance(logits: Scores, *, uses_activation: bool) -> Scores:
+    """Returns one number for each row of one or two logits, of which the second is for "yes"."""
+    margin = logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
+    if not uses_activation:
+        return margin
+    scores: Scores = (1 / (1 + np.exp(-margin.astype(np.float64)))).astype(np.float32)
+    return scores
+
+
+async def _alike(
+    call: EncodingCall, texts: PairTexts, pairs: Sequence[Pair], options: PairOptions
+) -> PairScores:
+    """Returns the cosines between the vectors of each pair."""
+    model, config = call.model, call.model.config
+    usual = default_limit(model, truncates=options.truncates or options.chunks)
+    limit = replace(usual, max_together=_MAX_TOKENS)
+    found: list[TokenIds] = []
+    for given, names, instruction, most in (
+        (texts.queries, texts.query_names, config.query_instruction, limit),
+        (
+            texts.documents,
+            texts.document_names,
+            config.document_instruction,
+            limit.at_most(options.max_document_tokens),
+        ),
+    ):
+        whole = instructed(given, instruction)
+        found += await tokenize(model, whole, names, most, call.client, encloses=True)
+    encoded = [EncoderText(token_ids) for token_ids in found]
+    rows = await call.encode(encoded, options.priority)
+    first = len(texts.queries)
+
+    def compare() -> Scores:
+        vectors = normalized(rows)
+        positions = np.array(pairs) + np.array([0, first])
+        return np.concatenate(
+            [
+                np.einsum("ij,ij->i", *np.moveaxis(vectors[piece], 1, 0))
+                for piece in np.split(positions, range(_PIECE_PAIRS, len(pairs), _PIECE_PAIRS))
+            ]
+        )
+
+    return PairScores(await offload.run(compare, rows.size), _num_tokens(encoded))
+
+
+def _num_tokens(texts: Sequence[EncoderText]) -> int:
+    return sum(len(text.token_ids) for text in texts)
+
+
+async def _joined(
+    model: ServedEncoder,
+    texts: PairTexts,
+    pairs: Sequence[Pair],
+    options: PairOptions,
+    client: str,
+) -> list[EncoderText]:
+    """Returns pairs as one text each: the query and the document behind it."""
+    room = options.max_tokens - model.texts.num_added
+    limit = TextLimit(room, options.truncates, max_together=_MAX_TOKENS)
+    check_texts(model, texts.queries, texts.query_names, limit)
+    check_texts(model, texts.documents, texts.document_names, limit)
+    before, between = model.config.query_instruction, model.config.document_instruction
+    joined: list[InputText] = [
+        (before, texts.queries[query], between, texts.documents[document])
+        for query, document in pairs
+    ]
+    # A query is tokenized once for each of its documents.
+    if sum(map(num_units, joined)) > _MAX_JOINED_CHARS:
+        raise InvalidField(
+            f"the texts of all pairs must have at most {_MAX_JOINED_CHARS} characters together, "
+            "where the query counts once for each document",
+            param=texts.query_names[0],
+        )
+    names = [texts.document_names[document] for _, document in pairs]
+    found = await tokenize(model, joined, names, limit, client, encloses=True)
+    return [EncoderText(token_ids) for token_ids in found]
+
+
+async def _paired(
+    model: ServedEncoder,
+    template: PairTemplate,
+    texts: PairTexts,
+    pairs: Sequence[Pair],
+    options: PairOptions,
+    client: str,
+) -> tuple[list[EncoderText], list[int]]:
+    """Returns pairs as the tokenizer joins them, and to which pair each text belongs: documents may
+    be cut into several."""
+    room = options.max_tokens - template.num_added
+    if room < 2:
+        raise InvalidField(
+            f"truncate_prompt_tokens must be more than {template.num_added + 1}, since so many "
+            "tokens stand around each pair",
+            param="truncate_prompt_tokens",
+        )
+    # Nothing is longer than the context, however it is cut; documents in parts may be.
+    whole = TextLimit(room, options.truncates or options.chunks, max_together=_MAX_TOKENS)
+    long = whole
+    if options.chunks:
+        parts = options.max_chunks_per_document or options.max_chunks
+        together = min(_MAX_TOKENS, room * options.max_chunks)
+        long = replace(whole, max_tokens=room * parts, max_together=together)
+    queries = await tokenize(model, texts.queries, texts.query_names, whole, client)
+    long = long.at_most(options.max_document_tokens)
+    documents = await tokenize(model, texts.documents, texts.document_names, long, client)
+    tokens = PairTokens(queries, documents)
+    fit = partial(fit_pairs, pairs, tokens, texts, options, room, model.info, _MAX_TOKENS)
+    fitted: list[FittedPair] = fit() if len(pairs) == 1 else await model.tokenizing.run(client, fit)
+    found: list[EncoderText] = []
+    for start in range(0, len(fitted), _PIECE_PAIRS):
+        piece = fitted[start : start + _PIECE_PAIRS]
+        join = partial(join_pairs, piece, pairs, tokens, template)
+        found += join() if len(fitted) == 1 else await model.tokenizing.run(client, join)
+    return found, [part.owner for part in fitted]
+
+
+# Answers `POST /rerank`, in Cohere's form: documents, sorted by how well they answer a query.
+
+
+TASKS: Final = (Task.RERANK, Task.EMBEDDINGS)
+"""What models may do that score pairs."""
+
+
+class RerankRoute:
+    """The handler of `POST /rerank`, for every dialect."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    async def __call__(self, request: Request, dialect: Dialect) -> Response:
+        """Answers a request.
+
+        Raises:
+            RequestError, BackendError: there is no answer.
+        """
+        context = self._context
+        body, model = await read_encoder_body(
+            request, RerankRequest, context.models, dialect, context.bodies, TASKS
+        )
+        check_priority(body, dialect)
+        texts = _texts(body, model.config.max_allowed_chunks)
+        top_n = _top_n(body, len(texts.documents))
+        options = read_pair_options(
+            body, model, chunks=not dialect.has_ids, priority=request.priority
+        )
+        name = answer_id(body, "rerank-", context.new_id())
+        pairs = [Pair(0, position) for position in range(len(texts.documents))]
+        call = encoding_call(
+            context,
+            request,
+            model,
+            GenerationKind.RERANK,
+            body.model,
+            response_id=name if dialect.has_ids else "",
+        )
+        found = await score_pairs(call, texts, pairs, options)
+        # vLLM always returns the documents.
+        returns = dialect.has_ids if body.return_documents is None else body.return_documents
+        head: dict[str, object] = {}
+        if dialect.has_ids:
+            usage = encoding_usage(found.num_tokens)
+            head = {"id": name, "model": model.info.name, "usage": usage}
+        if dialect.has_meta:
+            head["meta"] = _meta(found.num_tokens)
+
+        def write() -> bytes:
+            return orjson.dumps({**head, "results": _results(found, texts, top_n, returns)})
+
+        cost = sum(map(len, texts.documents)) if returns else len(texts.documents)
+        return Response(200, await offload.run(write, cost))
+
+
+def _meta(num_tokens: int) -> dict[str, object]:
+    """Returns what Cohere's clients are told beside the results, but for what is billed: nothing
+    is."""
+    return {"api_version": {"version": "2"}, "tokens": {"input_tokens": num_tokens}}
+
+
+def _results(
+    found: PairScores, texts: PairTexts, top_n: int, returns: bool
+) -> list[dict[str, object]]:
+    results = []
+    for index in np.argsort(-found.scores, kind="stable")[:top_n].tolist():
+        result: dict[str, object] = {"index": index, "relevance_score": float(found.scores[index])}
+        if returns:
+            result["document"] = {"text": texts.documents[index]}
+        results.append(result)
+    return results
+
+
+def _texts(body: RerankRequest, max_documents: int) -> PairTexts:
+    if body.query is None:
+        raise InvalidField("query is required", param="query")
+    if not body.query:
+        raise InvalidField("query must not be an empty string", param="query")
+    if body.rank_fields is not None:
+        raise InvalidField("rank_fields is not supported", param="rank_fields")
+    given = body.documents
+    if not given:
+        reason = "is required" if given is None else "must not be an empty list"
+        raise InvalidField(f"documents {reason}", param="documents")
+    if len(given) > max_documents:
+        raise InvalidField(
+            f"documents must have at most {max_documents} entries, not {len(given)}",
+            param="documents",
+        )
+    documents, names = [], []
+    for position, document in enumerate(given):
+        name = f"documents[{position}]"
+        text: object = document
+        if isinstance(document, dict):
+            text, name = document.get("text"), f"{name}.text"
+        if not isinstance(text, str) or not text:
+            raise InvalidField(
+                f"{name} must be a string that is not empty, not {show(text)}", param=name
+            )
+        documents.append(text)
+        names.append(name)
+    return PairTexts([body.query], documents, ["query"], names)
+
+
+def _top_n(body: RerankRequest, num_documents: int) -> int:
+    """Returns how many results there are; 0 = all, as in vLLM."""
+    given = body.top_n
+    if given is not None and given < 0:
+        raise InvalidField(f"top_n must be at least 0, not {show(given)}", param="top_n")
+    return given or num_documents
+
+
+# Answers `POST /score`, in vLLM's form: how well texts go together, one with many or each with
+# another.
+
+
+_NAMES: Final = (
+    ("text_1", "text_2"),
+    ("queries", "documents"),
+    ("queries", "items"),
+    ("data_1", "data_2"),
+)
+"""What the two sides may be called."""
+
+
+class ScoreRoute:
+    """The handler of `POST /score`, for every dialect."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    async def __call__(self, request: Request, dialect: Dialect) -> Response:
+        """Answers a request.
+
+        Raises:
+            RequestError, BackendError: there is no answer.
+        """
+        context = self._context
+        body, model = await read_encoder_body(
+            request, ScoreRequest, context.models, dialect, context.bodies, TASKS
+        )
+        check_priority(body, dialect)
+        texts, pairs = _read_pairs(body, model.config.max_inputs)
+        options = read_pair_options(body, model, chunks=False, priority=request.priority)
+        name = answer_id(body, "score-", context.new_id())
+        call = encoding_call(
+            context, request, model, GenerationKind.SCORE, body.model, response_id=name
+        )
+        found = await score_pairs(call, texts, pairs, options)
+        data = [
+            {"index": index, "object": "score", "score": score}
+            for index, score in enumerate(found.scores.tolist())
+        ]
+        answer = {
+            "id": name,
+            "object": "list",
+            "created": int(context.unix_time()),
+            "model": model.info.name,
+            "data": data,
+            "usage": encoding_usage(found.num_tokens),
+        }
+        return Response(200, orjson.dumps(answer))
+
+
+def _read_pairs(body: ScoreRequest, max_inputs: int) -> tuple[PairTexts, list[Pair]]:
+    """Returns the texts of both sides, and which go together.
+
+    Raises:
+        InvalidField: a side is absent, empty or too long, or the lengths do not go together.
+    """
+    first, second = _sides(body)
+    (queries, query_names), (documents, document_names) = (
+        _side(body, name, max_inputs) for name in (first, second)
+    )
+    texts = PairTexts(queries, documents, query_names, document_names)
+    num_queries, num_documents = len(texts.queries), len(texts.documents)
+    if num_queries not in (1, num_documents):
+        raise InvalidField(
+            f"{first} must have one text, or as many as {second} has: {num_documents}, not "
+            f"{num_queries}",
+            param=first,
+        )
+    pairs = [Pair(i if num_queries > 1 else 0, i) for i in range(num_documents)]
+    return texts, pairs
+
+
+def _sides(body: ScoreRequest) -> tuple[str, str]:
+    """Returns what the request calls its two sides."""
+    given = [name for pair in _NAMES for name in pair if getattr(body, name) is not None]
+    for pair in _NAMES:
+        if set(given) == set(pair):
+            return pair
+    forms = ", ".join(f"{first} and {second}" for first, second in _NAMES)
+    first = given[0] if given else "text_1"
+    raise InvalidField(f"the texts must be two of these fields: {forms}", param=first)
+
+
+def _side(body: ScoreRequest, name: str, max_inputs: int) -> tuple[list[str], list[str]]:
+    """Returns the texts of one side, and how messages call them."""
+    given = getattr(body, name)
+    texts = [given] if isinstance(given, str) else given
+    if not texts:
+        raise InvalidField(f"{name} must not be an empty list", param=name)
+    if len(texts) > max_inputs:
+        raise InvalidField(
+            f"{name} must have at most {max_inputs} entries, not {len(texts)}", param=name
+        )
+    return texts, input_names(texts, name, is_list=isinstance(given, list))

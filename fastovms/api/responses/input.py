@@ -1,0 +1,704 @@
+"""Input items of the Responses API, converted to messages of a chat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from fastovms.api.body import show
+from fastovms.api.chat_messages import (
+    ChatMessages,
+    ContentPart,
+    Message,
+    join_parts,
+    told_summary,
+    unseal,
+    unseal_summary,
+)
+from fastovms.api.chat_tools import ToolReader, check_number_of_tools, flat_name
+from fastovms.api.dialect import Dialect
+from fastovms.api.endpoint import MAX_ID, check_id
+from fastovms.api.served import IMAGE_PARTS, UnseenParts, read_image_part, unknown_part
+from fastovms.errors import InvalidField
+from fastovms.media.loader import GivenImages, ImageSource
+from fastovms.text.output import input_arguments
+from fastovms.text.template_messages import PlacedMessage
+
+# Tells a model of calls that no function of the request stands for: those of tools that OpenAI
+# runs, such as a web search, or that its models know without a schema, such as a shell.
+
+
+Item = dict[str, Any]
+
+IMAGE: Final = "input_image"
+
+
+class HostedCall(NamedTuple):
+    """A type of call.
+
+    Attributes:
+        prefix: the prefix of new ids.
+        function: the name that the model is told; empty = the item's own.
+        arguments: the members that say what was asked.
+        results: the members with the answer; None = an item of its own has it.
+    """
+
+    prefix: str
+    function: str
+    arguments: tuple[str, ...]
+    results: tuple[str, ...] | None = None
+
+
+class HostedOutput(NamedTuple):
+    """A type of item that answers a call.
+
+    Attributes:
+        prefix: the prefix of new ids.
+        results: the members with the answer.
+    """
+
+    prefix: str
+    results: tuple[str, ...]
+
+
+CALLS: Final[Mapping[str, HostedCall]] = {
+    "apply_patch_call": HostedCall("apc", "apply_patch", ("operation",)),
+    "code_interpreter_call": HostedCall("ci", "code_interpreter", ("code",), ("outputs",)),
+    "computer_call": HostedCall("cu", "computer", ("action", "actions")),
+    "file_search_call": HostedCall("fs", "file_search", ("queries",), ("results",)),
+    "image_generation_call": HostedCall("ig", "image_generation", ("revised_prompt",), ("result",)),
+    "local_shell_call": HostedCall("lsh", "local_shell", ("action",)),
+    "mcp_call": HostedCall("mcp", "", ("arguments",), ("output", "error")),
+    "program": HostedCall("prog", "program", ("code",)),
+    "shell_call": HostedCall("sh", "shell", ("action",)),
+    "tool_search_call": HostedCall("tsc", "tool_search", ("arguments",)),
+    "web_search_call": HostedCall("ws", "web_search", ("action",), ("status",)),
+}
+OUTPUTS: Final[Mapping[str, HostedOutput]] = {
+    "apply_patch_call_output": HostedOutput("apco", ("status", "output")),
+    "computer_call_output": HostedOutput("cuo", ("output",)),
+    "local_shell_call_output": HostedOutput("lsho", ("output",)),
+    "program_output": HostedOutput("po", ("result",)),
+    "shell_call_output": HostedOutput("sho", ("output",)),
+    "tool_search_output": HostedOutput("tso", ("tools",)),
+}
+CONFIGURATION: Final = ("additional_tools", "configuration_update")
+"""Types of items that say how to answer, and nothing to the model."""
+
+REFUSED: Final[Mapping[str, str]] = {
+    "compaction_trigger": "compact the conversation with POST /v1/responses/compact",
+    "mcp_approval_request": "this server calls no MCP servers; leave the item out",
+    "mcp_approval_response": "this server calls no MCP servers; leave the item out",
+    "mcp_list_tools": "this server calls no MCP servers; leave the item out",
+}
+"""Types of items that ask for what this server does not do, with what to do instead."""
+
+
+def as_functions(item: Item) -> Sequence[Item]:
+    """Returns the items that stand for one where a model is told of it: a call of a function, what
+    it has answered, both, or none."""
+    kind = item["type"]
+    if kind in CONFIGURATION:
+        return ()
+    call, output = CALLS.get(kind), OUTPUTS.get(kind)
+    if output is not None:
+        return (_answer(item, output.results, item.get("call_id")),)
+    if call is None:
+        return (item,)
+    call_id = item.get("call_id") or item["id"]
+    told = {
+        "type": "function_call",
+        "call_id": call_id,
+        "name": call.function or item["name"],
+        "arguments": _arguments(item, call.arguments),
+    }
+    return (told,) if call.results is None else (told, _answer(item, call.results, call_id))
+
+
+def tool_names(tools: Iterable[Mapping[str, Any]], namespace: str | None = None) -> Iterator[str]:
+    """Yields the names by which a model calls tools; those of types without a name have none."""
+    for tool in tools:
+        name = (tool.get(tool["type"]) or tool).get("name")
+        if tool["type"] == "namespace":
+            yield from tool_names(tool["tools"], name)
+        elif name:
+            yield flat_name(name, namespace)
+
+
+def _arguments(item: Item, members: Sequence[str]) -> str:
+    if members == ("arguments",):
+        given = item.get("arguments")
+        return given if isinstance(given, str) else _json(given or {})
+    return _json({name: item[name] for name in members if item.get(name) is not None})
+
+
+def _answer(item: Item, members: Sequence[str], call_id: str | None) -> Item:
+    answer: Item = {"type": "function_call_output", "call_id": call_id}
+    if item["type"] == "tool_search_output":
+        found = ", ".join(tool_names(item["tools"])) or "none"
+        return {**answer, "output": f"Tools found: {found}"}
+    given = {name: item[name] for name in members if item.get(name) is not None}
+    if (image := _image(item, given)) is not None:
+        return {**answer, "output": [image]}
+    value = next(iter(given.values())) if len(given) == 1 else given
+    return {**answer, "output": value if isinstance(value, str) else _json(value)}
+
+
+def _image(item: Item, given: Mapping[str, Any]) -> Item | None:
+    """Returns the image that a tool has answered; None = there is none."""
+    match item["type"], given:
+        case "computer_call_output", {"output": {**screenshot}}:
+            return {"type": IMAGE, "image_url": screenshot.get("image_url")}
+        case "image_generation_call", {"result": str(data)}:
+            kind = item.get("output_format") or "png"
+            return {"type": IMAGE, "image_url": f"data:image/{kind};base64,{data}"}
+    return None
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def text_of(
+    parts: str | Sequence[Mapping[str, Any]],
+    name: str = "input",
+    images: GivenImages | None = None,
+    unseen: UnseenParts | None = None,
+) -> str:
+    """Returns what a template is given of a content that has been read.
+
+    Args:
+        name: the content's, for error messages.
+        images: collects those of the content, and tags stand for them; None = the model takes none.
+        unseen: collects the media that the model cannot read, and notes stand for them; None =
+            they are refused.
+
+    Raises:
+        InvalidField: the content has media that the model cannot read, or one image too many.
+    """
+    if isinstance(parts, str):
+        return parts
+    read = []
+    for position, part in enumerate(parts):
+        kind, place = part["type"], f"{name}[{position}]"
+        if kind in TEXT_PARTS:
+            read.append(ContentPart(part[TEXT_PARTS[kind]]))
+        elif kind == IMAGE and images is not None and part.get("image_url"):
+            tag = images.add(ImageSource(part["image_url"], f"{place}.image_url"))
+            read.append(ContentPart(tag, is_image=True))
+        elif unseen is not None:
+            read.append(ContentPart(unseen.note(kind, place, part.get("filename"))))
+        elif kind == IMAGE and images is not None:
+            place = f"{place}.file_id"
+            raise InvalidField(f"{place} is not supported: there are no files here", param=place)
+        else:
+            raise unknown_part(kind, place, takes_images=images is not None)
+    return join_parts(read)
+
+
+# Checks the items of a request, and puts them into the one form that is stored, listed and told
+# to models.
+#
+# Clients send back what they were given, often without ids, statuses or annotations.
+
+
+NewId = Callable[[str], str]
+"""Makes an id that begins with a prefix such as "msg"."""
+
+
+class ItemRules(NamedTuple):
+    """How items are read."""
+
+    dialect: Dialect
+    new_id: NewId
+
+
+Read = TypeVar("Read")
+
+FILE: Final = "input_file"
+
+ROLES: Final = ("user", "assistant", "system", "developer")
+STATUSES: Final = ("in_progress", "completed", "incomplete")
+TEXT_PARTS: Final = {
+    "input_text": "text",
+    "output_text": "text",
+    "text": "text",
+    "refusal": "refusal",
+    "summary_text": "text",
+    "reasoning_text": "text",
+}
+"""Types of parts that are text, with the member that holds it."""
+
+_FILE_MEMBERS: Final = ("type", "detail", "file_data", "file_id", "file_url", "filename")
+
+
+def read_input(given: str | Sequence[Mapping[str, Any]] | None, rules: ItemRules) -> list[Item]:
+    """Reads the input of a request. The items may have an `item_reference` among them, in whose
+    place an item is still to be put.
+
+    Raises:
+        InvalidField: it is of a wrong type, or an item is malformed or of a type that is not
+            supported; or it is empty, where the dialect refuses that.
+    """
+    if given is not None and not given and not rules.dialect.responses.takes_empty_input:
+        raise InvalidField("input must not be empty", param="input")
+    if given is None:
+        return []
+    if isinstance(given, str):
+        return [_message({"role": "user", "content": given}, "input", rules)]
+    return read_items(given, "input", rules)
+
+
+def read_items(given: Sequence[Mapping[str, Any]], name: str, rules: ItemRules) -> list[Item]:
+    """Reads a list of items.
+
+    Args:
+        name: the field, for error messages.
+
+    Raises:
+        InvalidField: an item is malformed or of a type that is not supported.
+    """
+    return [_item(item, f"{name}[{position}]", rules) for position, item in enumerate(given)]
+
+
+def _item(item: Mapping[str, Any], place: str, rules: ItemRules) -> Item:
+    kind, name = _kind(item, place), f"{place}.type"
+    if kind in REFUSED:
+        raise InvalidField(f"{name} {show(kind)} is not supported: {REFUSED[kind]}", param=name)
+    if kind not in _TYPES:
+        message = f"{name} must be one of {', '.join(_TYPES)}, not {show(kind)}"
+        raise InvalidField(message, param=name)
+    return _TYPES[kind].read(item, place, rules)
+
+
+def distinct(items: Sequence[Item], new_id: NewId, taken: Iterable[str] = ()) -> list[Item]:
+    """Returns items with ids of their own, so that lists can be paged: some servers number theirs
+    anew in every response, and clients send them back together.
+
+    Args:
+        taken: ids that other items have.
+    """
+    seen = set(taken)
+    found = []
+    for item in items:
+        if item["id"] in seen:
+            item = {**item, "id": new_id(_TYPES[item["type"]].prefix)}
+        seen.add(item["id"])
+        found.append(item)
+    return found
+
+
+def _kind(item: object, name: str) -> str:
+    if not isinstance(item, dict):
+        raise InvalidField(f"{name} must be an object, not {show(item)}", param=name)
+    kind = item.get("type")
+    if kind is None:
+        return "message" if "role" in item or "id" not in item else "item_reference"
+    if not isinstance(kind, str):
+        raise InvalidField(f"{name}.type must be a string, not {show(kind)}", param=f"{name}.type")
+    return kind
+
+
+# Items by type
+
+
+def _message(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
+    role = item.get("role")
+    if role not in ROLES:
+        raise InvalidField(
+            f"{name}.role must be one of {', '.join(ROLES)}, not {show(role)}", param=f"{name}.role"
+        )
+    return {
+        "id": _id(item, name, "message", rules),
+        "type": "message",
+        "status": _status(item, name),
+        "role": role,
+        "content": _content(
+            item.get("content"), f"{name}.content", rules, is_output=role == "assistant"
+        ),
+    }
+
+
+def _call(item: Mapping[str, Any], name: str, rules: ItemRules, *, kind: str, member: str) -> Item:
+    """Reads a call.
+
+    Args:
+        member: what the model has written for the tool.
+    """
+    call_id = item.get("call_id")
+    if call_id is None:
+        call_id = item.get("id")
+    text = _text(item.get(member), f"{name}.{member}")
+    read = {
+        "id": _id(item, name, kind, rules),
+        "type": kind,
+        "status": _status(item, name),
+        "call_id": _id_of(call_id, f"{name}.call_id"),
+        "name": _word(item.get("name"), f"{name}.name"),
+        member: text,
+    }
+    if item.get("namespace") is not None:
+        read["namespace"] = _word(item["namespace"], f"{name}.namespace")
+    return read
+
+
+def _call_output(item: Mapping[str, Any], name: str, rules: ItemRules, *, kind: str) -> Item:
+    output = item.get("output")
+    if not isinstance(output, str):
+        output = _content(output, f"{name}.output", rules, is_output=False)
+    call_id = item.get("call_id")
+    if call_id is not None or rules.dialect.responses.outputs_need_call_ids:
+        call_id = _id_of(call_id, f"{name}.call_id")
+    return {
+        "id": _id(item, name, kind, rules),
+        "type": kind,
+        "status": _status(item, name),
+        "call_id": call_id,
+        "output": output,
+    }
+
+
+def _reasoning(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
+    read: Item = {"id": _id(item, name, "reasoning", rules), "type": "reasoning"}
+    for member, kind in (("summary", "summary_text"), ("content", "reasoning_text")):
+        given = item.get(member)
+        texts = [] if given is None else _parts(given, f"{name}.{member}")
+        read[member] = [{"type": kind, "text": text} for _, text in texts]
+    sealed = item.get("encrypted_content")
+    if sealed is not None:
+        read["encrypted_content"] = _text(sealed, f"{name}.encrypted_content")
+    return read
+
+
+def _compaction(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
+    name = f"{name}.encrypted_content"
+    sealed = _text(item.get("encrypted_content"), name)
+    if not unseal_summary(sealed):
+        # Passing it over would silently lose all that came before.
+        raise InvalidField(f"{name} is no summary that this server has made", param=name)
+    item_id = _id(item, name, "compaction", rules)
+    return {"id": item_id, "type": "compaction", "encrypted_content": sealed}
+
+
+def _item_reference(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
+    return {"type": "item_reference", "id": _id_of(item.get("id"), f"{name}.id")}
+
+
+def _hosted(item: Mapping[str, Any], name: str, rules: ItemRules, *, kind: str) -> Item:
+    """Reads a call of a tool that is no function, or what such a tool has answered: both are kept
+    as they are, and told to the model as of a function."""
+    read = {**item, "id": _id(item, name, kind, rules), "type": kind}
+    call_id = item.get("call_id")
+    if call_id is None and kind.startswith("local_shell"):
+        call_id = item.get("id")  # outputs have the id of their call
+    if call_id is not None or (kind in OUTPUTS and kind != "tool_search_output"):
+        read["call_id"] = _id_of(call_id, f"{name}.call_id")
+    if kind == "mcp_call":
+        _word(item.get("name"), f"{name}.name")
+    if kind == "tool_search_output":
+        _check_tools(item, name, rules)
+    return read
+
+
+def _additional_tools(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
+    role = item.get("role", "developer")
+    if role != "developer":
+        message = f'{name}.role must be "developer", not {show(role)}'
+        raise InvalidField(message, param=f"{name}.role")
+    _check_tools(item, name, rules)
+    item_id = _id(item, name, "additional_tools", rules)
+    return {"id": item_id, "type": "additional_tools", "role": role, "tools": item["tools"]}
+
+
+def _check_tools(item: Mapping[str, Any], name: str, rules: ItemRules) -> None:
+    """Checks the tools that an item adds to the request's."""
+    tools, name = item.get("tools"), f"{name}.tools"
+    if not isinstance(tools, list):
+        raise InvalidField(f"{name} must be a list, not {show(tools)}", param=name)
+    check_number_of_tools(tools, name)
+    skips_others = rules.dialect.responses.skips_unknown_types
+    reader = ToolReader(flat=True, has_namespaces=True, skips_others=skips_others)
+    for position, tool in enumerate(tools):
+        reader.read(tool, f"{name}[{position}]")
+
+
+def _configuration_update(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
+    read: Item = {"id": _id(item, name, "configuration_update", rules)}
+    read["type"] = "configuration_update"
+    for member, key in (("reasoning", "effort"), ("text", "format")):
+        given, place = item.get(member), f"{name}.{member}"
+        if given is None:
+            continue
+        if not isinstance(given, dict):
+            raise InvalidField(f"{place} must be an object, not {show(given)}", param=place)
+        value, place = given.get(key), f"{place}.{key}"
+        efforts = rules.dialect.responses.efforts
+        if key == "effort" and value is not None and value not in efforts:
+            allowed = ", ".join(efforts)
+            raise InvalidField(f"{place} must be one of {allowed}, not {show(value)}", param=place)
+        if key == "format" and not isinstance(value, dict):
+            raise InvalidField(f"{place} must be an object, not {show(value)}", param=place)
+        read[member] = {key: value}
+    return read
+
+
+class _Type(NamedTuple):
+    """How items of a type are read.
+
+    Attributes:
+        prefix: the prefix of their ids.
+    """
+
+    prefix: str
+    read: Callable[[Mapping[str, Any], str, ItemRules], Item]
+
+
+_TYPES: Final[Mapping[str, _Type]] = {
+    "message": _Type("msg", _message),
+    "function_call": _Type("fc", partial(_call, kind="function_call", member="arguments")),
+    "function_call_output": _Type("fco", partial(_call_output, kind="function_call_output")),
+    "custom_tool_call": _Type("ctc", partial(_call, kind="custom_tool_call", member="input")),
+    "custom_tool_call_output": _Type("ctco", partial(_call_output, kind="custom_tool_call_output")),
+    "reasoning": _Type("rs", _reasoning),
+    "compaction": _Type("cmp", _compaction),
+    "item_reference": _Type("", _item_reference),
+    "additional_tools": _Type("at", _additional_tools),
+    "configuration_update": _Type("cu", _configuration_update),
+    **{kind: _Type(call.prefix, partial(_hosted, kind=kind)) for kind, call in CALLS.items()},
+    **{kind: _Type(output.prefix, partial(_hosted, kind=kind)) for kind, output in OUTPUTS.items()},
+}
+"""All types of items that are supported."""
+
+
+# Members
+
+
+def _content(
+    content: object, name: str, rules: ItemRules, *, is_output: bool
+) -> list[dict[str, Any]]:
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    if content == [] and not rules.dialect.responses.takes_empty_input:
+        raise InvalidField(f"{name} must not be empty", param=name)
+    if not is_output:
+        return _read_parts(content, name, partial(_input_part, rules=rules))
+    texts = _parts(content, name)
+    return [
+        {"type": "refusal", "refusal": text}
+        if kind == "refusal"
+        else {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        for kind, text in texts
+    ]
+
+
+def _parts(parts: object, name: str) -> list[tuple[str, str]]:
+    """Returns the types and texts of parts."""
+    return _read_parts(parts, name, _part)
+
+
+def _read_parts(parts: object, name: str, read: Callable[[object, str], Read]) -> list[Read]:
+    if not isinstance(parts, list):
+        raise InvalidField(
+            f"{name} must be a string or a list of parts, not {show(parts)}", param=name
+        )
+    return [read(part, f"{name}[{position}]") for position, part in enumerate(parts)]
+
+
+def _input_part(part: object, name: str, rules: ItemRules) -> dict[str, Any]:
+    """Reads a part of any type. Whether the model can read an image or a file is only known when
+    it is told of it."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(part, dict) or kind not in (*IMAGE_PARTS, FILE):
+        return {"type": "input_text", "text": _part(part, name)[1]}
+    if kind == FILE:
+        return {key: part[key] for key in _FILE_MEMBERS if isinstance(part.get(key), str)}
+    if part.get("image_url") is None and isinstance(part.get("file_id"), str):
+        return {"type": IMAGE, "detail": "auto", "file_id": part["file_id"]}
+    source = read_image_part(part, name, rules.dialect)
+    return {"type": IMAGE, "detail": source.detail, "image_url": source.url}
+
+
+def _part(part: object, name: str) -> tuple[str, str]:
+    if not isinstance(part, dict):
+        raise InvalidField(f"{name} must be an object, not {show(part)}", param=name)
+    kind = part.get("type")
+    if not isinstance(kind, str):
+        raise InvalidField(f"{name}.type must be a string, not {show(kind)}", param=f"{name}.type")
+    member = TEXT_PARTS.get(kind)
+    if member is None:
+        raise unknown_part(kind, name, takes_images=False)
+    return kind, _text(part.get(member), f"{name}.{member}")
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidField(f"{name} must be a string, not {show(value)}", param=name)
+    return value
+
+
+def _word(value: object, name: str) -> str:
+    """Reads a name."""
+    text = _text(value, name)
+    if not 0 < len(text) <= MAX_ID:
+        raise InvalidField(
+            f"{name} must have 1 to {MAX_ID} characters, not {len(text)}", param=name
+        )
+    return text
+
+
+def _id_of(value: object, name: str) -> str:
+    return check_id(_text(value, name), name)
+
+
+def _id(item: Mapping[str, Any], name: str, kind: str, rules: ItemRules) -> str:
+    """Returns the id that the client gives, or a new one."""
+    given = item.get("id")
+    return _id_of(given, f"{name}.id") if given else rules.new_id(_TYPES[kind].prefix)
+
+
+def _status(item: Mapping[str, Any], name: str) -> str:
+    status = item.get("status")
+    if status is None:
+        return "completed"
+    if status not in STATUSES:
+        raise InvalidField(
+            f"{name}.status must be one of {', '.join(STATUSES)}, not {show(status)}",
+            param=f"{name}.status",
+        )
+    return str(status)
+
+
+# Turns items into the messages that a chat template gets.
+
+
+def to_messages(
+    items: Sequence[Item],
+    instructions: str | None = None,
+    *,
+    num_earlier: int = 0,
+    images: GivenImages | None = None,
+) -> ChatMessages:
+    """Returns the messages of items: what a model said, thought and called in one turn is one
+    message, however many items it is. A note takes the place of media that the model cannot read,
+    but in what the user says last.
+
+    Args:
+        items: read, with no reference among them.
+        instructions: what the system says before everything else.
+        num_earlier: how many of the items came before the request's input.
+        images: collects those of the items; None = the model takes none.
+
+    Raises:
+        InvalidField: the user's last message has media that the model cannot read, or there is one
+            image too many.
+    """
+    unseen = UnseenParts()
+    messages: list[Message] = []
+    if instructions:
+        message = {"role": "system", "content": instructions}
+        messages.append(PlacedMessage(message, "instructions"))
+    turn = _Turn()
+    is_compacted = False
+    for position, item in _told(items, -num_earlier):
+        name = f"input[{position}]" if position >= 0 else "input"
+        if not turn.takes(item):
+            messages += turn.messages()
+            turn = _Turn()
+        if turn.takes(item):
+            turn.add(item, name)
+            is_compacted = False
+            continue
+        is_new = item is items[-1] and item.get("role") == "user"
+        message = _others_message(item, name, images, None if is_new else unseen)
+        is_compacted = item["type"] == "compaction" or (is_compacted and message["role"] == "user")
+        if is_compacted:
+            message = _joined(messages, message)
+        messages.append(PlacedMessage(message, name))
+    messages += turn.messages()
+    return ChatMessages(messages, () if images is None else images.sources, unseen.warnings)
+
+
+def _told(items: Sequence[Item], first: int) -> Iterator[tuple[int, Item]]:
+    """Yields the positions of items, and what a model is told of each."""
+    for position, item in enumerate(items, first):
+        for told in as_functions(item):
+            yield position, told
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What a model has done since somebody else said something. It thinks first and speaks once."""
+
+    reasoning: list[str] = field(default_factory=list)
+    content: str | None = None
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    place: str = ""
+
+    def takes(self, item: Item) -> bool:
+        match item["type"]:
+            case "reasoning":
+                return self.content is None and not self.calls
+            case "message":
+                return item["role"] == "assistant" and self.content is None
+            case kind:
+                return kind in ("function_call", "custom_tool_call")
+
+    def add(self, item: Item, place: str) -> None:
+        self.place = self.place or place
+        match item["type"]:
+            case "reasoning":
+                self.reasoning.append(_reasoning_text(item))
+            case "message":
+                self.content = text_of(item["content"])
+            case "function_call":
+                self._add_call(item, item["arguments"] or "{}")
+            case "custom_tool_call":
+                self._add_call(item, input_arguments(item["input"]))
+
+    def _add_call(self, item: Item, arguments: str) -> None:
+        name = flat_name(item["name"], item.get("namespace"))
+        function = {"name": name, "arguments": arguments}
+        self.calls.append({"type": "function", "id": item["call_id"], "function": function})
+
+    def messages(self) -> list[Message]:
+        reasoning = "\n".join(filter(None, self.reasoning))
+        if not (reasoning or self.calls or self.content is not None):
+            return []
+        message: Message = {"role": "assistant", "content": self.content or ""}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        if self.calls:
+            message["tool_calls"] = self.calls
+        return [PlacedMessage(message, self.place)]
+
+
+def _joined(messages: list[Message], message: Message) -> Message:
+    """Returns a message of the user with those of the user before it, which are taken away: many
+    templates want answers between two of them, and a compaction has left those out."""
+    texts = [message["content"]]
+    while messages and messages[-1]["role"] == "user":
+        texts.insert(0, messages.pop()["content"])
+    return {"role": "user", "content": "\n\n".join(texts)}
+
+
+def _reasoning_text(item: Item) -> str:
+    parts = item.get("content") or item.get("summary") or []
+    return text_of(parts) or unseal(item.get("encrypted_content") or "")
+
+
+def _others_message(
+    item: Item, name: str, images: GivenImages | None, unseen: UnseenParts | None
+) -> Message:
+    if item["type"] == "compaction":
+        return {"role": "user", "content": told_summary(item["encrypted_content"])}
+    if item["type"] == "message":
+        content = text_of(item["content"], f"{name}.content", images, unseen)
+        return {"role": item["role"], "content": content}
+    content = text_of(item["output"], f"{name}.output", images, unseen)
+    message = {"role": "tool", "content": content}
+    if item["call_id"] is not None:
+        message["tool_call_id"] = item["call_id"]
+    return message

@@ -1,0 +1,732 @@
+"""One request of the Responses API: its job, the fields that its answer echoes, and its answer."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import orjson
+
+from fastovms.api import offload
+from fastovms.api.answer import Envelope
+from fastovms.api.chat_messages import fitting, unseal_summary
+from fastovms.api.chat_prompt import PromptMaker, TemplateFields, template_options
+from fastovms.api.chat_task import ReadChat, chat_task, constraint, hides_content, parser_maker
+from fastovms.api.chat_tools import ToolUse, read_tools
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import Dialect
+from fastovms.api.fields import (
+    TokenBudget,
+    check_num_choices,
+    is_streamed,
+    num_logprobs,
+    token_budget,
+)
+from fastovms.api.generate import BeginSpan, TextGeneration, Usage, generation_of
+from fastovms.api.logprobs import chat_logprobs, token_report
+from fastovms.api.prompt import FieldNames, Preparation, Prompt
+from fastovms.api.responses.input import (
+    CONFIGURATION,
+    TEXT_PARTS,
+    Item,
+    NewId,
+    as_functions,
+    to_messages,
+)
+from fastovms.api.responses.output import OutputForm, ResponseForm, ResponseRun
+from fastovms.api.responses.request import ResponseFields, ResponsesRequest
+from fastovms.api.responses.stored import History
+from fastovms.api.scoring import TokenAligner
+from fastovms.api.served import MEDIA_PARTS, ServedModel, image_tokens_unknown, images_of_request
+from fastovms.api.task import (
+    GenerationOptions,
+    PromptTask,
+    check_numbers,
+    generation_options,
+    kept_images,
+)
+from fastovms.errors import InvalidField
+from fastovms.media.loader import ImageSource
+from fastovms.params import SamplingParams
+from fastovms.state.store import Resumption
+from fastovms.text.detokenizer import TextToken
+from fastovms.text.scanning import OutputParser
+
+# Writes down a conversation as a text that a model can summarize: of what is too long, the end.
+
+
+CountTokens = Callable[[str], int]
+
+_MAX_SHARE: Final = 4
+"""No item takes more than one part in so many of the room."""
+
+_CHARS_PER_TOKEN: Final = 3
+"""How many characters of an item are kept for each token that it may have, before they are
+counted: encoding more than that costs time."""
+
+_LEFT_OUT: Final = "[...]"
+_MIN_CHARS: Final = 4 * len(_LEFT_OUT)
+"""An entry of fewer characters, cut, says nothing."""
+
+
+def transcript(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens) -> str:
+    """Returns the newest of the items, in their order, an entry each. The earlier summaries among
+    them are told in any case, as they stand for what came before them. Takes time in proportion to
+    the tokens that are kept.
+
+    Args:
+        items: read, with no reference among them.
+    """
+    told: dict[int, str] = {}
+    left = max_tokens
+    order = sorted(range(len(items)), key=lambda place: (not _is_summary(items[place]), -place))
+    for place in order:
+        entry = "\n\n".join(filter(None, map(_entry, as_functions(items[place]))))
+        if not entry:
+            continue
+        entry = _cut(f"{entry}\n\n", min(left, max_tokens // _MAX_SHARE), count_tokens)
+        left -= count_tokens(entry)
+        if not entry or left < 0:
+            break
+        told[place] = entry
+    return "".join(told[place] for place in sorted(told)).rstrip()
+
+
+def newest(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens) -> list[Item]:
+    """Returns the newest messages that are not the model's, and those of the system before others,
+    with no more tokens than these. Items that configure the answers are kept too."""
+    kept = {place for place, item in enumerate(items) if item["type"] in CONFIGURATION}
+    left = max_tokens
+    given = [
+        place
+        for place, item in enumerate(items)
+        if item["type"] == "message" and item["role"] != "assistant"
+    ]
+    for place in sorted(given, key=lambda place: (items[place]["role"] == "user", -place)):
+        text = _text(items[place]["content"])
+        if len(text) > left * _CHARS_PER_TOKEN * _MAX_SHARE:
+            break  # it has more tokens in any case
+        left -= count_tokens(text)
+        if left < 0:
+            break
+        kept.add(place)
+    return [items[place] for place in sorted(kept)]
+
+
+def _is_summary(item: Item) -> bool:
+    return bool(item["type"] == "compaction")
+
+
+def _entry(item: Item) -> str:
+    """Returns what is written of an item; nothing of a thought."""
+    match item["type"]:
+        case "message":
+            return f"{item['role']}: {_text(item['content'])}"
+        case "function_call":
+            return f"assistant calls {item['name']}: {item['arguments']}"
+        case "custom_tool_call":
+            return f"assistant calls {item['name']}: {item['input']}"
+        case "function_call_output" | "custom_tool_call_output":
+            return f"result: {_text(item['output'])}"
+        case "compaction":
+            return f"summary of what came before: {unseal_summary(item['encrypted_content'])}"
+    return ""
+
+
+def _text(content: str | Sequence[Mapping[str, Any]]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(
+        part[TEXT_PARTS[part["type"]]]
+        if part["type"] in TEXT_PARTS
+        else f"[{MEDIA_PARTS[part['type']]}]"
+        for part in content
+    )
+
+
+def _cut(text: str, max_tokens: int, count_tokens: CountTokens) -> str:
+    """Returns the text, or its beginning and its end, with no more tokens than these; nothing where
+    they are too few for that."""
+    room = max_tokens * _CHARS_PER_TOKEN
+    while room > _MIN_CHARS:
+        shown = text
+        if len(text) > room:
+            half = (room - len(_LEFT_OUT)) // 2
+            shown = f"{text[:half]}{_LEFT_OUT}{text[-half:]}"
+        num_tokens = count_tokens(shown)
+        if num_tokens <= max_tokens:
+            return shown
+        room = min(room, len(shown)) * max_tokens * 7 // (num_tokens * 8)
+    return ""
+
+
+_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "function": ("name", "description", "parameters", "strict"),
+    "custom": ("name", "description", "format"),
+}
+"""What is repeated of a tool, by its type."""
+
+
+def echoed_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns tools that have been read as OpenAI has them, whatever form they came in. Those that
+    are passed over are left out."""
+    return [
+        _namespace(tool) if tool["type"] == "namespace" else _tool(tool)
+        for tool in tools
+        if tool["type"] in (*_MEMBERS, "namespace")
+    ]
+
+
+def echoed_choice(choice: str | Mapping[str, Any] | None) -> object:
+    """Returns a choice that has been read as OpenAI has it."""
+    if choice is None or isinstance(choice, str):
+        return choice or "auto"
+    if choice.get("type") != "allowed_tools":
+        return _named(choice)
+    allowed = choice.get("allowed_tools") or choice
+    return {
+        "type": "allowed_tools",
+        "mode": allowed.get("mode", "auto"),
+        "tools": [_named(tool) for tool in allowed["tools"] if tool.get("type") in _MEMBERS],
+    }
+
+
+def _namespace(tool: Mapping[str, Any]) -> dict[str, Any]:
+    told = {key: tool.get(key) for key in ("type", "name", "description")}
+    return {**told, "tools": [_tool(inner) for inner in tool["tools"] if inner["type"] in _MEMBERS]}
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    kind = tool["type"]
+    members = tool.get(kind) or tool
+    told = {name: members.get(name) for name in _MEMBERS[kind]}
+    if kind == "custom":
+        # Neither may be null (openai 3.54).
+        told = {name: value for name, value in told.items() if value is not None}
+    return {"type": kind, **told}
+
+
+def _named(choice: Mapping[str, Any]) -> dict[str, Any]:
+    kind = "custom" if choice.get("type") == "custom" else "function"
+    return {"type": kind, "name": (choice.get(kind) or choice)["name"]}
+
+
+# Writes the members of a response that repeat its request.
+
+
+_MAX_STREAMED_LOGPROBS: Final = 512 * 1024
+"""Bytes of log probabilities that an event at the end of a stream may repeat. There are four such
+events in one write, and what may lie unread of a stream is limited."""
+
+
+def response_form(
+    body: ResponsesRequest,
+    params: SamplingParams | None,
+    fields: ResponseFields,
+    envelope: Envelope,
+) -> ResponseForm:
+    """Returns every member that OpenAI's client and Open Responses require, null where there is
+    nothing.
+
+    Args:
+        params: None = they are not known before the model is loaded.
+
+    Raises:
+        InvalidField: one cannot be repeated.
+    """
+    params = params or _params_of(body)
+    conversation_id = fields.conversation_id
+    members = {
+        "id": envelope.id,
+        "object": "response",
+        "created_at": envelope.created,
+        "model": envelope.model,
+        "background": fields.background,
+        "conversation": None if conversation_id is None else {"id": conversation_id},
+        "frequency_penalty": params.frequency_penalty,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "metadata": fields.metadata,
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "presence_penalty": params.presence_penalty,
+        "previous_response_id": fields.previous_id,
+        "prompt_cache_key": body.prompt_cache_key,
+        "prompt_cache_retention": body.prompt_cache_retention,
+        "reasoning": fields.reasoning,
+        "safety_identifier": body.safety_identifier,
+        "service_tier": fields.service_tier,
+        "store": fields.store,
+        "temperature": params.temperature,
+        "text": _encoded(fields.text, "text"),
+        "tool_choice": echoed_choice(body.tool_choice),
+        "tools": _encoded(echoed_tools(body.tools or ()), "tools"),
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": params.top_p,
+        "truncation": "auto" if fields.truncates else "disabled",
+        "user": body.user,
+    }
+    style = envelope.dialect.responses
+    if style.tells_min_p and body.min_p is not None:
+        members["min_p"] = body.min_p
+    return ResponseForm(members, style.length_reason)
+
+
+def _params_of(body: ResponsesRequest) -> SamplingParams:
+    """Returns what the request itself says of sampling."""
+    defaults = SamplingParams()
+
+    def of(value: float | None, default: float) -> float:
+        return default if value is None else value
+
+    return SamplingParams(
+        frequency_penalty=of(body.frequency_penalty, defaults.frequency_penalty),
+        presence_penalty=of(body.presence_penalty, defaults.presence_penalty),
+        temperature=of(body.temperature, defaults.temperature),
+        top_p=of(body.top_p, defaults.top_p),
+    )
+
+
+def output_form(
+    job: ResponsesJob, fields: ResponseFields, new_id: NewId, new_call_id: Callable[[], str]
+) -> OutputForm:
+    body, report = job.preparation.body, job.options.report
+    num_top = report.num_logprobs
+    limits = [] if job.tools.is_parallel else [1]
+    if body.max_tool_calls is not None:
+        limits.append(body.max_tool_calls)
+
+    def tell(tokens: Sequence[TextToken]) -> list[bytes]:
+        assert num_top is not None
+        return [orjson.dumps(entry) for entry in chat_logprobs(tokens, num_top, report.names)]
+
+    tells = num_top is not None
+    return OutputForm(
+        new_id=new_id,
+        new_call_id=new_call_id,
+        target=job.tools.target,
+        summarizes_reasoning=job.preparation.dialect.responses.summarizes_reasoning,
+        seals_reasoning=fields.seals_reasoning,
+        max_calls=min(limits, default=None),
+        hides_content=hides_content(job.preparation, job.options, job.tools),
+        aligner=TokenAligner(job.preparation.model.chat.tags) if tells else None,
+        tell_logprobs=tell if tells else None,
+        max_logprobs_length=_MAX_STREAMED_LOGPROBS if is_streamed(body) else None,
+    )
+
+
+def _encoded(value: object, name: str) -> orjson.Fragment:
+    """Encodes what may be long, and is repeated in many events.
+
+    Raises:
+        InvalidField: it cannot be encoded.
+    """
+    try:
+        return orjson.Fragment(orjson.dumps(value))
+    except orjson.JSONEncodeError:
+        raise InvalidField(f"{name} has an integer of more than 64 bits", param=name) from None
+
+
+# Checks every field of a request to `/responses`, and makes what runs it.
+
+
+_USUAL_ANSWER_SHARE: Final = 8
+"""Where older messages may be dropped, one part in so many of the context is kept free for an
+answer of no stated length."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesJob:
+    """A responses request that is ready to run.
+
+    Attributes:
+        prompt: what the model is given.
+        warnings: the parts that the model cannot read, in words for a warning.
+        new_parser: makes the parser of one sample's text.
+    """
+
+    preparation: Preparation[ResponsesRequest]
+    options: GenerationOptions
+    task: PromptTask
+    tools: ToolUse
+    prompt: Prompt
+    warnings: Sequence[str]
+    new_parser: Callable[[], OutputParser]
+
+
+async def prepare(
+    request: Preparation[ResponsesRequest],
+    fields: ResponseFields,
+    history: History,
+    kept_prompt: Prompt | None = None,
+) -> ResponsesJob:
+    """Checks a request and makes what runs it. Long contexts are rendered and encoded in a thread.
+
+    Args:
+        kept_prompt: the prompt of a request that ran before, which has no images; None = one is
+            made of the history.
+
+    Raises:
+        RequestError: a field is at fault.
+        BackendError: the grammar cannot be compiled now.
+    """
+    request = _with_format(request, fields)
+    body = request.body
+    check_numbers(request)
+    top_logprobs = num_logprobs(body.top_logprobs, "top_logprobs", request.config) or 0
+    report = token_report(request, top_logprobs if fields.logprobs else None)
+    options = generation_options(request, report, _budget(request, fields))
+    check_num_choices(options.candidates, request.config)
+    maker = _prompt_maker(request, fields, history)
+    maker = replace(maker, truncation=options.truncation)
+
+    def read() -> ReadChat:
+        if kept_prompt is None:
+            prompt, images, unseen = _make_prompt(request, maker, history, options.budget)
+        else:
+            prompt, images, unseen = kept_prompt, (), ()
+        wanted = constraint(request, maker.tools, prompt.end, maker.options)
+        if images and maker.may_lose_images:
+            prompt, images = kept_images(prompt, images)
+        return ReadChat(prompt, maker.tools, images, wanted, unseen)
+
+    chat = await offload.run(read, history.size)
+    task = await chat_task(request, options, chat)
+    new_parser = parser_maker(request, options, chat)
+    return ResponsesJob(request, options, task, chat.tools, chat.prompt, chat.warnings, new_parser)
+
+
+async def count_tokens(
+    request: Preparation[ResponsesRequest], fields: ResponseFields, history: History
+) -> int:
+    """Counts the tokens of the prompt that `prepare` would make.
+
+    Raises:
+        RequestError: a field is at fault.
+    """
+    maker = _prompt_maker(request, fields, history)
+    make = partial(_make_prompt, request, maker, history, TokenBudget(None, None))
+    prompt, images, _ = await offload.run(make, history.size)
+    if images:
+        raise image_tokens_unknown(images[0])
+    return len(prompt.token_ids)
+
+
+def names_of(body: ResponsesRequest) -> FieldNames:
+    """Returns what a response's request calls its fields, where it has no `text.format`."""
+    return FieldNames("input", "max_output_tokens", "top_logprobs")
+
+
+def _with_format(
+    request: Preparation[ResponsesRequest], fields: ResponseFields
+) -> Preparation[ResponsesRequest]:
+    """Has `text.format`, where it asks for something, stand in for `response_format`."""
+    if fields.response_format is None:
+        return request
+    names = replace(request.names, response_format="text.format", json_schema="text.format")
+    return replace(request, names=names, text_format=fields.response_format)
+
+
+def _prompt_maker(
+    request: Preparation[ResponsesRequest], fields: ResponseFields, history: History
+) -> PromptMaker:
+    """Returns what makes the prompt."""
+    body = request.body
+    tools = _tools(body, request.dialect)
+    given = TemplateFields(
+        continue_final_message=_is_unfinished(history.items),
+        kwargs=body.chat_template_kwargs,
+        reasoning_effort=fields.reasoning["effort"],
+        enable_thinking=body.enable_thinking,
+    )
+    options = template_options(request.model, given)
+    return PromptMaker(request, tools, options, may_lose_images=fields.truncates)
+
+
+def _make_prompt(
+    request: Preparation[ResponsesRequest],
+    maker: PromptMaker,
+    history: History,
+    budget: TokenBudget,
+) -> tuple[Prompt, Sequence[ImageSource], Sequence[str]]:
+    """Makes the prompt, in time in proportion to the history, and returns it with the images and
+    the warnings of all messages. Raises RequestError."""
+    model = request.model
+    messages, images, warnings = to_messages(
+        history.items,
+        request.body.instructions,
+        num_earlier=len(history.items) - len(history.input),
+        images=images_of_request(model.images, may_drop=maker.may_lose_images),
+    )
+    if not history.items:
+        messages.append({"role": "user", "content": ""})
+    make = partial(maker.make, num_images=len(images))
+    if not maker.may_lose_images:
+        return make(messages), images, warnings
+    return fitting(messages, make, _longest_prompt(model, budget)), images, warnings
+
+
+def _tools(body: ResponsesRequest, dialect: Dialect) -> ToolUse:
+    is_parallel = body.parallel_tool_calls if body.max_tool_calls != 1 else False
+    skips_others = dialect.responses.skips_unknown_types
+    return read_tools(
+        body.tools, body.tool_choice, is_parallel, dialect, flat=True, skips_others=skips_others
+    )
+
+
+def _budget(request: Preparation[ResponsesRequest], fields: ResponseFields) -> TokenBudget:
+    requested, most = request.body.max_output_tokens, request.model.info.max_model_len
+    if requested is not None and requested > most:
+        name = request.names.max_tokens
+        raise InvalidField(
+            f"{name} must be at most the context length of {most} tokens, not {requested}",
+            param=name,
+        )
+    default = None
+    if fields.background:  # nobody need be there to stop it
+        limits = request.config.max_background_tokens, request.model.info.defaults.max_new_tokens
+        default = min(filter(None, limits), default=None)
+    return token_budget(request, requested, default, may_reach_limit=True)
+
+
+def _longest_prompt(model: ServedModel, budget: TokenBudget) -> int:
+    """Returns how many tokens are left for the prompt where older messages may be dropped. An
+    answer that can be cut takes no more than half of the context: agents ask for as much as there
+    is."""
+    context = model.info.max_model_len
+    if budget.max_tokens is not None and not budget.may_be_cut:
+        return context - budget.max_tokens
+    if budget.requested is None:
+        return context - context // _USUAL_ANSWER_SHARE
+    return context - min(budget.requested, context // 2)
+
+
+def _is_unfinished(items: Sequence[Item]) -> bool:
+    """Returns whether the model has to go on with what it was saying."""
+    last = items[-1] if items else {}
+    return last.get("role") == "assistant" and last.get("status") in ("in_progress", "incomplete")
+
+
+# Writes what was asked for, so that another process can go on with it: the request as it was
+# sent, without its input, and the prompt that was made of that.
+
+
+_FORM: Final = 1
+"""The version of what is written. Another one is not read."""
+
+_ID_SIZE: Final = 16
+"""Bytes of an id."""
+
+ANY_FILES: Final = "?"
+"""Stands for the fingerprint of a model whose files were not known when a response was queued: the
+model had said nothing then."""
+
+_SEED_BITS: Final = 32
+"""Bits of a seed, as many as every dialect takes."""
+
+
+class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that runs in the background, without what the store has of it already.
+
+    Attributes:
+        model: see `model_key`.
+        dialect: its name.
+        body: without its input, with the seed by which tokens are drawn.
+        created: unix seconds.
+        id_key: what the ids of items are made of; see `numbered_ids`.
+        prompt_token_ids, prompt_text: the prompt. Made again it might be another: templates may
+            tell the date, and what came before a request may be deleted meanwhile. Empty where the
+            model was not loaded when the request came; the prompt is then made on resumption.
+    """
+
+    form: int = _FORM
+    model: str
+    dialect: str
+    body: ResponsesRequest
+    created: int
+    id_key: str
+    prompt_token_ids: list[int]
+    prompt_text: str | None
+
+
+def resumption_of(
+    job: ResponsesJob, dialect: Dialect, created: int, id_key: str
+) -> Resumption | None:
+    """Returns what others need to go on with a request; None where they could not: what is seen in
+    images, and several samples that are told at once, are not kept.
+
+    Args:
+        created: unix seconds.
+        id_key: see `KeptJob`.
+    """
+    prompt, task = job.prompt, job.task
+    if job.options.candidates.num_samples > 1 or (task.prompt is not None and task.prompt.images):
+        return None
+    info = job.preparation.model.info
+    model = model_key(info.fingerprint, info.name)
+    written = write_job(
+        KeptJob(
+            model=model,
+            dialect=dialect.name,
+            body=job.preparation.body,
+            created=created,
+            id_key=id_key,
+            prompt_token_ids=list(prompt.token_ids),
+            prompt_text=prompt.text,
+        )
+    )
+    return None if written is None else Resumption(model, written)
+
+
+def queued_resumption(
+    body: ResponsesRequest, model: str, dialect: Dialect, created: int, id_key: str
+) -> Resumption | None:
+    """Returns what others need to resume a request whose model is not loaded yet.
+
+    Args:
+        model: see `model_key`.
+        created: unix seconds.
+        id_key: see `KeptJob`.
+    """
+    job = KeptJob(
+        model=model,
+        dialect=dialect.name,
+        body=body,
+        created=created,
+        id_key=id_key,
+        prompt_token_ids=[],
+        prompt_text=None,
+    )
+    written = write_job(job)
+    return None if written is None else Resumption(model, written)
+
+
+def with_seed(body: ResponsesRequest) -> ResponsesRequest:
+    """Returns a request that says by which seed its tokens are drawn, so that whoever goes on with
+    it draws the same ones."""
+    if body.seed is not None:
+        return body
+    return msgspec.structs.replace(body, seed=secrets.randbits(_SEED_BITS))
+
+
+def write_job(job: KeptJob) -> bytes | None:
+    """Returns what `read_job` takes; None where the request has what cannot be written, such as
+    integers of more than 64 bits."""
+    body = msgspec.structs.replace(job.body, input=None)
+    try:
+        return msgspec.json.encode(msgspec.structs.replace(job, body=body))
+    except (OverflowError, TypeError, UnicodeEncodeError, msgspec.MsgspecError):
+        return None
+
+
+def read_job(data: bytes) -> KeptJob:
+    """Returns what was written.
+
+    Raises:
+        ValueError: another version of the server has written it.
+    """
+    try:
+        job = msgspec.json.decode(data, type=KeptJob)
+    except msgspec.MsgspecError as error:
+        raise ValueError("the request was written by another version of the server") from error
+    if job.form != _FORM:
+        raise ValueError(f"the form of the request is {job.form}, not {_FORM}")
+    return job
+
+
+def numbered_ids(key: str) -> Callable[[], str]:
+    """Returns what makes ids of 32 hexadecimal digits: each time the next one of those that the key
+    stands for, in whatever process."""
+    numbers = count()
+
+    def new_id() -> str:
+        text = f"{next(numbers)} {key}".encode()
+        return blake2b(text, digest_size=_ID_SIZE).hexdigest()
+
+    return new_id
+
+
+def model_key(fingerprint: str, name: str) -> str:
+    """Returns what identifies a model to those who might go on with its answers."""
+    return f"{fingerprint} {name}"
+
+
+_CALL_ID_LENGTH: Final = 24
+
+
+class Answering(NamedTuple):
+    """A generation, and the run that its deltas are to be pushed to."""
+
+    generation: TextGeneration
+    run: ResponseRun
+
+
+def answering(
+    context: ApiContext,
+    envelope: Envelope,
+    fields: ResponseFields,
+    job: ResponsesJob,
+    new_id: Callable[[], str],
+    *,
+    request_id: str,
+    log_fields: dict[str, object],
+    begin_span: BeginSpan | None = None,
+) -> Answering:
+    """Returns what answers a request.
+
+    Args:
+        new_id: makes what the ids of items and calls are made of.
+        request_id, log_fields, begin_span: see `TextGeneration`.
+    """
+    dialect = envelope.dialect
+    form = output_form(
+        job, fields, item_ids(new_id, dialect), lambda: f"call_{new_id()[-_CALL_ID_LENGTH:]}"
+    )
+    generation = generation_of(
+        job, request_id=request_id, log_fields=log_fields, begin_span=begin_span
+    )
+    run = ResponseRun(
+        response_form(job.preparation.body, job.task.params, fields, envelope),
+        form,
+        dialect,
+        usage=lambda: generation.usage,
+        unix_time=context.unix_time,
+        tells=is_streamed(job.preparation.body) or fields.background,
+        for_all=fields.background,
+    )
+    return Answering(generation, run)
+
+
+def queued_run(
+    context: ApiContext,
+    body: ResponsesRequest,
+    fields: ResponseFields,
+    envelope: Envelope,
+    new_id: Callable[[], str],
+) -> ResponseRun:
+    """Returns the run of a request whose model is not in memory yet; `ResponseRun.adopt` makes it
+    complete.
+
+    Raises:
+        InvalidField: a field cannot be repeated.
+    """
+    return ResponseRun(
+        response_form(body, None, fields, envelope),
+        OutputForm(new_id=item_ids(new_id, envelope.dialect), new_call_id=new_id),
+        envelope.dialect,
+        usage=lambda: Usage(0, 0, 0),
+        unix_time=context.unix_time,
+        for_all=fields.background,
+    )
+
+
+def item_ids(new_id: Callable[[], str], dialect: Dialect) -> NewId:
+    """Returns what makes ids of items in the dialect's form."""
+    separator = dialect.responses.id_separator
+    return lambda prefix: f"{prefix}{separator}{new_id()}"

@@ -1,0 +1,607 @@
+"""Answers of the Responses API: the response object, its output items and the events of a
+stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import orjson
+
+from fastovms.api.answer import metrics_member
+from fastovms.api.chat_messages import seal
+from fastovms.api.chat_tools import ToolTarget
+from fastovms.api.dialect import Dialect, describe, frame
+from fastovms.api.generate import SampleDelta, Usage
+from fastovms.api.responses.input import Item, NewId
+from fastovms.api.scoring import TokenAligner
+from fastovms.errors import RequestError
+from fastovms.params import FinishReason
+from fastovms.text.detokenizer import TextToken
+from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Piece, Reasoning
+
+# Makes the response object: what is echoed of the request, and what has become of it.
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseStatus:
+    """What changes while a response is made.
+
+    Attributes:
+        name: "queued", "in_progress", "completed", "incomplete", "failed" or "cancelled".
+        completed_at: unix seconds.
+        error: code and message.
+        incomplete_reason: why there is no more.
+    """
+
+    name: str
+    completed_at: int | None = None
+    usage: Usage | None = None
+    error: Mapping[str, str] | None = None
+    incomplete_reason: str | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.name not in ("queued", "in_progress")
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the model has said what it had to say, or as much of it as was allowed."""
+        return self.name in ("completed", "incomplete")
+
+    def members(self) -> dict[str, object]:
+        reason = self.incomplete_reason
+        return {
+            "status": self.name,
+            "completed_at": self.completed_at,
+            "error": self.error,
+            "incomplete_details": None if reason is None else {"reason": reason},
+            "usage": None if self.usage is None else usage_body(self.usage),
+            **metrics_member(None if self.usage is None else self.usage.timings),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseForm:
+    """What never changes of a response object.
+
+    Attributes:
+        members: the id, when it was asked for, and the request's fields.
+        length_reason: why there is no more of an answer that became too long.
+    """
+
+    members: Mapping[str, Any]
+    length_reason: str
+
+    @property
+    def id(self) -> str:
+        return str(self.members["id"])
+
+    def not_kept(self) -> ResponseForm:
+        return replace(self, members={**self.members, "store": False})
+
+    def body(self, status: ResponseStatus, output: Sequence[Item] | None) -> dict[str, object]:
+        """Returns the object.
+
+        Args:
+            output: None = the body is without it.
+        """
+        body = {**self.members, **status.members()}
+        if output is not None:
+            body["output"] = output
+        return body
+
+    def ended(
+        self, reason: FinishReason, usage: Usage, now: float, *, has_cut_call: bool
+    ) -> ResponseStatus:
+        """Returns the status after the last token. A call that is not whole, as of a stop string
+        that was within it, makes the response incomplete: agents run the calls of those that are
+        completed."""
+        if reason is FinishReason.LENGTH:
+            return ResponseStatus("incomplete", usage=usage, incomplete_reason=self.length_reason)
+        if has_cut_call:
+            return ResponseStatus("incomplete", usage=usage, incomplete_reason=reason.value)
+        return ResponseStatus("completed", completed_at=int(now), usage=usage)
+
+
+def failed(message: str, code: str = "server_error", usage: Usage | None = None) -> ResponseStatus:
+    return ResponseStatus("failed", usage=usage, error={"code": code, "message": message})
+
+
+def usage_body(usage: Usage) -> dict[str, object]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+# Makes the events of one response, numbered without gaps, as frames of a stream.
+
+
+_TERMINAL_EVENTS: Final[Mapping[str, str]] = {
+    "completed": "completed",
+    "incomplete": "incomplete",
+    "failed": "failed",
+    "cancelled": "incomplete",
+}
+"""The last event by status. For a cancelled response OpenAI has none of its own."""
+
+
+class EventEncoder:
+    """Collects frames.
+
+    Args:
+        named: whether they have `event:` lines.
+        first: number of the first event.
+    """
+
+    def __init__(self, *, named: bool, first: int = 0) -> None:
+        self._named = named
+        self._frames: list[bytes] = []
+        self._next_number = first
+
+    def emit(self, kind: str, members: Mapping[str, object]) -> None:
+        """Adds an event.
+
+        Args:
+            kind: the event's type without "response.".
+        """
+        name = kind if kind == "error" else f"response.{kind}"
+        event = {"type": name, "sequence_number": self._next_number, **members}
+        self._next_number += 1
+        self._frames.append(frame(orjson.dumps(event), name if self._named else ""))
+
+    def skip(self, num_events: int) -> None:
+        """Drops the frames before that number, and goes on behind it at the earliest: another
+        version of the server may have told the same in more events."""
+        first = self._next_number - len(self._frames)
+        del self._frames[: max(0, num_events - first)]
+        self._next_number = max(self._next_number, num_events)
+
+    def take(self) -> list[bytes]:
+        """Returns the frames since the last time, one an event."""
+        frames, self._frames = self._frames, []
+        return frames
+
+
+class ResponseRun:
+    """Follows one response: its output, its status, and the events that tell of both.
+
+    Attributes:
+        status: the response's, as of now.
+        output: its items.
+    """
+
+    def __init__(
+        self,
+        form: ResponseForm,
+        output_form: OutputForm,
+        dialect: Dialect,
+        *,
+        usage: Callable[[], Usage],
+        unix_time: Callable[[], float],
+        tells: bool = True,
+        for_all: bool = False,
+    ) -> None:
+        """
+        Args:
+            usage: returns the tokens so far.
+            tells: whether events are made; else there are none to take.
+            for_all: whether clients of either dialect may ask for the events, so that they have
+                `event:` lines.
+        """
+        self.form = form
+        self.status = ResponseStatus("in_progress")
+        self._dialect = dialect
+        self._usage = usage
+        self._unix_time = unix_time
+        self._events = EventEncoder(named=for_all or dialect.responses.names_events)
+        self._output_form = output_form
+        self._emit = self._events.emit if tells else _say_nothing
+        self.output = OutputBuilder(output_form, self._emit)
+
+    def open(self, *, is_queued: bool = False) -> None:
+        """Makes the first events."""
+        if is_queued:
+            self.status = ResponseStatus("queued")
+        self._tell("created")
+        self._tell(self.status.name)
+
+    def adopt(self, other: ResponseRun) -> None:
+        """Takes over what is known of the response now that its model is in memory.
+
+        Args:
+            other: a run of the same response, which has told nothing.
+        """
+        self.form, self._usage, self._output_form = other.form, other._usage, other._output_form
+        self.output = OutputBuilder(self._output_form, self._emit)
+
+    def start(self) -> None:
+        """Takes note that it no longer waits in a queue."""
+        if self.status.name == "queued":
+            self.status = ResponseStatus("in_progress")
+            self._tell("in_progress")
+
+    def push(self, delta: SampleDelta) -> None:
+        self.output.push(delta.pieces, delta.parsed, delta.tokens)
+        if delta.finish_reason is not None:
+            ended = self.form.ended(
+                delta.finish_reason,
+                self._usage(),
+                self._unix_time(),
+                has_cut_call=self.output.has_cut_call,
+            )
+            self.output.finish(ended.name)
+            if self.status.name != "incomplete":  # another sample may have left it incomplete
+                self.status = ended
+
+    def cancel(self) -> None:
+        self.output.end_item("incomplete")
+        self.status = ResponseStatus("cancelled", usage=self._usage())
+
+    def fail(self, error: Exception) -> None:
+        message, param, code = describe(error)
+        self.output.end_item("incomplete")
+        if self._dialect.responses.has_error_events:
+            self._events.emit("error", {"code": code, "message": message, "param": param})
+        kind = "invalid_prompt" if isinstance(error, RequestError) else "server_error"
+        self.status = failed(message, kind)
+
+    def end(self) -> None:
+        """Makes the last event, once the status is a terminal one."""
+        self._tell(_TERMINAL_EVENTS[self.status.name])
+
+    def note_not_kept(self) -> None:
+        """Takes note that the store has failed."""
+        self.form = self.form.not_kept()
+
+    def interrupted_events(self, response: Mapping[str, Any], start: int) -> list[bytes]:
+        """Returns what `interrupted_events` does, in this response's dialect."""
+        return interrupted_events(response, start, self._dialect)
+
+    def body(self) -> dict[str, object]:
+        """Returns the response as of now."""
+        return self.form.body(self.status, self.output.snapshot())
+
+    def skip_events(self, num_events: int) -> None:
+        """Takes note that so many events, from the first on, have been told by somebody else."""
+        self._events.skip(num_events)
+
+    def take_events(self) -> list[bytes]:
+        """Returns the frames since the last time, one an event."""
+        return self._events.take()
+
+    def _tell(self, kind: str) -> None:
+        self._events.emit(kind, {"response": self.body()})
+
+
+def interrupted_events(response: Mapping[str, Any], start: int, dialect: Dialect) -> list[bytes]:
+    """Returns what is left to say of a background response that nobody goes on with, to a client
+    that has the events before number `start`.
+
+    Args:
+        response: the object that tells of its failure, or that it was cancelled.
+    """
+    encoder = EventEncoder(named=True, first=start)
+    if not start:
+        encoder.emit("created", {"response": {**response, **ResponseStatus("queued").members()}})
+    if response["status"] == "failed" and dialect.responses.has_error_events:
+        encoder.emit("error", {**response["error"], "param": None})
+    encoder.emit(_TERMINAL_EVENTS[response["status"]], {"response": response})
+    return encoder.take()
+
+
+def _say_nothing(kind: str, members: Mapping[str, object]) -> None:
+    pass
+
+
+# Builds the output items of a response from the pieces of an answer, and the events that tell of
+# each.
+#
+# Items are built one at a time: what is open is ended before the next one is added, so that
+# events nest and `output_index` never decreases. A call that is whole stays open too, until
+# something comes after it: where nothing does, as the answer was cut behind it, it is the item
+# that is not complete.
+
+
+Emit = Callable[[str, Mapping[str, object]], None]
+"""Takes an event: its type without "response.", and its further members."""
+
+TellLogprobs = Callable[[Sequence[TextToken]], list[bytes]]
+"""Returns the JSON texts of log probabilities, one a token."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputForm:
+    """How an answer becomes items.
+
+    Attributes:
+        new_id, new_call_id: make the ids of items and of calls.
+        summarizes_reasoning: whether reasoning is told as a summary, as OVMS does, rather than as
+            text.
+        seals_reasoning: whether it is in `encrypted_content` too.
+        max_calls: calls after so many are left out; None = none is.
+        target: returns what a function that the model calls is to the client.
+        hides_content: whether what is no call is left out: the beginning of one that was cut.
+        aligner: finds the tokens of the text; None = nothing is told of tokens.
+        tell_logprobs: writes their log probabilities.
+        max_logprobs_length: bytes of them that what is told of a whole text may have; a longer one
+            is told without.
+    """
+
+    new_id: NewId
+    new_call_id: Callable[[], str]
+    target: Callable[[str], ToolTarget] = ToolTarget
+    summarizes_reasoning: bool = False
+    seals_reasoning: bool = False
+    max_calls: int | None = None
+    hides_content: bool = False
+    aligner: TokenAligner | None = None
+    tell_logprobs: TellLogprobs | None = None
+    max_logprobs_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _TextKind:
+    """How events call an item whose text is in one part.
+
+    Attributes:
+        member: the item's member that the part is in.
+        index: name of the part's index.
+        part_event, text_event: what begins and ends, with `.added`, `.delta` and `.done`.
+    """
+
+    prefix: str
+    skeleton: Mapping[str, object]
+    part: Mapping[str, object]
+    member: str
+    index: str
+    part_event: str
+    text_event: str
+
+
+_MESSAGE: Final = _TextKind(
+    "msg",
+    {"type": "message", "status": "in_progress", "role": "assistant", "content": []},
+    {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
+    "content",
+    "content_index",
+    "content_part",
+    "output_text",
+)
+_REASONING: Final = _TextKind(
+    "rs",
+    {"type": "reasoning", "status": "in_progress", "summary": [], "content": []},
+    {"type": "reasoning_text", "text": ""},
+    "content",
+    "content_index",
+    "content_part",
+    "reasoning_text",
+)
+_SUMMARY: Final = _TextKind(
+    "rs",
+    {"type": "reasoning", "status": "in_progress", "summary": []},
+    {"type": "summary_text", "text": ""},
+    "summary",
+    "summary_index",
+    "reasoning_summary_part",
+    "reasoning_summary_text",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _CallKind:
+    """How the item of a call is told.
+
+    Attributes:
+        member: what the model has written for the tool.
+        event: what tells of it, with `.delta` and `.done`.
+    """
+
+    prefix: str
+    type: str
+    member: str
+    event: str
+
+
+_FUNCTION: Final = _CallKind("fc", "function_call", "arguments", "function_call_arguments")
+_CUSTOM: Final = _CallKind("ctc", "custom_tool_call", "input", "custom_tool_call_input")
+
+
+class _Open(Protocol):
+    """The item that is being built."""
+
+    def snapshot(self, status: str) -> Item:
+        """Returns the item with what it has so far."""
+
+    def end(self, status: str) -> Item: ...
+
+
+class OutputBuilder:
+    """Builds the output of one response.
+
+    Attributes:
+        items: those that are ended.
+        has_cut_call: whether, in the sample that is not finished, a call has ended that is not
+            whole.
+    """
+
+    def __init__(self, form: OutputForm, emit: Emit) -> None:
+        self._form = form
+        self._emit = emit
+        self._open: _Open | None = None
+        self._skips_call = False
+        self.items: list[Item] = []
+        self.has_cut_call = False
+
+    def push(
+        self, pieces: Iterable[Piece], text: str = "", tokens: Sequence[TextToken] = ()
+    ) -> None:
+        """Adds pieces.
+
+        Args:
+            text: what the pieces are found in; it may come before its pieces.
+            tokens: those that begin in `text`, with offsets in characters.
+        """
+        aligner = self._form.aligner
+        if aligner is not None:
+            aligner.push(text, tokens)
+        for piece in pieces:
+            match piece:
+                case Content(text=text):
+                    if not self._form.hides_content:
+                        self._say(text)
+                case Reasoning(text=text):
+                    if aligner is not None:
+                        aligner.take(text)
+                    kind = _SUMMARY if self._form.summarizes_reasoning else _REASONING
+                    self._text(kind).add(text, [])
+                case CallBegin(call_index=index, name=name):
+                    limit = self._form.max_calls
+                    self._skips_call = limit is not None and index >= limit
+                    if not self._skips_call:
+                        self._begin_call(name)
+                case CallArguments(text=text):
+                    if isinstance(self._open, _OpenCall) and not self._skips_call:
+                        self._open.add(text)
+                case CallEnd(complete=is_complete, position=position):
+                    if aligner is not None:
+                        aligner.skip_to(position)
+                    if not is_complete and not self._skips_call:
+                        self.end_item("incomplete")
+                        self.has_cut_call = True
+
+    def finish(self, status: str) -> None:
+        """Ends the answer. One that says nothing has an empty message.
+
+        Args:
+            status: of the item that is open.
+        """
+        if self._is_empty:
+            self._text(_MESSAGE)
+        self.end_item(status)
+        self.has_cut_call = False
+
+    def end_item(self, status: str) -> None:
+        if self._open is not None:
+            opened, self._open = self._open, None
+            self.items.append(opened.end(status))
+
+    def snapshot(self) -> list[Item]:
+        """Returns the items with the one that is open."""
+        return self.items + ([] if self._open is None else [self._open.snapshot("in_progress")])
+
+    @property
+    def _is_empty(self) -> bool:
+        return not self.items and self._open is None
+
+    def _say(self, text: str) -> None:
+        if not self._is_empty and not isinstance(self._open, _OpenText):
+            text = text.lstrip()  # white space between a call and what is said after it
+        if text:
+            aligner = self._form.aligner
+            tokens = [] if aligner is None else aligner.take(text)
+            self._text(_MESSAGE).add(text, self._logprobs(tokens))
+
+    def _text(self, kind: _TextKind) -> _OpenText:
+        if isinstance(self._open, _OpenText) and self._open.kind is kind:
+            return self._open
+        self.end_item("completed")
+        self._open = opened = _OpenText(kind, len(self.items), self._form, self._emit)
+        return opened
+
+    def _begin_call(self, name: str) -> None:
+        self.end_item("completed")
+        target = self._form.target(name)
+        self._open = _OpenCall(target, len(self.items), self._form, self._emit)
+
+    def _logprobs(self, tokens: Sequence[TextToken]) -> list[bytes]:
+        tell = self._form.tell_logprobs
+        return [] if tell is None or not tokens else tell(tokens)
+
+
+class _OpenText:
+    def __init__(self, kind: _TextKind, index: int, form: OutputForm, emit: Emit) -> None:
+        self.kind = kind
+        self._emit = emit
+        self._seals = form.seals_reasoning and kind is not _MESSAGE
+        self._max_length = form.max_logprobs_length
+        self._texts: list[str] = []
+        self._logprobs: list[bytes] = []
+        self._length = 0
+        self._id = form.new_id(kind.prefix)
+        self._place = {"item_id": self._id, "output_index": index, kind.index: 0}
+        item = {"id": self._id, **kind.skeleton}
+        emit("output_item.added", {"output_index": index, "item": item})
+        emit(f"{kind.part_event}.added", {**self._place, "part": kind.part})
+
+    def add(self, text: str, logprobs: list[bytes]) -> None:
+        self._texts.append(text)
+        members: dict[str, object] = {**self._place, "delta": text}
+        if self.kind is _MESSAGE:
+            members["logprobs"] = [orjson.Fragment(entry) for entry in logprobs]
+            self._length += sum(map(len, logprobs))
+            if self._max_length is None or self._length <= self._max_length:
+                self._logprobs += logprobs
+            else:
+                self._logprobs.clear()
+        self._emit(f"{self.kind.text_event}.delta", members)
+
+    def snapshot(self, status: str) -> Item:
+        text = "".join(self._texts)
+        part = {**self.kind.part, "text": text}
+        if self.kind is _MESSAGE:
+            part["logprobs"] = [orjson.Fragment(entry) for entry in self._logprobs]
+        item = {"id": self._id, **self.kind.skeleton, "status": status, self.kind.member: [part]}
+        if self._seals:
+            item["encrypted_content"] = seal(text)
+        return item
+
+    def end(self, status: str) -> Item:
+        item = self.snapshot(status)
+        [part] = item[self.kind.member]
+        members: dict[str, object] = {**self._place, "text": part["text"]}
+        if self.kind is _MESSAGE:
+            members["logprobs"] = part["logprobs"]
+        self._emit(f"{self.kind.text_event}.done", members)
+        self._emit(f"{self.kind.part_event}.done", {**self._place, "part": part})
+        index = self._place["output_index"]
+        self._emit("output_item.done", {"output_index": index, "item": item})
+        return item
+
+
+class _OpenCall:
+    def __init__(self, target: ToolTarget, index: int, form: OutputForm, emit: Emit) -> None:
+        self._emit = emit
+        self._kind = _CUSTOM if target.is_custom else _FUNCTION
+        self._texts: list[str] = []
+        self._item = {
+            "id": form.new_id(self._kind.prefix),
+            "type": self._kind.type,
+            "status": "in_progress",
+            "call_id": form.new_call_id(),
+            "name": target.name,
+            self._kind.member: "",
+        }
+        if target.namespace is not None:
+            self._item["namespace"] = target.namespace
+        self._place = {"item_id": self._item["id"], "output_index": index}
+        emit("output_item.added", {"output_index": index, "item": self._item})
+
+    def add(self, text: str) -> None:
+        self._texts.append(text)
+        self._emit(f"{self._kind.event}.delta", {**self._place, "delta": text})
+
+    def snapshot(self, status: str) -> Item:
+        return {**self._item, "status": status, self._kind.member: "".join(self._texts)}
+
+    def end(self, status: str) -> Item:
+        item = self.snapshot(status)
+        text = {self._kind.member: item[self._kind.member]}
+        self._emit(f"{self._kind.event}.done", {**self._place, **text})
+        self._emit("output_item.done", {"output_index": self._place["output_index"], "item": item})
+        return item

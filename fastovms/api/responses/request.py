@@ -1,0 +1,296 @@
+"""Requests of the Responses API: their struct and their fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from fastovms.api.body import show
+from fastovms.api.dialect import Dialect
+from fastovms.api.endpoint import check_id, read_metadata
+from fastovms.api.fields import is_streamed
+from fastovms.api.request_schemas import GenerationFields
+from fastovms.api.responses.input import Item
+from fastovms.errors import InvalidField
+
+
+class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
+    """The body of `POST /responses`, and, as far as prompts go, of `POST
+    /responses/input_tokens`."""
+
+    input: str | list[dict[str, Any]] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
+    truncation: str | None = None
+
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    enable_thinking: bool | None = None
+
+    include: list[str] | None = None
+    top_logprobs: int | None = None
+    logprobs: bool | None = None
+
+    store: bool | None = None
+    background: bool | None = None
+    metadata: dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    modalities: Any = None
+
+
+class ConversationRequest(Struct, frozen=True, kw_only=True):
+    """The body of `POST /conversations`."""
+
+    items: list[dict[str, Any]] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class ConversationUpdate(Struct, frozen=True, kw_only=True):
+    """The body of `POST /conversations/{id}`."""
+
+    metadata: dict[str, Any] | UnsetType | None = UNSET
+
+
+class ItemsRequest(Struct, frozen=True, kw_only=True):
+    """The body of `POST /conversations/{id}/items`."""
+
+    items: list[dict[str, Any]] | None = None
+
+
+# Checks the fields of a responses request that are neither input nor sampling, and puts them into
+# the form in which the response repeats them.
+
+
+LOGPROBS: Final = "message.output_text.logprobs"
+SEALED_REASONING: Final = "reasoning.encrypted_content"
+INCLUDES: Final = (
+    LOGPROBS,
+    SEALED_REASONING,
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+)
+
+_TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast", "ultrafast")
+_TRUNCATIONS: Final = ("auto", "disabled")
+_VERBOSITIES: Final = ("low", "medium", "high")
+_SUMMARIES: Final = ("auto", "concise", "detailed")
+_MAX_IDENTIFIER: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFields:
+    """What these fields ask for.
+
+    Attributes:
+        store: whether the response can be had again.
+        truncates: whether the oldest items are left out of a context that has no room for them.
+        text: `text` as it is repeated.
+        response_format: what `text.format` asks for, in the form of chats; None = anything.
+        reasoning: `reasoning` as it is repeated.
+        logprobs: how many log probabilities of the tokens of the text are told; None = none.
+        seals_reasoning: whether reasoning is told as `encrypted_content` too.
+    """
+
+    store: bool
+    background: bool
+    previous_id: str | None
+    conversation_id: str | None
+    truncates: bool
+    metadata: Mapping[str, str]
+    text: Mapping[str, Any]
+    response_format: Mapping[str, Any] | None
+    reasoning: Mapping[str, Any]
+    service_tier: str
+    logprobs: bool
+    seals_reasoning: bool
+
+
+def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> ResponseFields:
+    """Reads these fields.
+
+    Args:
+        keeps: whether the server keeps responses.
+
+    Raises:
+        InvalidField: a field is out of range, or fields contradict each other.
+    """
+    _check_supported(body, dialect)
+    if body.previous_response_id is not None and body.conversation is not None:
+        raise InvalidField(
+            "conversation cannot be used with previous_response_id: either of them says what came "
+            "before",
+            param="conversation",
+        )
+    store = keeps and body.store is not False
+    if body.background and not store:
+        reason = "when store is false" if keeps else "on this server, which keeps no responses"
+        raise InvalidField(f"background cannot be used {reason}", param="background")
+    include = check_include(body.include or ())
+    text, response_format = _text_options(body, dialect)
+    return ResponseFields(
+        store=store,
+        background=body.background is True,
+        previous_id=_previous_id(body.previous_response_id),
+        conversation_id=_conversation_id(body.conversation),
+        truncates=_choice(body.truncation, "truncation", _TRUNCATIONS, "disabled") == "auto",
+        metadata=read_metadata(body.metadata),
+        text=text,
+        response_format=response_format,
+        reasoning=_reasoning_options(body.reasoning, dialect),
+        service_tier=_choice(body.service_tier, "service_tier", _TIERS, "default"),
+        logprobs=LOGPROBS in include,
+        seals_reasoning=SEALED_REASONING in include,
+    )
+
+
+def with_configuration(body: ResponsesRequest, items: Sequence[Item]) -> ResponsesRequest:
+    """Returns a request with what items of its history add: tools, and settings of which the last
+    one counts."""
+    tools, reasoning, text = [*(body.tools or ())], body.reasoning or {}, body.text or {}
+    changed: dict[str, Any] = {}
+    for item in items:
+        match item["type"]:
+            case "additional_tools" | "tool_search_output":
+                tools += item["tools"]
+                changed["tools"] = tools
+            case "configuration_update":
+                if "reasoning" in item:
+                    changed["reasoning"] = reasoning = {**reasoning, **item["reasoning"]}
+                if "text" in item:
+                    changed["text"] = text = {**text, **item["text"]}
+    return msgspec.structs.replace(body, **changed) if changed else body
+
+
+def _check_supported(body: ResponsesRequest, dialect: Dialect) -> None:
+    if body.prompt is not None:
+        raise InvalidField("prompt is not supported: this server has no templates", param="prompt")
+    if body.stream_options is not None and not dialect.responses.takes_stream_options:
+        raise InvalidField("stream_options is not allowed for responses", param="stream_options")
+    if is_streamed(body):
+        if (body.n or 1) > 1:
+            raise InvalidField(f"n must be 1 when stream is true, not {body.n}", param="n")
+        if body.logprobs and not dialect.responses.takes_logprobs_field:
+            raise InvalidField("logprobs must be false when stream is true", param="logprobs")
+    if body.background and (body.n or 1) > 1:
+        raise InvalidField(f"n must be 1 when background is true, not {body.n}", param="n")
+    for name in ("safety_identifier", "prompt_cache_key"):
+        value: str | None = getattr(body, name)
+        if value is not None and len(value) > _MAX_IDENTIFIER:
+            raise InvalidField(
+                f"{name} must have at most {_MAX_IDENTIFIER} characters, not {len(value)}",
+                param=name,
+            )
+
+
+def _choice(value: object, name: str, allowed: tuple[str, ...], default: str) -> str:
+    if value is None:
+        return default
+    if value not in allowed:
+        raise InvalidField(
+            f"{name} must be one of {', '.join(allowed)}, not {show(value)}", param=name
+        )
+    return str(value)
+
+
+def check_include(given: Sequence[str]) -> Sequence[str]:
+    """Raises InvalidField for values of `include` that are not OpenAI's."""
+    for position, value in enumerate(given):
+        _choice(value, f"include[{position}]", INCLUDES, "")
+    return given
+
+
+def _previous_id(given: str | None) -> str | None:
+    return None if given is None else check_id(given, "previous_response_id")
+
+
+def _conversation_id(given: str | Mapping[str, Any] | None) -> str | None:
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return check_id(given, "conversation")
+    conversation_id = given.get("id")
+    if not isinstance(conversation_id, str):
+        raise InvalidField(
+            f"conversation.id must be a string, not {show(conversation_id)}",
+            param="conversation.id",
+        )
+    return check_id(conversation_id, "conversation.id")
+
+
+def _reasoning_options(given: Mapping[str, Any] | None, dialect: Dialect) -> dict[str, Any]:
+    given = given or {}
+    told: dict[str, Any] = {"effort": None, "summary": None}
+    if given.get("effort") is not None:
+        name = "reasoning.effort"
+        told["effort"] = _choice(given["effort"], name, dialect.responses.efforts, "")
+    for member in ("summary", "generate_summary"):
+        if given.get(member) is not None:
+            told["summary"] = _choice(given[member], f"reasoning.{member}", _SUMMARIES, "")
+            break
+    return told
+
+
+def _text_options(
+    body: ResponsesRequest, dialect: Dialect
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Returns `text` as it is repeated, and its format in the form of chats."""
+    given = body.text or {}
+    told: dict[str, Any] = {"format": {"type": "text"}}
+    if given.get("verbosity") is not None:
+        told["verbosity"] = _choice(given["verbosity"], "text.verbosity", _VERBOSITIES, "")
+    if body.response_format is not None and dialect.responses.tells_response_format:
+        told["format"] = _flat(body.response_format)
+    form = given.get("format")
+    if form is None:
+        return told, None
+    if not isinstance(form, dict):
+        raise InvalidField(f"text.format must be an object, not {show(form)}", param="text.format")
+    kind = _choice(form.get("type"), "text.format.type", ("text", "json_object", "json_schema"), "")
+    if not kind:
+        raise InvalidField("text.format.type is required", param="text.format.type")
+    if kind == "text":
+        return told, None
+    if body.response_format is not None:
+        raise InvalidField(
+            "response_format and text.format cannot be used together", param="response_format"
+        )
+    if kind == "json_object":
+        told["format"] = {"type": kind}
+        return told, told["format"]
+    members = {key: value for key, value in form.items() if key != "type"}
+    response_format = {"type": kind, "json_schema": members}
+    told["format"] = _flat(response_format)
+    return told, response_format
+
+
+def _flat(response_format: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a format in the form of chats as `text.format` has it."""
+    members = response_format.get("json_schema")
+    if not isinstance(members, dict):
+        return dict(response_format)
+    return {
+        "type": response_format.get("type"),
+        "name": members.get("name"),
+        "description": members.get("description"),
+        "schema": members.get("schema"),
+        "strict": members.get("strict") is True,
+    }

@@ -1,0 +1,559 @@
+"""Resumes responses that another process left unfinished, under leases."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from itertools import chain
+from operator import attrgetter
+from typing import Final
+
+import orjson
+
+from fastovms.api.admin import WorkItem
+from fastovms.api.answer import Envelope
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import DIALECTS, OPENAI, Dialect
+from fastovms.api.prompt import Preparation, Prompt
+from fastovms.api.responses.background import (
+    LOOK_AGAIN,
+    BackgroundRun,
+    BackgroundRuns,
+    KeptFor,
+    ResponsesState,
+)
+from fastovms.api.responses.job import (
+    ANY_FILES,
+    answering,
+    model_key,
+    names_of,
+    numbered_ids,
+    prepare,
+    read_job,
+)
+from fastovms.api.responses.output import ResponseStatus, failed, interrupted_events
+from fastovms.api.responses.request import read_fields
+from fastovms.api.responses.stored import (
+    EventLog,
+    History,
+    done_items,
+    history_again,
+    to_items,
+    unpack_outputs,
+)
+from fastovms.api.served import ServedModel
+from fastovms.errors import (
+    BackendError,
+    FastovmsError,
+    Overloaded,
+    RequestError,
+    StateFailed,
+    TooLarge,
+)
+from fastovms.params import GenerationOutput
+from fastovms.state.store import (
+    CutResponse,
+    EventPack,
+    OwnedResponse,
+    ResponseKey,
+    Resumption,
+    StateStore,
+    StoredResponse,
+)
+
+# Makes a run again of what is kept of one whose process has ended, or the record that it has
+# failed.
+
+
+_DIALECTS: Final = {dialect.name: dialect for dialect in DIALECTS}
+
+_EARLIER: Final = 1
+"""By how much a request that is gone on with runs before its equals: it came before all that wait
+now."""
+
+_HEARD_AT_ONCE: Final = 64
+"""How many outputs are heard again before others have their turn."""
+
+
+class CannotGoOn(FastovmsError):
+    """Nobody will be able to go on with a response. The text says why."""
+
+
+class RunRestorer:
+    """Makes runs again, as one server can."""
+
+    def __init__(self, context: ApiContext, store: StateStore) -> None:
+        self._context = context
+        self._store = store
+
+    def models(self) -> list[str]:
+        """Returns what identifies the models, in memory or not, whose responses this server can go
+        on with."""
+        known = self._context.models.known
+        identified = [model_key(one.fingerprint, one.name) for one in known if one.is_identified]
+        return [*identified, *(model_key(ANY_FILES, one.name) for one in known)]
+
+    @asynccontextmanager
+    async def held(self, key: str) -> AsyncIterator[ServedModel]:
+        """Has a model in memory during an `async with` statement, for which it is loaded where it
+        is not.
+
+        Args:
+            key: see `model_key`.
+
+        Raises:
+            CannotGoOn: there is no such model any more.
+            BackendError: it cannot be loaded now.
+        """
+        name = key.partition(" ")[2]
+        models = self._context.models
+        known = models.get(name)
+        if known is None:
+            raise CannotGoOn(f"the model {name} is no longer served since the response was begun")
+        release = None if models.holder is None else await models.holder.hold(known.name)
+        try:
+            model = known.served
+            keys = [model_key(files, name) for files in (known.fingerprint, ANY_FILES)]
+            if not isinstance(model, ServedModel) or key not in keys:
+                raise CannotGoOn(f"the model {name} has changed since the response was begun")
+            yield model
+        finally:
+            if release is not None:
+                release()
+
+    async def restored(
+        self, key: ResponseKey, cut: CutResponse, model: ServedModel
+    ) -> BackgroundRun:
+        """Makes the run of a response again.
+
+        Raises:
+            CannotGoOn: nobody can.
+            RequestError: the model, or this server, no longer takes the request.
+        """
+        try:
+            job = read_job(cut.job)
+            outputs = _said(cut.packs)
+            log = EventLog()
+            _extend(log, cut)
+        except ValueError as error:
+            raise CannotGoOn(f"the response cannot be gone on with: {error}") from error
+        context = self._context
+        dialect = _DIALECTS[job.dialect]
+        preparation = Preparation(
+            job.body,
+            len(cut.job),
+            model,
+            dialect,
+            context.config,
+            names_of(job.body),
+            key.tenant,
+            priority=(job.body.priority or 0) - _EARLIER,
+        )
+        fields = read_fields(job.body, dialect, keeps=True)
+        if job.prompt_token_ids:  # what came before the input is in the prompt
+            history = History((), (), len(cut.job))
+            prompt = Prompt(job.prompt_token_ids, job.prompt_text)
+        else:
+            history = await history_again(fields, model.info, cut.input, key.tenant, self._store)
+            prompt = None
+        prepared = await prepare(preparation, fields, history, prompt)
+        envelope = Envelope(
+            key.id, job.created, model.info.name, context.system_fingerprint, dialect
+        )
+        generation, run = answering(
+            context,
+            envelope,
+            fields,
+            prepared,
+            numbered_ids(job.id_key),
+            request_id=context.new_id(),
+            log_fields={},
+        )
+        background = BackgroundRun(
+            run,
+            generation,
+            cut.input,
+            KeptFor(key.tenant, fields.conversation_id),
+            self._store,
+            Resumption(model_key(model.info.fingerprint, model.info.name), cut.job),
+            log,
+            _ahead(cut, log),
+        )
+        for start in range(0, len(outputs), _HEARD_AT_ONCE):
+            background.hear(outputs[start : start + _HEARD_AT_ONCE])
+            await asyncio.sleep(0)  # others are served first
+        return background
+
+    async def end(self, key: ResponseKey, status: ResponseStatus) -> None:
+        """Keeps a response as failed or cancelled, with what it has told, if it is still this
+        replica's.
+
+        Raises:
+            StateFailed, TooLarge: it is not kept.
+        """
+        cut = await self._store.begin_attempt(*key)
+        if cut is None:
+            return
+        log = EventLog()
+        with suppress(ValueError):  # what is behind a gap is not told
+            _extend(log, cut)
+        items = done_items(log)
+        body = {**orjson.loads(cut.body), **status.members()}
+        last = interrupted_events({**body, "output": items}, log.num_events, _dialect_of(cut))
+        record = StoredResponse(
+            key.id,
+            orjson.dumps(body),
+            cut.input,
+            to_items(items),
+            cut.previous_id,
+            events=log.dump(last),
+        )
+        await self._store.finish_response(key.tenant, record)
+
+
+def _said(packs: Iterable[EventPack]) -> list[GenerationOutput]:
+    said: Iterable[bytes | None] = (pack.outputs for pack in packs)
+    return list(chain.from_iterable(unpack_outputs(data) for data in said if data is not None))
+
+
+def _ahead(cut: CutResponse, log: EventLog) -> Sequence[GenerationOutput]:
+    """Returns what is kept of what the model has said behind the last event."""
+    return _said(pack for pack in cut.packs if pack.first == log.num_events)
+
+
+def _extend(log: EventLog, cut: CutResponse) -> None:
+    for pack in cut.packs:
+        log.extend(pack)
+
+
+def _dialect_of(cut: CutResponse) -> Dialect:
+    """Returns the dialect of a request, of which perhaps nothing else can be read."""
+    try:
+        return _DIALECTS[read_job(cut.job).dialect]
+    except (ValueError, KeyError):
+        return OPENAI
+
+
+# Goes on with responses that were cut off, one after the other, and gives up those that seem to
+# cut everything off.
+
+
+logger = logging.getLogger(__name__)
+
+MAX_ATTEMPTS: Final = 3
+"""How often it is tried to go on with a response of which nothing more comes. What ends its process
+each time must not do so for ever."""
+
+_RETRY: Final = 1.0
+"""Seconds after which a response is queued again for which there was no room."""
+
+_CANCELLED: Final = "cancelled"
+"""The line of responses that are to be cancelled: no model is identified by a single word."""
+
+_by_attempts = attrgetter("num_attempts")
+
+
+class Resumer:
+    """Goes on with responses that this replica owns and does not run.
+
+    Those of each model stand in a line. The first one is tried: it is begun, and the next one waits
+    until something that its model has said is kept. Where the process ends before, this one may
+    have been the cause, and no other has been tried in vain. Those that were tried in vain come
+    last, so that the others go on however often the process ends.
+
+    Those that are to be cancelled have a line of their own, in which none needs a model.
+
+    Args:
+        tenants: returns whose responses are resumed; None = everybody's. Those of others, such as
+            of a key that was removed, are held until they are cancelled.
+    """
+
+    def __init__(
+        self,
+        store: StateStore,
+        runs: BackgroundRuns,
+        restorer: RunRestorer,
+        tenants: Callable[[], Collection[str]] | None = None,
+    ) -> None:
+        self._store = store
+        self._runs = runs
+        self._restorer = restorer
+        self._tenants = tenants
+        self._lines: dict[str, dict[ResponseKey, None]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def room(self) -> int:
+        """How many more responses this replica may take over."""
+        return max(0, self._runs.room - sum(map(len, self._lines.values())))
+
+    def tenants(self) -> Collection[str] | None:
+        """Returns the tenants whose responses are resumed; None = all."""
+        return None if self._tenants is None else self._tenants()
+
+    def models(self) -> list[str]:
+        """Returns what identifies the models whose responses this replica can go on with."""
+        return self._restorer.models()
+
+    def add(self, responses: Iterable[OwnedResponse]) -> None:
+        """Has it go on with responses, unless it is about to."""
+        for response in sorted(responses, key=_by_attempts):
+            model = response.model
+            if response.cancel_requested:
+                self._lines.get(model, {}).pop(response.key, None)
+                model = _CANCELLED
+            self._lines.setdefault(model, {})[response.key] = None
+            if model not in self._tasks:
+                self._tasks[model] = asyncio.ensure_future(self._run(model))
+
+    async def close(self) -> None:
+        """Begins with no more."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _run(self, model: str) -> None:
+        """Goes on with the responses of one line."""
+        line = self._lines[model]
+        try:
+            while line:
+                key = next(iter(line))
+                try:
+                    await self._go_on(key, model)
+                except BackendError as error:
+                    logger.warning("%d responses are not gone on with now: %s", len(line), error)
+                    return
+                except TooLarge as error:
+                    logger.warning("response %s is not gone on with now: %s", key.id, error)
+                except Exception:
+                    logger.exception("response %s is not gone on with", key.id)
+                line.pop(key, None)
+        finally:
+            del self._lines[model], self._tasks[model]
+
+    async def _go_on(self, key: ResponseKey, model: str) -> None:
+        """Goes on with a response until that has led to anything, or has it fail.
+
+        Raises:
+            BackendError: neither is possible now, nor with others of the model.
+            TooLarge: it cannot be kept that the response has failed.
+        """
+        if model == _CANCELLED:
+            await self._restorer.end(key, ResponseStatus("cancelled"))
+            return
+        tenants = self.tenants()
+        if not model or (tenants is not None and key.tenant not in tenants):
+            await self._store.give_up([key])
+            return
+        try:
+            async with self._restorer.held(model) as served:
+                await self._try(key, served)
+        except (CannotGoOn, RequestError) as error:
+            logger.error("response %s has failed: %s", key.id, error)
+            await self._restorer.end(key, failed(str(error)))
+
+    async def _try(self, key: ResponseKey, model: ServedModel) -> None:
+        """Counts an attempt, and makes it. It raises as `RunRestorer.restored` does, too."""
+        cut = await self._store.begin_attempt(*key)
+        if cut is None:
+            await self._store.give_up([key])
+            return
+        if cut.num_attempts > MAX_ATTEMPTS:
+            raise CannotGoOn(
+                f"the server has gone on with the response {MAX_ATTEMPTS} times in vain"
+            )
+        run = await self._restorer.restored(key, cut, model)
+        await self._start(run)
+        logger.info("response %s goes on behind event %d", key.id, run.log.num_events)
+        if cut.cancel_requested:
+            run.cancel()
+        await run.advanced()
+
+    async def _start(self, run: BackgroundRun) -> None:
+        """Starts a run as soon as there is room in the queue of its model."""
+        while True:
+            try:
+                self._runs.go_on(run)
+                return
+            except Overloaded:
+                await asyncio.sleep(_RETRY)
+
+
+# Renews the leases of what runs on this replica, cancels what others ask to, and ends what is
+# left of replicas that are gone.
+
+
+_INTERVAL: Final = 1.0
+"""Seconds between two renewals: a lease of some seconds outlasts a few that fail."""
+
+_ALONE_INTERVAL: Final = 30.0
+"""Seconds after which to look again for what was cut off, where no other replica uses the store."""
+
+_MOST_LISTED: Final = 10_000
+"""How many responses are listed for operators."""
+
+_LEASE_PATIENCE: Final = 600.0
+"""Seconds that replicas have to take over a response, before it counts as interrupted: all that can
+may be busy, or be about to start."""
+
+
+async def cancel_anywhere(state: ResponsesState, tenant: str, id: str) -> None:
+    """Cancels a response, wherever it runs, and returns when it does no more: it is kept as
+    cancelled or as what it had become, or nobody goes on with it. It raises as
+    `BackgroundRuns.kept` does."""
+    with state.store.watch_response(tenant, id) as watch:
+        while True:
+            run = state.runs.find(tenant, id)
+            if run is not None:
+                await state.runs.cancel(run)
+                return
+            if not state.may_run_elsewhere or not await state.store.request_cancel(tenant, id):
+                return
+            await watch.changed(LOOK_AGAIN)
+
+
+async def response_work(state: ResponsesState) -> list[WorkItem]:
+    """Returns the background responses of all tenants, on whichever replica."""
+
+    def work(key: ResponseKey, model: str, status: str, created_at: int | None) -> WorkItem:
+        cancel = partial(cancel_anywhere, state, *key)
+        return WorkItem("response", key.id, key.tenant, status, model, created_at, cancel)
+
+    here = {run.key: run for run in state.runs.all()}
+    found = [work(run.key, *run.summary()) for run in here.values()]
+    for key, model, has_owner in await state.store.list_running(_MOST_LISTED):
+        if key not in here:
+            found.append(work(key, model, "in_progress" if has_owner else "held", None))
+    return found
+
+
+class LeaseKeeper:
+    """Renews the leases of this replica every second, where others use the store. Where none does,
+    it looks now and then for what was cut off.
+
+    Args:
+        resumer: goes on with what was cut off, here or on another replica; None = nobody here does.
+        clock: tells seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        store: StateStore,
+        runs: BackgroundRuns,
+        resumer: Resumer | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._runs = runs
+        self._resumer = resumer
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._renewed_at: float | None = None
+        self._steady_since = 0.0
+
+    def start(self) -> None:
+        lease = self._store.lease
+        if lease is not None:
+            self._task = asyncio.ensure_future(self._run(lease))
+        elif self._resumer is not None:
+            self._task = asyncio.ensure_future(self._go_on(self._resumer))
+        else:
+            self._task = asyncio.ensure_future(self._end_cut())
+
+    async def close(self) -> None:
+        """Ends, and gives up what this replica still owns, so that nobody waits for the leases to
+        expire."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+        if self._resumer is not None:
+            await self._resumer.close()
+        if self._store.lease is None:
+            return
+        try:
+            owned = await self._store.renew_leases()
+            await self._store.give_up([response.key for response in owned])
+        except StateFailed as error:
+            logger.warning("running responses are not given up, and expire: %s", error)
+
+    async def renew(self, lease: float) -> None:
+        """Renews the leases once, and acts on what there is to know. Nothing is raised: a renewal
+        that fails is followed by another."""
+        expected = self._runs.leased()
+        try:
+            owned = {response.key: response for response in await self._store.renew_leases()}
+            for run in expected:
+                if run.key not in owned:
+                    run.lose()
+            orphans = []
+            for key, response in owned.items():
+                run_of_key = self._runs.find(*key)
+                if run_of_key is None:
+                    orphans.append(response)
+                elif response.cancel_requested:
+                    run_of_key.cancel()
+            await self._take_care(orphans)
+            steady_for = self._steady_for(lease)
+            if steady_for >= lease:
+                if self._resumer is not None:
+                    await self._take_over(self._resumer)
+                is_long = steady_for >= lease + _LEASE_PATIENCE
+                await self._store.interrupt_expired(_LEASE_PATIENCE if is_long else math.inf)
+        except StateFailed:
+            self._renewed_at = None
+
+    async def _take_over(self, resumer: Resumer) -> None:
+        """Takes over what other replicas have left, as much as may run here."""
+        if room := resumer.room:
+            models, tenants = resumer.models(), resumer.tenants()
+            resumer.add(await self._store.take_over(models, room, tenants))
+
+    async def _take_care(self, orphans: Sequence[OwnedResponse]) -> None:
+        """Goes on with responses that are this replica's and do not run here, or gives them up."""
+        if self._resumer is not None:
+            self._resumer.add(orphans)
+        elif orphans:
+            await self._store.give_up([response.key for response in orphans])
+
+    async def _go_on(self, resumer: Resumer) -> None:
+        """Goes on, from time to time, with what does not run though it is kept as running: after a
+        start, but also once a disk can be written again. One that waits to be gone on with may be
+        cancelled."""
+        with self._store.watch_cancels() as watch:
+            while True:
+                try:
+                    owned = await self._store.renew_leases()
+                    resumer.add(one for one in owned if self._runs.find(*one.key) is None)
+                except StateFailed as error:
+                    logger.debug("what was cut off is looked for later: %s", error)
+                await watch.changed(_ALONE_INTERVAL)
+
+    async def _end_cut(self) -> None:
+        """Has what was cut off before the start fail."""
+        try:
+            await self._store.interrupt_expired(0.0)
+        except StateFailed as error:
+            logger.warning("responses that were cut off still count as running: %s", error)
+
+    async def _run(self, lease: float) -> None:
+        with self._store.watch_cancels() as watch:
+            while True:
+                await self.renew(lease)
+                await watch.changed(_INTERVAL)
+
+    def _steady_for(self, lease: float) -> float:
+        """Takes note of a renewal. Returns for how many seconds the store could be had: a lease
+        that has expired in an outage is no sign that its replica is gone."""
+        now = self._clock()
+        if self._renewed_at is None or now - self._renewed_at > lease / 2:
+            self._steady_since = now
+        self._renewed_at = now
+        return now - self._steady_since

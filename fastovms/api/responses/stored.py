@@ -1,0 +1,735 @@
+"""Stored responses: their records, events and history."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import sub
+from typing import Final, TypeVar
+
+import msgspec
+import orjson
+
+from fastovms.api import offload
+from fastovms.api.dialect import DONE, END, Dialect, split_frame, without_name
+from fastovms.api.endpoint import UrlQuery
+from fastovms.api.prompt import context_exceeded
+from fastovms.api.responses.input import Item, ItemRules, distinct, read_input
+from fastovms.api.responses.output import ResponseForm, ResponseStatus, failed
+from fastovms.api.responses.request import ResponseFields, ResponsesRequest, check_include
+from fastovms.errors import InvalidField, NotFound, StateFailed, TooLarge
+from fastovms.http.messages import HeaderPairs, Request
+from fastovms.params import FinishReason, GenerationOutput, ModelInfo, TokenLogprobs
+from fastovms.state.store import (
+    EarlierItems,
+    EventPack,
+    FoundResponse,
+    ItemPage,
+    ResponseKey,
+    ResponseProgress,
+    StateStore,
+    StoredItem,
+    StoredResponse,
+)
+
+_UNFINISHED: Final[Mapping[ResponseProgress, ResponseStatus]] = {
+    ResponseProgress.INTERRUPTED: failed("the server was stopped before the response was finished"),
+    # One that runs on this replica is found in memory and never read from the store.
+    ResponseProgress.RUNNING: failed("the response could not be kept when it was finished"),
+}
+
+_IN_PROGRESS: Final = b"response.in_progress"
+_ITEM_DONE: Final = b"response.output_item.done"
+
+
+def to_items(items: Iterable[Item]) -> list[StoredItem]:
+    return [StoredItem(item["id"], orjson.dumps(item)) for item in items]
+
+
+def to_record(
+    form: ResponseForm,
+    status: ResponseStatus,
+    input: Sequence[StoredItem],
+    output: Sequence[Item],
+    *,
+    progress: ResponseProgress = ResponseProgress.FINISHED,
+    events: bytes | None = None,
+) -> StoredResponse:
+    return StoredResponse(
+        form.id,
+        orjson.dumps(form.body(status, None)),
+        input=input,
+        output=to_items(output),
+        previous_id=form.members["previous_response_id"],
+        progress=progress,
+        events=events,
+    )
+
+
+def from_record(found: FoundResponse) -> bytes:
+    """Returns the response object, as JSON. One that is stored as running, but runs nowhere, has
+    failed."""
+    body = found.body
+    unfinished = _UNFINISHED.get(found.progress)
+    if unfinished is not None:
+        body = orjson.dumps({**orjson.loads(body), **unfinished.members()})
+    output = b",".join(item.body for item in found.output)
+    return body[:-1] + b',"output":[' + output + b"]}"
+
+
+def running_body(found: FoundResponse, log: EventLog) -> bytes:
+    """Returns the response object of a response that another replica runs, as JSON, by the events
+    that are known of it: its status, and the items that are complete."""
+    has_begun = any(name == _IN_PROGRESS for name, _ in log.events())
+    status = "in_progress" if has_begun else "queued"
+    body = orjson.loads(found.body)
+    return orjson.dumps({**body, "status": status, "output": done_items(log)})
+
+
+def done_items(log: EventLog) -> list[Item]:
+    """Returns the items that are complete, by the events that are known."""
+    return [orjson.loads(event)["item"] for name, event in log.events() if name == _ITEM_DONE]
+
+
+T = TypeVar("T")
+
+
+def not_found(what: str, id: str, *, param: str | None = None, code: str | None = None) -> NotFound:
+    """Returns the error about an id that nothing is kept under."""
+    return NotFound(f"{what} with id '{id[:200]}' not found.", param=param, code=code)
+
+
+def previous_not_found(id: str) -> NotFound:
+    """Returns the error about a response that is to be continued, and is not kept."""
+    return not_found(
+        "Previous response",
+        id,
+        param="previous_response_id",
+        code="previous_response_not_found",
+    )
+
+
+def found(result: T | None, what: str, id: str) -> T:
+    """Returns what was found.
+
+    Raises:
+        NotFound: nothing was.
+    """
+    if result is None:
+        raise not_found(what, id)
+    return result
+
+
+class Query(UrlQuery):
+    """The parameters of one request.
+
+    Raises:
+        RequestError: there are too many, or `include` has a value that is not known.
+    """
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        check_include(self.texts("include"))
+
+
+def list_body(page: ItemPage) -> bytes:
+    """Returns the body of the answer."""
+    ids = [item.id for item in page.items]
+    rest = {
+        "first_id": ids[0] if ids else None,
+        "last_id": ids[-1] if ids else None,
+        "has_more": page.has_more,
+    }
+    data = b",".join(item.body for item in page.items)
+    return b'{"object":"list","data":[' + data + b"]," + orjson.dumps(rest)[1:]
+
+
+# Reads all items that a model is told for one request: those that came before, by
+# `previous_response_id` or `conversation`, and the input, with what an `item_reference` means.
+
+
+_BYTES_PER_UNIT: Final = 32
+"""Bytes of items that are read, or written, in the time of one unit of `offload`."""
+
+_MAX_REFERENCES: Final = 256
+"""How many references are looked up at once: what others ask of the store comes between."""
+
+_BYTES_PER_TOKEN: Final = 1024
+_MIN_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of earlier items that are read whatever the context: more than any has room for, also where
+templates leave thoughts out."""
+
+_BYTES_OF_IMAGES: Final = 64 * 1024 * 1024
+"""How many more are read where items bring images, which are in them as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All that a model is told.
+
+    Attributes:
+        items: all of them, the oldest first.
+        input: those of this request, which are the last.
+        size: about how many bytes all have.
+    """
+
+    items: Sequence[Item]
+    input: Sequence[Item]
+    size: int
+
+
+def item_cost(num_bytes: int) -> int:
+    """Returns what reading or writing so many bytes of items costs: the work for `offload`."""
+    return num_bytes // _BYTES_PER_UNIT
+
+
+async def read_history(
+    body: ResponsesRequest,
+    num_bytes: int,
+    model: ModelInfo,
+    fields: ResponseFields,
+    rules: ItemRules,
+    tenant: str,
+    store: StateStore | None,
+) -> History:
+    """Reads the items of a request, and those that came before.
+
+    Args:
+        num_bytes: the length of the body.
+        store: None = nothing is kept.
+
+    Raises:
+        RequestError: the input is malformed, or there is no such response, conversation or item.
+        StateFailed: what came before cannot be read.
+    """
+    has_past = fields.previous_id is not None or fields.conversation_id is not None
+    if body.input is None and not has_past and not body.instructions:
+        raise InvalidField("input is required", param="input")
+    _check_count(body.input, fields, model)
+    read = await offload.run(lambda: read_input(body.input, rules), item_cost(num_bytes))
+    resolved = await _resolved(read, tenant, store)
+    past: Sequence[StoredItem] = ()
+    if has_past:
+        past = await _past(fields, tenant, _store(store, fields), model)
+    size = sum(len(item.body) for item in past) + num_bytes
+
+    def build() -> History:
+        # Only in a conversation do ids of the input and of earlier items stand in one list.
+        taken = (item.id for item in past) if fields.conversation_id is not None else ()
+        given = distinct(resolved, rules.new_id, taken)
+        earlier = [orjson.loads(item.body) for item in past]
+        return History([*earlier, *given], given, size)
+
+    return await offload.run(build, item_cost(size))
+
+
+async def history_again(
+    fields: ResponseFields,
+    model: ModelInfo,
+    given: Sequence[StoredItem],
+    tenant: str,
+    store: StateStore,
+) -> History:
+    """Reads the items that came before a request again, whose own items are kept.
+
+    Raises:
+        RequestError: the response or the conversation no longer exists.
+        StateFailed: what came before cannot be read.
+    """
+    past: Sequence[StoredItem] = ()
+    if fields.previous_id is not None or fields.conversation_id is not None:
+        past = await _past(fields, tenant, store, model)
+    size = sum(len(item.body) for item in (*past, *given))
+
+    def build() -> History:
+        items = [orjson.loads(item.body) for item in (*past, *given)]
+        return History(items, items[len(past) :], size)
+
+    return await offload.run(build, item_cost(size))
+
+
+def _check_count(
+    given: str | Sequence[object] | None, fields: ResponseFields, model: ModelInfo
+) -> None:
+    """Raises InvalidField for more items than any context holds: each would become objects that
+    every collection of Python's garbage visits, while all other threads stand still."""
+    if given is None or isinstance(given, str) or fields.truncates:
+        return
+    if len(given) > model.max_model_len:
+        raise context_exceeded(f"the input has {len(given)} items", model, "input")
+
+
+async def _past(
+    fields: ResponseFields, tenant: str, store: StateStore, model: ModelInfo
+) -> Sequence[StoredItem]:
+    max_bytes = max(_MIN_BYTES, model.max_model_len * _BYTES_PER_TOKEN)
+    if model.takes_images:
+        max_bytes += _BYTES_OF_IMAGES
+    if fields.conversation_id is not None:
+        name = "conversation"
+        found = await store.conversation_context(
+            tenant, fields.conversation_id, max_bytes=max_bytes
+        )
+        if found is None:
+            raise not_found("Conversation", fields.conversation_id, param=name)
+    else:
+        assert fields.previous_id is not None
+        name = "previous_response_id"
+        found = await store.response_context(tenant, fields.previous_id, max_bytes=max_bytes)
+        _check_chain(found, fields.previous_id, name)
+        assert found is not None
+    if not found.is_whole and not fields.truncates:
+        raise context_exceeded(f"what came before has more than {max_bytes} bytes", model, name)
+    return found.items
+
+
+def _check_chain(found: EarlierItems | None, previous_id: str, name: str) -> None:
+    missing_id = previous_id if found is None else found.missing_id
+    if missing_id is not None:
+        raise previous_not_found(missing_id)
+    assert found is not None
+    if found.progress is ResponseProgress.RUNNING:
+        raise InvalidField(f"{name}: response '{previous_id}' is not finished yet", param=name)
+
+
+async def _resolved(items: Sequence[Item], tenant: str, store: StateStore | None) -> Sequence[Item]:
+    """Returns items in place of references to them."""
+    ids = [item["id"] for item in items if item["type"] == "item_reference"]
+    if not ids:
+        return items
+    found: dict[str, bytes] = {}
+    for start in range(0, len(ids), _MAX_REFERENCES):
+        some = ids[start : start + _MAX_REFERENCES]
+        if store is not None:
+            found.update(await store.find_items(tenant, some))
+        for item_id in some:
+            if item_id not in found:
+                raise not_found("Item", item_id, param="input")
+    return [
+        orjson.loads(found[item["id"]]) if item["type"] == "item_reference" else item
+        for item in items
+    ]
+
+
+def _store(store: StateStore | None, fields: ResponseFields) -> StateStore:
+    if store is None:
+        name = "conversation" if fields.previous_id is None else "previous_response_id"
+        raise InvalidField(f"{name} cannot be used: this server keeps no responses", param=name)
+    return store
+
+
+# Keeps the events of one response's stream, so that who comes later can still read them.
+
+
+_FRAMES_SIZE: Final = 64 * 1024
+"""How many bytes of frames are compressed together: events of one kind are much alike."""
+
+_LEVEL: Final = 1
+_HEADER: Final = struct.Struct(">II")
+"""What stands before each piece of packed frames: how many it has, and in how many bytes."""
+
+
+class EventLog:
+    """The frames of a stream by their sequence numbers.
+
+    Args:
+        first: number of the first one.
+
+    Attributes:
+        is_closed: whether there will be no more.
+        is_cut: whether somebody else goes on with it, so that there will be no more here.
+    """
+
+    def __init__(self, first: int = 0) -> None:
+        self._starts: list[int] = []
+        self._packs: list[bytes] = []
+        self._open: list[bytes] = []
+        self._open_start = first
+        self._open_size = 0
+        self._listeners: dict[object, Callable[[], None]] = {}
+        self.is_closed = False
+        self.is_cut = False
+
+    @property
+    def has_listeners(self) -> bool:
+        return bool(self._listeners)
+
+    @property
+    def num_events(self) -> int:
+        return self._open_start + len(self._open)
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes that it takes, most of them compressed."""
+        return sum(map(len, self._packs)) + self._open_size
+
+    def append(self, frames: Sequence[bytes], *, closes: bool = False) -> None:
+        """Adds frames and tells those who listen."""
+        for frame in frames:
+            self._open.append(frame)
+            self._open_size += len(frame)
+            if self._open_size >= _FRAMES_SIZE:
+                self._seal()
+        self.is_closed = closes
+        self._tell()
+
+    def read(self, start: int) -> Sequence[bytes]:
+        """Returns some of the frames from number `start` on; none where there is none yet."""
+        if start >= self._open_start:
+            return self._open[start - self._open_start :]
+        index = bisect_right(self._starts, start) - 1
+        frames = zlib.decompress(self._packs[index]).split(END)
+        return [frame + END for frame in frames[start - self._starts[index] : -1]]
+
+    def events(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yields the name and the JSON of every event. They have names."""
+        number = self._starts[0] if self._starts else self._open_start
+        while number < self.num_events:
+            frames = self.read(number)
+            yield from map(split_frame, frames)
+            number += len(frames)
+
+    def listen(self, key: object, listener: Callable[[], None]) -> None:
+        """Calls `listener` whenever there is more, until `forget` is called with the key."""
+        self._listeners[key] = listener
+
+    def forget(self, key: object) -> None:
+        self._listeners.pop(key, None)
+
+    def extend(self, pack: EventPack) -> None:
+        """Adds what a pack, or a whole log that was dumped, has beyond this log. Those who listen
+        are not told. It is not for logs that have been appended to.
+
+        Raises:
+            ValueError: events between are missing.
+        """
+        number, data = pack.first, pack.data
+        position = 0
+        while position < len(data):
+            num_events, length = _HEADER.unpack_from(data, position)
+            position += _HEADER.size
+            if number > self._open_start:
+                raise ValueError(f"there are no events from {self._open_start} to {number}")
+            if number + num_events > self._open_start:
+                self._starts.append(number)
+                self._packs.append(data[position : position + length])
+                self._open_start = number + num_events
+            number += num_events
+            position += length
+
+    def close(self) -> None:
+        """Takes note that there will be no more, and tells those who listen of what there is."""
+        self.append([], closes=True)
+
+    def cut(self) -> None:
+        """Takes note that somebody else goes on with it, and tells those who listen."""
+        self.is_cut = True
+        self._tell()
+
+    def dump(self, last: Sequence[bytes]) -> bytes:
+        """Returns all of it, for `extend`.
+
+        Args:
+            last: further frames, at its end.
+        """
+        ends = [*self._starts[1:], self._open_start]
+        return b"".join(
+            [
+                *map(_piece, map(sub, ends, self._starts), self._packs),
+                *map(pack_frames, _shares([*self._open, *last])),
+            ]
+        )
+
+    def _tell(self) -> None:
+        for listener in list(self._listeners.values()):
+            listener()
+
+    def _seal(self) -> None:
+        self._starts.append(self._open_start)
+        self._packs.append(_compress(self._open))
+        self._open_start += len(self._open)
+        self._open = []
+        self._open_size = 0
+
+
+def _shares(frames: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Yields frames as they are compressed together; at least once."""
+    start = size = 0
+    for end, frame in enumerate(frames, 1):
+        size += len(frame)
+        if size >= _FRAMES_SIZE:
+            yield frames[start:end]
+            start, size = end, 0
+    if start < len(frames) or not frames:
+        yield frames[start:]
+
+
+def pack_frames(frames: Sequence[bytes]) -> bytes:
+    """Returns frames as `EventLog.extend` takes them."""
+    return _piece(len(frames), _compress(frames))
+
+
+def _piece(num_events: int, compressed: bytes) -> bytes:
+    return _HEADER.pack(num_events, len(compressed)) + compressed
+
+
+def _compress(frames: Iterable[bytes]) -> bytes:
+    return zlib.compress(b"".join(frames), _LEVEL)
+
+
+class _Output(msgspec.Struct, array_like=True, omit_defaults=True):
+    """A `GenerationOutput` of a request with one sample."""
+
+    token_ids: list[int]
+    num_generated_tokens: int
+    finish_reason: FinishReason | None = None
+    num_cached_tokens: int = 0
+    stop_token_id: int | None = None
+    num_prompt_tokens: int | None = None
+    logprobs: list[tuple[int, float, int, list[int], list[float]]] = []
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(list[_Output]).decode
+
+
+def pack_outputs(outputs: Iterable[GenerationOutput]) -> bytes:
+    """Returns outputs of a request's one sample as `unpack_outputs` takes them."""
+    return zlib.compress(_encode([_kept(output) for output in outputs]), _LEVEL)
+
+
+def unpack_outputs(data: bytes) -> Sequence[GenerationOutput]:
+    """Returns the outputs, without what only measures their process.
+
+    Raises:
+        ValueError: these are none.
+    """
+    try:
+        return [_heard(output) for output in _decode(zlib.decompress(data))]
+    except (zlib.error, msgspec.MsgspecError) as error:
+        raise ValueError("what the model has said is not as it was kept") from error
+
+
+def _kept(output: GenerationOutput) -> _Output:
+    return _Output(
+        list(output.token_ids),
+        output.num_generated_tokens,
+        output.finish_reason,
+        output.num_cached_tokens,
+        output.stop_token_id,
+        output.num_prompt_tokens,
+        [
+            (one.token_id, one.logprob, one.rank, list(one.top_token_ids), list(one.top_logprobs))
+            for one in output.logprobs
+        ],
+    )
+
+
+def _heard(kept: _Output) -> GenerationOutput:
+    return GenerationOutput(
+        0,
+        kept.token_ids,
+        kept.finish_reason,
+        kept.num_generated_tokens,
+        kept.num_cached_tokens,
+        kept.stop_token_id,
+        logprobs=[TokenLogprobs(*one) for one in kept.logprobs],
+        num_prompt_tokens=kept.num_prompt_tokens,
+    )
+
+
+# Writes the events of a response to the store while it runs, before anybody is sent them: for
+# those who follow it through other replicas, and for whoever goes on with it after a crash.
+
+
+logger = logging.getLogger(__name__)
+
+SHARED_INTERVAL: Final = 0.1
+"""Seconds between two writes of one response where somebody waits for them."""
+
+_OWN_INTERVAL: Final = 1.0
+"""Seconds where nobody reads them but after a crash: each write wears the disk."""
+
+_RETRY: Final = 1.0
+"""Seconds until a write that failed is tried again."""
+
+
+class EventWriter:
+    """Writes the events of one response, and logs those that are written: what a client has been
+    sent is not taken back. While the store cannot be had, they are logged all the same.
+
+    Args:
+        log: those that clients may be sent. It may have some, which are kept already.
+        keeps_outputs: whether to keep what the model has said, too.
+        ahead: what of that is kept behind the last of these events.
+
+    Attributes:
+        advanced: set once something is kept that the model has said in this process, or once
+            nothing more is kept.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        store: StateStore,
+        key: ResponseKey,
+        *,
+        keeps_outputs: bool,
+        ahead: Sequence[GenerationOutput] = (),
+    ) -> None:
+        self._log = log
+        self._store = store
+        self._key = key
+        self._keeps_outputs = keeps_outputs
+        self._num_kept = log.num_events
+        self._unsent: list[bytes] = []
+        # The pack of what is ahead has the number of the next one, which takes its place.
+        self._outputs = list(ahead)
+        self._num_outputs_kept = len(ahead)
+        self._has_ended = False
+        self._more = asyncio.Event()
+        self.advanced = asyncio.Event()
+
+    def add_output(self, output: GenerationOutput) -> None:
+        """Adds what the model has said, before the events that tell of it."""
+        if self._keeps_outputs:
+            self._outputs.append(output)
+            self._more.set()
+
+    def add(self, frames: Sequence[bytes]) -> None:
+        """Adds events."""
+        self._unsent += frames
+        if self._has_ended:
+            self._log_unsent()
+        if frames:
+            self._more.set()
+
+    def take_unsent(self) -> list[bytes]:
+        """Returns the events that are not logged, for the caller to keep and to log."""
+        unsent, self._unsent = self._unsent, []
+        return unsent
+
+    async def run(self, on_loss: Callable[[], None]) -> None:
+        """Writes until it is cancelled: one write at a time, and each has all that has come since
+        the last.
+
+        Args:
+            on_loss: called, at the end, when the response is no longer this replica's.
+        """
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            has_said = self._has_said
+            try:
+                while self._is_behind:
+                    if not await self._write():
+                        on_loss()
+                        return
+            except StateFailed:
+                self._log_unsent()
+                self._more.set()
+                await asyncio.sleep(_RETRY)
+                continue
+            except TooLarge as error:
+                logger.warning("events of response %s are not kept: %s", self._key.id, error)
+                self._has_ended = True
+                self._log_unsent()
+                self.advanced.set()
+                return
+            if self._keeps_outputs and not has_said:
+                continue  # only the server has told something, and what the model says is to follow
+            has_readers = self._store.lease is not None or self._log.has_listeners
+            await asyncio.sleep(SHARED_INTERVAL if has_readers else _OWN_INTERVAL)
+
+    async def flush(self) -> None:
+        """Writes what there is, once `run` has ended. Where that fails, what is not written has
+        been sent to nobody."""
+        try:
+            while self._is_behind and await self._write():
+                pass
+        except (StateFailed, TooLarge) as error:
+            logger.warning("the last events of response %s are not kept: %s", self._key.id, error)
+
+    @property
+    def _has_said(self) -> bool:
+        """Whether the model has said anything that is not kept."""
+        return self._num_outputs_kept < len(self._outputs)
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self._unsent) or self._num_kept < self._log.num_events or self._has_said
+
+    async def _write(self) -> bool:
+        """Writes some events, and all that the model has said, also where that makes no event for
+        long, such as within a call. Returns whether the response is still this replica's."""
+        log, outputs, has_said = self._log, list(self._outputs), self._has_said
+        is_logged = self._num_kept < log.num_events
+        frames = log.read(self._num_kept) if is_logged else list(self._unsent)
+        # Never without what they were made of: whoever goes on makes the events behind them.
+        said = pack_outputs(outputs) if outputs else None
+        pack = EventPack(self._num_kept, pack_frames(frames), said)
+        if not await self._store.add_events(*self._key, pack):
+            return False
+        if has_said:
+            self.advanced.set()
+        if frames:
+            del self._outputs[: len(outputs)]
+        self._num_outputs_kept = 0 if frames else len(outputs)
+        self._num_kept += len(frames)
+        if not is_logged:
+            del self._unsent[: len(frames)]
+            log.append(frames)
+        return True
+
+    def _log_unsent(self) -> None:
+        self._log.append(self.take_unsent())
+
+
+async def replay(
+    request: Request, log: EventLog, start: int, dialect: Dialect, *, headers: HeaderPairs = ()
+) -> None:
+    """Streams a log, and returns when it is closed and all of it is sent, or when it is cut.
+
+    Args:
+        start: number of the first event.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+    stream = request.stream(headers=headers)
+    next_number = start
+
+    def send() -> None:
+        nonlocal next_number
+        if done.done():
+            return
+        if log.is_cut:
+            stream.abort()  # the client asks for the rest where that is made
+            done.set_result(None)
+            return
+        if not stream.writable:
+            return
+        frames = log.read(next_number)
+        next_number += len(frames)
+        data = b"".join(frames if dialect.responses.names_events else map(without_name, frames))
+        if next_number < log.num_events:
+            stream.send(data)
+            loop.call_soon(send)  # others are served first
+        elif log.is_closed:
+            stream.finish(data + DONE)
+            done.set_result(None)
+        elif data:
+            stream.send(data)
+
+    stream.on_writable = send
+    log.listen(stream, send)
+    try:
+        send()
+        await done
+    finally:
+        log.forget(stream)

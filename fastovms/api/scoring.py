@@ -1,0 +1,232 @@
+"""Log probabilities of prompts, ranking of samples, and their alignment with text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+from fastovms.api.fields import Candidates, Queueing
+from fastovms.api.generate import SampleDelta, failure, submit_all
+from fastovms.backend import GenerationBackend
+from fastovms.params import (
+    FinishReason,
+    GenerationOutput,
+    GenerationRequest,
+    SamplingParams,
+    TokenLogprobs,
+)
+from fastovms.text.detokenizer import TextToken
+from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Piece
+
+# Finds which tokens a piece of an answer was made of.
+
+
+class TokenAligner:
+    """Finds the pieces of a text, in order, and so the tokens that they were generated as.
+
+    Between the pieces there may be markup. A token belongs to the piece that its text begins in or,
+    from markup, reaches into. One without text belongs to the piece that it stands in or before;
+    one behind a piece, to none.
+
+    Args:
+        tags: markup. In a token that is a tag no piece begins but at its beginning.
+    """
+
+    def __init__(self, tags: Collection[str] = frozenset()) -> None:
+        self._tags = tags
+        self._texts: list[str] = []
+        # Characters that were dropped before those of `_texts`.
+        self._position = 0
+        # Tokens whose text begins in `_texts`.
+        self._tokens: deque[TextToken] = deque()
+
+    def push(self, text: str, tokens: Iterable[TextToken]) -> None:
+        """Adds text. `tokens` are those that begin in `text`, with offsets in characters."""
+        self._texts.append(text)
+        self._tokens += tokens
+
+    def take(self, piece: str) -> list[TextToken]:
+        """Returns the tokens of the piece; what is before them is forgotten. None where the piece
+        is not a part of the text."""
+        text = "".join(self._texts)
+        self._texts = [text]
+        found = self._find(text, piece)
+        if found < 0:
+            return []
+        start = self._position + found
+        end = start + len(piece)
+        taken: list[TextToken] = []
+        while self._tokens and self._tokens[0].offset < end:
+            token = self._tokens.popleft()
+            goes_on = not self._tokens or self._tokens[0].offset > start
+            if token.offset >= start or goes_on:
+                taken.append(token)
+        self._texts = [text[found + len(piece) :]]
+        self._position = end
+        return taken
+
+    def skip_to(self, position: int) -> None:
+        """Forgets the text before a position, which is no piece, and the tokens that begin in
+        it."""
+        num_chars = position - self._position
+        if num_chars <= 0:
+            return
+        self._texts = ["".join(self._texts)[num_chars:]]
+        self._position = position
+        while self._tokens and self._tokens[0].offset < position:
+            self._tokens.popleft()
+
+    def _find(self, text: str, piece: str) -> int:
+        """Returns where the piece begins; -1 = nowhere."""
+        found = text.find(piece)
+        for start, end in self._spans(len(text)):
+            if found < start:
+                break
+            if start < found < end and text[start:end] in self._tags:
+                found = text.find(piece, end)
+        return found
+
+    def _spans(self, length: int) -> Iterator[tuple[int, int]]:
+        """Returns where in the text that is left the tokens begin and end."""
+        ends = [token.offset - self._position for token in islice(self._tokens, 1, None)]
+        for token, end in zip(self._tokens, [*ends, length], strict=False):
+            yield token.offset - self._position, end
+
+
+class ContentTokens:
+    """Finds which tokens of an answer its content was made of, piece by piece.
+
+    Args:
+        aligner: finds the tokens of a piece; None = the answer is content and nothing else, so that
+            all of its tokens are.
+    """
+
+    def __init__(self, aligner: TokenAligner | None) -> None:
+        self._aligner = aligner
+        self._untold: list[TextToken] = []
+
+    def push(self, text: str, tokens: Sequence[TextToken]) -> None:
+        """Adds the text that pieces are found in, and the tokens that begin in it."""
+        if self._aligner is None:
+            self._untold += tokens
+        else:
+            self._aligner.push(text, tokens)
+
+    def take(self, piece: Piece) -> Sequence[TextToken]:
+        """Returns the tokens of a piece; none of one that is no content."""
+        if self._aligner is None:
+            return self.rest()
+        if isinstance(piece, CallEnd):
+            self._aligner.skip_to(piece.position)
+        if isinstance(piece, CallBegin | CallArguments | CallEnd):
+            return ()
+        tokens = self._aligner.take(piece.text)
+        return tokens if isinstance(piece, Content) else ()
+
+    def rest(self) -> Sequence[TextToken]:
+        """Returns the tokens that are certainly content and have been told with no piece."""
+        untold, self._untold = self._untold, []
+        return untold
+
+
+def best_samples(samples: Sequence[SampleDelta], candidates: Candidates) -> Sequence[SampleDelta]:
+    """Returns the likeliest `n` of each prompt's samples, which are consecutive."""
+    n, num_samples = candidates.n, candidates.num_samples
+    if num_samples == n:
+        return samples
+    chosen: list[SampleDelta] = []
+    for start in range(0, len(samples), num_samples):
+        ranked = sorted(
+            samples[start : start + num_samples],
+            key=lambda sample: mean_logprob(sample.tokens),
+            reverse=True,
+        )
+        chosen += ranked[:n]
+    return chosen
+
+
+def mean_logprob(tokens: Sequence[TextToken]) -> float:
+    """Returns the mean log probability of the tokens of a text; one without tokens is the least
+    likely."""
+    values = [token.logprobs.logprob for token in tokens if token.logprobs is not None]
+    return sum(values) / len(values) if values else float("-inf")
+
+
+class PromptScore(NamedTuple):
+    """The log probabilities of one prompt: `logprobs` has an entry for each token, the first being
+    None."""
+
+    logprobs: Sequence[TokenLogprobs | None]
+    num_cached_tokens: int
+
+
+async def score_prompts(
+    backend: GenerationBackend,
+    prompts: Sequence[Sequence[int]],
+    num_top: int,
+    *,
+    request_id: str,
+    queueing: Queueing,
+) -> list[PromptScore]:
+    """Runs the prompts for one token each, which is dropped.
+
+    Args:
+        num_top: how many top log probabilities of each token, or `ALL_LOGPROBS`.
+
+    Raises:
+        RequestError: a prompt can never run.
+        BackendError: the backend cannot take the prompts, or failed on the way.
+    """
+    requests = [
+        _scoring_request(
+            f"{request_id}-{position}", token_ids, num_top, backend.model.max_model_len, queueing
+        )
+        for position, token_ids in enumerate(prompts)
+    ]
+    scores: dict[int, PromptScore] = {}
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_output(position: int, output: GenerationOutput) -> None:
+        if done.done():
+            return
+        if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+            done.set_exception(failure(output))
+            return
+        logprobs = (*output.prompt_logprobs, *output.logprobs)
+        scores[position] = PromptScore(logprobs, output.num_cached_tokens)
+        if len(scores) == len(requests):
+            done.set_result(None)
+
+    try:
+        submit_all(
+            backend,
+            [(request, partial(on_output, position)) for position, request in enumerate(requests)],
+        )
+        await done
+    finally:
+        if len(scores) < len(requests):
+            for request in requests:
+                backend.abort(request.request_id)
+    return [scores[position] for position in range(len(requests))]
+
+
+def _scoring_request(
+    request_id: str,
+    token_ids: Sequence[int],
+    num_top: int,
+    max_model_len: int,
+    queueing: Queueing,
+) -> GenerationRequest:
+    """Returns a request that scores a prompt. One that fills the context leaves no room for a token
+    to drop: its last one is then generated, as the only one allowed. What is reported of it are the
+    raw logits all the same."""
+    params = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, prompt_logprobs=num_top)
+    if len(token_ids) == max_model_len:
+        params = replace(params, logprobs=num_top, allowed_token_ids=(token_ids[-1],))
+        token_ids = token_ids[:-1]
+    return GenerationRequest(request_id, token_ids, params, **queueing._asdict())

@@ -1,0 +1,394 @@
+"""Fields that constrain an answer: `response_format`, `structured_outputs`, `guided_*`, structural
+tags."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+
+from fastovms.api.body import show
+from fastovms.api.prompt import FieldNames, Preparation
+from fastovms.api.request_schemas import GenerationFields
+from fastovms.api.served import ServedModel
+from fastovms.config import ApiConfig
+from fastovms.errors import InvalidField, RequestError
+from fastovms.grammar.finite_schema import Schema, integer_of
+from fastovms.grammar.json_schema import enforceable_schema, open_schema, shut_schema, strict_schema
+from fastovms.grammar.structural_tag import FORMAT_TYPES
+from fastovms.grammar_tree import num_characters
+from fastovms.params import Grammar, GrammarKind
+
+
+def tag_format(value: object, name: str) -> Mapping[str, Any]:
+    """Returns the format of a structural tag, whose own members are not checked yet.
+
+    Args:
+        value: `{"format": ...}`, or XGrammar's older `{"structures": [{"begin", "schema", "end"}],
+            "triggers": [...]}`, or the JSON text of either.
+        name: the field's, for error messages.
+
+    Raises:
+        InvalidField: it is neither.
+    """
+    body = _parsed(value, name) if isinstance(value, str) else value
+    if not isinstance(body, Mapping):
+        raise InvalidField(
+            f"{name} must be an object or its JSON text, not {show(body)}", param=name
+        )
+    if "format" in body:
+        return _object(body["format"], f"{name}.format")
+    for member in ("structures", "triggers"):
+        if not isinstance(body.get(member), list):
+            place = f"{name}.{member}"
+            raise InvalidField(
+                f"{place} must be a list where there is no {name}.format, not "
+                f"{show(body.get(member))}",
+                param=place,
+            )
+    tags = [
+        _structural_tag(structure, f"{name}.structures[{position}]")
+        for position, structure in enumerate(body["structures"])
+    ]
+    return {"type": "triggered_tags", "triggers": body["triggers"], "tags": tags}
+
+
+def _parsed(text: str, name: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidField(f"{name} is no JSON that can be read: {error}", param=name) from None
+
+
+def _structural_tag(structure: object, name: str) -> Mapping[str, Any]:
+    """Returns the tag that one of the older form's structures is."""
+    given = _object(structure, name)
+    for member in ("begin", "end"):
+        if not isinstance(given.get(member), str):
+            place = f"{name}.{member}"
+            raise InvalidField(
+                f"{place} must be a string, not {show(given.get(member))}", param=place
+            )
+    content = {"type": "json_schema", "json_schema": given.get("schema")}
+    return {"begin": given["begin"], "content": content, "end": given["end"]}
+
+
+def _object(value: object, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidField(f"{name} must be an object, not {show(value)}", param=name)
+    return value
+
+
+# Reads the fields that constrain the text into a grammar: `response_format`, vLLM's
+# `structured_outputs` and `guided_*`, and the fields of llama.cpp's and SGLang's servers.
+
+
+_MAX_REASON: Final = 300
+"""Characters that are repeated of what the grammar compiler says: it may repeat the whole
+grammar."""
+
+_LEFT_TO_CLIENTS: Final = ("uniqueItems",)
+"""Keywords that a strict format may have, with a warning: pydantic writes `uniqueItems` for a set,
+and makes a set of whatever comes."""
+
+Reader = Callable[[Any, str], str | None]
+"""Makes of a field's value and name the grammar's source; None where the value asks for nothing."""
+
+
+def grammar_of(request: Preparation[GenerationFields], warnings: list[str]) -> Grammar | None:
+    """Returns the constraint that a request asks for, not yet compiled.
+
+    Args:
+        warnings: collects the keywords of a schema that are not enforced.
+
+    Raises:
+        InvalidField: there is more than one, it is too long or of a wrong form, or a strict one has
+            a keyword that cannot be enforced.
+    """
+    body = request.body
+    if body.guided_whitespace_pattern is not None:
+        raise _unsupported("guided_whitespace_pattern")
+    found = [
+        *_response_format(request.response_format, request.names),
+        *_structured_outputs(body.structured_outputs),
+        *_named_fields(body),
+    ]
+    if not found:
+        return None
+    grammar = found[0]
+    other = next((other for other in found[1:] if _meaning(other) != _meaning(grammar)), None)
+    if other is not None:
+        raise InvalidField(
+            f"{grammar.param} and {other.param} cannot be used together: a text can have only one "
+            "constraint",
+            param=other.param,
+        )
+    check_length(grammar, request.config)
+    form = request.response_format or {}
+    is_strict = (form.get("json_schema") or form).get("strict") is True
+    return _enforceable(grammar, warnings, is_strict=is_strict)
+
+
+def _enforceable(grammar: Grammar, warnings: list[str], *, is_strict: bool) -> Grammar:
+    """Returns the grammar with what can be enforced of its schema. What is malformed is left for
+    the compiler to refuse."""
+    if grammar.kind is not GrammarKind.JSON_SCHEMA:
+        return grammar
+    try:
+        given = json.loads(grammar.source, parse_int=integer_of)
+        schema, unenforced = enforceable_schema(given)
+    except ValueError:
+        return grammar
+    refused = [one for one in unenforced if one.keyword not in _LEFT_TO_CLIENTS]
+    if refused and is_strict:
+        raise InvalidField(f"{grammar.param}: {refused[0]}", param=grammar.param)
+    warnings += [f"{grammar.param}: {one}" for one in unenforced]
+    return grammar if schema is given else replace(grammar, source=_json(schema, grammar.param))
+
+
+def _meaning(grammar: Grammar) -> tuple[GrammarKind, object]:
+    """Returns what is the same for two fields that say the same."""
+    if grammar.kind is GrammarKind.JSON_SCHEMA:
+        with contextlib.suppress(ValueError, RecursionError):
+            return grammar.kind, json.loads(grammar.source)
+    return grammar.kind, grammar.source
+
+
+def check_length(grammar: Grammar, config: ApiConfig) -> None:
+    """Raises InvalidField for a source that is too much to compile."""
+    length = len(grammar.source) + num_characters(grammar.tree)
+    if length > config.max_grammar_length:
+        raise InvalidField(
+            f"{grammar.param} must be at most {config.max_grammar_length} characters, not {length}",
+            param=grammar.param,
+        )
+
+
+async def compile_grammar(grammar: Grammar, model: ServedModel, client: str) -> Grammar:
+    """Makes a grammar ready to be used in `SamplingParams`.
+
+    Args:
+        client: who has sent it.
+
+    Raises:
+        InvalidField: nothing can be made of it.
+        BackendError: too many wait for theirs, or nothing can be compiled now.
+    """
+    try:
+        return await model.backend.compile_grammar(grammar, client)
+    except RequestError as error:
+        reason = error.message
+        if len(reason) > _MAX_REASON:
+            reason = f"{reason[:_MAX_REASON]}..."
+        raise InvalidField(f"{grammar.param}: {reason}", param=grammar.param) from None
+
+
+def _json(value: object, name: str) -> str:
+    """Reads a schema as an object or as its text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        try:
+            # Not orjson, which has no integers beyond 64 bits.
+            return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        except RecursionError:
+            raise InvalidField(f"{name} is nested too deeply", param=name) from None
+    raise InvalidField(f"{name} must be an object or a string, not {show(value)}", param=name)
+
+
+def _tag(value: object, name: str) -> str:
+    return _json(dict(tag_format(value, name)), name)
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidField(f"{name} must be a string, not {show(value)}", param=name)
+    if not value:
+        raise InvalidField(f"{name} must not be an empty string", param=name)
+    return value
+
+
+def _choice(value: object, name: str) -> str:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise InvalidField(f"{name} must be a list of strings, not {show(value)}", param=name)
+    if not value:
+        raise InvalidField(f"{name} must have at least one string to choose", param=name)
+    if not any(value):
+        raise InvalidField(
+            f"{name}[0] must not be an empty string where there is no other choice",
+            param=f"{name}[0]",
+        )
+    return orjson.dumps(value).decode()
+
+
+def _flag(value: object, name: str) -> str | None:
+    if not isinstance(value, bool):
+        raise InvalidField(f"{name} must be true or false, not {show(value)}", param=name)
+    return "" if value else None
+
+
+_CONSTRAINTS: Final[Mapping[str, tuple[GrammarKind, Reader]]] = {
+    "json": (GrammarKind.JSON_SCHEMA, _json),
+    "json_object": (GrammarKind.JSON_OBJECT, _flag),
+    "regex": (GrammarKind.REGEX, _text),
+    "choice": (GrammarKind.CHOICE, _choice),
+    "grammar": (GrammarKind.GRAMMAR, _text),
+    "structural_tag": (GrammarKind.STRUCTURAL_TAG, _tag),
+}
+"""Readers by vLLM's names: the members of `structured_outputs`, and with `guided_` before them its
+older fields."""
+
+_FIELDS: Final[Mapping[str, str]] = {
+    **{f"guided_{constraint}": constraint for constraint in _CONSTRAINTS},
+    "json_schema": "json",
+    "grammar": "grammar",
+    "regex": "regex",
+    "ebnf": "grammar",
+}
+"""Which reader each field has. llama.cpp's server takes `json_schema` and `grammar`, SGLang's
+`json_schema`, `regex` and `ebnf`."""
+
+
+def _read(constraint: str, value: object, name: str) -> Iterator[Grammar]:
+    if value is not None:
+        kind, read = _CONSTRAINTS[constraint]
+        source = read(value, name)
+        if source is not None:
+            yield Grammar(kind, source, name)
+
+
+def _named_fields(body: GenerationFields) -> Iterator[Grammar]:
+    for field, constraint in _FIELDS.items():
+        value = getattr(body, field, None)
+        if field != "grammar" or value:  # an empty one is llama.cpp's default
+            yield from _read(constraint, value, field)
+
+
+def _structured_outputs(value: Mapping[str, Any] | None) -> Iterator[Grammar]:
+    if value is None:
+        return
+    field = "structured_outputs"
+    # Free white space is never allowed, so that asking for none changes nothing.
+    for option in ("disable_additional_properties", "disable_any_whitespace"):
+        if value.get(option) is not None:
+            _flag(value[option], f"{field}.{option}")
+    if value.get("whitespace_pattern") is not None:
+        raise _unsupported(f"{field}.whitespace_pattern")
+    if all(value.get(constraint) is None for constraint in _CONSTRAINTS):
+        raise InvalidField(f"{field} must have one of {', '.join(_CONSTRAINTS)}", param=field)
+    closing = _CLOSINGS.get(value.get("disable_additional_properties"))
+    for constraint in _CONSTRAINTS:
+        for grammar in _read(constraint, value.get(constraint), f"{field}.{constraint}"):
+            yield grammar if closing is None else _changed(grammar, closing)
+
+
+_CLOSINGS: Final[Mapping[object, Callable[[Schema], Schema]]] = {
+    False: open_schema,
+    True: shut_schema,
+}
+"""What becomes of a schema by `disable_additional_properties`. Without it, only objects that
+declare properties are closed."""
+
+
+def _changed(grammar: Grammar, change: Callable[[Schema], Schema]) -> Grammar:
+    """Returns the grammar with its schema changed, if it is of one. What is no schema is left for
+    the compiler to complain of."""
+    if grammar.kind is not GrammarKind.JSON_SCHEMA:
+        return grammar
+    try:
+        schema = json.loads(grammar.source, parse_int=integer_of)
+        if isinstance(schema, dict):
+            return replace(grammar, source=_json(change(schema), grammar.param))
+    except (ValueError, RecursionError):
+        pass
+    return grammar
+
+
+def _response_format(value: Mapping[str, Any] | None, names: FieldNames) -> Iterator[Grammar]:
+    if value is None:
+        return
+    field = names.response_format
+    kind = value.get("type")
+    if kind == "text":
+        return
+    read = _FORMATS.get(kind) if isinstance(kind, str) else None
+    if read is None:
+        raise InvalidField(
+            f"{field}.type must be one of text, {', '.join(_FORMATS)}, not {show(kind)}",
+            param=f"{field}.type",
+        )
+    name = names.json_schema if kind == "json_schema" else field
+    if kind == "json_schema" and "json_schema" not in value and "schema" in value:
+        value, name = {"json_schema": value}, field  # beside the type, as llama.cpp's server has it
+    yield read(value, name)
+
+
+def _format_json_object(value: Mapping[str, Any], field: str) -> Grammar:
+    """Reads a format of any object, or of one with a schema, as llama.cpp's server takes it."""
+    schema = value.get("schema")
+    if schema is None:
+        return Grammar(GrammarKind.JSON_OBJECT, "", field)
+    name = f"{field}.schema"
+    if not isinstance(schema, dict):
+        raise InvalidField(f"{name} must be an object, not {show(schema)}", param=name)
+    return Grammar(GrammarKind.JSON_SCHEMA, _json(schema, name), name)
+
+
+def _format_json_schema(value: Mapping[str, Any], name: str) -> Grammar:
+    schema = value.get("json_schema")
+    if not isinstance(schema, dict):
+        raise InvalidField(f"{name} must be an object, not {show(schema)}", param=name)
+    for member, kind, words in (("name", str, "a string"), ("strict", bool, "true or false")):
+        found = schema.get(member)
+        if found is not None and not isinstance(found, kind):
+            raise InvalidField(
+                f"{name}.{member} must be {words}, not {show(found)}", param=f"{name}.{member}"
+            )
+    name = f"{name}.schema"
+    if not isinstance(schema.get("schema"), dict):
+        raise InvalidField(
+            f"{name} must be an object, not {show(schema.get('schema'))}", param=name
+        )
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, _json(schema["schema"], name), name)
+    return _changed(grammar, strict_schema) if schema.get("strict") else grammar
+
+
+def _format_structural_tag(value: Mapping[str, Any], field: str) -> Grammar:
+    return Grammar(GrammarKind.STRUCTURAL_TAG, _tag(value, field), field)
+
+
+def _bare_format(value: Mapping[str, Any], field: str) -> Grammar:
+    """Reads a format of a structural tag, alone, as OVMS takes it."""
+    return Grammar(GrammarKind.STRUCTURAL_TAG, _json(dict(value), field), field)
+
+
+def _member_format(kind: GrammarKind, member: str) -> Callable[[Mapping[str, Any], str], Grammar]:
+    """Reads a format of which one member is all there is to it."""
+
+    def read(value: Mapping[str, Any], field: str) -> Grammar:
+        name = f"{field}.{member}"
+        source = _text(value.get(member), name)
+        if kind is GrammarKind.CHOICE:
+            source = orjson.dumps([source]).decode()
+        return Grammar(kind, source, name)
+
+    return read
+
+
+_FORMATS: Final[Mapping[str, Callable[[Mapping[str, Any], str], Grammar]]] = {
+    **dict.fromkeys(FORMAT_TYPES, _bare_format),
+    "json_object": _format_json_object,
+    "json_schema": _format_json_schema,
+    "structural_tag": _format_structural_tag,
+    "regex": _member_format(GrammarKind.REGEX, "pattern"),
+    "grammar": _member_format(GrammarKind.GRAMMAR, "grammar"),
+    "const_string": _member_format(GrammarKind.CHOICE, "value"),
+}
+
+
+def _unsupported(name: str) -> InvalidField:
+    return InvalidField(f"{name} is not supported by this server version", param=name)

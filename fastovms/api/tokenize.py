@@ -1,0 +1,306 @@
+"""Endpoints `/tokenize` and `/detokenize`, in vLLM's form and in OVMS's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import orjson
+
+from fastovms.api import offload
+from fastovms.api.body import show
+from fastovms.api.chat_messages import read_messages
+from fastovms.api.chat_prompt import (
+    TemplateFields,
+    adds_special_tokens,
+    render_prompt,
+    template_options,
+)
+from fastovms.api.chat_tools import read_tools
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import Dialect
+from fastovms.api.logprobs import TokenNames
+from fastovms.api.prompt import check_token_range, encoding_cost
+from fastovms.api.request_schemas import ModelField
+from fastovms.api.served import AnyServed, ServedEncoder, image_tokens_unknown, images_of_request
+from fastovms.api.typed_body import Body, read_any_body
+from fastovms.errors import InvalidField
+from fastovms.http.messages import Request, Response
+from fastovms.params import ModelInfo
+from fastovms.text.tokenizer import TextEncoder
+
+_MIN_LIMIT: Final = 2**20
+_CHARS_PER_TOKEN: Final = 8
+
+
+class TextTokens(Protocol):
+    """The tokenizer of a model, for one text at a time.
+
+    Attributes:
+        pad_token_id: what texts of one batch are filled up with.
+    """
+
+    pad_token_id: int
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Raises RequestError for a text with a lone surrogate."""
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Returns what one token contributes to a text, special tokens as they are written."""
+
+
+class EncoderTokens:
+    """Implements `TextTokens` with the tokenizer of a model that encodes texts."""
+
+    def __init__(self, texts: TextEncoder) -> None:
+        self._texts = texts
+        self.pad_token_id = texts.pad_token_id
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        [found] = self._texts.encode([text])
+        whole = self._texts.enclosed(found) if add_special_tokens else found
+        token_ids: list[int] = whole.tolist()
+        return token_ids
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return self._texts.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self.decode([token_id], skip_special_tokens=False).encode()
+
+
+def tokens_of(model: AnyServed) -> TextTokens:
+    return EncoderTokens(model.texts) if isinstance(model, ServedEncoder) else model.tokenizer
+
+
+def check_detokenizer(model: AnyServed, param: str) -> None:
+    """Raises InvalidField for a model whose tokens cannot be made into text: those that generate
+    always can."""
+    if isinstance(model, ServedEncoder) and not model.texts.has_detokenizer:
+        raise InvalidField(
+            f"{param} cannot be answered: the model {model.info.name} was exported without a "
+            "detokenizer",
+            param=param,
+        )
+
+
+def check_length(text: str, name: str, model: ModelInfo) -> None:
+    """Raises for a text that no context of this model could hold many times over: encoding holds
+    the GIL, and would stop every stream for as long as it takes."""
+    limit = max(_MIN_LIMIT, model.max_model_len * _CHARS_PER_TOKEN)
+    if len(text) > limit:
+        raise InvalidField(
+            f"{name} must be at most {limit} characters, not {len(text)}", param=name
+        )
+
+
+# Answers `POST /tokenize` in OVMS's form: tokens of one text or several, padded where asked.
+
+
+MAX_TEXTS: Final = 1024
+MAX_PADDED: Final = 2**20
+"""The most tokens, padding included, that padding may make of a request's texts."""
+
+
+class OvmsTokenizeRequest(ModelField, frozen=True, kw_only=True):
+    """The body of OVMS's `/tokenize`."""
+
+    text: str | list[str] | None = None
+    max_length: int | None = None
+    pad_to_max_length: bool | None = None
+    padding_side: str | None = None
+    add_special_tokens: bool | None = None
+
+
+class OvmsTokenization:
+    """The handler, for every dialect that takes OVMS's form."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._models = context.models
+        self._bodies = context.bodies
+
+    async def tokenize(self, request: Request, dialect: Dialect) -> Response:
+        """Answers with one list of tokens for one text, a list of lists for several."""
+        body, model = await read_any_body(
+            request, OvmsTokenizeRequest, self._models, dialect, self._bodies
+        )
+        texts = _texts(body, model)
+        padding = _padding(body, texts)
+        num_padded = 0 if padding is None else (body.max_length or 0) * len(texts)
+        tokenizer = tokens_of(model)
+
+        def answer() -> bytes:
+            token_lists = [
+                tokenizer.encode(text, add_special_tokens=body.add_special_tokens is not False)
+                for text in texts
+            ]
+            token_lists = [token_ids[: body.max_length] for token_ids in token_lists]
+            if padding is not None:
+                token_lists = padding(token_lists, tokenizer.pad_token_id)
+            return orjson.dumps(
+                {"tokens": token_lists[0] if len(token_lists) == 1 else token_lists}
+            )
+
+        return Response(200, await offload.run(answer, encoding_cost(texts) + num_padded))
+
+
+def _texts(body: OvmsTokenizeRequest, model: AnyServed) -> list[str]:
+    given = body.text
+    if given is None:
+        raise InvalidField("text is required", param="text")
+    texts = [given] if isinstance(given, str) else given
+    if not texts:
+        raise InvalidField("text must not be an empty list", param="text")
+    if len(texts) > MAX_TEXTS:
+        raise InvalidField(
+            f"text must have at most {MAX_TEXTS} entries, not {len(texts)}", param="text"
+        )
+    check_length("".join(texts), "text", model.info)
+    return texts
+
+
+Padding = Callable[[list[list[int]], int], list[list[int]]]
+"""Fills lists of tokens up with a token."""
+
+
+def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
+    """Checks the fields that have to do with length. None = the lists of tokens keep their
+    lengths."""
+    length = body.max_length
+    if length is not None and length < 1:
+        raise InvalidField(f"max_length must be at least 1, not {length}", param="max_length")
+    side = body.padding_side
+    if side not in (None, "left", "right"):
+        raise InvalidField(
+            f'padding_side must be "left" or "right", not {show(side)}', param="padding_side"
+        )
+    if body.pad_to_max_length is not True:
+        return None
+    if length is not None and length * len(texts) > MAX_PADDED:
+        raise InvalidField(
+            f"max_length must be at most {MAX_PADDED // len(texts)} when pad_to_max_length is "
+            f"true, not {length}",
+            param="max_length",
+        )
+
+    def pad(token_lists: list[list[int]], pad_token_id: int) -> list[list[int]]:
+        width = max(map(len, token_lists)) if length is None else length
+        if width * len(token_lists) > MAX_PADDED:
+            raise InvalidField(
+                f"text must make at most {MAX_PADDED} tokens with its padding, not "
+                f"{width * len(token_lists)}: max_length bounds what pad_to_max_length fills up to",
+                param="text",
+            )
+        filler = [pad_token_id]
+        if side == "right":
+            return [token_ids + filler * (width - len(token_ids)) for token_ids in token_lists]
+        return [filler * (width - len(token_ids)) + token_ids for token_ids in token_lists]
+
+    return pad
+
+
+# Answers `POST /tokenize` and `/detokenize` in vLLM's form.
+
+
+class TokenizeRequest(ModelField, frozen=True, kw_only=True):
+    """The body of vLLM's `/tokenize`."""
+
+    prompt: str | None = None
+    messages: str | list[dict[str, Any]] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class DetokenizeRequest(ModelField, frozen=True, kw_only=True):
+    """The body of vLLM's `/detokenize`."""
+
+    tokens: list[int] | None = None
+
+
+class Tokenization:
+    """The handlers. OVMS has a form of its own for what `tokenize` takes."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._models = context.models
+        self._bodies = context.bodies
+
+    async def tokenize(self, request: Request, dialect: Dialect) -> Response:
+        """Answers with the tokens of a prompt, or of messages as the chat template writes them.
+        They are counted as `usage` counts them."""
+        body, model = await self._read(request, TokenizeRequest, dialect)
+        tokenizer = tokens_of(model)
+        if body.return_token_strs:
+            check_detokenizer(model, "return_token_strs")
+        if (body.prompt is None) == (body.messages is None):
+            reason = "is required" if body.prompt is None else "cannot be used with messages"
+            raise InvalidField(f"prompt {reason}", param="prompt")
+
+        def answer() -> bytes:
+            text, name, special = _text(body, model, dialect)
+            check_length(text, name, model.info)
+            token_ids = tokenizer.encode(text, add_special_tokens=special)
+            names = TokenNames(tokenizer.token_bytes)
+            return orjson.dumps(
+                {
+                    "count": len(token_ids),
+                    "max_model_len": model.info.max_model_len,
+                    "tokens": token_ids,
+                    "token_strs": [*map(names, token_ids)] if body.return_token_strs else None,
+                }
+            )
+
+        return Response(200, await offload.run(answer, len(request.body)))
+
+    async def _read(
+        self, request: Request, schema: type[Body], dialect: Dialect
+    ) -> tuple[Body, AnyServed]:
+        return await read_any_body(request, schema, self._models, dialect, self._bodies)
+
+    async def detokenize(self, request: Request, dialect: Dialect) -> Response:
+        """Answers with the text, special tokens included."""
+        body, model = await self._read(request, DetokenizeRequest, dialect)
+        check_detokenizer(model, "tokens")
+        tokenizer = tokens_of(model)
+        token_ids = body.tokens
+        if token_ids is None:
+            raise InvalidField("tokens is required", param="tokens")
+        check_token_range(token_ids, "tokens", model.info)
+
+        def answer() -> bytes:
+            text = tokenizer.decode(token_ids, skip_special_tokens=False) if token_ids else ""
+            return orjson.dumps({"prompt": text})
+
+        return Response(200, await offload.run(answer, len(token_ids)))
+
+
+def _text(body: TokenizeRequest, model: AnyServed, dialect: Dialect) -> tuple[str, str, bool]:
+    """Returns what is encoded, the name of its field, and whether special tokens are added to
+    it."""
+    if body.prompt is not None:
+        return body.prompt, "prompt", body.add_special_tokens is not False
+    if isinstance(model, ServedEncoder):
+        raise InvalidField(
+            f"messages cannot be used: the model {model.info.name} chats with nobody",
+            param="messages",
+        )
+    fields = TemplateFields(
+        body.add_generation_prompt,
+        body.continue_final_message,
+        source=body.chat_template,
+        kwargs=body.chat_template_kwargs,
+    )
+    options = template_options(model, fields)
+    messages, images, _ = read_messages(body.messages, dialect, images_of_request(model.images))
+    if images:
+        raise image_tokens_unknown(images[0])
+    tools = read_tools(body.tools, None, None, dialect)
+    text = render_prompt(messages, tools, options, model)
+    return text, "messages", adds_special_tokens(body.add_special_tokens)

@@ -1,1 +1,0 @@
-"""Answers `/tokenize` and `/detokenize`, in vLLM's form and in OVMS's, with models of any task."""

@@ -1,0 +1,227 @@
+"""Reads the body of a request into its struct, and finds the model that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from fastovms.api.body import BodyReader
+from fastovms.api.dialect import Dialect
+from fastovms.api.request_schemas import ModelField
+from fastovms.api.served import AnyServed, KnownModel, ServedEncoder, ServedModel, ServedModels
+from fastovms.encoding import Task
+from fastovms.errors import InvalidField, RequestError
+from fastovms.http.messages import Request
+
+
+def place_of(text: str, body: msgspec.Struct) -> str | None:
+    """Returns the name of the first value that contains the text, such as
+    "messages[0].content[1].text"; None = no value does, as it is given. Takes time in proportion to
+    the body."""
+    fields = ((field, getattr(body, field)) for field in body.__struct_fields__)
+    return next((place for name, value in fields for place in _places(text, value, name)), None)
+
+
+def _places(text: str, value: object, name: str) -> Iterator[str]:
+    if isinstance(value, str):
+        if text in value:
+            yield name
+    elif isinstance(value, Mapping):
+        for key, member in value.items():
+            if text in key:
+                yield name
+            yield from _places(text, member, f"{name}.{key}")
+    elif isinstance(value, list):
+        for position, member in enumerate(value):
+            yield from _places(text, member, f"{name}[{position}]")
+
+
+# Reads a request's body as a typed struct, with the model that it is for.
+
+
+Body = TypeVar("Body", bound=ModelField)
+
+_PURPOSES: Final = {
+    Task.TEXT_GENERATION: "generates text: it takes chats and completions",
+    Task.EMBEDDINGS: "makes vectors of texts: it takes embeddings, rerank and score",
+    Task.RERANK: "scores pairs of texts: it takes rerank and score",
+}
+"""What models of each kind do, for whoever asks one of another kind."""
+
+
+class _Outline(ModelField, frozen=True, kw_only=True):
+    """The fields that are noted of a body that is at fault."""
+
+    stream: Any = None
+
+
+async def read_body(
+    request: Request,
+    schema: type[Body],
+    models: ServedModels,
+    dialect: Dialect,
+    reader: BodyReader,
+) -> tuple[Body, ServedModel]:
+    """Returns the typed body and the model that it names, which generates text and is noted for
+    logs and metrics. The request holds the model to its end. Where the model must be loaded first,
+    a client that wants a stream gets comments meanwhile.
+
+    Raises:
+        BackendError: the model cannot be loaded now.
+        RequestError: as `read_named` does, and the model generates no text.
+    """
+    tasks = (Task.TEXT_GENERATION,)
+    body, model = await _read(request, schema, models, dialect, reader, tasks)
+    assert isinstance(model, ServedModel)
+    return body, model
+
+
+async def read_any_body(
+    request: Request,
+    schema: type[Body],
+    models: ServedModels,
+    dialect: Dialect,
+    reader: BodyReader,
+) -> tuple[Body, AnyServed]:
+    """Does as `read_body` does, for a model that does anything."""
+    return await _read(request, schema, models, dialect, reader, tuple(Task))
+
+
+async def read_named(
+    request: Request,
+    schema: type[Body],
+    models: ServedModels,
+    dialect: Dialect,
+    reader: BodyReader,
+) -> tuple[Body, KnownModel]:
+    """Returns the typed body and the model that it names, which is noted for logs and metrics. It
+    need not be in memory.
+
+    Raises:
+        RequestError: a field is at fault. Where a model must be named, its fault goes before those
+            of the other fields.
+    """
+    try:
+        body = await reader.read(request, schema)
+    except InvalidField:
+        await _note_outline(request, models, dialect, reader)
+        raise
+    model = models.find(body.model, dialect)
+    request.log_fields["model"] = model.name
+    return body, model
+
+
+async def read_encoder_body(
+    request: Request,
+    schema: type[Body],
+    models: ServedModels,
+    dialect: Dialect,
+    reader: BodyReader,
+    tasks: Collection[Task],
+) -> tuple[Body, ServedEncoder]:
+    """Does as `read_body` does, for a model that encodes texts.
+
+    Args:
+        tasks: what it may do.
+    """
+    body, model = await _read(request, schema, models, dialect, reader, tasks)
+    assert isinstance(model, ServedEncoder)
+    return body, model
+
+
+def check_task(model: KnownModel, tasks: Collection[Task]) -> None:
+    """Raises InvalidField for a model that does none of the tasks."""
+    if model.task not in tasks:
+        raise InvalidField(
+            f"the model {model.name} cannot be used here: it {_PURPOSES[model.task]}",
+            param="model",
+        )
+
+
+async def _read(
+    request: Request,
+    schema: type[Body],
+    models: ServedModels,
+    dialect: Dialect,
+    reader: BodyReader,
+    tasks: Collection[Task],
+) -> tuple[Body, AnyServed]:
+    body, model = await read_named(request, schema, models, dialect, reader)
+    # Not every request has that field: `/tokenize` has none.
+    streams = getattr(body, "stream", None) is True
+    return body, await hold_model(request, model, models, tasks, streams=streams)
+
+
+async def hold_model(
+    request: Request,
+    model: KnownModel,
+    models: ServedModels,
+    tasks: Collection[Task],
+    *,
+    streams: bool,
+) -> AnyServed:
+    """Returns the model in memory, which the request holds to its end.
+
+    Args:
+        tasks: what it may do.
+        streams: whether comments of an event stream keep the client informed while it is loaded.
+
+    Raises:
+        BackendError: it cannot be loaded now.
+        InvalidField: it does something else.
+    """
+    served = try_model(request, model, models, tasks)
+    if served is not None:
+        return served
+    if streams:
+        request.open_early()
+    assert models.holder is not None
+    request.hold(await models.holder.hold(model.name))
+    return loaded_model(model, tasks)
+
+
+def try_model(
+    request: Request, model: KnownModel, models: ServedModels, tasks: Collection[Task]
+) -> AnyServed | None:
+    """Returns the model, which the request holds to its end, or None where it must be loaded first.
+
+    Args:
+        tasks: what it may do.
+
+    Raises:
+        InvalidField: it does something else.
+    """
+    check_task(model, tasks)
+    holder = models.holder
+    if holder is not None:
+        release = holder.try_hold(model.name)
+        if release is None:
+            return None
+        request.hold(release)
+    return loaded_model(model, tasks)
+
+
+def loaded_model(model: KnownModel, tasks: Collection[Task]) -> AnyServed:
+    """Returns a model in memory. Raises InvalidField as `check_task` does: what a model does may be
+    known only once it is loaded."""
+    check_task(model, tasks)
+    assert model.served is not None
+    return model.served
+
+
+async def _note_outline(
+    request: Request, models: ServedModels, dialect: Dialect, reader: BodyReader
+) -> None:
+    """Notes whose request it is that fails. Raises RequestError for the fault of a model that must
+    be named."""
+    try:
+        outline = await reader.read(request, _Outline)
+        model = models.find(outline.model, dialect)
+    except RequestError:
+        if dialect.model_required:
+            raise
+        return
+    request.log_fields["model"] = model.name
+    request.log_fields["stream"] = outline.stream is True

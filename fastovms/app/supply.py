@@ -1,0 +1,387 @@
+"""Supplies the server with models: on demand, and when the list of models changes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from fastovms.api.admin import ReloadOutcome
+from fastovms.api.model_pool import ModelPlan, ModelPool
+from fastovms.api.served import CAPABILITIES, KnownModel, Residency, ServedModels
+from fastovms.app.loading import check_models, encodes, read_info
+from fastovms.backends.model_files import fingerprint_of
+from fastovms.backends.model_task import find_task
+from fastovms.backends.paged.prefixes import PrefixDirectory
+from fastovms.config import ModelConfig, ModelSource, ResidencyConfig
+from fastovms.engine.model.devices import FREE_MEMORY_SHARE, GIB, available_memory
+from fastovms.errors import ConfigurationError
+from fastovms.gguf.model_directory import find_gguf
+from fastovms.prefix_cache import BlockDirectory
+from fastovms.service.lifecycle import FileWatch
+from fastovms.system.memory import find_trim
+from fastovms.system.threads import in_daemon_thread
+
+# Says which models there are, in memory or not, and what each takes; loads one at a time.
+
+
+_WEIGHTS: Final = "*.bin"
+
+
+class FoundModels(NamedTuple):
+    """What a list of models leads to.
+
+    Attributes:
+        configs: the models that can be served, as far as that is seen without loading them.
+        faults: what is wrong with the others.
+    """
+
+    configs: list[ModelConfig]
+    faults: list[str]
+
+
+def find_each(
+    sources: Sequence[ModelSource],
+    find: Callable[[ModelSource], ModelConfig],
+    present: Sequence[ModelConfig],
+    residency: ResidencyConfig,
+) -> FoundModels:
+    """Finds models one by one, so that one at fault, or one that is too large, leaves the rest. In
+    its place stays the one of `present` that has its name.
+
+    Raises:
+        ConfigurationError: two have one name.
+    """
+    configs: list[ModelConfig] = []
+    faults: list[str] = []
+    for source in sources:
+        try:
+            config = find(source)
+            check_models([config])
+            _memory_size(config, residency, 1)
+            configs.append(config)
+        except ConfigurationError as error:
+            name = source.names[0] if source.names else source.location
+            faults.append(f"{name}: {error}")
+            configs += [config for config in present if config.name == name]
+    counts = Counter(name for config in configs for name in config.names)
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise ConfigurationError(f"several models have the name {twice[0]}")
+    return FoundModels(configs, faults)
+
+
+def plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> list[ModelPlan]:
+    """Says what is known of models that are not loaded, and how much memory each takes.
+
+    Raises:
+        ConfigurationError: one takes more than all together may.
+    """
+    plans = []
+    for config in configs:
+        size = _memory_size(config, residency, len(configs))
+        plans.append(ModelPlan(config, _known(config), size, weights_size(config)))
+    return plans
+
+
+def _memory_size(config: ModelConfig, residency: ResidencyConfig, num_models: int) -> int:
+    """Returns the bytes that a model takes, one of so many. Raises as `plan_models` does."""
+    memory = residency.model_memory
+    weights = weights_size(config)
+    has_cache = not encodes(config)
+    cache = config.engine.cache_size * GIB * has_cache
+    if has_cache and not cache and memory is not None:
+        cache = FREE_MEMORY_SHARE * _room(residency, memory - weights, num_models)
+    size = int(weights + cache)
+    if memory is not None and size >= memory:
+        cached = " with its KV cache" if has_cache else ""
+        raise ConfigurationError(
+            f"{config.name} takes about {size / GIB:.1f} GB{cached}: --model-memory must be more "
+            f"than that, not {memory / GIB:.1f} GB"
+        )
+    return size
+
+
+def weights_size(config: ModelConfig) -> int:
+    """Returns the bytes of a model's weights, those of its draft model included."""
+    paths = [config.path, *filter(None, [config.engine.draft_model])]
+    return sum(_file_sizes(path) for path in paths)
+
+
+def _file_sizes(path: Path) -> int:
+    gguf = find_gguf(path)
+    files = path.glob(_WEIGHTS) if gguf is None else [gguf]
+    return sum(file.stat().st_size for file in files)
+
+
+def _known(config: ModelConfig) -> KnownModel:
+    gguf = find_gguf(config.path)
+    if gguf is not None:  # it says more once it is converted
+        return KnownModel(config.name, config.names[1:], int(gguf.stat().st_mtime))
+    info = read_info(config)
+    task = find_task(config.path, config.encoder.task)
+    return KnownModel(
+        config.name,
+        config.names[1:],
+        info.created,
+        info.max_model_len,
+        info.takes_images,
+        task,
+        CAPABILITIES.get(task),  # those of models that generate are seen as they are loaded
+        fingerprint=fingerprint_of(config.path),
+        info=info,
+    )
+
+
+def _room(residency: ResidencyConfig, available: int, num_models: int) -> int:
+    """Returns the share of free memory of one of the models that may be in memory together."""
+    return max(0, available) // (residency.max_loaded_models or max(1, num_models))
+
+
+class LoadModels(Protocol):
+    """Loads models. Raises ConfigurationError: one cannot be loaded."""
+
+    def __call__(
+        self,
+        models: Sequence[ModelConfig],
+        *,
+        prefixes: PrefixDirectory | None,
+        available: Callable[[], int] = available_memory,
+    ) -> ServedModels: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OneModelLoader:
+    """Implements `ModelLoader`: loads each model in a thread of its own.
+
+    Attributes:
+        load_models: loads them, in the thread that it is called in.
+        num_models: returns how many there are, in memory or not.
+        trim: gives what malloc keeps back to the system.
+        prefixes: where computed prompts are kept on disk, of all models; None = nowhere.
+    """
+
+    load_models: LoadModels
+    residency: ResidencyConfig
+    num_models: Callable[[], int]
+    trim: Callable[[], None]
+    prefixes: PrefixDirectory | None = None
+
+    async def load(self, config: ModelConfig, num_loaded: int) -> ServedModels:
+        def load() -> ServedModels:
+            available = partial(self._available, num_loaded, weights_size(config))
+            models = self.load_models([config], prefixes=self.prefixes, available=available)
+            settle_memory()
+            return models
+
+        return await in_daemon_thread("load", load)
+
+    async def reclaim(self) -> None:
+        def reclaim() -> None:
+            gc.unfreeze()  # what a model leaves may refer to itself
+            settle_memory()
+            self.trim()
+
+        await in_daemon_thread("reclaim", reclaim)
+
+    def _available(self, num_loaded: int, weights: int) -> int:
+        """Returns how much of the free memory the model may count as its own."""
+        memory, num_models = self.residency.model_memory, self.num_models()
+        num_further = (self.residency.max_loaded_models or num_models) - num_loaded
+        free = available_memory() // max(1, num_further)
+        return (
+            free
+            if memory is None
+            else min(free, _room(self.residency, memory - weights, num_models))
+        )
+
+
+def settle_memory() -> None:
+    """Has the collector of garbage look no more at what is there now, which mostly stays."""
+    gc.collect()
+    gc.freeze()
+
+
+# Brings a server its models: those of the start, those that requests ask for, and those of a list
+# that has changed.
+
+
+logger = logging.getLogger(__name__)
+
+ReadList = Callable[[], Sequence[ModelSource]]
+"""Reads the list of models again. Raises ConfigurationError: it is broken."""
+
+
+class ModelSupply:
+    """The models of one server.
+
+    Args:
+        find: finds a model, if need be by pulling it.
+        load_models: loads some, in the thread that it is called in.
+        open_blocks: opens the directory in which computed prompts are kept; None = there is none.
+        keeps_salted: whether prompts with a `cache_salt` are kept there.
+        list_path: the file that lists the models; None = there is none.
+        read_list: reads it again.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[ModelSource],
+        find: Callable[[ModelSource], ModelConfig],
+        load_models: LoadModels,
+        residency: ResidencyConfig,
+        *,
+        open_blocks: Callable[[], BlockDirectory | None],
+        keeps_salted: bool = False,
+        list_path: Path | None = None,
+        read_list: ReadList | None = None,
+    ) -> None:
+        self._sources = sources
+        self._find = find
+        self._config = residency
+        self._load_models = load_models
+        self._open_blocks = open_blocks
+        self._keeps_salted = keeps_salted
+        self._prefixes: PrefixDirectory | None = None
+        self._list_path = list_path
+        self._read_list = read_list
+        self._residency = Residency(residency)
+        self._configs: list[ModelConfig] | None = None
+        self._plans: list[ModelPlan] = []
+        self._pool: ModelPool | None = None
+        self._watch: FileWatch | None = None
+        self._reading = asyncio.Lock()
+        self._next_reload: asyncio.Task[ReloadOutcome] | None = None
+        self._reloads: set[asyncio.Task[ReloadOutcome]] = set()
+        self._loads: list[asyncio.Future[None]] = []
+
+    def find(self) -> None:
+        """Finds the models and checks their files, which takes long where one is to be pulled.
+
+        Raises:
+            ConfigurationError: one is not there, or is broken.
+        """
+        self._configs = [self._find(source) for source in self._sources]
+        check_models(self._configs)
+
+    def load(self) -> ServedModels:
+        """Loads the models of the start, in a thread. Those that are loaded on demand are only
+        looked at.
+
+        Raises:
+            ConfigurationError: one cannot be loaded.
+        """
+        if self._configs is None:
+            self.find()
+        assert self._configs is not None
+        self._plans = plan_models(self._configs, self._config)
+        blocks = self._open_blocks()
+        if blocks is not None:
+            self._prefixes = PrefixDirectory(blocks, self._keeps_salted)
+        if self._residency.loads_on_demand or not self._configs:
+            models = ServedModels()
+            models.set_known([plan.known for plan in self._plans])
+        else:
+            models = self._load_models(self._configs, prefixes=self._prefixes)
+        models.close = partial(_close, models.close, blocks)
+        return models
+
+    def start(self, models: ServedModels) -> ModelPool:
+        """Has models come and go from now on, as requests and the list of models want it."""
+        plans = [
+            plan._replace(known=known)
+            for plan, known in zip(self._plans, models.known, strict=True)
+        ]
+        loader = OneModelLoader(
+            self._load_models, self._config, lambda: len(models.known), find_trim(), self._prefixes
+        )
+        self._pool = pool = ModelPool(
+            models,
+            self._residency,
+            loader,
+            clock=time.monotonic,
+            wait_timeout=self._config.wait_timeout,
+        )
+        pool.start(plans)
+        if self._list_path is not None:
+            self._watch = FileWatch(self._list_path, self._config.poll_interval, self.reload_soon)
+            self._watch.start(asyncio.get_running_loop())
+        return pool
+
+    @property
+    def has_list(self) -> bool:
+        """Whether there is a list of models that may change."""
+        return self._read_list is not None
+
+    def reload_soon(self) -> None:
+        """Reads the list of models again; what comes of it is told in the log."""
+        if self.has_list and self._pool is not None:
+            asyncio.ensure_future(self._reload_and_tell())  # noqa: RUF006
+
+    async def reload(self) -> ReloadOutcome:
+        """Reads the list of models again, and returns when what is new is loaded. Those who come
+        before the reading begins share it: it sees what the list has been until then.
+
+        Raises:
+            ConfigurationError: the list cannot be read; nothing has changed.
+        """
+        if self._next_reload is None:
+            self._next_reload = asyncio.ensure_future(self._reload())
+            self._reloads.add(self._next_reload)
+            self._next_reload.add_done_callback(self._reloads.discard)
+        return await asyncio.shield(self._next_reload)
+
+    async def _reload_and_tell(self) -> None:
+        try:
+            for fault in (await self.reload()).faults:
+                logger.error("list of models: %s", fault)
+        except ConfigurationError as error:
+            logger.error("the list of models is not reloaded: %s", error)
+
+    async def _reload(self) -> ReloadOutcome:
+        pool, read_list = self._pool, self._read_list
+        assert pool is not None
+        assert read_list is not None
+
+        def plan() -> tuple[list[ModelPlan], list[str]]:
+            found = find_each(read_list(), self._find, present, self._config)
+            if found.faults and not found.configs:
+                raise ConfigurationError("; ".join(found.faults))
+            return plan_models(found.configs, self._config), found.faults
+
+        async with self._reading:
+            self._next_reload = None
+            present = list(pool.configs.values())
+            plans, faults = await asyncio.to_thread(plan)
+            changes = pool.apply(plans)
+            # Those of an earlier reading count, too: their models are as new to whoever asks now.
+            earlier = [load for load in self._loads if not load.done()]
+            loads = self._loads = [*earlier, *changes.loads]
+        if loads:
+            await asyncio.wait(loads)
+        faults += [str(load.exception()) for load in loads if load.exception() is not None]
+        return ReloadOutcome(changes.is_any or bool(earlier), faults)
+
+    async def close(self) -> None:
+        """Ends what comes and goes, not the models that are there."""
+        if self._watch is not None:
+            self._watch.stop()
+        for reload in self._reloads:
+            reload.cancel()
+        if self._pool is not None:
+            await self._pool.close()
+
+
+def _close(close: Callable[[], None], blocks: BlockDirectory | None) -> None:
+    """Gives back what models share, the directory of prompts last: models write to it until they
+    are closed."""
+    close()
+    if blocks is not None:
+        blocks.close()

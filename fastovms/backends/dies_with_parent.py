@@ -1,0 +1,36 @@
+"""Runs a command in place of this process, which is killed when its parent ends.
+
+python -m fastovms.backends.dies_with_parent PARENT_PID COMMAND [ARGUMENT ...]
+
+Ray kills an actor without asking it, and a terminal may close over a chat: what these had started
+must not live on with the processors and the memory that others count on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Has this process killed, even where it is stopped, when the thread ends that has started it.
+    A parent that ended before this was asked for is told by its id."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        sys.exit("the process that asked for this one has ended")
+
+
+def main(argv: list[str]) -> None:
+    """Takes the process id of the parent and the command. The signal that prctl(2) asks for stays
+    asked for across execve."""
+    die_with_parent(int(argv[1]))
+    os.execvp(argv[2], argv[2:])
+
+
+if __name__ == "__main__":
+    main(sys.argv)

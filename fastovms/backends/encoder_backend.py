@@ -1,0 +1,508 @@
+"""Backend for embedding models and rerankers, on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.backend_stats import (
+    BATCH_BUCKETS,
+    STEP_BUCKETS,
+    BackendStats,
+    EncoderCounters,
+    EngineCounters,
+    Histogram,
+)
+from fastovms.backends.encoder_model import EncoderModel, num_rows, read_encoder
+from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
+from fastovms.backends.model_task import find_pooling, find_task, graph_file
+from fastovms.config import EncoderConfig, EngineConfig
+from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText, Pooling, Task
+from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, Overloaded
+from fastovms.params import ModelInfo
+from fastovms.text.tokenizer import TextEncoder
+
+_NEWEST_SHARE: Final = 0.3
+"""How much the newest measurement counts."""
+
+
+class SliceCosts:
+    """What each segment takes for a token, in seconds. Nothing is known of one that has not run."""
+
+    def __init__(self, num_segments: int) -> None:
+        self._per_token = [0.0] * num_segments
+
+    def note(self, segment: int, num_tokens: int, seconds: float) -> None:
+        """Takes note of a run; padding counts as tokens do."""
+        new = seconds / num_tokens
+        known = self._per_token[segment] or new
+        self._per_token[segment] = known + _NEWEST_SHARE * (new - known)
+
+    def end(self, begin: int, num_tokens: int, seconds: float) -> int:
+        """Returns where the slice ends that begins at a segment: behind that one at least, and so
+        that it takes about as long as it may. A segment that fits half is taken."""
+        end, left = begin + 1, seconds - self._per_token[begin] * num_tokens
+        while end < len(self._per_token):
+            cost = self._per_token[end] * num_tokens
+            if not cost or cost > 2 * left:
+                break
+            left -= cost
+            end += 1
+        return end
+
+    def max_tokens(self, seconds: float, limit: int) -> int:
+        """Returns how many tokens a batch may have for each segment to fit into a slice."""
+        most = max(self._per_token)
+        return limit if not most else max(1, min(limit, int(seconds / most)))
+
+
+# Queues the texts of many requests, and makes batches of about equal lengths of them, from each
+# client in turn.
+
+
+Job = TypeVar("Job")
+
+_MIN_FILL: Final = 0.85
+"""The share of the longest text's tokens that the others of a batch have at least, so that little
+is padding. Texts of a few tokens go together anyway."""
+
+_FEW: Final = 8
+"""So many tokens less than the longest text may always have."""
+
+
+class QueuedText(NamedTuple, Generic[Job]):
+    """A text of a batch: its job, its position there, and its length in tokens."""
+
+    job: Job
+    position: int
+    length: int
+
+
+class _Waiting:
+    """The texts of one job that are in no batch yet, the shortest first."""
+
+    __slots__ = ("indices", "lengths")
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.indices = sorted(range(len(lengths)), key=lengths.__getitem__)
+        self.lengths = [lengths[index] for index in self.indices]
+
+
+class TextQueue(Generic[Job]):
+    """The texts of all jobs. It is not thread-safe.
+
+    A batch begins with the longest text of the client that was not served for the longest time; the
+    others are a little shorter, of the same client first. Texts of a higher priority go before all
+    others, and never with them.
+    """
+
+    def __init__(self) -> None:
+        # By priority and client, the next of each priority to be served first.
+        self._jobs: dict[tuple[int, str], dict[Job, _Waiting]] = {}
+        self.num_texts = 0
+
+    def add(self, client: str, job: Job, lengths: Sequence[int], priority: int = 0) -> None:
+        """Queues the texts of a job, at least one. A lower priority is sooner."""
+        self._jobs.setdefault((priority, client), {})[job] = _Waiting(lengths)
+        self.num_texts += len(lengths)
+
+    def discard(self, client: str, job: Job, priority: int = 0) -> None:
+        """Removes the texts of a job that are in no batch yet."""
+        waiting = self._jobs.get((priority, client), {}).pop(job, None)
+        if waiting is not None:
+            self.num_texts -= len(waiting.lengths)
+            self._drop_if_empty((priority, client))
+
+    def next_batch(self, max_tokens: int) -> list[QueuedText[Job]]:
+        """Removes and returns the next texts; none where none wait.
+
+        Args:
+            max_tokens: of all of them, padded to the longest. One text may have more.
+        """
+        if not self._jobs:
+            return []
+        first = min(self._jobs, key=itemgetter(0))  # of several, the one that comes first
+        self._jobs[first] = self._jobs.pop(first)
+        own = next(iter(self._jobs[first].values()))
+        longest = own.lengths[-1]
+        shortest = min(int(longest * _MIN_FILL), longest - _FEW)
+        room = num_rows(longest, max_tokens)
+        batch: list[QueuedText[Job]] = []
+        others = [key for key in self._jobs if key[0] == first[0] and key != first]
+        for key in (first, *others):
+            for job, waiting in list(self._jobs[key].items()):
+                end = bisect_right(waiting.lengths, longest)
+                while end and len(batch) < room and waiting.lengths[end - 1] >= shortest:
+                    end -= 1
+                    index, length = waiting.indices.pop(end), waiting.lengths.pop(end)
+                    batch.append(QueuedText(job, index, length))
+                if not waiting.lengths:
+                    del self._jobs[key][job]
+            self._drop_if_empty(key)
+            if len(batch) == room:
+                break
+        self.num_texts -= len(batch)
+        return batch
+
+    def _drop_if_empty(self, key: tuple[int, str]) -> None:
+        if not self._jobs[key]:
+            del self._jobs[key]
+
+    def check(self) -> None:
+        """Asserts that the books balance."""
+        waiting = [each for jobs in self._jobs.values() for each in jobs.values()]
+        assert all(jobs for jobs in self._jobs.values())
+        assert all(each.lengths == sorted(each.lengths) != [] for each in waiting)
+        assert sum(len(each.lengths) for each in waiting) == self.num_texts
+
+
+# Runs an encoder on a thread of its own: texts of many requests in, a row for each out.
+
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_TIMEOUT: Final = 10.0
+"""Seconds that the segment may take that is computed when the backend is closed."""
+
+_MAX_WAITING_TOKENS: Final = 2**24
+"""How many tokens may wait, of all requests: 128 MiB of ids."""
+
+
+class _Job:
+    """The texts of one request.
+
+    Attributes:
+        rows: what was computed, f32 [N, width].
+        num_left: how many of the rows are not there yet.
+        done: has the result in the end.
+        is_given_up: whether nobody waits for it any more.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[EncoderText],
+        client: str,
+        priority: int,
+        width: int,
+        done: asyncio.Future[EncodedTexts],
+        queued_at: float,
+    ) -> None:
+        self.texts = texts
+        self.client = client
+        self.priority = priority
+        self.rows: NDArray[np.float32] = np.empty((len(texts), width), np.float32)
+        self.num_left = len(texts)
+        self.num_tokens = sum(len(text.token_ids) for text in texts)
+        self.done = done
+        self.is_given_up = False
+        self.queued_at = queued_at
+        self.started_at: float | None = None
+
+    def start(self, now: float) -> None:
+        """Notes that some of the texts are computed now."""
+        if self.started_at is None:
+            self.started_at = now
+
+    def encoded(self, now: float) -> EncodedTexts:
+        """Returns what was computed, with how long that took."""
+        assert self.started_at is not None
+        return EncodedTexts(self.rows, self.started_at - self.queued_at, now - self.started_at)
+
+
+class ThreadedEncoder:
+    """Implements `EncoderBackend` over `EncoderModel`.
+
+    The thread makes batches of what waits, and takes each through the model's segments in slices,
+    between which engines make their steps. Rows of a request that is given up are not computed any
+    more, from the next slice on.
+    """
+
+    def __init__(
+        self,
+        model: EncoderModel,
+        info: ModelInfo,
+        *,
+        max_batch_tokens: int,
+        max_num_queued: int,
+        turn: ComputeTurn | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._encoder = model
+        self._model = info
+        self._max_batch_tokens = max_batch_tokens
+        self._max_num_queued = max_num_queued
+        self._turn = turn or ComputeTurn(WorkingEngines())
+        self._clock = clock
+        self._costs = SliceCosts(model.num_segments)
+        self._commands: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._texts: TextQueue[_Job] = TextQueue()
+        self._jobs: set[_Job] = set()
+        self._counters = EngineCounters()
+        self._encoder_counters = EncoderCounters(batch_sizes=Histogram(BATCH_BUCKETS))
+        self._num_running = 0
+        self._steps = Histogram(STEP_BUCKETS)
+        self._longest = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Future[None] | None = None
+        self._failure: str | None = None
+        self._closing = False
+
+    # Backend
+
+    @property
+    def model(self) -> ModelInfo:
+        return self._model
+
+    @property
+    def encoder(self) -> EncoderInfo:
+        return self._encoder.info
+
+    @property
+    def failure(self) -> str | None:
+        return self._failure
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopped = self._loop.create_future()
+        self._turn.add_encoder()
+        threading.Thread(target=self._run, name="encoder", daemon=True).start()
+
+    async def warmed_up(self) -> None:
+        """Returns at once: loading computes the first, slow steps."""
+
+    async def encode(
+        self, texts: Sequence[EncoderText], client: str, priority: int = 0
+    ) -> EncodedTexts:
+        if self._failure is not None:
+            raise EngineFailed(f"the engine has failed: {self._failure}")
+        if self._loop is None or self._closing:
+            raise BackendUnavailable("the server is not ready to encode texts")
+        if len(self._jobs) >= self._max_num_queued:
+            raise Overloaded(f"{len(self._jobs)} requests are waiting, which is the limit")
+        done: asyncio.Future[EncodedTexts] = self._loop.create_future()
+        job = _Job(texts, client, priority, self.encoder.width, done, self._clock())
+        num_waiting = sum(other.num_tokens for other in self._jobs)
+        if num_waiting and num_waiting + job.num_tokens > _MAX_WAITING_TOKENS:
+            raise Overloaded(f"{num_waiting} tokens are waiting, and no more than that may")
+        self._jobs.add(job)
+        self._commands.put(job)
+        try:
+            return await job.done
+        finally:
+            job.is_given_up = True
+            self._jobs.discard(job)
+
+    def stats(self) -> BackendStats:
+        num_running = self._num_running
+        num_left = sum(job.num_left for job in self._jobs)
+        return BackendStats(
+            num_running=num_running,
+            num_waiting=max(0, num_left - num_running),
+            longest_step_seconds=self._longest,
+            step_seconds=self._steps,
+            counters=replace(self._counters),
+            encoder=replace(self._encoder_counters),
+        )
+
+    def fail(self, reason: str) -> None:
+        if self._failure is None:
+            self._failure = reason
+            self._end_all(EngineFailed(reason))
+
+    async def close(self) -> None:
+        if self._loop is None or self._closing:
+            return
+        self._closing = True
+        self._end_all(BackendUnavailable("the server is shutting down"))
+        self._commands.put(None)
+        assert self._stopped is not None
+        if self._failure is None:  # a thread that hangs is not waited for
+            done, _ = await asyncio.wait([self._stopped], timeout=_CLOSE_TIMEOUT)
+            if not done:
+                logger.error("the encoder still computes after %g s: leaving it", _CLOSE_TIMEOUT)
+
+    def _end_all(self, error: Exception) -> None:
+        for job in self._jobs:
+            if not job.done.done():
+                job.done.set_exception(error)
+
+    # Encoder's thread
+
+    def _run(self) -> None:
+        assert self._stopped is not None
+        try:
+            while self._receive():
+                self._compute(self._texts.next_batch(self._max_tokens()))
+        except BaseException as error:
+            logger.exception("the encoder has failed")
+            self._call_loop(self.fail, f"{type(error).__name__}: {error}")
+        finally:
+            self._turn.remove_encoder()
+            self._call_loop(_resolve, self._stopped)
+
+    def _receive(self) -> bool:
+        """Takes in what has come, and waits where there is nothing to do. Returns whether to go
+        on."""
+        while not self._commands.empty() or not self._texts.num_texts:
+            job = self._commands.get()
+            if job is None:
+                return False
+            if not job.is_given_up:
+                lengths = [len(text.token_ids) for text in job.texts]
+                self._texts.add(job.client, job, lengths, job.priority)
+        return True
+
+    def _max_tokens(self) -> int:
+        seconds = self._turn.slice_seconds
+        if seconds is None:
+            return self._max_batch_tokens
+        return self._costs.max_tokens(seconds, self._max_batch_tokens)
+
+    def _compute(self, texts: Sequence[QueuedText[_Job]]) -> None:
+        jobs = {text.job for text in texts}
+        for job in [job for job in jobs if job.is_given_up]:
+            self._texts.discard(job.client, job, job.priority)
+        texts = [text for text in texts if not text.job.is_given_up]
+        if not texts:
+            return
+        self._num_running = len(texts)
+        now = self._clock()
+        for job in jobs:
+            job.start(now)
+        batch = self._encoder.batch([job.texts[index] for job, index, _ in texts])
+        segment = 0
+        while segment < self._encoder.num_segments:
+            with self._turn.slice():
+                seconds = self._turn.slice_seconds
+                end = segment + 1
+                if seconds is not None:
+                    end = self._costs.end(segment, batch.num_tokens, seconds)
+                start = self._clock()
+                while segment < end:
+                    began = self._clock()
+                    self._encoder.compute(batch, segment)
+                    self._costs.note(segment, batch.num_tokens, self._clock() - began)
+                    segment += 1
+            self._note_slice(self._clock() - start)
+            if all(job.is_given_up for job in jobs):
+                break
+        else:
+            self._note_batch(texts, batch.num_tokens)
+            self._hand_over(texts, batch.rows)
+        self._num_running = 0
+
+    def _note_batch(self, texts: Sequence[QueuedText[_Job]], num_tokens: int) -> None:
+        counters = self._encoder_counters
+        counters.num_texts += len(texts)
+        counters.num_padding_tokens += num_tokens - sum(text.length for text in texts)
+        assert counters.batch_sizes is not None
+        counters.batch_sizes.observe(len(texts))
+
+    def _note_slice(self, seconds: float) -> None:
+        self._counters.num_steps += 1
+        self._steps.observe(seconds)
+        self._longest = max(self._longest, seconds)
+
+    def _hand_over(self, texts: Sequence[QueuedText[_Job]], rows: NDArray[np.float32]) -> None:
+        for row, (job, index, length) in zip(rows, texts, strict=True):
+            job.rows[index] = row
+            job.num_left -= 1
+            self._counters.num_prompt_tokens += length
+            if not job.num_left:
+                self._call_loop(_answer, job, job.encoded(self._clock()))
+
+    def _call_loop(self, callback: Callable[..., object], *args: object) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            logger.debug("the event loop has closed before the encoder")
+
+
+def _answer(job: _Job, encoded: EncodedTexts) -> None:
+    if not job.done.done():
+        job.done.set_result(encoded)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class LoadedEncoder(NamedTuple):
+    """An encoder with its tokenizer."""
+
+    backend: ThreadedEncoder
+    texts: TextEncoder
+
+
+def load_encoder(
+    model_dir: Path,
+    info: ModelInfo,
+    engine: EngineConfig,
+    config: EncoderConfig,
+    turn: ComputeTurn,
+) -> LoadedEncoder:
+    """Loads an encoder, which takes seconds: call it off the loop.
+
+    Raises:
+        ConfigurationError: a file is missing or broken, or the device cannot run it.
+    """
+    start = time.perf_counter()
+    texts = TextEncoder.load(model_dir)
+    task = find_task(model_dir, config.task)
+    pooling = find_pooling(model_dir, config.pooling, info.config)
+    vocabulary = partial(_vocabulary, texts, model_dir)
+    graph = read_encoder(graph_file(model_dir), task, pooling, vocabulary)
+    pad = info.config.get("pad_token_id")
+    model = EncoderModel(
+        graph,
+        device=engine.device,
+        properties=engine.plugin_config,
+        pad_token_id=pad if isinstance(pad, int) else texts.pad_token_id,
+        max_length=info.max_model_len,
+    )
+    model.warm_up()
+    what = "reranker" if task is Task.RERANK else f"vectors of {graph.info.width}, {_of(pooling)}"
+    logger.info(
+        "%s: %s, in %d segments, %.1f s",
+        info.name,
+        what,
+        model.num_segments,
+        time.perf_counter() - start,
+    )
+    backend = ThreadedEncoder(
+        model,
+        info,
+        max_batch_tokens=config.max_batch_tokens,
+        max_num_queued=engine.max_num_queued_requests,
+        turn=turn,
+    )
+    return LoadedEncoder(backend, texts)
+
+
+def _vocabulary(texts: TextEncoder, model_dir: Path) -> Mapping[bytes, int]:
+    """Returns the ids of the tokens that a decoder scores by."""
+    if not texts.has_detokenizer:
+        raise ConfigurationError(
+            f"{model_dir} cannot be served as a reranker: it scores by the words that it would "
+            "write, which nothing tells without an openvino_detokenizer.xml"
+        )
+    return texts.vocabulary()
+
+
+def _of(pooling: Pooling | None) -> str:
+    return "pooled by its graph" if pooling is None else f"pooling {pooling.value}"

@@ -1,0 +1,473 @@
+"""Runs the steps of an engine on a thread, and carries requests and tokens to and from the event
+loop."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, Protocol
+
+from fastovms.backend import OutputCallback
+from fastovms.backend_stats import STEP_BUCKETS, BackendStats, Histogram
+from fastovms.errors import Overloaded, RequestError
+from fastovms.params import (
+    EngineOutput,
+    FinishReason,
+    GenerationOutput,
+    GenerationRequest,
+    Image,
+    ModelInfo,
+)
+
+
+class Permits:
+    """A semaphore for threads. `threading`'s is written in Python, which is too slow here: a step
+    of the engine takes one permit, and the event loop gives it back between two tokens, with
+    neither's code in a processor's cache."""
+
+    def __init__(self, num: int) -> None:
+        self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(num):
+            self._free.put(None)
+
+    def acquire(self) -> None:
+        """Waits until there is a permit, and takes it."""
+        self._free.get()
+
+    def release(self) -> None:
+        self._free.put(None)
+
+
+class WorkingEngines:
+    """Tells all who watch how many engines work, as often as that changes. It is thread-safe."""
+
+    def __init__(self) -> None:
+        self._num_working = 0
+        self._watchers: list[Callable[[int], None]] = []
+        self._lock = threading.Lock()
+
+    def watch(self, watcher: Callable[[int], None]) -> None:
+        """Calls `watcher` with the number, now and after each change, on the thread that made the
+        change. It must not change the number itself."""
+        with self._lock:
+            self._watchers.append(watcher)
+            watcher(self._num_working)
+
+    def begin(self) -> None:
+        """Takes note that an engine has something to do, until `end`."""
+        self._add(1)
+
+    def end(self) -> None:
+        """Takes note that an engine has nothing to do any more."""
+        self._add(-1)
+
+    @contextmanager
+    def rest(self) -> Iterator[None]:
+        """Lets an engine that works rest for as long as the context lasts."""
+        self.end()
+        try:
+            yield
+        finally:
+            self.begin()
+
+    def _add(self, difference: int) -> None:
+        with self._lock:  # held while they are told, so that the last to be told is the newest
+            self._num_working += difference
+            for watcher in self._watchers:
+                watcher(self._num_working)
+
+
+# Has engines and encoders that share the cores of a machine compute in turn, so that texts which
+# are encoded delay no step of an engine by more than a slice.
+
+
+SLICE_SHARE: Final = 0.45
+"""How long slices are, as a share of the engines' steps: one follows each step."""
+
+MIN_SLICE: Final = 0.003
+"""Seconds that a slice may always take: less would be mostly handing over."""
+
+MAX_SLICE: Final = 0.02
+"""Seconds that a slice is planned to take at most while engines work."""
+
+_NEWEST_SHARE: Final = 0.2
+"""How much the newest step counts in the mean of their durations."""
+
+
+class ComputeTurn:
+    """What engines hold while they make a step, and encoders while they compute a slice.
+
+    Engines do not wait for each other, only for a slice; an encoder waits until each engine that
+    has work has made a step since the last slice. Without encoders nothing ever waits. It is
+    thread-safe.
+    """
+
+    def __init__(
+        self, engines: WorkingEngines, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._num_encoders = 0
+        self._num_working = 0
+        self._num_stepping = 0
+        self._num_steps = 0
+        self._steps_at_slice = 0
+        self._is_slicing = False
+        self._num_waiting = 0
+        self._step_seconds = 0.0
+        engines.watch(self._set_working)
+
+    def _set_working(self, num_working: int) -> None:
+        with self._changed:
+            self._num_working = num_working
+            self._changed.notify_all()
+
+    # Engines
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Is entered by an engine for each step, and waits for a slice to end."""
+        if not self._num_encoders:
+            yield
+            return
+        with self._changed:
+            while self._is_slicing or (self._num_waiting and self._is_due):
+                self._changed.wait()
+            self._num_stepping += 1
+        start = self._clock()
+        try:
+            yield
+        finally:
+            seconds = self._clock() - start
+            with self._changed:
+                self._num_stepping -= 1
+                self._num_steps += 1
+                mean = self._step_seconds or seconds
+                self._step_seconds = mean + _NEWEST_SHARE * (seconds - mean)
+                self._changed.notify_all()
+
+    # Encoders
+
+    def add_encoder(self) -> None:
+        """Has engines take turns from now on, until `remove_encoder`."""
+        with self._changed:
+            self._num_encoders += 1
+
+    def remove_encoder(self) -> None:
+        with self._changed:
+            self._num_encoders -= 1
+
+    @property
+    def slice_seconds(self) -> float | None:
+        """How long a slice may take now; None = nobody waits for it."""
+        if not self._num_working:
+            return None
+        return min(MAX_SLICE, max(MIN_SLICE, SLICE_SHARE * self._step_seconds))
+
+    @contextmanager
+    def slice(self) -> Iterator[None]:
+        """Is entered by an encoder for each slice, and waits for the engines' steps."""
+        with self._changed:
+            self._num_waiting += 1
+            try:
+                while self._is_slicing or self._num_stepping or not self._is_due:
+                    self._changed.wait()
+                self._is_slicing = True
+            finally:
+                self._num_waiting -= 1
+                self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_slicing = False
+                self._steps_at_slice = self._num_steps
+                self._changed.notify_all()
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether each engine that has work has had its step since the last slice."""
+        return self._num_steps - self._steps_at_slice >= self._num_working
+
+
+# Keeps track, on the event loop, of the requests that an engine has, and hands each its outputs;
+# refuses one too many with 429.
+
+
+logger = logging.getLogger(__name__)
+
+
+class StepReport(NamedTuple):
+    """What an engine tells the loop of a step.
+
+    Attributes:
+        admitted: the requests that left the queue for this step.
+        started_at: seconds on the clock of `RequestsInFlight`.
+        num_received: how many submitted samples the engine has got to know.
+        seconds: how long the engine's step took; None = it has not made one.
+    """
+
+    outputs: Sequence[EngineOutput]
+    admitted: Sequence[str]
+    started_at: float
+    stats: BackendStats
+    num_received: int
+    seconds: float | None = None
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request in flight.
+
+    Attributes:
+        on_output: whom to tell.
+        unfinished: the samples that have not finished.
+        submitted_at: when it joined the queue; None once it has left it.
+        queue_time: how many seconds it was there; None until known, and once it was told.
+        images: those of its prompt, until the engine has taken them: so long they count for
+            `--max-image-memory`.
+    """
+
+    on_output: OutputCallback
+    unfinished: set[int]
+    submitted_at: float | None
+    images: Sequence[Image] = ()
+    queue_time: float | None = None
+
+
+class RequestsInFlight:
+    """Hands every output to whom it concerns. All of it runs on the loop's thread.
+
+    Args:
+        max_num_waiting: how many samples may wait to run.
+        abort: ends a request whose listener has failed.
+        stats: those of an engine that has not begun.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_num_waiting: int,
+        abort: Callable[[str], None],
+        clock: Callable[[], float],
+        stats: BackendStats | None = None,
+    ) -> None:
+        self._max_num_waiting = max_num_waiting
+        self._abort = abort
+        self._clock = clock
+        self._requests: dict[str, _Request] = {}
+        self._stats = stats or BackendStats()
+        self._num_submitted = 0
+        self._num_received = 0
+        self._step_seconds: Histogram | None = None
+        self._longest_step = 0.0
+
+    @property
+    def stats(self) -> BackendStats:
+        return replace(
+            self._stats,
+            num_waiting=self._num_waiting,
+            step_seconds=self._step_seconds,
+            longest_step_seconds=self._longest_step,
+        )
+
+    @property
+    def _num_waiting(self) -> int:
+        """How many samples do not run yet, those still on their way to the engine included."""
+        return self._stats.num_waiting + self._num_submitted - self._num_received
+
+    def add(self, request: GenerationRequest, on_output: OutputCallback) -> None:
+        """Takes a request in.
+
+        Raises:
+            Overloaded: too many samples wait.
+        """
+        if self._num_waiting >= self._max_num_waiting:
+            raise Overloaded(
+                f"{self._num_waiting} requests are waiting, which is the limit; try again later"
+            )
+        assert request.request_id not in self._requests, "request ids are unique"
+        self._requests[request.request_id] = _Request(
+            on_output,
+            set(range(request.params.n)),
+            self._clock(),
+            request.prompt.images if request.prompt else (),
+        )
+        self._num_submitted += request.params.n
+
+    def discard(self, request_id: str, index: int | None) -> bool:
+        """Silences a request, or one of its samples. Returns False when there is no such
+        request."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return False
+        if index is not None:
+            request.unfinished.discard(index)
+        if index is None or not request.unfinished:
+            del self._requests[request_id]
+        return True
+
+    def deliver(self, step: StepReport) -> None:
+        self._stats = step.stats
+        self._num_received = step.num_received
+        if step.seconds is not None:
+            self._record(step.seconds)
+        for request_id in step.admitted:
+            request = self._requests.get(request_id)
+            if request is not None and request.submitted_at is not None:
+                request.queue_time = step.started_at - request.submitted_at
+                request.submitted_at = None
+                request.images = ()
+        for request_id, output in step.outputs:
+            request = self._requests.get(request_id)
+            if request is not None and output.index in request.unfinished:
+                output.queue_time, request.queue_time = request.queue_time, None
+                self._tell(request_id, request, output)
+
+    def _record(self, seconds: float) -> None:
+        if self._step_seconds is None:
+            self._step_seconds = Histogram(STEP_BUCKETS)
+        self._step_seconds.observe(seconds)
+        self._longest_step = max(self._longest_step, seconds)
+
+    def end_all(self, reason: FinishReason, error: str | None) -> None:
+        for request_id, request in list(self._requests.items()):
+            for index in sorted(request.unfinished):
+                # What a listener does may have ended its own request, and others.
+                if self._requests.get(request_id) is request:
+                    output = GenerationOutput(index, (), reason, 0, error=error)
+                    self._tell(request_id, request, output)
+
+    def _tell(self, request_id: str, request: _Request, output: GenerationOutput) -> None:
+        if output.finish_reason is not None:
+            request.unfinished.discard(output.index)
+            if not request.unfinished:
+                del self._requests[request_id]
+        try:
+            request.on_output(output)
+        except Exception:
+            # One request's fault must not cost the others their tokens.
+            logger.exception("request %s failed on its output", request_id)
+            self._abort(request_id)
+
+
+def check_length(request: GenerationRequest, model: ModelInfo) -> None:
+    """Raises RequestError when the prompt leaves no room in the context."""
+    num_tokens = len(request.prompt_token_ids) + len(request.generated_token_ids)
+    if num_tokens >= model.max_model_len:
+        raise RequestError(
+            f"the prompt has {num_tokens} tokens, which leaves no room to generate in the context "
+            f"of {model.max_model_len} tokens",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+
+
+# Runs an engine in a loop: takes commands, makes a step, tells what came out.
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    request: GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Ends a request, or one of its samples."""
+
+    request_id: str
+    index: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCall:
+    """Calls a function on the engine's thread, between two steps."""
+
+    function: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    pass
+
+
+Command = Submit | Abort | EngineCall | Close
+
+
+class SteppedEngine(Protocol):
+    """What the loop needs of an engine."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    @property
+    def admitted(self) -> Sequence[str]:
+        """The requests that left the queue for the last step."""
+
+    def add(self, request: GenerationRequest) -> None: ...
+
+    def abort(self, request_id: str, index: int | None = None) -> None: ...
+
+    def step(self) -> list[EngineOutput]: ...
+
+
+def run_engine(
+    engine: SteppedEngine,
+    *,
+    receive: Callable[[bool], Iterable[Command]],
+    take_stats: Callable[[], BackendStats],
+    publish: Callable[[StepReport], None],
+    clock: Callable[[], float],
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> None:
+    """Runs an engine until `Close`. What the engine raises in a step ends the loop.
+
+    Args:
+        receive: returns every command there is; waits for the first one if its argument says so.
+        publish: called after each step, and when commands came without one.
+        turn: is entered for each step.
+    """
+    num_received = 0
+    while True:
+        outputs: list[EngineOutput] = []
+        for command in receive(not engine.has_work):
+            if isinstance(command, Close):
+                return
+            if isinstance(command, EngineCall):
+                command.function()
+            elif isinstance(command, Abort):
+                engine.abort(command.request_id, command.index)
+            else:
+                num_received += command.request.params.n
+                outputs += add_request(engine, command.request)
+            del command  # frees its images
+        started_at = clock()
+        admitted: Sequence[str] = ()
+        seconds = None
+        if engine.has_work:
+            with turn():
+                outputs += engine.step()
+            seconds = clock() - started_at
+            admitted = engine.admitted
+        publish(StepReport(outputs, admitted, started_at, take_stats(), num_received, seconds))
+
+
+def add_request(engine: SteppedEngine, request: GenerationRequest) -> list[EngineOutput]:
+    """Queues a request. One that cannot even be queued fails alone."""
+    try:
+        engine.add(request)
+    except Exception as error:
+        logger.exception("request %s failed", request.request_id)
+        return [
+            EngineOutput(
+                request.request_id,
+                GenerationOutput(index, (), FinishReason.ERROR, 0, error=str(error)),
+            )
+            for index in range(request.params.n)
+        ]
+    return []

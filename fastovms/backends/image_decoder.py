@@ -1,0 +1,202 @@
+"""Decodes and shrinks images in other processes: what crashes a decoder costs one image, and the
+memory that a large image takes is given back to the system."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.reduction import send_handle
+from queue import Empty, SimpleQueue
+from threading import Lock
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from fastovms.backends.processes import Peer
+from fastovms.errors import BackendUnavailable, FastovmsError, InvalidField, Overloaded
+from fastovms.media.decode import Admit, PixelBound
+from fastovms.params import Image
+
+MAX_PROCESSES: Final = 2
+_TIMEOUT: Final = 60.0
+"""Seconds that one answer of a process may take."""
+_CLOSE_TIMEOUT: Final = 2.0
+"""Seconds in which whoever uses a process must notice that it has been killed."""
+
+
+class ImageBytes(NamedTuple):
+    """Announces the bytes of an image.
+
+    Attributes:
+        name: the part of the request that it is in.
+        bound: the size to which a larger image is shrunk.
+    """
+
+    name: str
+    max_pixels: int
+    bound: PixelBound
+
+
+class HeaderRead(NamedTuple):
+    """Says that the header is read. The answer is whether to go on, and then a descriptor of shared
+    memory for three bytes of each pixel that is kept."""
+
+    num_pixels: int
+    num_kept: int
+
+
+class PixelsWritten(NamedTuple):
+    """Says that the pixels are in the shared memory."""
+
+    height: int
+    width: int
+
+
+Answer = TypeVar("Answer", HeaderRead, PixelsWritten)
+
+
+class Refused(NamedTuple):
+    """Says that the image is at fault."""
+
+    message: str
+
+
+class ImageDecoder:
+    """Has some processes, each of which decodes one image at a time. It is thread-safe: whoever
+    finds all of them busy waits.
+
+    Args:
+        start: starts a process. The first is started at once, the others when they are needed.
+        max_processes: how many there may be.
+        timeout: seconds that one answer of a process may take.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], Peer],
+        *,
+        max_processes: int = MAX_PROCESSES,
+        timeout: float = _TIMEOUT,
+    ) -> None:
+        self._start = start
+        self._timeout = timeout
+        self._max_processes = max_processes
+        self._lock = Lock()
+        self._peers: set[Peer] = set()
+        self._is_closed = False
+        self._idle: SimpleQueue[Peer | None] = SimpleQueue()
+        for _ in range(max_processes - 1):
+            self._idle.put(None)
+        self._idle.put(self._begin())
+
+    def decode(
+        self, data: bytes, name: str, max_pixels: int, bound: PixelBound, admit: Admit
+    ) -> Image:
+        """Decodes an image as `fastovms.media.decode.decode_image` does.
+
+        Raises:
+            InvalidField: the image is at fault, also when it ends the process or takes too long.
+            Overloaded: there is no memory, or no process can be started.
+            BackendUnavailable: the decoder is closed.
+        """
+        try:
+            with self._process() as peer:
+                return self._ask(peer, data, ImageBytes(name, max_pixels, bound), admit)
+        except TimeoutError as error:
+            raise InvalidField(
+                f"{name} could not be decoded within {self._timeout:g} seconds", param=name
+            ) from error
+        except (EOFError, ConnectionError) as error:
+            self._check_open()
+            raise InvalidField(
+                f"{name} could not be decoded: it takes too much time or memory, or is damaged",
+                param=name,
+            ) from error
+        except OSError as error:
+            raise Overloaded(f"no image can be decoded now: {error.strerror or error}") from error
+
+    def close(self) -> None:
+        """Kills the processes, in a few seconds at most. What they decode meanwhile fails, and
+        nothing may be decoded any more."""
+        with self._lock:
+            self._is_closed = True
+            peers = list(self._peers)
+        for peer in peers:
+            peer.kill()
+        idle = []
+        with suppress(Empty):  # whoever still holds a process finds it ended
+            for _ in range(self._max_processes):
+                idle.append(self._idle.get(timeout=_CLOSE_TIMEOUT))
+        for one in idle:
+            if one is not None:
+                self._end(one)
+            self._idle.put(None)  # whoever waits is refused
+
+    @contextmanager
+    def _process(self) -> Iterator[Peer]:
+        """Yields an idle process. One that has not refused an image in the ordinary way is ended:
+        nobody knows what it would answer next."""
+        peer = self._idle.get()
+        try:
+            peer = peer or self._begin()
+            yield peer
+        except FastovmsError:
+            raise
+        except BaseException:
+            if peer is not None:
+                self._end(peer)
+                peer = None
+            raise
+        finally:
+            self._idle.put(peer)
+
+    def _begin(self) -> Peer:
+        with self._lock:
+            self._check_open()
+            peer = self._start()
+            self._peers.add(peer)
+        return peer
+
+    def _end(self, peer: Peer) -> None:
+        peer.kill()
+        peer.connection.close()
+        peer.wait()
+        with self._lock:
+            self._peers.discard(peer)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise BackendUnavailable("no image is decoded any more: the server is shutting down")
+
+    def _ask(self, peer: Peer, data: bytes, asked: ImageBytes, admit: Admit) -> Image:
+        peer.connection.send(asked)
+        peer.connection.send_bytes(data)
+        num_pixels, num_kept = self._answer(peer, asked.name, HeaderRead)
+        is_admitted = False
+        try:
+            admit(num_pixels, num_kept)
+            is_admitted = True
+        finally:
+            peer.connection.send(is_admitted)
+        size = num_kept * 3
+        descriptor = os.memfd_create("image")
+        try:
+            os.ftruncate(descriptor, size)
+            send_handle(peer.connection, descriptor, None)
+            height, width = self._answer(peer, asked.name, PixelsWritten)
+            # Unlike malloc's, this memory is free once nobody has the image any more.
+            pixels = np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
+        finally:
+            os.close(descriptor)
+        return pixels.reshape(height, width, 3)
+
+    def _answer(self, peer: Peer, name: str, kind: type[Answer]) -> Answer:
+        if not peer.connection.poll(self._timeout):
+            raise TimeoutError
+        answer = peer.connection.recv()
+        if isinstance(answer, Refused):
+            raise InvalidField(answer.message, param=name)
+        assert isinstance(answer, kind)
+        return answer

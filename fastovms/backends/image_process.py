@@ -1,0 +1,88 @@
+"""Runs the process that decodes images: `python -m fastovms.backends.image_process
+DESCRIPTOR`.
+
+The decoders are native code that meets a client's bytes here first, where a crash costs one image,
+and what they leave in the allocator's hands goes back to the system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import os
+import resource
+import sys
+import time
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from typing import Any, Final
+
+import numpy as np
+
+from fastovms.backends.image_decoder import HeaderRead, ImageBytes, PixelsWritten, Refused
+from fastovms.backends.processes import connect_to_parent, set_soft_limit
+from fastovms.errors import InvalidField
+from fastovms.media.decode import EncodedImage, is_available
+from fastovms.params import Image
+from fastovms.system.memory import find_trim
+
+_MAX_MEMORY: Final = 4 * 2**30
+_NICENESS: Final = 5
+"""Streams that are being generated go first on a busy machine."""
+
+_MAX_SECONDS: Final = 20
+"""Seconds of a processor that one image may take. A busy machine is no fault of an image's."""
+
+
+def serve(connection: Connection[Any, Any]) -> None:
+    """Answers images as `ImageDecoder` asks, until the connection ends."""
+    trim = find_trim()
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            asked: ImageBytes = connection.recv()
+            seconds = math.ceil(time.process_time()) + _MAX_SECONDS
+            set_soft_limit(resource.RLIMIT_CPU, seconds)
+            try:
+                _decode(connection, asked)
+            except InvalidField as error:
+                connection.send(Refused(error.message))
+            trim()
+
+
+def _decode(connection: Connection[Any, Any], asked: ImageBytes) -> None:
+    """Decodes one image for the parent.
+
+    Raises:
+        InvalidField: the data are not an image, or a damaged or too large one.
+    """
+    data = connection.recv_bytes()
+    encoded = EncodedImage(data, asked.name, max_pixels=asked.max_pixels, bound=asked.bound)
+    connection.send(HeaderRead(encoded.num_pixels, encoded.num_kept))
+    if not connection.recv():
+        return
+    descriptor = recv_handle(connection)
+    try:
+        image = encoded.decode()
+        _write(image, descriptor)
+    finally:
+        os.close(descriptor)
+    connection.send(PixelsWritten(*image.shape[:2]))
+
+
+def _write(image: Image, descriptor: int) -> None:
+    with mmap.mmap(descriptor, image.nbytes) as memory:
+        memory[:] = np.ascontiguousarray(image).data.cast("B")
+
+
+def main() -> None:
+    connection = connect_to_parent(sys.argv)
+    is_available()  # so that the first image does not wait for Pillow
+    set_soft_limit(resource.RLIMIT_AS, _MAX_MEMORY)
+    os.nice(_NICENESS)
+    serve(connection)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

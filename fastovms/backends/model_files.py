@@ -1,0 +1,477 @@
+"""Reads and checks the files of a model: context length, vocabulary, end tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import openvino as ov
+
+from fastovms import __version__
+from fastovms.backends.model_task import (
+    check_encoder_files,
+    check_files,
+    first_integer,
+    graph_file,
+    is_integer,
+    read_json,
+    read_optional,
+    takes_images,
+    weights_file,
+)
+from fastovms.engine.model.devices import available_memory
+from fastovms.engine.model.paging import reason_of
+from fastovms.errors import ConfigurationError, UnsupportedModel
+from fastovms.grammar.compiler import GrammarCompiler
+from fastovms.params import ModelInfo, SamplingDefaults, WeightCount
+from fastovms.system.disk import DiskCache, file_identity, key_of
+from fastovms.text.template import end_token_ids
+
+_SUFFIXES: Final = (".xml", ".bin", ".json", ".jinja", ".model", ".txt")
+"""What the names of files end in that a model is made of."""
+
+_WHOLE: Final = 4 * 1024 * 1024
+"""Bytes up to which a file is read as a whole."""
+
+_NUM_SAMPLES: Final = 64
+_SAMPLE_SIZE: Final = 16 * 1024
+"""Of a larger one so many places are read: reading all weights takes as long as loading them."""
+
+
+def fingerprint_of(model_dir: Path) -> str:
+    """Returns what is the same for equal files, on whatever machine, in milliseconds. Weights that
+    are trained further differ nearly everywhere.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(model_dir.iterdir()):
+        if path.suffix in _SUFFIXES and path.is_file():
+            size = path.stat().st_size
+            digest.update(f"{path.name} {size}\0".encode(errors="surrogateescape"))
+            with path.open("rb") as file:
+                if size <= _WHOLE:
+                    digest.update(file.read())
+                    continue
+                for number in range(_NUM_SAMPLES):
+                    file.seek(number * (size - _SAMPLE_SIZE) // (_NUM_SAMPLES - 1))
+                    digest.update(file.read(_SAMPLE_SIZE))
+    return digest.hexdigest()[:32]
+
+
+_CONSTANT: Final = re.compile(
+    rb'<data element_type="(\w+)" shape="([\d, ]*)" offset="(\d+)" size="\d+"'
+)
+_HELPERS: Final = re.compile(r"openvino_(?:de)?tokenizer")
+
+
+def count_weights(model_dir: Path) -> WeightCount | None:
+    """Returns how many parameters the graphs of a model have, in milliseconds for a graph of
+    megabytes; None = none is found. Constants that several operations share count once, scales and
+    zero points of quantized weights not at all.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    counts: Counter[str] = Counter()
+    for path in {graph_file(model_dir), *model_dir.glob("openvino_*model.xml")}:
+        if path.is_file() and not _HELPERS.match(path.name):
+            counts += _counts(path.read_bytes())
+    if not counts:
+        return None
+    [(element_type, _)] = counts.most_common(1)
+    return WeightCount(counts.total(), element_type)
+
+
+def _counts(graph: bytes) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    constants = {(offset, kind): shape for kind, shape, offset in _CONSTANT.findall(graph)}
+    for (_, kind), shape in constants.items():
+        dimensions = [int(size) for size in shape.split(b",") if size.strip()]
+        # Scales and zero points have one number for each row, or for each group of one.
+        if dimensions and dimensions[-1] > 1:
+            counts[kind.decode()] += math.prod(dimensions)
+    return counts
+
+
+logger = logging.getLogger(__name__)
+
+
+def limit_context(model: ModelInfo, max_model_len: int | None) -> ModelInfo:
+    """Returns the model with the context that the operator wants; None = its own.
+
+    Raises:
+        ConfigurationError: the model's is shorter.
+    """
+    if max_model_len is None:
+        return model
+    if max_model_len > model.max_model_len:
+        raise ConfigurationError(
+            f"--max-model-len must be at most {model.max_model_len}, the context length of "
+            f"{model.name}, not {max_model_len}"
+        )
+    return replace(model, max_model_len=max_model_len)
+
+
+def fit_cache(model: ModelInfo, num_tokens: int) -> ModelInfo:
+    """Returns the model with a context that its KV cache can hold, and with the reason, for
+    clients, where that is less than its own.
+
+    Args:
+        num_tokens: how many tokens of one sequence the cache holds.
+    """
+    if num_tokens >= model.max_model_len:
+        return model
+    logger.warning(
+        "context length reduced from %d to the %d tokens that the KV cache holds",
+        model.max_model_len,
+        num_tokens,
+    )
+    reason = (
+        "The KV cache of this server holds no more; without that limit it would be "
+        f"{model.max_model_len} tokens."
+    )
+    return replace(model, max_model_len=num_tokens, context_reason=reason)
+
+
+def fit_vocabulary(model: ModelInfo, vocab_size: int | None) -> ModelInfo:
+    """Returns the model with the vocabulary of its weights, which goes before config.json: ids
+    beyond them must not reach the engine."""
+    if vocab_size is None:
+        return model
+    if vocab_size != model.vocab_size:
+        logger.warning(
+            "config.json says vocab_size %d, the model has %d", model.vocab_size, vocab_size
+        )
+    eos_token_ids = frozenset(i for i in model.eos_token_ids if i < vocab_size)
+    if eos_token_ids != model.eos_token_ids:
+        logger.warning("end-of-text ids beyond the vocabulary of %d are ignored", vocab_size)
+    return replace(model, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
+
+
+def load_grammar_compiler(model_dir: Path, model: ModelInfo) -> GrammarCompiler | None:
+    """Returns the compiler for the model's tokenizer.json, or None, with a warning, if there is no
+    use in one."""
+    path = model_dir / "tokenizer.json"
+    if not path.is_file():
+        logger.warning("structured outputs are off: %s is missing", path)
+        return None
+    try:
+        return GrammarCompiler(
+            path.read_text(encoding="utf-8"),
+            vocab_size=model.vocab_size,
+            eos_token_ids=sorted(model.eos_token_ids),
+        )
+    except ValueError as error:
+        logger.warning("structured outputs are off: %s: %s", path, error)
+        return None
+
+
+Config = Mapping[str, Any]
+
+
+def _soft_cap(config: Config) -> str | None:
+    cap = config.get("attn_logit_softcapping")
+    if not isinstance(cap, int | float):
+        return None
+    return (
+        f"attn_logit_softcapping ({cap:g}), the soft cap of attention scores, is not in the "
+        "exported graph: answers differ a little from those of the original model"
+    )
+
+
+def _dynamic_scaling(config: Config) -> str | None:
+    scaling = config.get("rope_parameters") or config.get("rope_scaling")
+    if not isinstance(scaling, dict):
+        return None
+    if scaling.get("rope_type", scaling.get("type")) != "dynamic":
+        return None
+    return (
+        "the exported graph has no dynamic scaling of positions (NTK): the context is that of "
+        "unscaled ones"
+    )
+
+
+_GAPS: Final[tuple[Callable[[Config], str | None], ...]] = (_soft_cap, _dynamic_scaling)
+
+
+def log_gaps(model: ModelInfo) -> None:
+    """Warns of what config.json says of the attention and no exported graph has."""
+    text_config = model.config.get("text_config")
+    config = text_config if isinstance(text_config, dict) else model.config
+    for find in _GAPS:
+        gap = find(config)
+        if gap is not None:
+            logger.warning("%s: %s", model.name, gap)
+
+
+# Finds out once whether a model, in the way in which a backend computes it, says what its
+# exported graph says, and keeps the answer.
+
+
+MAX_DIFFERENCE: Final = 0.05
+"""The largest difference of log probabilities that passes. Rounding comes to a thousandth of it,
+and what is left out of a graph to ten times as much and more."""
+
+_WEIGHTS_SHARE: Final = 1.4
+_FURTHER_MEMORY: Final = 256 * 2**20
+"""With `_WEIGHTS_SHARE` of the weights' size, the bytes that a comparison takes at most. Weights of
+every kind stay as they are; models of 135M and 500M parameters took 0.97 to 1.5 times their size
+and up to 180 MB more in int8, int4 and f16, by either backend."""
+
+_FILE: Final = "difference.json"
+
+
+class NotComparable(Exception):
+    """The graph cannot be computed beside a backend; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Compares a way to compute a model with the model's exported graph.
+
+    Attributes:
+        kind: what the cache calls its answers.
+        subject: what computes the model so, for messages.
+        files: the files that the answer depends on; the first one is in the model's directory.
+        difference: returns by how much log probabilities differ at most. It raises RuntimeError
+            where the model cannot be computed in this way at all, and NotComparable where it may
+            be, but the exported graph cannot.
+        weights_size: the bytes of the model's weights.
+        version: of what computes the model, beside OpenVINO's.
+    """
+
+    kind: str
+    subject: str
+    files: tuple[Path, ...]
+    difference: Callable[[], float]
+    weights_size: int
+    version: str = ""
+
+
+def check_graph(
+    comparison: Comparison,
+    cache: DiskCache,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    available: Callable[[], int] = available_memory,
+) -> None:
+    """Compares, unless the answer is known, or there is no memory for it. A first start takes about
+    as long as compiling the model two times more.
+
+    Raises:
+        UnsupportedModel: they are not the same.
+    """
+    key = key_of(file_identity(comparison.files), ov.get_version(), __version__, comparison.version)
+    entry = cache.find(comparison.kind, key)
+    found = None if entry is None else _read(entry)
+    model_dir = comparison.files[0].parent
+    if found is None:
+        if available() < _WEIGHTS_SHARE * comparison.weights_size + _FURTHER_MEMORY:
+            logger.warning("too little memory to compare the model with the exported graph")
+            return
+        logger.info(
+            "comparing the model with its exported graph, at the first start only: it takes about "
+            "as long as compiling it two times"
+        )
+        start = clock()
+        try:
+            found = comparison.difference()
+        except NotComparable as error:
+            logger.warning("the model cannot be compared with the exported graph: %s", error)
+            return
+        except RuntimeError as error:
+            raise UnsupportedModel(
+                f"the model in {model_dir} cannot be computed: {reason_of(error)}"
+            ) from error
+        logger.info("compared with the exported graph in %.1f s: %.1g", clock() - start, found)
+        _keep(cache, comparison.kind, key, found)
+    if not found <= MAX_DIFFERENCE:
+        raise UnsupportedModel(
+            f"the model in {model_dir} cannot be served: {comparison.subject} leaves out part of "
+            f"its graph (log probabilities differ by {found:.2g})"
+        )
+
+
+def _keep(cache: DiskCache, kind: str, key: str, difference: float) -> None:
+    def fill(directory: Path) -> None:
+        (directory / _FILE).write_text(json.dumps(difference))
+
+    cache.put(kind, key, fill, replace=True)
+
+
+def _read(entry: Path) -> float | None:
+    """Reads a kept answer; None = it is broken."""
+    try:
+        content: Any = json.loads((entry / _FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, float) else None
+
+
+_SHIFTED: Final = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl")
+"""The types of models whose positions begin behind the id of the padding."""
+
+_LONGEST: Final = 10**6
+"""Lengths from which on a tokenizer's limit stands for none."""
+
+
+def read_encoder_info(model_dir: Path, *, name: str) -> ModelInfo:
+    """Returns what an encoder is called and what it can do.
+
+    Raises:
+        ConfigurationError: a file is missing, broken, or lacks what the server needs to know.
+    """
+    check_encoder_files(model_dir)
+    config_path = model_dir / "config.json"
+    config = read_json(config_path)
+    text_config = config.get("text_config")
+    scopes = [config, text_config] if isinstance(text_config, dict) else [config]
+    vocab_size = first_integer(scopes, ("vocab_size",))
+    if vocab_size is None or vocab_size < 1:
+        raise ConfigurationError(f"{config_path} has no vocab_size")
+    return ModelInfo(
+        name=name,
+        created=int(weights_file(model_dir).stat().st_mtime),
+        max_model_len=_longest_text(model_dir, config, scopes),
+        vocab_size=vocab_size,
+        eos_token_ids=frozenset(),
+        config=config,
+    )
+
+
+def _longest_text(model_dir: Path, config: Mapping[str, Any], scopes: list[dict[str, Any]]) -> int:
+    positions = first_integer(scopes, LENGTH_KEYS)
+    if positions is None or positions < 1:
+        positions = UNLIMITED
+    elif config.get("model_type") in _SHIFTED:
+        padding = config.get("pad_token_id")
+        positions -= 1 + (padding if isinstance(padding, int) else 1)
+    tokenizer = read_optional(model_dir / "tokenizer_config.json")
+    limit = tokenizer.get("model_max_length") if isinstance(tokenizer, dict) else None
+    if isinstance(limit, int) and 0 < limit < _LONGEST:
+        positions = min(positions, limit)
+    return max(1, positions)
+
+
+# Reads what `config.json` and `generation_config.json` say of a model: its context, vocabulary,
+# end tokens and defaults of sampling.
+
+
+LENGTH_KEYS: Final = (
+    "max_position_embeddings",
+    "n_positions",
+    "seq_len",
+    "seq_length",
+    "n_ctx",
+    "max_seq_len",
+    "sliding_window",
+)
+"""Keys of config.json that may say how long the context is; the first integer wins, as in OVMS."""
+
+UNLIMITED: Final = 2**20
+"""The context length of a model that names none. The KV cache is the limit then."""
+
+_MAX_SETTING: Final = 1_000_000_000
+"""The largest number that is believed: more than anybody means."""
+
+_SAMPLING_RANGES: Final[Mapping[str, Callable[[float], bool]]] = {
+    "temperature": lambda value: 0 <= value <= _MAX_SETTING,
+    "top_p": lambda value: 0 < value <= 1,
+    "min_p": lambda value: 0 <= value <= 1,
+    "top_k": lambda value: 0 <= value <= _MAX_SETTING,
+    "max_new_tokens": lambda value: value >= 1,
+    "repetition_penalty": lambda value: 0 < value <= _MAX_SETTING,
+    "frequency_penalty": lambda value: -2 <= value <= 2,
+    "presence_penalty": lambda value: -2 <= value <= 2,
+    "length_penalty": lambda value: -20 <= value <= 20,
+}
+
+
+def read_model_info(
+    model_dir: Path, *, name: str | None = None, generation_config: Path | None = None
+) -> ModelInfo:
+    """Returns what the model is called and what it can do.
+
+    `do_sample` is not looked at: a request that gives no temperature samples, as with vLLM and
+    OVMS, whose default temperature is 1 as well.
+
+    Args:
+        name: the name clients use; None = the directory's.
+        generation_config: file in place of the directory's generation_config.json.
+
+    Raises:
+        ConfigurationError: a file is missing, broken, or lacks what the server needs to know.
+    """
+    check_files(model_dir)
+    config_path = model_dir / "config.json"
+    config = read_json(config_path)
+    text_config = config.get("text_config")
+    scopes = [config, text_config] if isinstance(text_config, dict) else [config]
+    generation_path = generation_config or model_dir / "generation_config.json"
+    generation = read_json(generation_path) if generation_path.exists() else {}
+
+    vocab_size = first_integer(scopes, ("vocab_size",))
+    if vocab_size is None or vocab_size < 1:
+        raise ConfigurationError(f"{config_path} has no vocab_size")
+    max_model_len = first_integer(scopes, LENGTH_KEYS)
+    if max_model_len is None or max_model_len < 1:
+        max_model_len = UNLIMITED
+    eos_token_ids = _eos_token_ids(generation, generation_path) | end_token_ids(model_dir)
+    for scope in scopes:
+        eos_token_ids |= _eos_token_ids(scope, config_path)
+    return ModelInfo(
+        name=name or model_dir.resolve().name,
+        created=int(weights_file(model_dir).stat().st_mtime),
+        max_model_len=max_model_len,
+        vocab_size=vocab_size,
+        eos_token_ids=eos_token_ids,
+        defaults=_sampling_defaults(generation, generation_path),
+        config=config,
+        takes_images=takes_images(model_dir),
+    )
+
+
+def log_missing(model: ModelInfo) -> None:
+    """Tells what the model's files do not say."""
+    if model.max_model_len == UNLIMITED:
+        logger.warning(
+            "config.json of %s names no context length: only the KV cache limits it", model.name
+        )
+    if not model.eos_token_ids:
+        logger.warning("%s has no eos_token_id: answers end at max_tokens only", model.name)
+
+
+def _eos_token_ids(config: Mapping[str, object], path: Path) -> frozenset[int]:
+    """Returns one id or several; none when the file says nothing."""
+    value = config.get("eos_token_id")
+    if value is None:
+        return frozenset()
+    token_ids = value if isinstance(value, list) else [value]
+    if not all(is_integer(token_id) for token_id in token_ids):
+        raise ConfigurationError(f"{path}: eos_token_id must be an integer or a list of them")
+    return frozenset(token_ids)
+
+
+def _sampling_defaults(generation: Mapping[str, Any], path: Path) -> SamplingDefaults:
+    defaults: dict[str, Any] = {}
+    for name, is_allowed in _SAMPLING_RANGES.items():
+        value = generation.get(name)
+        if value is None:
+            continue
+        of_integers = name in ("top_k", "max_new_tokens")
+        is_number = is_integer(value) or (isinstance(value, float) and not of_integers)
+        if not is_number or not is_allowed(value):
+            raise ConfigurationError(f"{path}: {name} must not be {json.dumps(value)}")
+        defaults[name] = value if of_integers else float(value)
+    return SamplingDefaults(**defaults)

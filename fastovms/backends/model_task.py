@@ -1,0 +1,256 @@
+"""Checks that the files of a model are there, and finds its task (generation, embeddings,
+ranking)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from fastovms.encoding import Pooling, Task
+from fastovms.errors import ConfigurationError
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns the object in a file.
+
+    Raises:
+        ConfigurationError: it cannot be read, or is none.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{path} is not a JSON object")
+    return value
+
+
+def read_optional(path: Path) -> Any:
+    """Returns what a file holds; None = it is not there, or broken."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def first_integer(scopes: Sequence[dict[str, Any]], keys: Sequence[str]) -> int | None:
+    """Returns the first of some members that is an integer, of the first object that has one."""
+    values = (scope.get(key) for scope in scopes for key in keys)
+    return next((value for value in values if is_integer(value)), None)
+
+
+# Says which files a model's directory must have, refuses one that lacks some or is of another
+# kind, and finds its graph and weights.
+
+
+REQUIRED_FILES: Final = (
+    "openvino_model.xml",
+    "openvino_model.bin",
+    "openvino_tokenizer.xml",
+    "openvino_detokenizer.xml",
+    "config.json",
+)
+
+ENCODER_FILES: Final = (
+    "openvino_model.xml",
+    "openvino_model.bin",
+    "openvino_tokenizer.xml",
+    "config.json",
+)
+"""Files of a model of embeddings, or of a reranker: they write no text, and often lack what others
+write it with."""
+
+VISION_FILES: Final = (
+    "openvino_language_model.xml",
+    "openvino_language_model.bin",
+    "openvino_text_embeddings_model.xml",
+    "openvino_text_embeddings_model.bin",
+    "openvino_vision_embeddings_model.xml",
+    "openvino_vision_embeddings_model.bin",
+    "openvino_tokenizer.xml",
+    "openvino_detokenizer.xml",
+    "config.json",
+)
+"""Files of a model that takes images. Some have more."""
+
+_FOREIGN_FILES: Final[Mapping[str, str]] = {
+    "openvino_language_model.xml": "the language part of a larger model",
+    "openvino_encoder_model.xml": "an encoder-decoder model",
+    "openvino_decoder_model.xml": "an encoder-decoder model",
+    "*unet*": "an image model",
+    "adapter_config.json": "an adapter (LoRA), not a model",
+    "*.onnx": "an ONNX model; export it with optimum-cli export openvino",
+    "*.safetensors": "a PyTorch model; export it with optimum-cli export openvino",
+    "pytorch_model*.bin": "a PyTorch model; export it with optimum-cli export openvino",
+}
+"""What directories without an openvino_model.xml may hold instead."""
+
+
+def check_files(model_dir: Path) -> None:
+    """Raises ConfigurationError when `model_dir` is no directory of an exported model."""
+    _check(model_dir, VISION_FILES if takes_images(model_dir) else REQUIRED_FILES)
+
+
+def check_encoder_files(model_dir: Path) -> None:
+    """Raises ConfigurationError when `model_dir` is no directory of an exported encoder."""
+    _check(model_dir, ENCODER_FILES)
+
+
+def _check(model_dir: Path, required: Sequence[str]) -> None:
+    if not model_dir.is_dir():
+        reason = "is not a directory" if model_dir.exists() else "does not exist"
+        raise ConfigurationError(f"model directory {model_dir} {reason}")
+    missing = [name for name in required if not (model_dir / name).is_file()]
+    for pattern, kind in _FOREIGN_FILES.items():
+        if "openvino_model.xml" in missing and any(model_dir.glob(pattern)):
+            raise ConfigurationError(f"{model_dir} cannot be served: it is {kind}")
+    if missing:
+        raise ConfigurationError(
+            f"{model_dir} is not a model exported by optimum-intel: it has no {', '.join(missing)}"
+        )
+    for name in required:
+        if name.endswith(".xml") and not is_openvino_ir(model_dir / name):
+            raise ConfigurationError(f"{model_dir / name} is not an OpenVINO model")
+
+
+def takes_images(model_dir: Path) -> bool:
+    """Returns whether it is the directory of a vision model, as far as the names of its files
+    say."""
+    return (model_dir / "openvino_vision_embeddings_model.xml").is_file()
+
+
+def graph_file(model_dir: Path) -> Path:
+    """Returns the file with the graph of what generates the text."""
+    part = "language_" if takes_images(model_dir) else ""
+    return model_dir / f"openvino_{part}model.xml"
+
+
+def weights_file(model_dir: Path) -> Path:
+    """Returns the file with the weights of what generates the text."""
+    return graph_file(model_dir).with_suffix(".bin")
+
+
+def is_openvino_ir(path: Path) -> bool:
+    """Returns whether a file begins like a graph of OpenVINO, which would try its other formats on
+    anything else, and complain about each of them on stderr."""
+    with path.open("rb") as file:
+        return re.search(rb"<net\s[^>]*\bversion=", file.read(4096)) is not None
+
+
+# Finds out what a model does: generate text, make vectors of texts, or score pairs of them.
+
+
+CLASSIFIER: Final = "ForSequenceClassification"
+"""What the names of architectures end in that score texts."""
+
+STATES: Final = ("last_hidden_state", "token_embeddings", "sentence_embedding")
+"""The names of outputs that vectors are made of."""
+
+LOGITS: Final = "logits"
+_NAMES: Final = re.compile(rb'names="([^"]*)"')
+_MODES: Final = {
+    "pooling_mode_cls_token": Pooling.CLS,
+    "pooling_mode_mean_tokens": Pooling.MEAN,
+    "pooling_mode_lasttoken": Pooling.LAST,
+}
+_POOLING_MODULE: Final = "Pooling"
+
+
+def find_task(model_dir: Path, wanted: str = "auto") -> Task:
+    """Returns what the operator says that the model does, or what its files say.
+
+    Models that score by generating, as Qwen3's rerankers do, look like any that generates text: the
+    operator has to name their task.
+
+    Raises:
+        ConfigurationError: its graph cannot do what the operator wants, or does nothing of that.
+    """
+    graph = graph_file(model_dir)
+    if not graph.is_file() or not is_openvino_ir(graph):
+        # Whoever reads its files finds what is wrong with them.
+        return Task.TEXT_GENERATION if wanted == "auto" else Task(wanted)
+    if takes_images(model_dir):
+        found = Task.TEXT_GENERATION
+        possible = {found}
+    else:
+        names = _value_names(graph)
+        possible = _possible(names)
+        if not possible:
+            raise ConfigurationError(
+                f"{model_dir} cannot be served: its graph has none of the outputs "
+                f"{', '.join((*STATES, LOGITS))}"
+            )
+        found = _likely(model_dir, possible)
+    if wanted == "auto":
+        return found
+    task = Task(wanted)
+    if task not in possible:
+        raise ConfigurationError(
+            f"--task {wanted} cannot be had of {model_dir}: its graph is one for {found.value}"
+        )
+    return task
+
+
+def find_pooling(model_dir: Path, wanted: str, config: Mapping[str, Any]) -> Pooling:
+    """Returns how the operator wants vectors made of the states of tokens, or how the model's files
+    say that it is done."""
+    if wanted != "auto":
+        return Pooling(wanted)
+    modules = read_optional(model_dir / "modules.json")
+    folders = ["1_Pooling"]
+    if isinstance(modules, list):
+        folders = [
+            str(module.get("path"))
+            for module in modules
+            if isinstance(module, dict) and str(module.get("type")).endswith(_POOLING_MODULE)
+        ] or folders
+    for folder in folders:
+        modes = read_optional(model_dir / folder / "config.json")
+        if isinstance(modes, dict):
+            for key, pooling in _MODES.items():
+                if modes.get(key) is True:
+                    return pooling
+    return Pooling.LAST if _is_decoder(config) else Pooling.CLS
+
+
+def _is_decoder(config: Mapping[str, Any]) -> bool:
+    names = config.get("architectures")
+    return isinstance(names, list) and any("CausalLM" in str(name) for name in names)
+
+
+def _possible(names: set[str]) -> set[Task]:
+    if names & set(STATES):
+        return {Task.EMBEDDINGS}
+    if LOGITS not in names:
+        return set()
+    return {Task.RERANK, Task.TEXT_GENERATION} if "beam_idx" in names else {Task.RERANK}
+
+
+def _likely(model_dir: Path, possible: set[Task]) -> Task:
+    if len(possible) == 1:
+        [task] = possible
+        return task
+    config = read_optional(model_dir / "config.json")
+    architectures = config.get("architectures") if isinstance(config, dict) else None
+    names = architectures if isinstance(architectures, list) else []
+    scores = any(str(name).endswith(CLASSIFIER) for name in names)
+    return Task.RERANK if scores else Task.TEXT_GENERATION
+
+
+def _value_names(graph: Path) -> set[str]:
+    """Returns the names that a graph's inputs, outputs and other values have."""
+    try:
+        text = graph.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {graph}: {error.strerror}") from None
+    found = {name for names in _NAMES.findall(text) for name in names.decode().split(",")}
+    return found & {*STATES, LOGITS, "beam_idx"}

@@ -1,0 +1,638 @@
+"""Backend over this project's own engine: loads a model and serves requests with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import openvino_genai
+
+from fastovms.backend import OutputCallback
+from fastovms.backend_stats import BackendStats, StoredPrefixStats
+from fastovms.backends.engine_thread import (
+    Abort,
+    Close,
+    Command,
+    ComputeTurn,
+    EngineCall,
+    Permits,
+    RequestsInFlight,
+    SteppedEngine,
+    StepReport,
+    Submit,
+    WorkingEngines,
+    check_length,
+    run_engine,
+)
+from fastovms.backends.grammar_trials import guard_compiler
+from fastovms.backends.model_files import (
+    Comparison,
+    check_graph,
+    fit_cache,
+    fit_vocabulary,
+    load_grammar_compiler,
+    read_model_info,
+)
+from fastovms.backends.paged.prefixes import (
+    PrefixDirectory,
+    PrefixEngine,
+    fit_attention,
+    prefix_files,
+)
+from fastovms.backends.paged.tuning import IdleTuning, Measurement, load_tuned, read_files
+from fastovms.backends.processes import start_thread
+from fastovms.config import EngineConfig
+from fastovms.engine.draft_model import DraftModel
+from fastovms.engine.engine import Engine
+from fastovms.engine.model.devices import GIB, MIB, available_memory, num_cache_blocks
+from fastovms.engine.model.graph_comparison import largest_difference
+from fastovms.engine.model.model import ExportedModel, Model, PagedModel
+from fastovms.engine.model.paging import reason_of
+from fastovms.engine.row_functions import forget_compiler, load_kernels_beside
+from fastovms.engine.stored_prefixes import ModelBlocks, PrefixFiles
+from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS
+from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, InvalidField
+from fastovms.grammar.compiler import GrammarCompiler
+from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
+from fastovms.system.disk import DiskCache
+
+
+def paging_comparison(files: ExportedModel) -> Comparison:
+    """Returns the comparison of a model that the paged backend is to run."""
+    return Comparison(
+        "graph",
+        "OpenVINO's paged attention",
+        (files.model_dir / "openvino_model.xml", files.model_dir / "openvino_model.bin"),
+        partial(largest_difference, files),
+        weights_size=files.weights_size,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCores:
+    """What the models of one process share so that they do not compute at the same time.
+
+    Attributes:
+        engines: counts those that work; `turn` and `idle_tuning` watch it.
+        turn: has engines' steps and encoders come in turn.
+        idle_tuning: measures how models run fastest, while no engine works.
+    """
+
+    engines: WorkingEngines
+    turn: ComputeTurn
+    idle_tuning: IdleTuning
+
+    @classmethod
+    def create(cls) -> SharedCores:
+        engines = WorkingEngines()
+        return cls(engines, ComputeTurn(engines), IdleTuning(engines))
+
+
+logger = logging.getLogger(__name__)
+
+
+def reserve_cache(
+    paged_model: Model,
+    draft_model: DraftModel | None,
+    model: ModelInfo,
+    config: EngineConfig,
+    available: int | None,
+) -> int:
+    """Reserves the caches of both models for equally many tokens, and returns how many blocks the
+    first one's has.
+
+    Args:
+        available: bytes of memory that a cache of automatic size takes its share of; None = all
+            that is free.
+
+    Raises:
+        ConfigurationError: no block fits.
+    """
+    block_size = paged_model.block_size
+    bytes_per_block = paged_model.bytes_per_block
+    states = paged_model.states
+    if draft_model is not None:
+        bytes_per_block += math.ceil(block_size * draft_model.bytes_per_token)
+    max_num_seqs = min(config.max_num_seqs, config.token_budget)  # see `Scheduler`
+    max_useful_blocks = max_num_seqs * -(-model.max_model_len // block_size)
+    num_blocks = num_cache_blocks(
+        config.cache_size,
+        bytes_per_block=bytes_per_block,
+        extra_bytes=states.extra_bytes if states is not None else 0,
+        max_useful_blocks=max_useful_blocks,
+        available=available_memory() if available is None else available,
+    )
+    if num_blocks < 1:
+        size = f"of {config.cache_size:g} GB" if config.cache_size else "in the free memory"
+        raise ConfigurationError(
+            f"a KV cache {size} holds no block ({bytes_per_block} bytes each): raise --cache-size"
+        )
+    paged_model.allocate_cache(num_blocks)
+    if draft_model is not None:
+        draft_model.allocate_cache(num_blocks * block_size)
+    logger.info("KV cache: %d blocks of %d tokens", num_blocks, block_size)
+    if states is not None:
+        logger.info(
+            "KV cache: states beside attention take %.3g of the %.3g MB of a block, and %.3g "
+            "MB beside the blocks; cached prefixes are multiples of %d tokens",
+            states.num_bytes / MIB,
+            paged_model.bytes_per_block / MIB,
+            states.extra_bytes / MIB,
+            block_size,
+        )
+    if num_blocks == max_useful_blocks and config.cache_size:
+        logger.info(
+            "KV cache: %.3g of %.3g GB, as %d sequences of %d tokens can use no more",
+            num_blocks * bytes_per_block / GIB,
+            config.cache_size,
+            max_num_seqs,
+            model.max_model_len,
+        )
+    return num_blocks
+
+
+class IdleModel(Protocol):
+    """What there is to do with a model; see `Model`."""
+
+    def commit_ahead(self, num_used_blocks: int) -> bool: ...
+
+    def forget_files(self) -> None: ...
+
+
+class IdleMemory:
+    """Commits memory of the cache ahead. Then it gives back what was read of files: OpenVINO lays
+    weights out anew for steps of other sizes, which come with the first requests, so that is looked
+    at again when twice as much of the cache has come into use."""
+
+    def __init__(self, model: IdleModel) -> None:
+        self._model = model
+        self._next_look = 0
+
+    def tidy(self, num_used_blocks: int) -> bool:
+        """Does a piece, which takes some milliseconds, and returns whether there was anything to
+        do.
+
+        Args:
+            num_used_blocks: how many blocks of the cache have been written to.
+        """
+        if self._model.commit_ahead(num_used_blocks):
+            return True
+        if num_used_blocks < self._next_look:
+            return False
+        self._next_look = max(1, 2 * num_used_blocks)
+        self._model.forget_files()
+        forget_compiler()
+        return True
+
+
+# Loads a draft model, and checks that it fits the model that it is to draft for.
+
+
+class DraftFiles(NamedTuple):
+    """The directory of a draft model, and what its files say of it."""
+
+    directory: Path
+    info: ModelInfo
+
+
+def load_draft_model(
+    draft: DraftFiles, model_dir: Path, target: ModelInfo, config: EngineConfig
+) -> DraftModel:
+    """Compiles the draft model for `target` in `model_dir`, on the same device. It has no cache
+    yet. What a token costs with it is estimated from the sizes of the weights, since reading them
+    is what takes the time when tokens are generated one after another.
+
+    Raises:
+        ConfigurationError: the device cannot do it, or the model cannot draft.
+    """
+    draft_dir, info = draft
+    # As fast as it can be whatever `config.precision` says: drafts change no text.
+    model = PagedModel.load(
+        draft_dir,
+        device=config.device,
+        properties=config.plugin_config,
+        max_model_len=info.max_model_len,
+    )
+    if model.states is not None:  # they cannot be taken back where a draft was wrong
+        raise ConfigurationError(
+            f"the draft model {draft_dir} has states beside attention, as hybrid models have, and "
+            "cannot draft"
+        )
+    info = fit_attention(info, model.graph)
+    max_model_len = info.max_model_len
+    if model.rope_switch_len is not None:  # it has no way to begin again
+        max_model_len = min(max_model_len, model.rope_switch_len)
+    return DraftModel(
+        model,
+        num_token_ids=min(model.vocab_size or info.vocab_size, target.vocab_size),
+        max_model_len=max_model_len,
+        max_num_batched_tokens=config.token_budget,
+        cost=_weights_size(draft_dir) / _weights_size(model_dir),
+        enable_prefix_caching=config.enable_prefix_caching,
+    )
+
+
+def read_draft_files(draft_dir: Path, model_dir: Path) -> DraftFiles:
+    """Reads what a draft model's files say of it, which is quick.
+
+    Raises:
+        ConfigurationError: the directory holds no draft model for the one in `model_dir`.
+    """
+    info = read_model_info(draft_dir)
+    if info.takes_images:
+        raise ConfigurationError(f"the draft model {draft_dir} takes images")
+    _check_vocabulary(draft_dir, model_dir)
+    return DraftFiles(draft_dir, info)
+
+
+def _check_vocabulary(draft_dir: Path, model_dir: Path) -> None:
+    """Raises ConfigurationError where the tokens differ. Models of one family may pad their logits
+    to different sizes; what counts is the tokens."""
+    draft, target = _read_vocabulary(draft_dir), _read_vocabulary(model_dir)
+    if draft == target:
+        return
+    differing = [token for token, token_id in target.items() if draft.get(token) != token_id]
+    differing += [token for token in draft if token not in target]
+    example = differing[0].decode(errors="replace")
+    raise ConfigurationError(
+        f"the draft model {draft_dir} has not the vocabulary of {model_dir}: they differ in "
+        f"{len(differing)} tokens, such as {example!r}"
+    )
+
+
+def _read_vocabulary(model_dir: Path) -> dict[bytes, int]:
+    try:
+        vocabulary: dict[bytes, int] = openvino_genai.Tokenizer(model_dir).get_vocab()
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ConfigurationError(f"{model_dir}: the tokenizer cannot be loaded: {reason}") from None
+    return vocabulary
+
+
+def _weights_size(model_dir: Path) -> int:
+    return (model_dir / "openvino_model.bin").stat().st_size
+
+
+# Runs the engine on a thread of its own, which hands whole steps' tokens to the event loop.
+
+
+_CLOSE_TIMEOUT = 10.0
+"""Seconds that the step may take that runs when the backend is closed."""
+
+_MAX_UNDELIVERED_STEPS = 8
+"""How many steps the engine may be ahead of the loop. More would only queue tokens nobody can send
+yet."""
+
+
+class PagedBackend:
+    """Implements `GenerationBackend` over `Engine`.
+
+    The engine thread receives commands, steps, and hands over each step's outputs with one
+    `call_soon_threadsafe`. While the loop turns them into text, the thread is inside the next
+    inference with the GIL released. When there is no work it sees to memory, and then
+    sleeps on the command queue, while others may measure.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: ModelInfo,
+        config: EngineConfig,
+        grammars: GrammarCompiler | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        tidy: Callable[[int], bool] = lambda _: False,
+        stored: ModelBlocks | None = None,
+        measurement: Measurement | None = None,
+        cores: SharedCores | None = None,
+    ) -> None:
+        """
+        Args:
+            tidy: sees to the model's memory, given how many blocks of the cache have been used;
+                see `IdleMemory`.
+            stored: the blocks that outlive the process; None = none do.
+            measurement: is to be done while no engine works; None = nothing is to be measured.
+            cores: are shared with the other models of the process; None = there are none.
+        """
+        self._engine = engine
+        self._stored = stored
+        self._prefixes: PrefixEngine | None = None
+        self._clock = clock
+        self._tidy = tidy
+        self._measurement = measurement
+        self._cores = cores or SharedCores.create()
+        self._grammars = None if grammars is None else guard_compiler(grammars)
+        self._model = model
+        self._config = config
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._undelivered = Permits(_MAX_UNDELIVERED_STEPS)
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Future[None] | None = None
+        self._warm: asyncio.Future[None] | None = None
+        self._requests = RequestsInFlight(
+            max_num_waiting=config.max_num_queued_requests,
+            abort=self.abort,
+            clock=clock,
+            stats=self._take_stats(),
+        )
+        self._failure: str | None = None
+        self._closing = False
+
+    @classmethod
+    def load(cls, model_dir: Path, model: ModelInfo, config: EngineConfig) -> PagedBackend:
+        """Loads a model that has the machine to itself; see `compile`."""
+        return cls.compile(model_dir, model, config)(available_memory())
+
+    @classmethod
+    def compile(
+        cls,
+        model_dir: Path,
+        model: ModelInfo,
+        config: EngineConfig,
+        cache: DiskCache | None = None,
+        prefixes: PrefixDirectory | None = None,
+        cores: SharedCores | None = None,
+    ) -> Callable[[int], PagedBackend]:
+        """Compiles the model, and its draft model if there is one, which takes seconds: call it off
+        the loop.
+
+        Args:
+            cache: keeps what is found out about the model. Without one, nothing is.
+            prefixes: keeps blocks of prompts. Without it, none outlive the process.
+            cores: are shared with the other models of the process; None = there are none.
+
+        Returns:
+            What reserves the caches, given how many bytes of free memory the model may count as its
+                own, which is known when all models are compiled. It raises ConfigurationError when
+                no cache block fits.
+
+        Raises:
+            ConfigurationError: the model or the device cannot do it.
+        """
+        draft = None
+        if config.draft_model is not None:  # a wrong one is refused before what takes long
+            draft = read_draft_files(config.draft_model, model_dir)
+        kernels = load_kernels_beside()
+        SUFFIX_FUNCTIONS.load_beside(kernels)
+        cache = cache or DiskCache(None)
+        files = read_files(model_dir, config, model.max_model_len)
+        model = fit_attention(model, files.graph)
+        check_graph(paging_comparison(files), cache)
+        paged_model, token_budget, is_to_be_measured = load_tuned(files, config, cache)
+        measurement = Measurement(model_dir, config, cache) if is_to_be_measured else None
+        if config.max_num_batched_tokens is None:
+            config = replace(config, max_num_batched_tokens=token_budget)
+        model = fit_vocabulary(model, paged_model.vocab_size)
+        draft_model = None if draft is None else load_draft_model(draft, model_dir, model, config)
+        grammars = load_grammar_compiler(model_dir, model)
+        if config.precision == "exact":
+            kernels.join()  # NumPy rounds sums otherwise, which could draw another token
+        stored = None
+        if prefixes is not None and config.enable_prefix_caching:
+            stored = prefix_files(prefixes, paged_model, model_dir, model)
+
+        def reserve(available: int) -> PagedBackend:
+            if paged_model.is_on_gpu:
+                available = paged_model.available_memory()
+            return cls.from_model(
+                paged_model,
+                model,
+                config,
+                grammars,
+                draft_model,
+                available=available,
+                prefixes=stored,
+                measurement=measurement,
+                cores=cores,
+            )
+
+        return reserve
+
+    @classmethod
+    def from_model(
+        cls,
+        paged_model: Model,
+        model: ModelInfo,
+        config: EngineConfig,
+        grammars: GrammarCompiler | None = None,
+        draft_model: DraftModel | None = None,
+        *,
+        available: int | None = None,
+        prefixes: PrefixFiles | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        measurement: Measurement | None = None,
+        cores: SharedCores | None = None,
+    ) -> PagedBackend:
+        """Reserves the cache of a loaded model; its context shrinks to what the cache can hold.
+        The draft model's cache holds as many tokens, and both share the memory.
+
+        Args:
+            available: bytes of memory that a cache of automatic size takes its share of; None =
+                all that is free.
+            prefixes: where blocks of prompts are kept.
+            measurement, cores: see `PagedBackend`.
+        """
+        num_blocks = reserve_cache(paged_model, draft_model, model, config, available)
+        model = fit_cache(model, num_blocks * paged_model.block_size)
+        engine = Engine(
+            paged_model,
+            config,
+            num_blocks=num_blocks,
+            max_model_len=model.max_model_len,
+            grammars=grammars,
+            draft_model=draft_model,
+        )
+        stored = None if prefixes is None else ModelBlocks(paged_model, prefixes)
+        return cls(
+            engine,
+            model,
+            config,
+            grammars,
+            clock,
+            IdleMemory(paged_model).tidy,
+            stored,
+            measurement,
+            cores,
+        )
+
+    # Backend
+
+    @property
+    def model(self) -> ModelInfo:
+        return self._model
+
+    @property
+    def failure(self) -> str | None:
+        return self._failure
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopped = self._loop.create_future()
+        self._warm = self._loop.create_future()
+        if self._stored is not None:
+            self._prefixes = PrefixEngine(
+                self._engine, self._stored, call=self._call, call_later=self._call_later
+            )
+        self._cores.engines.begin()
+        self._thread = start_thread(self._run, name="engine")
+        if self._measurement is not None:
+            self._cores.idle_tuning.add(self._measurement)
+        if self._grammars is not None:
+            self._grammars.start()
+
+    async def warmed_up(self) -> None:
+        assert self._warm is not None
+        assert self._stopped is not None
+        await asyncio.wait((self._warm, self._stopped), return_when=asyncio.FIRST_COMPLETED)
+        if self._failure is not None:
+            raise EngineFailed(f"the engine has failed: {self._failure}")
+
+    async def compile_grammar(self, grammar: Grammar, client: str) -> Grammar:
+        if self._grammars is None:
+            raise InvalidField(
+                f"{grammar.param} needs a model with a tokenizer.json", param=grammar.param
+            )
+        return await self._grammars.compile(grammar, client)
+
+    def check(self, params: SamplingParams) -> None:
+        """Accepts every request: there is nothing that this backend cannot do."""
+
+    def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
+        if self._failure is not None:
+            raise EngineFailed(f"the engine has failed: {self._failure}")
+        if self._thread is None or self._closing:
+            raise BackendUnavailable("the server is not ready to generate")
+        check_length(request, self._model)
+        self._engine.validate(request)
+        self._requests.add(request, on_output)
+        self._commands.put(Submit(request))
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        if self._requests.discard(request_id, index):
+            self._commands.put(Abort(request_id, index))
+
+    def stats(self) -> BackendStats:
+        stats = self._requests.stats
+        return stats if self._grammars is None else replace(stats, grammars=self._grammars.stats)
+
+    def fail(self, reason: str) -> None:
+        if self._failure is None:
+            self._failure = reason
+            self._requests.end_all(FinishReason.ERROR, reason)
+
+    async def close(self) -> None:
+        if self._thread is None or self._closing:
+            return
+        self._closing = True
+        self._commands.put(Close())
+        if self._measurement is not None:
+            self._cores.idle_tuning.drop(self._measurement)
+        if self._grammars is not None:
+            self._grammars.close()
+        self._requests.end_all(FinishReason.ABORT, None)
+        assert self._stopped is not None
+        if self._failure is None:  # a thread that hangs is not waited for
+            await self._wait_for_thread(self._stopped)
+
+    # Event loop
+
+    async def _wait_for_thread(self, stopped: asyncio.Future[None]) -> None:
+        """Waits for the engine's thread, but not for ever: a step that hangs must not keep the
+        process from ending."""
+        done, _ = await asyncio.wait([stopped], timeout=_CLOSE_TIMEOUT)
+        if not done:
+            logger.error("the engine is still in a step after %g s: leaving it", _CLOSE_TIMEOUT)
+
+    def _deliver(self, step: StepReport) -> None:
+        self._undelivered.release()
+        self._requests.deliver(step)
+
+    # Engine thread
+
+    def _run(self) -> None:
+        assert self._loop is not None
+        assert self._stopped is not None
+        is_in_order = False
+        try:
+            self._engine.warm_up()
+            self._call_loop(_resolve, self._warm)
+            engine: SteppedEngine = self._prefixes or self._engine
+            run_engine(
+                engine,
+                receive=self._receive,
+                take_stats=self._take_stats,
+                publish=self._publish,
+                clock=self._clock,
+                turn=self._cores.turn.step,
+            )
+            is_in_order = True
+        except EngineFailed as error:
+            logger.error("the engine has failed: %s", error)
+            self._call_loop(self.fail, str(error))
+        except BaseException as error:  # Rust's panics are no Exceptions
+            logger.exception("the engine has failed")
+            self._call_loop(self.fail, f"{type(error).__name__}: {reason_of(error)}")
+        finally:
+            self._cores.engines.end()
+            if self._prefixes is not None:
+                self._prefixes.close(flush=is_in_order)
+            self._call_loop(_resolve, self._stopped)
+
+    def _publish(self, step: StepReport) -> None:
+        self._undelivered.acquire()
+        self._call_loop(self._deliver, step)
+
+    def _receive(self, wait: bool) -> list[Command]:
+        commands: list[Command] = []
+        num_used_blocks = self._engine.blocks.num_touched_blocks
+        while wait and self._commands.empty() and self._tidy(num_used_blocks):
+            pass
+        if wait:
+            with self._cores.engines.rest():
+                commands.append(self._commands.get())
+        while not self._commands.empty():  # nobody else takes any
+            commands.append(self._commands.get())
+        return commands
+
+    def _take_stats(self) -> BackendStats:
+        engine, prefixes = self._engine, self._prefixes
+        num_held = prefixes.num_held if prefixes else 0
+        return BackendStats(
+            num_running=len(engine.scheduler.running),
+            num_waiting=len(engine.scheduler.waiting) + num_held,
+            num_held=num_held,
+            stored_prefixes=prefixes.stats if prefixes else StoredPrefixStats(),
+            counters=replace(engine.counters),
+            block_size=engine.blocks.block_size,
+            num_blocks=engine.blocks.num_blocks,
+            num_free_blocks=engine.blocks.num_free_blocks,
+        )
+
+    def _call(self, function: Callable[[], None]) -> None:
+        """Has the engine's thread call a function."""
+        self._commands.put(EngineCall(function))
+
+    def _call_later(self, seconds: float, function: Callable[[], None]) -> None:
+        assert self._loop is not None
+        self._call_loop(self._loop.call_later, seconds, self._call, function)
+
+    def _call_loop(self, callback: Callable[..., object], *args: object) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            logger.debug("the event loop has closed before the engine")
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,407 @@
+"""Chooses how a model is compiled by measuring it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Set
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import openvino as ov
+
+from fastovms.backends.engine_thread import WorkingEngines
+from fastovms.backends.processes import ChildProcess, receive, send
+from fastovms.config import EngineConfig
+from fastovms.engine.model import tuning
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, has_vnni
+from fastovms.engine.model.model import ExportedModel, PagedModel
+from fastovms.engine.model.paging import DEFAULT_MAX_MODEL_LEN
+from fastovms.errors import ConfigurationError
+from fastovms.system.disk import DiskCache, file_identity, key_of
+from fastovms.system.memory import num_usable_cpus
+
+# Finds how to run a model on this machine: as an earlier measurement has found, or by default;
+# and measures it.
+
+
+logger = logging.getLogger(__name__)
+
+NUM_ROUNDS: Final = 15
+"""How often two ways to run a model are compared."""
+
+_FILE: Final = "choice.json"
+_FORMAT: Final = 5
+"""The version of what is kept and how it is measured; a new one makes what is kept old."""
+
+_MEMORY_SHARE: Final = 0.5
+"""The share of the free memory that may hold weights of further ways to run the model."""
+
+
+class TunedModel(NamedTuple):
+    """A compiled model.
+
+    Attributes:
+        token_budget: that of its steps; None = nothing is known of that.
+        is_to_be_measured: whether it is worth measuring, which nobody has done yet.
+    """
+
+    model: PagedModel
+    token_budget: int | None
+    is_to_be_measured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TuningResult:
+    """How to run a model.
+
+    Attributes:
+        name: the name of its precisions.
+        token_budget: the most tokens of a step.
+    """
+
+    name: str
+    token_budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class TuningReport:
+    """What a measurement by hand has found.
+
+    Attributes:
+        loads: times of `LOAD_CASES` by way to run the model, the default first.
+        gains: how much faster than the default each way was.
+        budgets: times of `BUDGET_CASES`, likewise.
+        entry: where the finding is kept; None = it is not.
+        int4_group_size: that of `ExportedModel`.
+        has_vnni: whether the CPU multiplies 8-bit integers at once.
+    """
+
+    loads: dict[str, tuning.Times]
+    gains: dict[str, float]
+    budgets: dict[str, tuning.Times]
+    finding: TuningResult
+    entry: Path | None
+    int4_group_size: int | None
+    has_vnni: bool
+
+
+def read_files(
+    model_dir: Path, config: EngineConfig, max_model_len: int = DEFAULT_MAX_MODEL_LEN
+) -> ExportedModel:
+    """Raises ConfigurationError: the model cannot be paged, or there is no such device."""
+    return ExportedModel(
+        model_dir,
+        device=config.device,
+        properties=config.plugin_config,
+        exact=config.precision == "exact",
+        max_model_len=max_model_len,
+    )
+
+
+def load_tuned(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> TunedModel:
+    """Compiles a model in the best known way, by default as `files` has it.
+
+    Raises:
+        ConfigurationError: the device cannot do it.
+    """
+    if not config.tune or not cache.is_kept:
+        return TunedModel(files.compile(files.choices)[1], None)
+    entry, kept = _find(cache, _key(config, files), files)
+    if kept is not None:
+        choices = sorted(files.choices, key=lambda choice: choice.name != kept.name)
+        precisions, model = files.compile(choices)
+        return TunedModel(model, kept.token_budget if precisions.name == kept.name else None)
+    if entry is not None:
+        cache.discard(entry)
+    model = files.compile(files.choices)[1]
+    return TunedModel(model, None, is_to_be_measured=_is_worth_measuring(files, config))
+
+
+def find_kept(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> TuningResult | None:
+    """Returns what an earlier measurement of the model on this machine has found, or None."""
+    return _find(cache, _key(config, files), files)[1]
+
+
+def measure_all(
+    model_dir: Path,
+    config: EngineConfig,
+    cache: DiskCache,
+    *,
+    num_rounds: int = NUM_ROUNDS,
+    clock: Callable[[], float] = time.perf_counter,
+    memory_speed: Callable[[], float] = lambda: 1.0,
+) -> TuningReport | None:
+    """Measures every way to run a model that there is memory for, however long it takes, and keeps
+    what it finds. Beside the default one way at a time is in memory.
+
+    Args:
+        memory_speed: see `tuning.measure`.
+
+    Returns:
+        What was found, or None where the machine was too busy for it.
+
+    Raises:
+        ConfigurationError: the model or the device cannot do it.
+    """
+    files = read_files(model_dir, config)
+    measure = partial(
+        tuning.measure,
+        clock=clock,
+        max_seconds=float("inf"),
+        max_rounds=num_rounds,
+        memory_speed=memory_speed,
+    )
+    default, model = files.compile(files.choices)
+    loads: dict[str, tuning.Times] = {}
+    ratios: dict[str, list[float]] = {}
+    budgets = measure({default.name: model}, tuning.BUDGET_CASES)
+    for other in files.choices:
+        room = files.available_memory() * _MEMORY_SHARE
+        if other.name == default.name or files.weights_size * other.num_variants > room:
+            continue
+        try:
+            rival = files.compile([other])[1]
+        except ConfigurationError as error:
+            logger.warning("%s: %s", other.name, error)
+            continue
+        times = measure({default.name: model, other.name: rival}, tuning.LOAD_CASES)
+        ratios[other.name] = tuning.speed_ratios(times[other.name], times[default.name])
+        loads.setdefault(default.name, times[default.name])
+        loads[other.name] = times[other.name]
+        budgets |= measure({other.name: rival}, tuning.BUDGET_CASES)
+        del rival  # its memory is for the next one
+    if not loads:
+        loads = measure({default.name: model}, tuning.LOAD_CASES)
+    fewest = min(choice.num_variants for choice in files.choices)
+    twice = {choice.name for choice in files.choices if choice.num_variants > fewest}
+    choice = tuning.choose(default.name, ratios, twice)
+    budget = None if choice is None else tuning.choose_token_budget(budgets[choice.name])
+    if choice is None or budget is None:
+        return None
+    gains = {name: statistics.median(found) for name, found in ratios.items()}
+    finding = TuningResult(choice.name, budget)
+    entry = _keep(cache, _key(config, files), finding)
+    return TuningReport(
+        loads,
+        {default.name: 1.0, **gains},
+        budgets,
+        finding,
+        entry,
+        int4_group_size=files.int4_group_size,
+        has_vnni=has_vnni(),
+    )
+
+
+def _is_worth_measuring(files: ExportedModel, config: EngineConfig) -> bool:
+    if files.weights_size <= EXACT_WEIGHTS_SIZE:
+        return False
+    return len(files.choices) > 1 or config.max_num_batched_tokens is None
+
+
+# What is kept
+
+
+def _key(config: EngineConfig, files: ExportedModel) -> str:
+    """Returns the key of model, machine and whatever else decides what is fastest."""
+    names = ("openvino_model.xml", "openvino_model.bin")
+    core = ov.Core()
+    return key_of(
+        _FORMAT,
+        file_identity(files.model_dir / name for name in names),
+        ov.get_version(),
+        files.device,
+        str(core.get_property(files.device, "FULL_DEVICE_NAME")),
+        num_usable_cpus(),
+        [choice.name for choice in files.choices],
+        {name: str(value) for name, value in config.plugin_config.items()},
+    )
+
+
+def _find(
+    cache: DiskCache, key: str, files: ExportedModel
+) -> tuple[Path | None, TuningResult | None]:
+    """Returns the entry of a finding, and what it says; None = there is none, or it is broken."""
+    entry = cache.find("tuning", key)
+    if entry is None:
+        return None, None
+    return entry, _read(entry, {choice.name for choice in files.choices})
+
+
+def _keep(cache: DiskCache, key: str, finding: TuningResult) -> Path | None:
+    def fill(directory: Path) -> None:
+        (directory / _FILE).write_text(json.dumps(asdict(finding)))
+
+    return cache.put("tuning", key, fill, replace=True)
+
+
+def _read(entry: Path, names: Set[str]) -> TuningResult | None:
+    """Reads a finding; None = it is broken. `names` are those that precisions may have."""
+    try:
+        content: Any = json.loads((entry / _FILE).read_bytes())
+        name, budget = content["name"], content["token_budget"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(name, str) or not isinstance(budget, int):
+        return None
+    if name not in names or budget < 1:
+        return None
+    return TuningResult(name, budget)
+
+
+# Measures how models run fastest while nobody waits for the server.
+#
+# A process of its own measures, one model after another. It begins when all engines have had
+# nothing to do for some seconds, and is stopped at whatever it is as soon as one of them has.
+
+
+IDLE_SECONDS: Final = 5.0
+"""How long the engines must have been idle, so that no pause between two requests is taken for it.
+"""
+
+
+class Measurement(NamedTuple):
+    """What is to be measured, and where the finding is kept."""
+
+    model_dir: Path
+    config: EngineConfig
+    cache: DiskCache
+
+
+class Measuring(Protocol):
+    """A process that measures."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def result(self) -> str:
+        """Waits for its end, and returns what it has found, or why it has found nothing."""
+
+
+class TuningProcess:
+    """Runs `tuning_process`. It is killed when the thread ends that has started it."""
+
+    def __init__(self, measurement: Measurement) -> None:
+        module = "fastovms.backends.paged.tuning_process"
+        self._process = ChildProcess(module, str(os.getpid()))
+        send(self._process.connection, measurement)
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def result(self) -> str:
+        with self._process.connection:
+            try:
+                found = str(receive(self._process.connection))
+            except (EOFError, OSError):
+                found = ""
+        fate = self._process.wait()
+        return found or f"the process that measures {fate}"
+
+
+class IdleTuning:
+    """Starts, stops and continues measurements as the engines of a server work and rest. Its
+    methods may be called on any thread.
+
+    Args:
+        engines: counts those that work: nothing is measured while there are any.
+        start: starts a process that measures.
+        delay: seconds that all engines must have been idle.
+    """
+
+    def __init__(
+        self,
+        engines: WorkingEngines,
+        start: Callable[[Measurement], Measuring] = TuningProcess,
+        delay: float = IDLE_SECONDS,
+    ) -> None:
+        self._start = start
+        self._delay = delay
+        self._changed = threading.Condition()
+        self._num_working = 0
+        self._waiting: deque[Measurement] = deque()
+        self._process: Measuring | None = None
+        self._thread: threading.Thread | None = None
+        engines.watch(self._set_working)
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether there is something to measure, or being measured."""
+        return self._thread is not None
+
+    def add(self, measurement: Measurement) -> None:
+        with self._changed:
+            self._waiting.append(measurement)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="idle-tuning", daemon=True)
+                self._thread.start()
+
+    def drop(self, measurement: Measurement) -> None:
+        """Gives a measurement up that has not ended."""
+        with self._changed:
+            if self._process is not None and self._waiting[0] == measurement:
+                self._process.kill()
+            elif measurement in self._waiting:
+                self._waiting.remove(measurement)
+
+    def _set_working(self, num_working: int) -> None:
+        with self._changed:
+            self._num_working = num_working
+            if num_working and self._process is not None:
+                self._process.pause()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        """Measures all that waits. This thread starts the processes, as they end with it."""
+        with self._changed:
+            while self._waiting:
+                self._changed.wait_for(lambda: self._num_working == 0)
+                if self._changed.wait_for(lambda: self._num_working > 0, self._delay):
+                    continue
+                if self._process is not None:
+                    self._process.resume()
+                elif self._waiting and not self._begin(self._waiting[0]):
+                    self._waiting.popleft()
+                self._changed.wait_for(lambda: self._num_working > 0 or self._process is None)
+            self._thread = None
+
+    def _begin(self, measurement: Measurement) -> bool:
+        """Returns whether a process could be started."""
+        try:
+            process = self._start(measurement)
+        except OSError as error:
+            logger.warning("cannot measure how the model runs fastest: %s", error)
+            return False
+        logger.info(
+            "measuring, while nobody asks, how %s runs fastest here", measurement.model_dir.name
+        )
+        self._process = process
+        thread = threading.Thread(target=self._end, args=(process,), daemon=True)
+        thread.start()
+        return True
+
+    def _end(self, process: Measuring) -> None:
+        """Waits for a process, in a thread of its own."""
+        found = process.result()
+        with self._changed:
+            measurement = self._waiting.popleft()
+            self._process = None
+            logger.info("measured %s: %s", measurement.model_dir.name, found)
+            self._changed.notify_all()

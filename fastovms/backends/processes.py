@@ -1,0 +1,148 @@
+"""Child processes: started with limits, ended with their parent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection, Pipe
+from typing import Any, Final, Protocol
+
+_BUSY_FACTOR: Final = 10
+"""How many times as long as its time of a processor something may take where the machine is
+busy."""
+
+
+def set_soft_limit(limit: int, value: int) -> None:
+    """Bounds one of the `resource.RLIMIT_*`s for this process. A hard limit, such as the service
+    manager or the operator has set, stays as it is, and the bound is not above it: only root may
+    raise those."""
+    _, hard = resource.getrlimit(limit)
+    soft = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(limit, (soft, hard))
+
+
+def limit_time(seconds: float) -> None:
+    """Has SIGPROF end this process once its threads have taken so many more seconds of a processor,
+    or SIGALRM once ten times as many have passed, as on a busy machine. 0 takes both limits back.
+    """
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds * _BUSY_FACTOR)
+
+
+# It recurses as deep as a grammar is, and an overflow of the stack ends the process: so what has
+# passed a trial on a small stack only ever runs on a larger one.
+
+
+TRIAL_STACK: Final = 2 * 2**20
+"""Bytes of the stack in which grammars are tried: a JSON schema of the greatest depth needs a tenth
+of it."""
+
+_STACK: Final = 16 * TRIAL_STACK
+"""Bytes of the stack in which grammars are used. Only what is touched takes memory."""
+
+
+def start_thread(target: Callable[[], None], *, name: str) -> threading.Thread:
+    """Starts a daemon thread with a stack that is several times as large as that of trials."""
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    previous = threading.stack_size(_STACK)  # holds for the threads that are started from now on
+    try:
+        thread.start()
+    finally:
+        threading.stack_size(previous)
+    return thread
+
+
+# Starts child processes, sends them messages, and tells how they ended.
+
+
+_END_TIMEOUT: Final = 5.0
+"""Seconds in which a process must end once nobody talks to it any more, before it is killed."""
+
+
+class Peer(Protocol):
+    """The other end of a connection."""
+
+    @property
+    def connection(self) -> Connection[Any, Any]: ...
+
+    def wait(self) -> str:
+        """Returns what has become of it, such as "was ended by SIGKILL", once its end of the
+        connection is closed."""
+
+    def kill(self) -> None: ...
+
+
+class ChildProcess:
+    """A Python module run as a process, which gets the other end of `connection` by the number of a
+    file descriptor in its first argument. It ends when the connection does, and no signal that is
+    meant for the server concerns it. What it forks is killed with it.
+
+    Args:
+        arguments: the further arguments of the module.
+    """
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self.connection, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno()), *arguments],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno(),
+                process_group=0,
+            )
+
+    def wait(self) -> str:
+        try:
+            code = self._process.wait(_END_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            code = self._process.wait()
+        return fate(code)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Sends a signal to it and to what it has forked, if it has not ended."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+
+def fate(code: int) -> str:
+    """Says what has become of a process that ended with this code, which is negative for a signal
+    (see `subprocess.Popen.returncode`)."""
+    if code >= 0:
+        return f"has ended with code {code}"
+    return f"was ended by {signal.Signals(-code).name}"
+
+
+def send(connection: Connection[Any, Any], message: object) -> None:
+    """Sends a message for `receive`. Arrays in it are not copied, which would hold the GIL."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+    connection.send_bytes(pickle.dumps((len(buffers), head)))
+    for buffer in buffers:
+        connection.send_bytes(buffer.raw())
+
+
+def receive(connection: Connection[Any, Any]) -> Any:
+    num_buffers, head = pickle.loads(connection.recv_bytes())
+    return pickle.loads(head, buffers=[connection.recv_bytes() for _ in range(num_buffers)])
+
+
+def connect_to_parent(argv: list[str]) -> Connection[Any, Any]:
+    """Returns, in the child, its end of the connection."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    descriptor = int(argv[1])
+    os.set_inheritable(descriptor, False)
+    return Connection(descriptor)

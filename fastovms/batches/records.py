@@ -1,0 +1,761 @@
+"""Lines, records and results of batches on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from enum import StrEnum
+from io import SEEK_CUR, BufferedReader, FileIO
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import orjson
+
+from fastovms.errors import ConfigurationError, FastovmsError
+from fastovms.files import FileStore
+from fastovms.json_types import on_one_line
+from fastovms.system.disk import lock_file
+from fastovms.system.threads import DiskThreads
+
+# Reads the lines of batches, and writes those of their results.
+
+
+MAX_LINE: Final = 64 * 1024 * 1024
+"""Bytes of a line."""
+
+MAX_CUSTOM_ID: Final = 512
+"""Characters of a `custom_id`."""
+
+EXPIRED: Final = "batch_expired"
+CANCELLED: Final = "batch_cancelled"
+REASONS: Final = {
+    EXPIRED: "This request could not be executed before the completion window expired.",
+    CANCELLED: "This request was not executed: its batch was cancelled.",
+}
+"""Why lines were never asked, by the code that tells it."""
+
+_PIECE: Final = 1024 * 1024
+_BUFFER: Final = 128 * 1024
+_Utf8: Final = codecs.getincrementaldecoder("utf-8")
+_ID_PREFIX: Final = "batch_req_"
+_NUMBER_DIGITS: Final = 8
+
+
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises at a text that is no JSON, or is nested too deeply for it."""
+
+_FORBIDDEN: Final = ("stream", "background")
+"""What no line may ask: fields of its body that must not be true."""
+
+
+class BatchLine(NamedTuple):
+    """One request of a batch.
+
+    Attributes:
+        body: JSON.
+        forbidden: the field by which it asks what no line may; None = it does not.
+    """
+
+    custom_id: str
+    url: str
+    body: bytes
+    forbidden: str | None = None
+
+
+class _Line(msgspec.Struct, frozen=True):
+    custom_id: str
+    url: str
+    body: msgspec.Raw
+
+
+class _Body(msgspec.Struct, frozen=True):
+    stream: Any = None
+    background: Any = None
+
+
+class AskLater(NamedTuple):
+    """What a line gets where it cannot be answered now: after so many seconds it may ask again."""
+
+    seconds: float
+
+
+class LineAnswer(NamedTuple):
+    """What a handler has answered to a line.
+
+    Attributes:
+        body: JSON.
+    """
+
+    status: int
+    request_id: str
+    body: bytes
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+
+def read_lines(
+    path: Path, on_read: Callable[[int], None] = lambda size: None
+) -> Generator[tuple[int, bytes], None, None]:
+    """Yields the lines of a file with their numbers, from 1, without those that are blank. Of a
+    line that is too long, it yields a beginning that is too long, too.
+
+    Args:
+        on_read: is called with the number of bytes of each line that is read, and of each buffer of
+            blank lines.
+    """
+    with BufferedReader(FileIO(path), _BUFFER) as file:
+        number = 0
+        while line := file.readline(MAX_LINE + 2):
+            number += 1
+            on_read(len(line))
+            rest = line
+            while len(rest) > MAX_LINE and not rest.endswith(b"\n"):
+                rest = file.readline(MAX_LINE + 2)
+                on_read(len(rest))
+            line = line.strip()
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if line:
+                yield number, line
+            else:
+                number += _skip_blank_lines(file, on_read)
+
+
+def _skip_blank_lines(file: BufferedReader[Any], on_read: Callable[[int], None]) -> int:
+    """Reads past the blank lines that lie ahead, a buffer at a time: a loop in Python over millions
+    of them would take minutes. Returns how many lines it has passed."""
+    count = 0
+    while buffered := file.peek():
+        num_blank = len(buffered) - len(buffered.lstrip())
+        end = buffered.rfind(b"\n", 0, num_blank) + 1
+        if not end:
+            break
+        count += buffered.count(b"\n", 0, end)
+        file.seek(end, SEEK_CUR)
+        on_read(end)
+    return count
+
+
+def parse_line(line: bytes) -> BatchLine:
+    """Returns the request of a line that was checked. It takes long where the line is: it is for a
+    thread."""
+    request = msgspec.json.decode(line, type=_Line)
+    return BatchLine(request.custom_id, request.url, bytes(request.body), _forbidden(request.body))
+
+
+def _forbidden(content: msgspec.Raw) -> str | None:
+    try:
+        body = msgspec.json.decode(content, type=_Body)
+    except NOT_JSON:
+        return None  # the handler says better what is wrong
+    return next((name for name in _FORBIDDEN if getattr(body, name) is True), None)
+
+
+def is_utf8(line: bytes) -> bool:
+    """Whether a line is UTF-8, which msgspec does not ask of what it passes over. Of a long line
+    each call looks at a piece: it has the GIL meanwhile."""
+    decoder = _Utf8()
+    try:
+        for start in range(0, len(line), _PIECE):
+            decoder.decode(line[start : start + _PIECE])
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def result_id(key: str, number: int) -> str:
+    """Returns the id of a line's result.
+
+    Args:
+        key: tells the batch from others.
+        number: the line's.
+    """
+    return f"{_ID_PREFIX}{key}{number:0{_NUMBER_DIGITS}x}"
+
+
+def result_start(key: str) -> bytes:
+    """Returns what the lines of all results of a batch begin with."""
+    return f'{{"id":"{_ID_PREFIX}{key}'.encode()
+
+
+def number_of(id: str, key: str) -> int | None:
+    """Returns which line of the batch a result with this id is of; None = of none."""
+    start = f"{_ID_PREFIX}{key}"
+    digits = id.removeprefix(start)
+    if not id.startswith(start) or len(digits) != _NUMBER_DIGITS:
+        return None
+    try:
+        return int(digits, 16)
+    except ValueError:
+        return None
+
+
+def answer_line(id: str, custom_id: str, answer: LineAnswer) -> bytes:
+    """Returns the line that tells of an answer."""
+    response = {
+        "status_code": answer.status,
+        "request_id": answer.request_id,
+        "body": orjson.Fragment(answer.body),
+    }
+    return _line(id, custom_id, response, None)
+
+
+def unasked_line(id: str, custom_id: str, code: str) -> bytes:
+    """Returns the line that tells of a request which was never made."""
+    return _line(id, custom_id, None, {"code": code, "message": REASONS[code]})
+
+
+def _line(id: str, custom_id: str, response: Any, error: Any) -> bytes:
+    line = {"id": id, "custom_id": custom_id, "response": response, "error": error}
+    return on_one_line(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+
+
+# Decides what becomes of a batch that meets an error, and says it in words for its client.
+
+
+logger = logging.getLogger(__name__)
+
+_RETRY_DELAY: Final = 30.0
+"""Seconds after which a batch goes on whose files could not be written."""
+
+_MAX_RETRIES: Final = 3
+"""How often a cancelled batch tries to write its files before it ends without them."""
+
+
+class BatchFaults:
+    """The faults of one batch: it goes on after those of a disk that may pass, and ends with any
+    other."""
+
+    def __init__(self, record: BatchRecord, files: FileStore) -> None:
+        self._record = record
+        self._files = files
+        self._has_no_rest = asyncio.Event()
+        self._num_retries = 0
+
+    def is_passing(self, error: Exception) -> bool:
+        """Whether it may help to try again. A cancelled batch does not do so for ever."""
+        is_cancelled = self._record.outcome is BatchStatus.CANCELLED
+        may_retry = not is_cancelled or self._num_retries < _MAX_RETRIES
+        return isinstance(error, OSError) and may_retry and not self._has_lost_input()
+
+    async def rest(self) -> None:
+        """Waits before a retry, of a batch that is not cancelled until `end_rest`."""
+        if self._record.outcome is BatchStatus.CANCELLED:
+            self._num_retries += 1
+            await asyncio.sleep(_RETRY_DELAY)
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._has_no_rest.wait(), _RETRY_DELAY)
+
+    def end_rest(self) -> None:
+        """Has the batch go on: it is cancelled."""
+        self._has_no_rest.set()
+
+    def blame(self, error: Exception) -> None:
+        """Has the batch end with an error, of which the log has all."""
+        record = self._record
+        if self._has_lost_input():
+            fault = lost_input(record.input_file_id)
+            logger.error("%s cannot go on: %s", record.id, fault.message)
+        else:
+            fault = server_fault(error)
+            logger.error("%s cannot go on", record.id, exc_info=error)
+        self.end_with(fault)
+
+    def end_with(self, fault: BatchError) -> None:
+        """Notes what ends the batch: it has failed, unless it was to end without that."""
+        record = self._record
+        record.errors = [*record.errors, fault]
+        if record.outcome is not BatchStatus.CANCELLED:
+            record.outcome = BatchStatus.FAILED
+
+    def _has_lost_input(self) -> bool:
+        """Whether the input is needed, and its content is gone."""
+        if self._record.status is BatchStatus.FINALIZING:
+            return False
+        return not self._files.path_of(self._record.input_file_id).is_file()
+
+
+def lost_input(file_id: str) -> BatchError:
+    """Returns the fault of a batch whose input is gone from the disk."""
+    message = f"the content of the input file {file_id} is gone"
+    return BatchError("input_file_not_found", message, "input_file_id")
+
+
+def too_many_ends(count: int) -> BatchError:
+    """Returns the fault of a batch during which the server has ended so often in a row: the batch
+    may be what ends it."""
+    message = f"the server has ended {count} times while the batch ran"
+    return BatchError("server_error", message)
+
+
+def server_fault(error: Exception) -> BatchError:
+    """Returns the fault of a batch that met an error. What is no fault of the disk or of the model
+    is told by its name alone: the rest is insides."""
+    cause = first_error(error)
+    is_told = isinstance(cause, (OSError, FastovmsError))
+    reason = str(cause) if is_told else f"internal server error ({type(cause).__name__})"
+    return BatchError("server_error", f"the batch could not go on: {reason}")
+
+
+def cause_of_end(error: BaseException) -> BaseException:
+    """Returns what to raise of an error that has ended the lines of a batch: of several at once, a
+    fault of the disk alone, which may pass."""
+    if isinstance(error, ExceptionGroup):
+        disk, _ = error.split(OSError)
+        return error if disk is None else OSError(str(first_error(disk)))
+    return error
+
+
+def first_error(error: Exception) -> Exception:
+    """Returns the first of a group of errors, or the one that it is."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+@asynccontextmanager
+async def open_output(
+    path: Path, key: str, last_line: int, threads: DiskThreads
+) -> AsyncIterator[ResultLog]:
+    """Opens a file that may have results of this batch already, for this process alone.
+
+    Args:
+        key, last_line, threads: as of `ResultLog`.
+
+    Raises:
+        ConfigurationError: it cannot be had, or has something else, which stays as it is.
+    """
+    try:
+        lock = lock_file(path)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror or error}") from None
+    log = ResultLog(ResultPaths(path, path), key, last_line, threads)
+    try:
+        await threads.run(log.open, keeps_foreign=True)
+        yield log
+    except ForeignResult as error:
+        raise ConfigurationError(
+            f"line {error.number} of {path} is no result of this input: name a file that is not "
+            "there yet"
+        ) from None
+    finally:
+        try:
+            await log.close()
+        finally:
+            os.close(lock)
+
+
+# Adds up the tokens that the answers of a batch tell of.
+
+
+_LONG: Final = 64 * 1024
+_END: Final = 8 * 1024
+"""Bytes from which an answer has no more read of it than its end, where its usage mostly is, and
+how many these are: a decoder has the GIL for all of what it reads, vectors included."""
+
+_MEMBER: Final = b',"usage":'
+
+
+class _Details(msgspec.Struct, frozen=True):
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    thinking_tokens: int | None = None
+
+
+class AnswerUsage(msgspec.Struct, frozen=True):
+    """The usage of one answer, as chats, as responses or as Anthropic's messages name it.
+
+    Attributes:
+        cache_creation_input_tokens, cache_read_input_tokens: come on top of `input_tokens`.
+    """
+
+    prompt_tokens: int | None = None
+    input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    completion_tokens: int | None = None
+    output_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+    output_tokens_details: _Details | None = None
+
+
+class AnswerBody(msgspec.Struct, frozen=True):
+    """What is read of an answer."""
+
+    usage: AnswerUsage | None = None
+
+
+class BatchUsage(msgspec.Struct):
+    """The tokens of all answers so far."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def add(self, usage: AnswerUsage | None) -> None:
+        if usage is None:
+            return
+        of_input = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
+        of_output = usage.completion_tokens_details or usage.output_tokens_details or _Details()
+        read = usage.cache_read_input_tokens or 0
+        self.input_tokens += usage.prompt_tokens or usage.input_tokens or 0
+        self.input_tokens += read + (usage.cache_creation_input_tokens or 0)
+        self.output_tokens += usage.completion_tokens or usage.output_tokens or 0
+        self.cached_tokens += of_input.cached_tokens or read
+        self.reasoning_tokens += of_output.reasoning_tokens or of_output.thinking_tokens or 0
+
+
+def usage_of(body: bytes) -> AnswerUsage | None:
+    """Returns the usage that the body of an answer tells of; None = it tells of none."""
+    found = _usage_at_end(body) if len(body) > _LONG else None
+    if found is not None:
+        return found
+    try:
+        return msgspec.json.decode(body, type=AnswerBody).usage
+    except NOT_JSON:
+        return None
+
+
+def _usage_at_end(body: bytes) -> AnswerUsage | None:
+    """Returns the usage where it begins near the end; None = it may be anywhere.
+
+    A quote behind a comma can only begin a member: texts have theirs escaped. It is the body's own
+    where what follows closes one object, and no more.
+    """
+    end = body[-_END:]
+    at = end.rfind(_MEMBER)
+    while at >= 0:
+        try:
+            return msgspec.json.decode(b"{" + end[at + 1 :], type=AnswerBody).usage
+        except NOT_JSON:
+            at = end.rfind(_MEMBER, 0, at)
+    return None
+
+
+# Declares what is known of a batch.
+
+
+class BatchStatus(StrEnum):
+    """Where a batch stands on its way, in OpenAI's words."""
+
+    VALIDATING = "validating"
+    FAILED = "failed"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    EXPIRED = "expired"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+
+
+ENDED: Final = frozenset(
+    {BatchStatus.FAILED, BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.CANCELLED}
+)
+
+
+class BatchError(msgspec.Struct, frozen=True):
+    """What is wrong with a batch, or with a line of its input.
+
+    Attributes:
+        line: its number, from 1; None = it is not about one line.
+    """
+
+    code: str
+    message: str
+    param: str | None = None
+    line: int | None = None
+
+
+class BatchRecord(msgspec.Struct, kw_only=True):
+    """A batch. Times are Unix times; None = it has not come to that.
+
+    Attributes:
+        tenant: the key that may see it; "" where there are no keys.
+        owner: the key or address in whose share it counts; "" = the tenant.
+        output_age: seconds after which its files expire.
+        output_id, error_id: those that its files get, if they have any line.
+        num_lines: the number of its last line, known once it was validated.
+        outcome: what it becomes once its files are there.
+        num_idle_starts: how many processes in a row have ended before it was `num_done` on.
+    """
+
+    id: str
+    tenant: str
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    created_at: int
+    expires_at: int
+    output_id: str
+    error_id: str
+    metadata: dict[str, str] | None = None
+    output_age: int | None = None
+    status: BatchStatus = BatchStatus.VALIDATING
+    outcome: BatchStatus = BatchStatus.COMPLETED
+    model: str | None = None
+    errors: list[BatchError] = []
+    num_lines: int = 0
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    usage: BatchUsage = msgspec.field(default_factory=BatchUsage)
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    in_progress_at: int | None = None
+    finalizing_at: int | None = None
+    completed_at: int | None = None
+    failed_at: int | None = None
+    expired_at: int | None = None
+    cancelling_at: int | None = None
+    cancelled_at: int | None = None
+    num_idle_starts: int = 0
+    num_done: int = 0
+    owner: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED
+
+    @property
+    def shared_by(self) -> str:
+        """The owner in whose share it counts."""
+        return self.owner or self.tenant
+
+    @property
+    def key(self) -> str:
+        """What the ids of its results have in common."""
+        return self.id.removeprefix("batch_")[:16]
+
+    def enter(self, status: BatchStatus, now: float) -> None:
+        """Moves it on, and notes when."""
+        self.status = status
+        setattr(self, f"{status}_at", int(now))
+
+
+# Appends the results of a batch to its files, and knows by them, after a crash too, which lines
+# are done.
+
+
+class _Response(msgspec.Struct, frozen=True):
+    status_code: int
+    body: AnswerBody | None = None
+
+
+class _Result(msgspec.Struct, frozen=True):
+    id: str
+    response: _Response | None = None
+
+
+class _Addition(NamedTuple):
+    """What is to be written of a line.
+
+    Attributes:
+        outcome: its answer, or the code that tells why it has none.
+    """
+
+    number: int
+    custom_id: str
+    outcome: LineAnswer | str
+
+
+class ForeignResult(Exception):
+    """Says that a file of results has a line that is none of this batch.
+
+    Attributes:
+        number: the line's.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class ResultPaths(NamedTuple):
+    """Where results are written: those of answers, and those of errors, which may be one file."""
+
+    output: Path
+    errors: Path
+
+
+class ResultLog:
+    """The results of one batch. A line is done when it is in a file, whole; nothing else says so.
+
+    Args:
+        key: tells its results from those of others.
+        last_line: the number of the last line of the input.
+        threads: write the files.
+
+    Attributes:
+        num_completed, num_failed: the results so far.
+        usage: the tokens of all answers.
+    """
+
+    def __init__(self, paths: ResultPaths, key: str, last_line: int, threads: DiskThreads) -> None:
+        self._paths = paths
+        self._key = key
+        self._last_line = last_line
+        self._threads = threads
+        self._done = bytearray(last_line // 8 + 1)  # a bit a line
+        self._files: dict[Path, int] = {}
+        self._in_use = threading.Lock()  # by who reads or writes the files, in a thread
+        self._waiting: dict[Path, list[_Addition]] = {path: [] for path in paths}
+        self._writing: asyncio.Future[None] | None = None
+        self.num_completed = 0
+        self.num_failed = 0
+        self.usage = BatchUsage()
+
+    @property
+    def num_done(self) -> int:
+        return self.num_completed + self.num_failed
+
+    def is_done(self, number: int) -> bool:
+        return bool(self._done[number >> 3] & 1 << (number & 7))
+
+    # What is there
+
+    def open(self, *, keeps_foreign: bool = False) -> None:
+        """Opens the files, and reads what a process before has left there. A line that is cut, or
+        is no result of this batch, ends what counts: it is cut off with all behind it. It blocks.
+
+        Args:
+            keeps_foreign: whether to cut nothing off but the beginning of a result.
+
+        Raises:
+            OSError: a file cannot be had.
+            ForeignResult: there is something that is to be kept. The files are as they were.
+        """
+        with self._in_use:
+            for path in dict.fromkeys(self._paths):
+                self._open(path, keeps_foreign)
+
+    def _open(self, path: Path, keeps_foreign: bool) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = self._files[path] = os.open(path, flags, 0o600)
+        end = 0
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n") or not self._take(line):
+                    if keeps_foreign and not self._is_cut(line):
+                        raise ForeignResult(number)
+                    break
+                end += len(line)
+        os.truncate(descriptor, end)
+
+    def _is_cut(self, line: bytes) -> bool:
+        """Whether a process before has begun this result, and has not come to its end."""
+        start = result_start(self._key)
+        return not line.endswith(b"\n") and line[: len(start)] == start[: len(line)]
+
+    def _take(self, line: bytes) -> bool:
+        """Notes a result of a process before, and returns whether it is one."""
+        try:
+            result = msgspec.json.decode(line, type=_Result)
+        except NOT_JSON:
+            return False
+        number = number_of(result.id, self._key)
+        if number is None or not 0 < number <= self._last_line or self.is_done(number):
+            return False
+        response = result.response
+        is_success = response is not None and 200 <= response.status_code < 300
+        body = None if response is None else response.body
+        self._note(number, is_success=is_success)
+        if is_success and body is not None:
+            self.usage.add(body.usage)
+        return True
+
+    # What is added
+
+    def add(self, number: int, custom_id: str, answer: LineAnswer) -> None:
+        """Adds what was answered to a line. It is in the file, and its tokens are counted, when
+        `flush` has returned."""
+        path = self._paths.output if answer.is_success else self._paths.errors
+        self._waiting[path].append(_Addition(number, custom_id, answer))
+        self._note(number, is_success=answer.is_success)
+
+    def add_unasked(self, number: int, custom_id: str, code: str) -> None:
+        """Adds that a line was never asked, and why."""
+        self._waiting[self._paths.errors].append(_Addition(number, custom_id, code))
+        self._note(number, is_success=False)
+
+    async def flush(self) -> None:
+        """Returns when all that was added is in the files.
+
+        Raises:
+            OSError: it cannot be written: the log is of no use any more.
+        """
+        while self._writing is not None or any(self._waiting.values()):
+            if self._writing is None:
+                self._writing = asyncio.ensure_future(self._write_waiting())
+            await asyncio.shield(self._writing)
+
+    async def _write_waiting(self) -> None:
+        waiting = {path: added for path, added in self._waiting.items() if added}
+        self._waiting = {path: [] for path in self._paths}
+        for usage in await self._threads.run(self._write, waiting):
+            self.usage.add(usage)
+        self._writing = None  # after an error it stays, for all to raise that
+
+    def _write(self, waiting: Mapping[Path, Sequence[_Addition]]) -> list[AnswerUsage | None]:
+        """Writes results, and returns the usages of answers. Long answers take long."""
+        with self._in_use:
+            for path, added in waiting.items():
+                rest = memoryview(b"".join(map(self._line, added)))
+                while rest:
+                    rest = rest[os.write(self._files[path], rest) :]
+        answers = [one.outcome for added in waiting.values() for one in added]
+        return [
+            usage_of(answer.body)
+            for answer in answers
+            if isinstance(answer, LineAnswer) and answer.is_success
+        ]
+
+    def _line(self, added: _Addition) -> bytes:
+        id = result_id(self._key, added.number)
+        if isinstance(added.outcome, LineAnswer):
+            return answer_line(id, added.custom_id, added.outcome)
+        return unasked_line(id, added.custom_id, added.outcome)
+
+    def sync(self) -> None:
+        """Returns when the files are on the disk. It blocks. Raises OSError."""
+        with self._in_use:
+            for descriptor in self._files.values():
+                os.fsync(descriptor)
+
+    async def close(self) -> None:
+        """Closes the files once no thread is at work on them: a descriptor that was closed too
+        early may be another file's. What was added is in them then, unless the disk has failed.
+        Who is cancelled here does not stop it."""
+        await asyncio.shield(self._flush_and_close())
+
+    async def _flush_and_close(self) -> None:
+        try:
+            with suppress(OSError):
+                await self.flush()
+        finally:
+            await self._threads.run(self._close_files)
+
+    def _close_files(self) -> None:
+        with self._in_use:
+            for descriptor in self._files.values():
+                os.close(descriptor)
+            self._files.clear()
+
+    def _note(self, number: int, *, is_success: bool) -> None:
+        self._done[number >> 3] |= 1 << (number & 7)
+        if is_success:
+            self.num_completed += 1
+        else:
+            self.num_failed += 1

@@ -1,0 +1,383 @@
+"""A flag of the command line, and the types of flags."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from fastovms.config import ConfigField, Settings
+from fastovms.errors import ConfigurationError
+from fastovms.ovms.options import Choice, Integer, Kind
+
+# Reads the values of flags, and says what is allowed where one is wrong.
+
+
+_UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_SIZE: Final = re.compile(r"(\d+) ?([kmg]?)(i?b)?", re.ASCII | re.IGNORECASE)
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|h|d|)", re.ASCII)
+_SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_LENGTH: Final = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)([kKmM]?)", re.ASCII)
+_MAX_LENGTH: Final = 2**31 - 1
+_LENGTH_UNITS: Final = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
+
+
+def text(value: str) -> str:
+    if not value:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return value
+
+
+def names(value: str) -> str:
+    """Reads names separated by commas, "a,b", or a JSON list of them, as vLLM takes it."""
+    found: object = value.split(",")
+    if value.startswith("["):
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            found = None
+    if (
+        not isinstance(found, list)
+        or not found
+        or not all(isinstance(name, str) and name.strip() for name in found)
+    ):
+        raise argparse.ArgumentTypeError(f"must be names separated by commas, not {value!r}")
+    return ",".join(name.strip() for name in found)
+
+
+def networks(value: str) -> str:
+    """Reads addresses and networks separated by commas, * for any."""
+    listed = names(value)
+    for network in listed.split(","):
+        try:
+            ip_network("::/0" if network == "*" else network)
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"must be addresses or networks such as 10.0.0.0/8, separated by commas, or *, "
+                f"not {network!r}"
+            ) from None
+    return listed
+
+
+def path(value: str) -> Path:
+    return Path(text(value))
+
+
+def postgres_url(value: str) -> str:
+    """Reads the URL of a PostgreSQL database. It may have a password in it, and is not quoted."""
+    if not value.startswith(("postgresql://", "postgres://")):
+        raise argparse.ArgumentTypeError("must begin with postgresql://")
+    return value
+
+
+def root_path(value: str) -> str:
+    """Reads a path in front of paths, without the slash at its end; "/" = none."""
+    if not re.fullmatch(r"(/[^/?#\s]+)*/?", value, re.ASCII):
+        raise argparse.ArgumentTypeError(f"must be a path that begins with /, not {value!r}")
+    return value.rstrip("/")
+
+
+def http_url(value: str) -> str:
+    """Reads an address such as http://collector:4318/v1/traces."""
+    try:
+        parts = urlsplit(value)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port, or of an IPv6 address
+        is_one = False
+    if not is_one:
+        raise argparse.ArgumentTypeError(f"must be an http:// or https:// address, not {value!r}")
+    return value
+
+
+def integer(low: int, high: int | None = None) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        try:
+            parsed = int(value)
+        except ValueError:
+            parsed = low - 1
+        if parsed < low or (high is not None and parsed > high):
+            allowed = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise argparse.ArgumentTypeError(f"must be an integer {allowed}, not {value!r}")
+        return parsed
+
+    return parse
+
+
+def number(
+    unit: str, *, positive: bool = False, high: float | None = None
+) -> Callable[[str], float]:
+    def parse(value: str) -> float:
+        try:
+            parsed = float(value)
+        except ValueError:
+            parsed = -1.0
+        too_high = high is not None and parsed > high
+        if not 0 <= parsed < float("inf") or (positive and not parsed) or too_high:
+            allowed = "more than 0" if positive else "0 or more"
+            if high is not None:
+                allowed += f" and at most {high:,.0f}"
+            raise argparse.ArgumentTypeError(
+                f"must be a number of {unit}, {allowed}, not {value!r}"
+            )
+        return parsed
+
+    return parse
+
+
+def size(value: str) -> int:
+    """Reads bytes: "65536", "64k", "64 MiB". Units are powers of 1024."""
+    match = _SIZE.fullmatch(value)
+    parsed = int(match[1]) * _UNITS[match[2].lower()] if match else 0
+    if not parsed:
+        raise argparse.ArgumentTypeError(
+            f"must be a number of bytes above 0, such as 65536, 64K or 1G, not {value!r}"
+        )
+    return parsed
+
+
+def size_or_none(value: str) -> int:
+    """Reads bytes as `size` does, or 0."""
+    return 0 if value == "0" else size(value)
+
+
+def duration(value: str) -> float:
+    """Reads seconds: "90", "90s", "15m", "2h", "1d"."""
+    match = _DURATION.fullmatch(value)
+    if match is None:
+        raise argparse.ArgumentTypeError(
+            f"must be a time of 0 or more, such as 90s, 15m or 2h, not {value!r}"
+        )
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def some_duration(value: str) -> float:
+    """Reads seconds as `duration` does, above 0."""
+    parsed = duration(value)
+    if not parsed:
+        raise argparse.ArgumentTypeError(f"must be a time of more than 0, not {value!r}")
+    return parsed
+
+
+def show_duration(value: object) -> str:
+    """Writes seconds as `duration` reads them."""
+    assert isinstance(value, float)
+    for unit, length in (("h", 3600), ("m", 60)):
+        if value and value % length == 0:
+            return f"{value / length:g}{unit}"
+    return f"{value:g}s" if value else "0"
+
+
+def model_length(value: str) -> int | None:
+    """Reads tokens: "8192", "8k" (8000), "8K" (8192), "1.5k", as vLLM reads them; "auto" and -1 are
+    None."""
+    if value.lower() == "auto" or value == "-1":
+        return None
+    match = _LENGTH.fullmatch(value)
+    parsed = Fraction(match[1]) * _LENGTH_UNITS[match[2]] if match else Fraction(0)
+    if not 1 <= parsed <= _MAX_LENGTH or parsed.denominator != 1:
+        raise argparse.ArgumentTypeError(
+            f"must be a number of tokens from 1 to {_MAX_LENGTH}, such as 8192 or 8k, or auto, not "
+            f"{value!r}"
+        )
+    return int(parsed)
+
+
+def show_size(value: object) -> str:
+    assert isinstance(value, int)
+    for unit in ("g", "m", "k"):
+        if value and value % _UNITS[unit] == 0:
+            return f"{value // _UNITS[unit]}{unit.upper()}"
+    return str(value)
+
+
+def mode(value: str) -> int:
+    """Reads permissions of a file, in octal."""
+    if not re.fullmatch(r"0?[0-7]{3}", value, re.ASCII):
+        raise argparse.ArgumentTypeError(f"must be three octal digits, such as 660, not {value!r}")
+    return int(value, 8)
+
+
+def show_number(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def show_mode(value: object) -> str:
+    return f"{value:o}"
+
+
+def template(value: str) -> Path | str:
+    """Reads the name of a file, or a template itself, which has braces."""
+    return value if "{{" in value or "{%" in value else path(value)
+
+
+def choice(*allowed: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:
+    """Returns what reads one of the names, however it is written. `aliases` are others' names for
+    some of them."""
+
+    def parse(value: str) -> str:
+        name = (aliases or {}).get(value.lower(), value.lower())
+        if name not in allowed:
+            raise argparse.ArgumentTypeError(f"must be {_or(allowed)}, not {value!r}")
+        return name
+
+    return parse
+
+
+def name_of(*allowed: str) -> Callable[[str], str]:
+    """Returns what reads one of the names, as they are written."""
+
+    def parse(value: str) -> str:
+        if value not in allowed:
+            raise argparse.ArgumentTypeError(f"must be {_or(allowed)}, not {value!r}")
+        return value
+
+    return parse
+
+
+def reader_of(kind: Kind) -> Callable[[str], object]:
+    """Returns what reads the values of an option of OpenVINO Model Server."""
+    match kind:
+        case Integer(low, high):
+            return integer(low, high)
+        case Choice(names, ignores_case):
+            return choice(*names) if ignores_case else name_of(*names)
+    if kind is bool:
+        return boolean
+    return path if kind is Path else text
+
+
+def _or(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+
+
+def boolean(value: str) -> bool:
+    """Reads a boolean as Runpod's worker reads its environment."""
+    parsed = _BOOLEANS.get(value.lower())
+    if parsed is None:
+        raise argparse.ArgumentTypeError(f"must be true or false, not {value!r}")
+    return parsed
+
+
+_BOOLEANS: Final = {
+    **dict.fromkeys(("true", "1", "yes", "on"), True),
+    **dict.fromkeys(("false", "0", "no", "off"), False),
+}
+
+
+def media_limits(value: str) -> object:
+    """Reads how many images and the like a prompt may have: "image=2,video=0", or JSON."""
+    if re.fullmatch(r"\w+=\d+(,\w+=\d+)*", value, re.ASCII):
+        return value
+    try:
+        return json_object(value)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"must be such as image=2, or a JSON object, not {value!r}"
+        ) from None
+
+
+def json_object(value: str) -> dict[str, object]:
+    try:
+        parsed = json.loads(value)
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, not {value!r}")
+    return parsed
+
+
+# Declares a flag: which field of the configuration it sets, how its value reads, what it means.
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag. Its default is the field's.
+
+    Attributes:
+        parse: reads the value; None = a switch, with a `--no-` form.
+        show: words the default.
+        shows_default: False where the help says it better.
+        repeats: whether it may be given several times; the field is a tuple.
+        member: the only one that it sets of a field that is a mapping; "" = it sets the field.
+    """
+
+    name: str
+    field: ConfigField
+    metavar: str
+    parse: Callable[[str], object] | None
+    help: str
+    show: Callable[[object], str] = show_number
+    shows_default: bool = True
+    repeats: bool = False
+    member: str = ""
+
+    @property
+    def shown_default(self) -> str:
+        """The default in words; "" = the help says it, or there is none."""
+        default = self.field.default
+        if not self.shows_default or default is None:
+            return ""
+        if self.parse is None:
+            return "yes" if default else "no"
+        return self.show(default)
+
+    @property
+    def dest(self) -> str:
+        """The name by which argparse keeps the value: flags of one field share it."""
+        return f"{self.field} {self.member}"
+
+    def add_to(self, group: argparse._ArgumentGroup) -> None:
+        default = f" (default: {self.shown_default})" if self.shown_default else ""
+        options: dict[str, Any] = {
+            "dest": self.dest,
+            "default": argparse.SUPPRESS,
+            "help": f"{self.help}{default}".replace("%", "%%") if default else self.help,
+        }
+        if self.parse is None:
+            options["action"] = argparse.BooleanOptionalAction
+        else:
+            options |= {"metavar": self.metavar, "type": self.parse}
+            if self.repeats:
+                options["action"] = "append"
+        group.add_argument(self.name, **options)
+
+    def settings_of(self, arguments: argparse.Namespace) -> Settings:
+        """Returns what it sets, if it was given."""
+        if self.dest not in arguments:
+            return Settings()
+        value = getattr(arguments, self.dest)
+        if self.member:
+            value = {self.member: value}
+        return Settings({self.field: tuple(value) if self.repeats else value})
+
+
+def settings_of(flags: Iterable[Flag], arguments: argparse.Namespace) -> Settings:
+    """Returns what flags set, of those that were given.
+
+    Raises:
+        ConfigurationError: two of them say different things of one member of a mapping.
+    """
+    settings = Settings()
+    for flag in flags:
+        given = flag.settings_of(arguments)
+        if flag.member and given.given:
+            _check_member(flag, settings, given)
+        settings |= given
+    return settings
+
+
+def _check_member(flag: Flag, settings: Settings, given: Settings) -> None:
+    value = given.given[flag.field][flag.member]
+    before = settings.given.get(flag.field, {}).get(flag.member, value)
+    if before != value:
+        raise ConfigurationError(
+            f"{flag.name} {value} contradicts the {flag.member} {before} that another flag sets: "
+            "give one of them"
+        )

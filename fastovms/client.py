@@ -1,0 +1,515 @@
+"""An HTTP client for OpenAI-compatible servers, used by `fastovms chat` and `fastovms bench`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, cast
+from urllib.parse import urlsplit
+
+import httptools
+import msgspec
+
+from fastovms.errors import ConfigurationError, FastovmsError
+from fastovms.quoting import one_line
+
+_MAX_REASON: Final = 300
+
+
+class RequestFailed(FastovmsError):
+    """A server has not answered as it should.
+
+    Attributes:
+        kind: what failures are counted by, such as "HTTP 429" or "connection closed".
+        reason: what the server, or the system, says of it, in one line.
+    """
+
+    def __init__(self, kind: str, reason: str) -> None:
+        self.kind = kind
+        self.reason = one_line(" ".join(reason[: 4 * _MAX_REASON].split())[:_MAX_REASON])
+        super().__init__(f"{kind}: {self.reason}" if self.reason else kind)
+
+
+def failed_with(status: int, body: bytes) -> RequestFailed:
+    """Returns what an answer with an error's status says, in the forms of OpenAI's API (`error`
+    with a `message`), of OVMS (`error` as text) and of FastAPI (`detail`), or as plain text."""
+    text = body.decode(errors="replace")
+    try:
+        answer = json.loads(text)
+    except (ValueError, RecursionError):
+        return RequestFailed(f"HTTP {status}", text)
+    return RequestFailed(f"HTTP {status}", error_text(answer))
+
+
+def error_text(answer: object) -> str:
+    """Returns the words of an error that a server has sent as JSON."""
+    while isinstance(answer, dict):
+        inner = next((answer[key] for key in ("error", "message", "detail") if key in answer), None)
+        if inner is None:
+            return json.dumps(answer)
+        answer = inner
+    return answer if isinstance(answer, str) else json.dumps(answer)
+
+
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+class Target(NamedTuple):
+    """The API of a server.
+
+    Attributes:
+        host: name or address, in ASCII (RFC 5891).
+        path: what all its paths begin with, such as "/v1".
+    """
+
+    host: str
+    port: int
+    path: str
+    is_tls: bool = False
+
+    @classmethod
+    def from_url(cls, url: str, name: str = "URL") -> Target:
+        """Reads the base URL of an API; one without a path means its `/v1`.
+
+        Args:
+            name: of the argument, for the error.
+
+        Raises:
+            ConfigurationError: it is no such address.
+        """
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+            # As `create_connection` encodes it, which UnicodeError would come out of (a..b).
+            host = None if parts.hostname is None else parts.hostname.encode("idna").decode()
+        except ValueError as error:
+            raise ConfigurationError(f"{name} {url!r}: {error}") from None
+        if parts.scheme not in _PORTS or host is None:
+            raise ConfigurationError(
+                f"{name} must be http://HOST:PORT or https://HOST:PORT, with or without a path "
+                f"such as /v1, not {url!r}"
+            )
+        unused = {
+            "query": parts.query,
+            "fragment": parts.fragment,
+            "user name": parts.username or parts.password,
+        }
+        for what, value in unused.items():
+            if value:
+                raise ConfigurationError(f"{name} must have no {what}: requests would not have it")
+        return cls(
+            host,
+            _PORTS[parts.scheme] if port is None else port,
+            parts.path.rstrip("/") or "/v1",
+            parts.scheme == "https",
+        )
+
+    @property
+    def authority(self) -> str:
+        """Host and port as they stand in `Host` (RFC 9110, 7.2)."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+DONE: Final = b"[DONE]"
+"""The data of the event that ends a stream of OpenAI's API."""
+
+_MAX_LINE: Final = 16 * 1024 * 1024
+"""Bytes of one line, beyond which the stream is none of this API."""
+
+
+class EventStream:
+    """Finds the data of events. OpenAI's API writes each event as one line of data, so that a line
+    is an event here; comments and other fields are left out."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Returns the data of the events whose lines have ended.
+
+        Raises:
+            RequestFailed: a line does not end.
+        """
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        if len(self._rest) > _MAX_LINE:
+            raise RequestFailed("protocol error", "a line of the stream has no end")
+        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+
+
+# Reads the events of streams of `/completions` and `/chat/completions`: what of them a client
+# that measures or shows the text needs.
+
+
+class FunctionPart(msgspec.Struct):
+    """A part of a call: its function's name, or more of its arguments."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class CallPart(msgspec.Struct):
+    """What an event adds to the call of that index."""
+
+    index: int = 0
+    id: str | None = None
+    function: FunctionPart = msgspec.field(default_factory=FunctionPart)
+
+
+class MessagePart(msgspec.Struct):
+    """What an event adds to the message. vLLM has called thoughts `reasoning_content` and then
+    `reasoning`; servers write either."""
+
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[CallPart] | None = None
+
+    @property
+    def thought(self) -> str | None:
+        return self.reasoning or self.reasoning_content
+
+
+class StreamedChoice(msgspec.Struct):
+    """What an event adds to one text."""
+
+    text: str | None = None
+    delta: MessagePart | None = None
+    finish_reason: str | None = None
+
+    @property
+    def brings_output(self) -> bool:
+        """Whether the model has made it: a chat begins with an event that names the role alone, and
+        either stream may end with one that has the reason only."""
+        part = self.delta
+        if part is None:
+            return bool(self.text) or self.finish_reason is None
+        return bool(
+            part.content
+            or part.reasoning
+            or part.reasoning_content
+            or part.tool_calls
+            or part.refusal
+        )
+
+
+class TokenCounts(msgspec.Struct):
+    """How many tokens a request had, as the server counts them."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class StreamEvent(msgspec.Struct):
+    """One event of a stream."""
+
+    choices: list[StreamedChoice] = []
+    usage: TokenCounts | None = None
+    error: object = None
+
+
+_DECODER: Final = msgspec.json.Decoder(StreamEvent)
+
+
+def read_event(data: bytes) -> StreamEvent:
+    """Returns the event that has this data.
+
+    Raises:
+        RequestFailed: it tells of an error, or is none of these APIs.
+    """
+    try:
+        event = _DECODER.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestFailed("protocol error", f"an event of the stream: {error}") from None
+    if event.error is not None:
+        raise RequestFailed("error in the stream", error_text(event.error))
+    return event
+
+
+# Sends requests to one server over raw transports, and reads its answers and streams.
+#
+# Every event of a stream is handed on with the time at which its bytes were read.
+
+
+OnEvent = Callable[[bytes, float], None]
+"""Takes the data of an event, and when it was read, in seconds of `time.perf_counter`. It may raise
+RequestFailed, with which the request then ends."""
+
+_MAX_BODY: Final = 64 * 1024 * 1024
+"""Bytes of a whole answer, beyond which it is given up."""
+
+
+class HttpClient:
+    """Asks one server. Connections whose last answer was read to its end are used again.
+
+    Args:
+        headers: further ones of every request.
+        verify: whether the certificate of a server with TLS must be valid.
+    """
+
+    def __init__(
+        self, target: Target, *, headers: Mapping[str, str] | None = None, verify: bool = True
+    ) -> None:
+        self.target = target
+        fields = {"Host": target.authority, **(headers or {})}
+        self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        self._tls = _tls_context(verify=verify) if target.is_tls else None
+        self._idle: list[ClientConnection] = []
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[ClientConnection]:
+        """Yields a connection for requests one after the other.
+
+        Raises:
+            RequestFailed: there is none to be had.
+        """
+        connection = await self._connect()
+        try:
+            yield connection
+        finally:
+            if connection.is_reusable:
+                self._idle.append(connection)
+            else:
+                connection.close()
+
+    async def ask(self, method: str, path: str, body: bytes = b"") -> bytes:
+        """Returns the whole answer to one request; see `ClientConnection.exchange`."""
+        async with self.connection() as connection:
+            return await connection.exchange(method, path, body)
+
+    async def close(self) -> None:
+        """Closes the connections that are idle."""
+        while self._idle:
+            self._idle.pop().close()
+        await asyncio.sleep(0)  # for the transports to close their sockets
+
+    async def _connect(self) -> ClientConnection:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_reusable:
+                return connection
+            connection.close()
+        loop = asyncio.get_running_loop()
+        try:
+            _, connection = await loop.create_connection(
+                lambda: ClientConnection(self._fields),
+                self.target.host,
+                self.target.port,
+                ssl=self._tls,
+            )
+        except OSError as error:  # ssl.SSLError and socket.gaierror are among them
+            raise RequestFailed(
+                "no connection", f"{self.target.authority}: {_words(error)}"
+            ) from None
+        return connection
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection to the server, which answers one request at a time."""
+
+    def __init__(self, fields: str) -> None:
+        self._fields = fields
+        self._transport: asyncio.Transport | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._on_event: OnEvent | None = None
+        self._events = EventStream()
+        self._pieces: list[bytes] = []
+        self._num_bytes = 0
+        self._has_framing = False
+        self._is_complete = False
+        self._has_head = False
+        self._keeps_alive = False
+        self._parser = httptools.HttpResponseParser(self)
+        self._is_open = False
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another request may be sent."""
+        return self._is_open and self._ended is None
+
+    def close(self) -> None:
+        self._is_open = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def exchange(
+        self, method: str, path: str, body: bytes = b"", on_event: OnEvent | None = None
+    ) -> bytes:
+        """Sends a request and reads its answer to the end.
+
+        Args:
+            on_event: gets the events of a stream, which then are not returned. An `OSError` of
+                it, such as BrokenPipeError, ends the exchange and is raised.
+
+        Returns:
+            The body of the answer.
+
+        Raises:
+            RequestFailed: the answer's status is none of success, or the answer is not whole.
+        """
+        assert self._transport is not None
+        assert self._ended is None, "an answer is still being read"
+        self._parser = httptools.HttpResponseParser(self)
+        self._on_event = on_event
+        self._events = EventStream()
+        self._pieces, self._num_bytes = [], 0
+        self._has_framing = self._is_complete = self._has_head = self._keeps_alive = False
+        head = f"{method} {path} HTTP/1.1\r\n{self._fields}"
+        if body:
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        ended = self._ended = asyncio.get_running_loop().create_future()
+        try:
+            if not self._is_open:
+                raise RequestFailed("connection closed", "before the request")
+            # What stood on the command line in another encoding is sent as it stood there.
+            fields = head.encode(errors="surrogateescape")
+            self._transport.write(fields + b"\r\n" + body)
+            await ended
+        finally:
+            self._ended = self._on_event = None
+            if not self._keeps_alive:
+                self.close()
+        answer = b"".join(self._pieces)
+        status = self._parser.get_status_code()
+        if status >= 300:
+            raise failed_with(status, answer)
+        return answer
+
+    # Protocol interface
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        now = time.perf_counter()
+        if self._ended is None or self._ended.done():
+            self.close()  # nobody has asked for it
+            return
+        try:
+            self._parser.feed_data(data)
+            if self._on_event is not None and self._pieces and self._is_stream:
+                pieces, self._pieces = self._pieces, []
+                for event in self._events.feed(b"".join(pieces)):
+                    self._on_event(event, now)
+            elif self._num_bytes > _MAX_BODY:
+                raise RequestFailed("protocol error", "the answer is too long")
+        except OSError as error:  # of `on_event`: what it writes to is gone, not the server
+            self._fail(error)
+        except httptools.HttpParserError as error:
+            self._fail(RequestFailed("protocol error", str(error)))
+        except RequestFailed as error:
+            self._fail(error)
+        else:
+            if self._is_complete:
+                self._ended.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_open = False
+        if self._has_head and not self._has_framing and exc is None:
+            if self._ended is not None and not self._ended.done():
+                self._ended.set_result(None)  # the answer's end (RFC 9112, 6.3)
+            return
+        reason = "before the end of the answer" if exc is None else str(exc)
+        self._fail(RequestFailed("connection closed", reason))
+
+    @property
+    def _is_stream(self) -> bool:
+        return bool(self._parser.get_status_code() < 300)
+
+    def _fail(self, error: RequestFailed | OSError) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_exception(error)
+
+    # Parser callbacks
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() in (b"content-length", b"transfer-encoding"):
+            self._has_framing = True
+
+    def on_headers_complete(self) -> None:
+        self._has_head = True
+
+    def on_body(self, body: bytes) -> None:
+        self._pieces.append(body)
+        self._num_bytes += len(body)
+
+    def on_message_complete(self) -> None:
+        self._is_complete = True
+        # Of a message that has no framing, its end is the connection's.
+        self._keeps_alive = self._has_framing and self._parser.should_keep_alive()
+
+
+def _words(error: OSError) -> str:
+    """Returns the system's words for an error, which asyncio replaces with its own."""
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
+
+
+def _tls_context(*, verify: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def first_model(client: HttpClient) -> str:
+    """Returns the name of the first model that the server lists.
+
+    Raises:
+        RequestFailed: the server cannot be asked, or lists none.
+    """
+    path = f"{client.target.path}/models"
+    answer = await client.ask("GET", path)
+    try:
+        name = json.loads(answer)["data"][0]["id"]
+    except (ValueError, LookupError, TypeError):
+        name = None
+    if not isinstance(name, str):
+        raise RequestFailed("no model", f"{path} lists none: name one with --model")
+    return name
+
+
+@dataclass(slots=True)
+class Cancellation:
+    """Holds which signal has cancelled a task, the first one; None = none has."""
+
+    signal: signal.Signals | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a command that the signal has ended, as shells have it."""
+        assert self.signal is not None
+        return 128 + self.signal
+
+
+@contextmanager
+def cancelled_by(*signals: signal.Signals, task: asyncio.Task[Any]) -> Iterator[Cancellation]:
+    """Has each of the signals cancel the task for as long as the block runs, on the main thread.
+    What the signals did before, they do again afterwards. Yields what tells of the signal."""
+    loop = asyncio.get_running_loop()
+    cancellation = Cancellation()
+
+    def cancel(number: signal.Signals) -> None:
+        cancellation.signal = cancellation.signal or number
+        task.cancel()
+
+    before = {number: signal.getsignal(number) for number in signals}
+    for number in signals:
+        loop.add_signal_handler(number, cancel, number)
+    try:
+        yield cancellation
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)

@@ -1,1 +1,0 @@
-"""Declares the configuration, frozen, a section a file: each default stands here alone."""

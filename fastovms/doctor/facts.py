@@ -1,0 +1,558 @@
+"""Facts about the machine, the installation and a model."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import stat
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import openvino as ov
+
+from fastovms.api.served import ChatModel
+from fastovms.backends.model_files import read_model_info
+from fastovms.backends.model_task import graph_file, takes_images
+from fastovms.backends.paged.tuning import find_kept, read_files
+from fastovms.config import EngineConfig, HttpConfig, ModelConfig, SecurityConfig, StateConfig
+from fastovms.engine.model import tuning
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
+from fastovms.engine.model.devices import MemoryReader, available_memory
+from fastovms.engine.model.model import ExportedModel
+from fastovms.errors import FastovmsError, UnsupportedModel
+from fastovms.http.listeners import TcpAddress, parse_address
+from fastovms.state.sqlite.database import IN_MEMORY
+from fastovms.state.sqlite.location import default_directory
+from fastovms.system.disk import DiskCache, cache_root
+from fastovms.system.memory import cpu_quota, memory_left, num_usable_cpus
+
+# Reads what Linux tells of the machine, and of this process's share of it.
+
+
+_KIND_FILES: Final = {
+    "performance": "sys/devices/cpu_core/cpus",
+    "efficiency": "sys/devices/cpu_atom/cpus",
+    "low-power efficiency": "sys/devices/cpu_lowpower/cpus",
+}
+"""Where the kernel lists the cores of each kind of a hybrid Intel processor."""
+
+_SIZE: Final = re.compile(r"(\d+)([KMG]?)")
+_UNITS: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """What there is to compute with. Sizes in bytes.
+
+    Attributes:
+        flags: of the processor, as /proc/cpuinfo has them.
+        num_cpus: logical processors that are online.
+        num_allowed: of these, those on which this process may run.
+        num_threads: how many the engine computes with.
+        quota: processors' time that the control groups allow; infinite = no limit.
+        threads_per_core: logical processors of a core; 0 = not known.
+        kinds: logical processors by kind of core; empty = all are of one kind.
+        governors: logical processors by the governor of their frequency; empty = there is none to
+            be seen, as in most virtual machines.
+        num_numa_nodes: with memory of their own.
+        last_level_cache: of one processor; 0 = not known.
+        available_memory: that this process may still take.
+        memory_limit_left: what the control groups leave of it; infinite = no limit.
+        load: tasks that ran or waited to run, on average over the last minute.
+    """
+
+    model: str
+    flags: frozenset[str]
+    num_cpus: int
+    num_allowed: int
+    num_threads: int
+    quota: float
+    threads_per_core: int
+    kinds: Mapping[str, int]
+    governors: Mapping[str, int]
+    num_numa_nodes: int
+    last_level_cache: int
+    available_memory: int
+    memory_limit_left: float
+    load: float
+
+
+def read_machine(root: Path = Path("/")) -> MachineFacts:
+    """Reads the files of the kernel below `root`."""
+    cpuinfo = _text(root / "proc/cpuinfo")
+    cpus = root / "sys/devices/system/cpu"
+    governors = [_text(file) for file in cpus.glob("cpufreq/policy*/scaling_governor")]
+    kinds = {kind: len(_numbers(_text(root / file))) for kind, file in _KIND_FILES.items()}
+    return MachineFacts(
+        model=_field(cpuinfo, "model name") or "an unknown processor",
+        flags=frozenset(_field(cpuinfo, "flags").split()),
+        num_cpus=len(_numbers(_text(cpus / "online"))) or os.cpu_count() or 1,
+        num_allowed=len(os.sched_getaffinity(0)),
+        num_threads=num_usable_cpus(root),
+        quota=cpu_quota(root),
+        threads_per_core=len(_numbers(_text(cpus / "cpu0/topology/thread_siblings_list"))),
+        kinds={kind: number for kind, number in kinds.items() if number},
+        governors=dict(Counter(filter(None, governors))),
+        num_numa_nodes=len(_numbers(_text(root / "sys/devices/system/node/has_memory"))) or 1,
+        last_level_cache=max(map(_size, cpus.glob("cpu0/cache/index*/size")), default=0),
+        available_memory=available_memory(root),
+        memory_limit_left=memory_left(root),
+        load=float((_text(root / "proc/loadavg").split() or ["0"])[0]),
+    )
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:  # this kernel does not tell
+        return ""
+
+
+def _field(cpuinfo: str, name: str) -> str:
+    """Returns a field of the first processor in /proc/cpuinfo; "" = it has none."""
+    found = re.search(rf"^{name}\s*: (.*)$", cpuinfo, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _numbers(text: str) -> set[int]:
+    """Reads a list of numbers as the kernel writes it, such as "0-3,8"."""
+    numbers: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        numbers.update(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def _size(file: Path) -> int:
+    found = _SIZE.fullmatch(_text(file))
+    return int(found[1]) * _UNITS[found[2]] if found else 0
+
+
+_MIN_SIZE: Final = 256 * 1024 * 1024
+_CACHES: Final = 4
+"""How many times larger than the last cache the memory must be that is read."""
+
+
+def measure_bandwidth(
+    num_threads: int, last_level_cache: int, available: int, *, max_seconds: float = 1.5
+) -> float:
+    """Returns the bytes a second that the threads read together, the median of all passes.
+
+    Args:
+        last_level_cache, available: sizes in bytes; no more than a quarter of what is available is
+            taken.
+    """
+    size = min(max(_MIN_SIZE, _CACHES * last_level_cache), available // 4)
+    with MemoryReader(size, num_threads) as read:
+        read()  # the first pass makes the threads
+        end = time.perf_counter() + max_seconds
+        rates = [read()]
+        while time.perf_counter() < end:
+            rates.append(read())
+    return statistics.median(rates)
+
+
+# Finds out whether what a server would use can be used: directories, keys, ports, a database.
+
+
+_CONNECT_TIMEOUT: Final = "3"
+"""Seconds for a database to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryFacts:
+    """A directory to write to.
+
+    Attributes:
+        path: None = there is to be none.
+        exists: now; the server makes one that does not.
+        is_writable: itself, or what is nearest above it, which must be a directory too.
+        free: bytes there.
+    """
+
+    name: str
+    path: Path | None
+    flag: str
+    exists: bool = False
+    is_writable: bool = False
+    free: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SecretFacts:
+    """A file that others must not read.
+
+    Attributes:
+        mode: its permissions; None = there is no such file, or it may not be looked at.
+        is_readable: by this process.
+    """
+
+    name: str
+    path: Path
+    mode: int | None
+    is_readable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AddressFacts:
+    """An address to listen on. `fault`: why it cannot be had; None = it can."""
+
+    address: str
+    fault: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseFacts:
+    """The database of --state-url. `fault`: why it cannot be used; None = it has answered."""
+
+    address: str
+    fault: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class InstallationFacts:
+    """All of these. `database`: None = the state is in a directory."""
+
+    directories: tuple[DirectoryFacts, ...]
+    secrets: tuple[SecretFacts, ...]
+    addresses: tuple[AddressFacts, ...]
+    database: DatabaseFacts | None = None
+
+
+def read_installation(
+    engine: EngineConfig,
+    http: HttpConfig,
+    security: SecurityConfig,
+    state: StateConfig,
+    environ: Mapping[str, str],
+) -> InstallationFacts:
+    """Looks at everything, and changes nothing."""
+    directories = [_directory("cache", cache_root(engine.cache_dir, environ), "--cache-dir")]
+    if state.enable_store and state.state_dir != IN_MEMORY:
+        directory = Path(state.state_dir or default_directory(environ))
+        directories.append(_directory("state", directory, "--state-dir"))
+    secrets = {
+        "API keys": security.api_key_file,
+        "TLS key": http.tls_key or http.tls_certificate,
+        "password of the state": state.password_file,
+    }
+    return InstallationFacts(
+        tuple(directories),
+        tuple(_secret(name, Path(path)) for name, path in secrets.items() if path is not None),
+        tuple(map(_address, _addresses(http))),
+        _database(state, environ) if state.enable_store else None,
+    )
+
+
+def _directory(name: str, path: Path | None, flag: str) -> DirectoryFacts:
+    if path is None:
+        return DirectoryFacts(name, None, flag)
+    there = next((place for place in (path, *path.parents) if os.path.exists(place)), Path("/"))
+    is_directory = os.path.isdir(there)
+    return DirectoryFacts(
+        name,
+        path,
+        flag,
+        exists=is_directory and there == path,
+        is_writable=is_directory and os.access(there, os.W_OK | os.X_OK),
+        free=shutil.disk_usage(there).free,
+    )
+
+
+def _secret(name: str, path: Path) -> SecretFacts:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return SecretFacts(name, path, None, False)
+    return SecretFacts(name, path, mode, os.access(path, os.R_OK))
+
+
+def _addresses(http: HttpConfig) -> list[str]:
+    first = [] if http.host is None else [f"{_bracketed(http.host or '*')}:{http.port}"]
+    return [*first, *http.listen]
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _address(text: str) -> AddressFacts:
+    """Listens there for a moment. A Unix socket is replaced by the server, so it only has to have a
+    directory."""
+    try:
+        address = parse_address(text)
+        if not isinstance(address, TcpAddress):
+            directory = address.path.parent
+            can_write = os.access(directory, os.W_OK | os.X_OK)
+            return AddressFacts(text, None if can_write else f"{directory} cannot be written")
+        family, _, _, _, place = socket.getaddrinfo(
+            address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(place)
+            listener.listen()
+    except OSError as error:
+        return AddressFacts(text, error.strerror or str(error))
+    except FastovmsError as error:
+        return AddressFacts(text, str(error))
+    return AddressFacts(text, None)
+
+
+def _database(state: StateConfig, environ: Mapping[str, str]) -> DatabaseFacts | None:
+    if state.state_url is None:
+        return None
+    try:
+        import psycopg
+
+        from fastovms.state.postgres.server_address import read_address
+    except ImportError as error:
+        return DatabaseFacts("--state-url", f"{error}: pip install 'fastovms[postgres]'")
+    try:
+        address = read_address(state.state_url, state.password_file, environ)
+        parameters = address.connection_parameters() | {"connect_timeout": _CONNECT_TIMEOUT}
+        with psycopg.connect(**parameters) as connection:  # type: ignore[arg-type]
+            connection.execute("SELECT 1")
+    except FastovmsError as error:
+        return DatabaseFacts("--state-url", str(error))
+    except psycopg.Error as error:
+        return DatabaseFacts(str(address), " ".join(str(error).split()))
+    return DatabaseFacts(str(address), None)
+
+
+# Counts the weights that one decoded token must read, from a model's graph.
+
+
+_DECOMPRESSION: Final = frozenset(
+    ("Convert", "Subtract", "Multiply", "Reshape", "Transpose", "Unsqueeze")
+)
+"""Operations between a weight as it is stored and the one that is multiplied."""
+
+_NUM_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_NUM_ACTIVE: Final = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk")
+"""What configurations call the experts of a layer, and those that compute one token."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightTraffic:
+    """The bytes of a model's weights.
+
+    Attributes:
+        total: all of them.
+        looked_up: of tables of which a token reads one row, as of embeddings.
+        experts: of those experts that the router chooses among.
+        active_share: the share of the experts that compute a token; 1.0 = there are none, or the
+            configuration does not say.
+    """
+
+    total: int
+    looked_up: int
+    experts: int
+    active_share: float
+
+    @property
+    def per_token(self) -> int:
+        """What a token must read when it is decoded alone."""
+        always = self.total - self.looked_up - self.experts
+        return int(always + self.experts * self.active_share)
+
+
+def read_traffic(model: ov.Model, config: Mapping[str, object]) -> WeightTraffic:
+    """Reads the constants of a graph, not their values. `config` is config.json."""
+    num_experts = _first_of(config, _NUM_EXPERTS)
+    num_active = _first_of(config, _NUM_ACTIVE)
+    total = looked_up = experts = 0
+    for node in model.get_ops():
+        if node.get_type_name() != "Constant":
+            continue
+        size = node.get_byte_size()
+        total += size
+        if all(_looks_up(user, number) for user, number in _users(node)):
+            looked_up += size
+        elif num_experts and _is_expert(node, num_experts):
+            experts += size
+    is_known = bool(experts and num_active)
+    share = num_active / num_experts if is_known else 1.0
+    return WeightTraffic(total, looked_up, experts, min(1.0, share))
+
+
+def _users(node: ov.Node) -> Iterator[tuple[ov.Node, int]]:
+    """Yields what computes with a constant, once decompressed, and as which of its inputs."""
+    pending = [node]
+    while pending:
+        for output in pending.pop().outputs():
+            for target in output.get_target_inputs():
+                user = target.get_node()
+                if user.get_type_name() in _DECOMPRESSION:
+                    pending.append(user)
+                else:
+                    yield user, target.get_index()
+
+
+def _looks_up(user: ov.Node, number: int) -> bool:
+    return user.get_type_name() == "Gather" and number == 0
+
+
+def _is_expert(node: ov.Node, num_experts: int) -> bool:
+    """Returns whether a weight is of routed experts: one tensor has those of a layer, or its name
+    says it."""
+    name, shape = node.get_friendly_name(), node.get_output_shape(0)
+    if "shared_expert" in name:
+        return False
+    return ".experts." in name or (len(shape) > 2 and shape[0] == num_experts)
+
+
+def _first_of(config: Mapping[str, object], names: tuple[str, ...]) -> int:
+    """Returns the first of the integers that the configuration, or its part about text, has; 0 =
+    none."""
+    for scope in (config, config.get("text_config")):
+        for name in names:
+            value = scope.get(name) if isinstance(scope, Mapping) else None
+            if isinstance(value, int):
+                return value
+    return 0
+
+
+# Reads a model as a server would, and runs it for a moment.
+
+
+_STEP: Final = tuning.DECODES[1]
+_RUN_SECONDS: Final = 5.0
+_MAX_STEPS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """How the paged engine runs a model.
+
+    Attributes:
+        way: the name of its precisions.
+        way_reason: why it is these.
+        token_budget: the most tokens of a step.
+        kv_bytes_per_token: what the cache keeps of a token.
+        context: tokens before the one that a step of the run has computed.
+        seconds_per_token: of one sequence; None = it was not run, or too slow for a figure.
+    """
+
+    way: str
+    way_reason: str
+    token_budget: int
+    kv_bytes_per_token: float
+    context: int
+    seconds_per_token: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A model, and how it would be run.
+
+    Attributes:
+        device: OpenVINO's name of it.
+        backend_reason: why it is that backend.
+        run: None = the genai backend runs it, into which nothing here looks.
+        histories: how the chat template shows each kind of history.
+    """
+
+    name: str
+    path: Path
+    max_model_len: int
+    device: str
+    traffic: WeightTraffic
+    backend: str
+    backend_reason: str
+    run: RunFacts | None
+    histories: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_model(model: ModelConfig, directory: Path, cache: DiskCache, *, runs: bool) -> ModelFacts:
+    """Reads the model, and compiles it for the paged backend, which takes seconds.
+
+    Args:
+        directory: where it lies, or what was made of its GGUF file.
+        runs: whether to compute tokens, too, for some seconds.
+
+    Raises:
+        ConfigurationError: a file is missing or broken, or the device cannot do it.
+    """
+    info = read_model_info(directory, name=model.name, generation_config=model.generation_config)
+    graph = ov.Core().read_model(graph_file(directory))
+    template = ChatModel.load(directory, model.chat, cache).template
+    backend, reason, files = _choose_backend(directory, model.engine)
+    return ModelFacts(
+        name=model.name,
+        path=model.path,
+        max_model_len=model.engine.max_model_len or info.max_model_len,
+        device=model.engine.device if files is None else files.device,
+        traffic=read_traffic(graph, info.config),
+        backend=backend,
+        backend_reason=reason,
+        run=None if files is None else _run(files, model.engine, cache, runs=runs),
+        histories={} if template is None else template.matrix,
+    )
+
+
+def _choose_backend(directory: Path, engine: EngineConfig) -> tuple[str, str, ExportedModel | None]:
+    """Returns the backend, why it is that one, and the model as the paged one reads it."""
+    if engine.backend == "genai":
+        return "genai", "as --backend says", None
+    if takes_images(directory):
+        return "genai", "the model takes images", None
+    try:
+        files = read_files(directory, engine)
+    except UnsupportedModel as error:
+        if engine.backend == "paged":
+            raise
+        return "genai", str(error), None
+    reason = "as --backend says" if engine.backend == "paged" else "it can run the model"
+    return "paged", reason, files
+
+
+def _run(files: ExportedModel, engine: EngineConfig, cache: DiskCache, *, runs: bool) -> RunFacts:
+    kept = find_kept(files, engine, cache) if engine.tune else None
+    choices = files.choices
+    if kept is not None:
+        choices = sorted(choices, key=lambda choice: choice.name != kept.name)
+    precisions, model = files.compile(choices)
+    seconds = None
+    if runs:
+        times: Mapping[str, tuning.Times] = tuning.measure(
+            {precisions.name: model},
+            [_STEP],
+            time.perf_counter,
+            max_seconds=_RUN_SECONDS,
+            max_rounds=_MAX_STEPS,
+        )
+        steps = times[precisions.name][_STEP]
+        seconds = statistics.median(steps) if steps else None
+    budget = engine.max_num_batched_tokens or (kept.token_budget if kept is not None else None)
+    return RunFacts(
+        way=precisions.name,
+        way_reason=_why(files, engine, cache, is_kept=kept is not None),
+        token_budget=budget or engine.token_budget,
+        kv_bytes_per_token=model.bytes_per_block / model.block_size,
+        context=_STEP.context,
+        seconds_per_token=seconds,
+    )
+
+
+def _why(files: ExportedModel, engine: EngineConfig, cache: DiskCache, *, is_kept: bool) -> str:
+    if is_kept:
+        return "measured on this machine to be the fastest"
+    if engine.precision == "exact":
+        return "--precision exact"
+    if len(files.choices) == 1 and files.weights_size <= EXACT_WEIGHTS_SIZE:
+        return "the model is so small that f32 costs nothing"
+    if len(files.choices) == 1:
+        return "the only way that is worth trying here"
+    if not engine.tune:
+        return "the default: --no-tune measures nothing"
+    if not cache.is_kept:
+        return "the default: without a cache directory nothing measured would be kept"
+    return "the default: nothing was measured yet, which an idle server or fastovms tune does"

@@ -1,0 +1,469 @@
+"""Drafts by a second model."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from fastovms.engine.blocks import ROOT, BlockManager
+from fastovms.engine.model.model import Model, RawLogits, as_bits, as_float32
+from fastovms.engine.model.step_inputs import StepLayout
+from fastovms.engine.row_functions import BROKEN, likeliest
+from fastovms.engine.sampler import log_sum_exp
+from fastovms.engine.sequence import Sequence, SequenceStatus
+from fastovms.engine.step_costs import StepCosts
+from fastovms.engine.suffix_index import LEAST_CHANCE, NO_GUESS, Guess, IndexedText
+from fastovms.params import MAX_DRAFT_TOKENS, SamplingParams
+
+# Decides how many tokens the draft model drafts for one sequence.
+
+
+DEFAULT_NUM_ASSISTANT_TOKENS: Final = 5
+
+_SHORTEST_PAUSE: Final = 8
+_LONGEST_PAUSE: Final = 256
+_MAX_TRIAL_TOKENS: Final = 2
+"""The longest draft after a pause, until one is of use."""
+
+_FIRST_ODDS: Final = 0.6
+_FIRST_WEIGHT: Final = 4.0
+_MEMORY: Final = 0.9
+"""What is left of past drafts after another one."""
+
+
+class PlannedDraft(NamedTuple):
+    """A draft of `num_tokens` tokens, with which the step makes `rate` tokens a second."""
+
+    num_tokens: int
+    rate: float
+
+
+NO_DRAFT: Final = PlannedDraft(0, 0.0)
+
+
+class DraftPolicy:
+    """The length of one sequence's drafts: fixed by the request, or the one that gives the most
+    tokens a second, by how often drafted tokens were right and by what steps cost.
+
+    Where none pays there is a pause, and then another try, since only a draft can tell: pauses grow
+    until one is of use, so that text which cannot be guessed costs next to nothing.
+
+    Attributes:
+        is_automatic: whether the length adapts.
+    """
+
+    def __init__(
+        self, fixed_num_tokens: int | None, *, cost: float = 0.0, tolerated_misses: int = 0
+    ) -> None:
+        """
+        Args:
+            fixed_num_tokens: the length that the request asks for; None = adapt.
+            cost: time to draft a token, as a share of the time of a step without drafts.
+            tolerated_misses: drafts in a row that may be mostly wrong before there is a pause.
+        """
+        self.is_automatic = fixed_num_tokens is None
+        self._fixed_num_tokens = fixed_num_tokens
+        self._cost = cost
+        self._tolerated_misses = tolerated_misses
+        self._num_misses = 0
+        self._pause = _SHORTEST_PAUSE
+        self._pause_until = 0
+        self._is_trial = False
+        self._right = _FIRST_ODDS * _FIRST_WEIGHT
+        self._made = _FIRST_WEIGHT
+
+    def plan(
+        self, length: int, costs: StepCosts, *, num_sequences: int, max_tokens: int
+    ) -> PlannedDraft:
+        """Returns the draft to make now.
+
+        Args:
+            length: of the sequence, in tokens.
+            num_sequences: how many share the step.
+            max_tokens: the most that a draft may have.
+        """
+        if self._fixed_num_tokens is not None:
+            return PlannedDraft(min(self._fixed_num_tokens, max_tokens), float("inf"))
+        if max_tokens < 1 or length < self._pause_until:
+            return NO_DRAFT
+        if costs.is_plain_step_due(num_sequences):
+            return NO_DRAFT
+        plain = costs.decode_seconds(num_sequences, num_sequences)
+        if plain is None:
+            return NO_DRAFT
+        if self._is_trial:
+            max_tokens = min(max_tokens, _MAX_TRIAL_TOKENS)
+        odds = self._right / self._made
+        best, best_rate = 0, num_sequences / plain if plain > 0 else 0.0
+        gain, chance = 0.0, 1.0
+        for num_tokens in range(1, min(max_tokens, MAX_DRAFT_TOKENS) + 1):
+            chance *= odds
+            gain += chance
+            if chance < LEAST_CHANCE:
+                break
+            seconds = costs.next_decode_seconds(num_sequences, num_sequences + num_tokens)
+            if seconds is None:
+                break
+            seconds += num_tokens * self._cost * plain
+            # Steps that take no time leave the odds to decide.
+            rate = (num_sequences + gain) / seconds if plain > 0 else gain - num_tokens * self._cost
+            if rate > best_rate:
+                best, best_rate = num_tokens, rate
+        if best == 0 and plain > 0:
+            costs.refuse_drafts(num_sequences)
+            self._start_pause(length)
+        return PlannedDraft(best, best_rate)
+
+    def learn(self, num_drafted: int, num_accepted: int, length: int) -> None:
+        """Takes note that `num_accepted` of `num_drafted` tokens were right."""
+        if not self.is_automatic:
+            return
+        # The first wrong token is the last that says anything.
+        num_told = min(num_drafted, num_accepted + 1)
+        self._right = self._right * _MEMORY**num_told + num_accepted
+        self._made = self._made * _MEMORY**num_told + num_told
+        if num_accepted * 4 >= num_drafted:
+            self._num_misses = 0
+            self._pause = _SHORTEST_PAUSE
+            self._is_trial = False
+            return
+        self._num_misses += 1
+        if self._num_misses > self._tolerated_misses:
+            self._start_pause(length)
+
+    def _start_pause(self, length: int) -> None:
+        self._pause_until = length + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._is_trial = True
+        self._forget()
+
+    def _forget(self) -> None:
+        """The past shall not outweigh what the next try shows."""
+        self._right = _FIRST_ODDS * _FIRST_WEIGHT
+        self._made = _FIRST_WEIGHT
+
+
+@dataclass(slots=True)
+class SequenceDrafters:
+    """The drafters of one sequence, and what they know of it.
+
+    Attributes:
+        text: the sequence in the suffix index.
+        looks_up: whether to guess from the index; a grammar may force tokens even if not.
+        num_tokens: how many tokens of a guess to draft, whatever the odds; None = as many as pay.
+        max_match: the longest end of the text that is looked up.
+        model_policy: says how much the draft model guesses, or None.
+        guess, guessed_at: the last guess, and how many tokens the sequence had then.
+        is_by_model: whether the last draft is the draft model's.
+    """
+
+    text: IndexedText
+    looks_up: bool
+    num_tokens: int | None
+    max_match: int
+    model_policy: DraftPolicy | None = None
+    guess: Guess = NO_GUESS
+    guessed_at: int = 0
+    is_by_model: bool = False
+
+
+# Drafts tokens with a smaller model of the same vocabulary, the draft model.
+
+
+MAX_CONFIDENT_TOKENS = 16
+"""The longest draft of a request that only says how sure the draft model must be."""
+
+AUTOMATIC_CONFIDENCE = 0.4
+"""The probability that a drafted token must have where the request does not say."""
+
+_TOLERATED_MISSES = 3
+"""Drafts in a row that may be mostly wrong before there is a pause."""
+
+
+class WantedDraft(NamedTuple):
+    """Asks for a draft of up to `num_tokens` tokens, at least 1, for a sequence with these
+    drafters."""
+
+    sequence: Sequence
+    drafters: SequenceDrafters
+    num_tokens: int
+
+
+class DraftModel:
+    """Drafts for many sequences at once, greedily, over a KV cache of its own.
+
+    It follows a sequence from the first draft that is wanted of it: it computes the target's
+    tokens, in chunks under a budget a step, and drafts once it has caught up. Where a draft was
+    wrong it goes on from the last token that was right. A sequence is given the blocks for all of
+    this at once; where they are not to be had, it goes without drafts until they are.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        num_token_ids: int,
+        max_model_len: int,
+        max_num_batched_tokens: int,
+        cost: float = 0.0,
+        enable_prefix_caching: bool = True,
+    ) -> None:
+        """
+        Args:
+            model: the draft model on its device.
+            num_token_ids: ids below it mean the same token in the draft model and in the target.
+            max_model_len: context length in tokens; longer sequences go without drafts.
+            max_num_batched_tokens: token budget of a step.
+            cost: time to generate a token with the draft model, as a share of the target's time.
+            enable_prefix_caching: whether prompts reuse what earlier ones have left in its cache.
+        """
+        self.blocks = BlockManager(0, model.block_size)
+        self._model = model
+        self._num_token_ids = num_token_ids
+        self._max_model_len = max_model_len
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._cost = cost
+        self._enable_prefix_caching = enable_prefix_caching
+        self._followers: dict[int, _Follower] = {}
+
+    @property
+    def bytes_per_token(self) -> float:
+        """The bytes that one token takes in its KV cache."""
+        return self._model.bytes_per_block / self._model.block_size
+
+    def allocate_cache(self, num_tokens: int) -> None:
+        """Reserves a KV cache for so many tokens."""
+        size = self._model.block_size
+        num_blocks = -(-num_tokens // size)
+        self._model.allocate_cache(num_blocks)
+        self.blocks = BlockManager(
+            num_blocks, size, enable_prefix_caching=self._enable_prefix_caching
+        )
+
+    def new_policy(self, params: SamplingParams) -> DraftPolicy:
+        """Returns a policy that says how long the drafts for one sample of a request are to be."""
+        num_tokens = params.num_assistant_tokens
+        if num_tokens is None and params.assistant_confidence_threshold is not None:
+            num_tokens = MAX_CONFIDENT_TOKENS
+        return DraftPolicy(num_tokens, cost=self._cost, tolerated_misses=_TOLERATED_MISSES)
+
+    def propose(self, wanted: Iterable[WantedDraft]) -> None:
+        """Gives drafts to those of the sequences for which it has any. Sequences that do not run
+        any more lose their blocks."""
+        for follower in list(self._followers.values()):
+            if follower.sequence.status is not SequenceStatus.RUNNING:
+                self._drop(follower)
+        followers = [f for w in wanted if (f := self._follow(w)) is not None]
+        chunks = self._plan(followers)
+        while chunks:
+            chunks = [_Chunk(follower, 1) for follower in self._advance(chunks)]
+        for follower in followers:
+            if follower.has_caught_up:
+                follower.hand_over()
+
+    def free(self, sequence: Sequence) -> None:
+        """Forgets a sequence; harmless when it is unknown."""
+        follower = self._followers.get(sequence.seq_id)
+        if follower is not None:
+            self._drop(follower)
+
+    def check(self) -> None:
+        """Asserts that the books balance."""
+        for follower in self._followers.values():
+            assert follower.num_computed_tokens <= len(follower.token_ids)
+            assert (
+                follower.num_computed_tokens <= len(follower.block_table) * self.blocks.block_size
+            )
+        self.blocks.check(follower.block_table for follower in self._followers.values())
+
+    def _follow(self, wanted: WantedDraft) -> _Follower | None:
+        """Brings the books on a sequence up to date. Returns None where it goes without drafts."""
+        sequence, drafters, num_tokens = wanted
+        follower = self._followers.get(sequence.seq_id)
+        if follower is None:
+            follower = _Follower(sequence, drafters)
+        new_token_ids = follower.catch_up_tokens()
+        is_foreign = max(new_token_ids, default=0) >= self._num_token_ids
+        room = self._max_model_len - sequence.num_tokens + 1  # the last drafted is not computed
+        if is_foreign or room < 1:
+            drafters.model_policy = None
+            self._drop(follower)
+            return None
+        follower.num_wanted = min(num_tokens, room)
+        if not self._reserve(follower):
+            self._drop(follower)
+            return None
+        self._followers[sequence.seq_id] = follower
+        return follower
+
+    def _reserve(self, follower: _Follower) -> bool:
+        """Takes the blocks for a whole draft, and for all that comes before it."""
+        blocks, sequence = self.blocks, follower.sequence
+        num_blocks = blocks.num_blocks_for(sequence.num_tokens + follower.num_wanted - 1)
+        if not follower.block_table:
+            match = blocks.match_prefix(sequence.token_ids, sequence.cache_salt)
+            blocks.share(match.block_ids)
+            follower.block_table.extend(match.block_ids)
+            follower.num_computed_tokens = len(match.block_ids) * blocks.block_size
+            follower.num_registered_blocks = len(match.block_ids)
+            follower.prefix_node = match.node
+        num_missing = num_blocks - len(follower.block_table)
+        if num_missing > blocks.num_free_blocks:
+            return False
+        follower.block_table.extend(blocks.allocate() for _ in range(num_missing))
+        return True
+
+    def _plan(self, followers: list[_Follower]) -> list[_Chunk]:
+        """Chooses this step's chunks. Sequences that have least to compute go first, so that a long
+        prompt holds nobody up."""
+        budget = self._max_num_batched_tokens
+        chunks: list[_Chunk] = []
+        for follower in sorted(followers, key=lambda f: f.num_uncomputed_tokens):
+            num_tokens = min(follower.num_uncomputed_tokens, budget)
+            if num_tokens == 0:
+                break
+            chunks.append(_Chunk(follower, num_tokens))
+            budget -= num_tokens
+        return chunks
+
+    def _advance(self, chunks: list[_Chunk]) -> list[_Follower]:
+        """Computes the chunks, drafts a token where they end, and returns those that want more."""
+        layout = StepLayout(self.blocks.block_size)
+        token_indices = array("q")
+        drafting: list[_Follower] = []
+        for follower, num_tokens in chunks:
+            start = follower.num_computed_tokens
+            end = start + num_tokens
+            last = layout.add(follower.token_ids, start, end, follower.block_table)
+            if end == len(follower.token_ids):
+                token_indices.append(last)
+                drafting.append(follower)
+        logits = self._model.infer(layout.finish(token_indices))[:, : self._num_token_ids]
+        for follower, num_tokens in chunks:
+            follower.num_computed_tokens += num_tokens
+            self._register_full_blocks(follower)
+        return [
+            follower
+            for follower, row in zip(drafting, logits, strict=True)
+            if follower.append(likeliest(*as_bits(row)), row)
+        ]
+
+    def _register_full_blocks(self, follower: _Follower) -> None:
+        """Makes the full blocks of the target's own tokens findable; these tokens are never taken
+        back."""
+        size = self.blocks.block_size
+        num_certain = min(follower.num_computed_tokens, follower.num_verified_tokens)
+        for i in range(follower.num_registered_blocks, num_certain // size):
+            follower.prefix_node = self.blocks.register(
+                follower.block_table[i],
+                follower.prefix_node,
+                follower.token_ids[i * size : (i + 1) * size],
+                follower.sequence.cache_salt,
+            )
+            follower.num_registered_blocks = i + 1
+
+    def _drop(self, follower: _Follower) -> None:
+        self.blocks.free(follower.block_table)
+        self._followers.pop(follower.sequence.seq_id, None)
+
+
+class _Follower:
+    """What the draft model knows of a sequence.
+
+    Attributes:
+        token_ids: int64, the sequence's, and then those drafted.
+        num_verified_tokens: how many of them are the sequence's.
+        num_computed_tokens, block_table, prefix_node, num_registered_blocks: as in `Sequence`, of
+            the draft model's cache.
+        num_wanted: the length of the next draft.
+    """
+
+    __slots__ = (
+        "block_table",
+        "drafters",
+        "num_computed_tokens",
+        "num_registered_blocks",
+        "num_verified_tokens",
+        "num_wanted",
+        "prefix_node",
+        "sequence",
+        "threshold",
+        "token_ids",
+    )
+
+    def __init__(self, sequence: Sequence, drafters: SequenceDrafters) -> None:
+        self.sequence = sequence
+        self.drafters = drafters
+        self.threshold = _confidence_threshold(sequence.params)
+        self.token_ids = array("q")
+        self.num_verified_tokens = 0
+        self.num_computed_tokens = 0
+        self.block_table = array("i")
+        self.prefix_node = ROOT
+        self.num_registered_blocks = 0
+        self.num_wanted = 0
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def has_caught_up(self) -> bool:
+        return self.num_computed_tokens >= self.num_verified_tokens
+
+    def catch_up_tokens(self) -> array[int]:
+        """Takes over the sequence's new tokens and returns them. What was drafted otherwise is
+        forgotten. The last token is always computed (again), for its logits."""
+        num_right = self.num_verified_tokens
+        new_token_ids = self.sequence.token_ids[num_right:]
+        for drafted, token_id in zip(self.token_ids[num_right:], new_token_ids, strict=False):
+            if drafted != token_id:
+                break
+            num_right += 1
+        del self.token_ids[self.num_verified_tokens :]
+        self.token_ids.extend(new_token_ids)
+        self.num_verified_tokens = len(self.token_ids)
+        self.num_computed_tokens = min(
+            self.num_computed_tokens, num_right, self.num_verified_tokens - 1
+        )
+        return new_token_ids
+
+    def append(self, token_id: int, logits: RawLogits) -> bool:
+        """Adds a drafted token if the model is sure enough of it, and returns whether to go on
+        drafting. `token_id` is `BROKEN` where the logits are no numbers."""
+        if token_id == BROKEN:
+            return False
+        if self.threshold > 0 and _confidence(logits, token_id) < self.threshold:
+            return False
+        self.token_ids.append(token_id)
+        return len(self.token_ids) - self.num_verified_tokens < self.num_wanted
+
+    def hand_over(self) -> None:
+        """Gives the draft to the sequence. Where there is none, the policy learns that the work was
+        in vain."""
+        sequence, policy = self.sequence, self.drafters.model_policy
+        assert policy is not None
+        sequence.draft_token_ids = self.token_ids[self.num_verified_tokens :]
+        self.drafters.is_by_model = True
+        if not sequence.draft_token_ids:
+            policy.learn(1, 0, sequence.num_tokens)
+
+
+class _Chunk(NamedTuple):
+    follower: _Follower
+    num_tokens: int
+
+
+def _confidence_threshold(params: SamplingParams) -> float:
+    if params.assistant_confidence_threshold is not None:
+        return params.assistant_confidence_threshold
+    return AUTOMATIC_CONFIDENCE if params.num_assistant_tokens is None else 0.0
+
+
+def _confidence(logits: RawLogits, likeliest_id: int) -> float:
+    """Returns the probability of the likeliest token."""
+    (highest,) = as_float32(logits[[likeliest_id]])
+    return math.exp(float(highest) - log_sum_exp(logits))

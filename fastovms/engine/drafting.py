@@ -1,0 +1,386 @@
+"""Speculative decoding: drafts of the next tokens, which one step of the model verifies."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections import abc
+from collections.abc import Hashable
+from itertools import takewhile
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.backend_stats import EngineCounters
+from fastovms.engine.draft_model import DraftModel, SequenceDrafters, WantedDraft
+from fastovms.engine.sequence import Sequence, SequenceGrammar
+from fastovms.engine.step_costs import StepCosts
+from fastovms.engine.suffix_index import LEAST_CHANCE, NO_GUESS, Guess, SuffixIndex
+from fastovms.engine.suffix_layout import MAX_MATCH
+from fastovms.params import MAX_DRAFT_TOKENS
+
+_SIZES: Final = (1, 2, 3, 5, 7, 11, 15, 23, 31, 47, 63, 95, 127, 191, 255)
+"""How many drafted tokens a step may have, beside as many as there are and as the step before had:
+few sizes, so that the same ones come again, which takes less time, and their costs are known."""
+
+_LEAST_GAIN: Final = 1.02
+"""By what factor drafts must make a step's tokens faster: of many estimates the best one is mostly
+one that errs."""
+
+
+def draft_lengths(
+    chances: abc.Sequence[NDArray[np.float64]],
+    costs: StepCosts,
+    *,
+    num_sequences: int,
+    num_rows: int,
+) -> list[int]:
+    """Returns how many tokens of each guess to draft in the next step.
+
+    A token is worth its chance to be right. The likeliest ones of all sequences come first, and
+    there are as many as make the most of the step's time.
+
+    Args:
+        chances: for each guess, how likely each token is right with all before it: they fall.
+        costs: what steps take.
+        num_sequences: sequences that decode in the step.
+        num_rows: their rows without these guesses.
+    """
+    values = np.concatenate([np.empty(0), *chances])
+    seconds = costs.next_decode_seconds(num_sequences, num_rows)
+    if not values.size or seconds is None:
+        return [0] * len(chances)
+    if seconds <= 0:
+        return [len(of) for of in chances]
+    if num_rows == num_sequences and costs.is_plain_step_due(num_sequences):
+        return [0] * len(chances)
+    likeliest = np.argsort(-values, kind="stable")
+    gains = np.cumsum(values[likeliest])
+    best, best_rate = 0, _LEAST_GAIN * num_sequences / seconds
+    sizes = {*takewhile(lambda size: size < values.size, _SIZES), values.size}
+    sizes.add(min(values.size, max(0, costs.last_num_rows - num_rows)))
+    for size in sorted(sizes - {0}):
+        seconds = costs.next_decode_seconds(num_sequences, num_rows + size)
+        if seconds is None:
+            break
+        rate = (num_sequences + float(gains[size - 1])) / seconds
+        if rate > best_rate:
+            best, best_rate = size, rate
+    if best == 0:
+        costs.refuse_drafts(num_sequences)
+    owners = np.repeat(np.arange(len(chances)), [len(of) for of in chances])
+    counts: list[int] = np.bincount(owners[likeliest[:best]], minlength=len(chances)).tolist()
+    return counts
+
+
+def draft_rate(chances: NDArray[np.float64], costs: StepCosts, *, num_sequences: int) -> float:
+    """Returns how many tokens a second a step makes that drafts these alone. Where steps take no
+    time it is the number of tokens gained."""
+    gain = float(chances.sum())
+    num_rows = num_sequences + len(chances)
+    seconds = costs.next_decode_seconds(num_sequences, num_rows)
+    return (num_sequences + gain) / seconds if seconds else gain
+
+
+class TextGuesser:
+    """Guesses from an index, which it keeps up to date with the sequences that it is asked for."""
+
+    def __init__(self, index: SuffixIndex) -> None:
+        self._index = index
+
+    def guess(self, sequence: Sequence, drafters: SequenceDrafters, max_tokens: int) -> Guess:
+        """Guesses up to `max_tokens` tokens, after it has compared the last guess with what came.
+
+        The guess is remembered whether it is drafted or not: what it was worth shows in the text.
+        """
+        token_ids, index = sequence.token_ids, self._index
+        if len(drafters.guess.token_ids):
+            said = token_ids[drafters.guessed_at :]
+            index.learn(drafters.text, drafters.guess, said)
+        if drafters.looks_up:
+            index.extend(drafters.text, token_ids, sequence.num_prompt_tokens)
+        if max_tokens < 1:
+            guess = NO_GUESS
+        elif sequence.grammar is not None:
+            guess = self._guess_along_grammar(sequence, drafters, max_tokens)
+        else:
+            guess = self._look_up(drafters, token_ids[-MAX_MATCH:], max_tokens, 1.0)
+        drafters.guess, drafters.guessed_at = guess, len(token_ids)
+        return guess
+
+    def _look_up(
+        self, drafters: SequenceDrafters, context: array[int], max_tokens: int, chance: float
+    ) -> Guess:
+        if not drafters.looks_up:
+            return NO_GUESS
+        least = LEAST_CHANCE
+        if drafters.num_tokens is not None:
+            max_tokens, least = min(max_tokens, drafters.num_tokens), 0.0
+        context = context[-drafters.max_match :]
+        return self._index.guess(drafters.text, context, max_tokens, chance=chance, least=least)
+
+    def _guess_along_grammar(
+        self, sequence: Sequence, drafters: SequenceDrafters, max_tokens: int
+    ) -> Guess:
+        """Joins what the grammar forces and what the index finds, as far as the grammar lets it
+        through."""
+        assert sequence.grammar is not None
+        context = sequence.token_ids[-MAX_MATCH:]
+        # A first look at what is forced also tells a grammar that would force tokens for ever.
+        forced = sequence.grammar.forced_tokens(sequence.token_ids)
+        scout = sequence.grammar.scout(sequence.token_ids) if len(forced) < max_tokens else None
+        parts: list[Guess] = []
+        chance = 1.0
+        while max_tokens > 0:
+            if forced:
+                part = self._index.forced(drafters.text, forced[:max_tokens], chance)
+            else:
+                part = self._look_up(drafters, context, max_tokens, chance)
+            if scout is not None:
+                part = part.first(scout.follow(part.token_ids.tolist()))
+            count = len(part.token_ids)
+            if count == 0:
+                break
+            parts.append(part)
+            max_tokens -= count
+            chance = float(part.chances[-1])
+            if scout is None or chance < LEAST_CHANCE:
+                break
+            if drafters.num_tokens is not None and not forced:
+                break
+            context.extend(part.token_ids.tolist())
+            forced = scout.forced_tokens()
+        return Guess(*map(np.concatenate, zip(*parts, strict=True))) if parts else NO_GUESS
+
+
+# Decides who drafts for which sequence: its grammar, the texts so far, or the draft model.
+
+
+logger = logging.getLogger(__name__)
+
+_OWN_TEXT_TOKENS = 64 * 1024
+"""How many tokens the index has where no sequence is guessed from the texts of others."""
+
+
+class Drafting:
+    """Makes the drafts of a step, and counts what becomes of them.
+
+    Each sequence is guessed from the texts in the suffix index, its own among them, along its
+    grammar if it has one. How much of the guesses is drafted follows from how likely they are and
+    from what steps cost. Where the draft model, if there is one, promises more, it drafts instead.
+    A request that says how many tokens to draft, or how sure of them, but nothing of matches,
+    speaks to the draft model if there is one. Beams are not drafted.
+
+    Nothing needs a draft. So what fails to make one is done without from then on: the drafters of
+    that sequence, or the draft model.
+    """
+
+    def __init__(
+        self,
+        counters: EngineCounters,
+        costs: StepCosts,
+        *,
+        enable_prompt_lookup: bool,
+        num_shared_tokens: int,
+        model: DraftModel | None,
+        rope_switch_len: int | None = None,
+        max_draft_tokens: int | None = None,
+    ) -> None:
+        """
+        Args:
+            costs: what steps take.
+            num_shared_tokens: how many tokens of recent texts sequences are guessed from; 0 = each
+                is guessed from its own alone.
+            rope_switch_len: see `Model`. No draft leads across it, since what is verified there
+                would be computed as part of a short text.
+            max_draft_tokens: how many drafted tokens a step may have; None = any number.
+        """
+        self._counters = counters
+        self._costs = costs
+        self._enable_prompt_lookup = enable_prompt_lookup
+        self._shares_texts = num_shared_tokens > 0
+        self._index = SuffixIndex(num_shared_tokens or _OWN_TEXT_TOKENS)
+        self._guesser = TextGuesser(self._index)
+        self._drafters: dict[int, SequenceDrafters] = {}
+        self._model = model
+        self._rope_switch_len = rope_switch_len
+        self._max_tokens = MAX_DRAFT_TOKENS
+        if max_draft_tokens is not None:
+            self._max_tokens = min(MAX_DRAFT_TOKENS, max_draft_tokens)
+
+    def start(self, sequence: Sequence) -> None:
+        """Chooses the drafters of a new sequence."""
+        params, model = sequence.params, self._model
+        num_tokens = params.num_assistant_tokens
+        if params.beam_search is not None or self._max_tokens == 0:
+            return
+        wants_drafts = num_tokens != 0
+        threshold = params.assistant_confidence_threshold
+        is_for_model = (
+            model is not None
+            and params.max_ngram_size is None
+            and (num_tokens is not None or threshold is not None)
+        )
+        is_enabled = self._enable_prompt_lookup or num_tokens is not None
+        looks_up = wants_drafts and is_enabled and not is_for_model
+        if sequence.grammar is None and not looks_up and (model is None or not wants_drafts):
+            return
+        space: Hashable = (sequence.tenant, sequence.cache_salt) if self._shares_texts else None
+        drafters = SequenceDrafters(
+            self._index.new_text(space),
+            looks_up=looks_up,
+            num_tokens=num_tokens or None,
+            max_match=params.max_ngram_size or MAX_MATCH,
+        )
+        if model is not None and wants_drafts:
+            drafters.model_policy = model.new_policy(params)
+        self._drafters[sequence.seq_id] = drafters
+
+    def propose(self, running: list[Sequence]) -> None:
+        """Sets the drafts of those sequences that decode in the next step."""
+        num_sequences, num_rows = 0, 0
+        offers: list[_Offer] = []
+        for sequence in running:
+            if len(sequence.token_ids) - sequence.num_computed_tokens != 1:
+                continue
+            num_sequences += 1
+            num_rows += 1
+            drafters = self._drafters.get(sequence.seq_id)
+            if drafters is None or sequence.group is not None:
+                continue
+            drafters.is_by_model = False
+            guess = self._guess(sequence, drafters)
+            if drafters.num_tokens is not None and drafters.looks_up:
+                sequence.draft_token_ids = array("q", guess.token_ids.tolist())
+                num_rows += len(guess.token_ids)
+                continue
+            if len(guess.token_ids) and guess.chances[0] < LEAST_CHANCE:
+                guess = NO_GUESS
+            if len(guess.token_ids) or drafters.model_policy is not None:
+                offers.append(_Offer(sequence, drafters, guess))
+        if offers:
+            self._choose(offers, num_sequences, num_rows)
+        else:
+            self._have_model_propose([])
+
+    def _guess(self, sequence: Sequence, drafters: SequenceDrafters) -> Guess:
+        try:
+            return self._guesser.guess(sequence, drafters, self._room(sequence))
+        except Exception:
+            self._do_without(sequence)
+            return NO_GUESS
+
+    def _do_without(self, sequence: Sequence) -> None:
+        """Ends the drafts of a sequence, after an exception."""
+        logger.exception("request %s goes on without drafts", sequence.request_id)
+        self._drafters.pop(sequence.seq_id).model_policy = None
+        if self._model is not None:
+            self._model.free(sequence)
+
+    def _have_model_propose(self, wanted: list[WantedDraft]) -> None:
+        if self._model is None:
+            return
+        try:
+            self._model.propose(wanted)
+        except Exception:
+            logger.exception("the draft model has failed, and is not used any more")
+            self._model = None
+            for sequence, _, _ in wanted:
+                del sequence.draft_token_ids[:]
+            for drafters in self._drafters.values():
+                drafters.model_policy = None
+
+    def _choose(self, offers: list[_Offer], num_sequences: int, num_rows: int) -> None:
+        """Drafts as much of each guess as pays, and has the draft model draft where that pays
+        more."""
+        lengths = draft_lengths(
+            [guess.chances for _, _, guess in offers],
+            self._costs,
+            num_sequences=num_sequences,
+            num_rows=num_rows,
+        )
+        wanted: list[WantedDraft] = []
+        guesses: list[array[int]] = []
+        for (sequence, drafters, guess), length in zip(offers, lengths, strict=True):
+            draft = array("q", guess.token_ids[:length].tolist())
+            policy = drafters.model_policy
+            if policy is not None:
+                planned = policy.plan(
+                    sequence.num_tokens,
+                    self._costs,
+                    num_sequences=num_sequences,
+                    max_tokens=self._room(sequence),
+                )
+                chances = guess.chances[:length]
+                rate = draft_rate(chances, self._costs, num_sequences=num_sequences)
+                if planned.num_tokens and (length == 0 or planned.rate > rate):
+                    wanted.append(WantedDraft(sequence, drafters, planned.num_tokens))
+                    guesses.append(draft)
+                    continue
+            sequence.draft_token_ids = draft
+        self._have_model_propose(wanted)
+        for (sequence, drafters, _), draft in zip(wanted, guesses, strict=True):
+            if sequence.draft_token_ids and sequence.grammar is not None:
+                try:
+                    _cut_by_grammar(sequence, sequence.grammar, drafters)
+                except Exception:
+                    del sequence.draft_token_ids[:]
+                    self._do_without(sequence)
+                    continue
+            if not sequence.draft_token_ids:
+                sequence.draft_token_ids, drafters.is_by_model = draft, False
+
+    def _room(self, sequence: Sequence) -> int:
+        """Returns how many tokens a draft may have."""
+        room = min(sequence.token_limit - sequence.num_tokens - 1, self._max_tokens)
+        limit = self._rope_switch_len
+        if limit is None or sequence.num_tokens > limit:
+            return room
+        return min(room, limit - sequence.num_tokens)
+
+    def settle(self, sequence: Sequence, num_drafted: int, num_accepted: int) -> None:
+        """Takes note that the first `num_drafted` tokens of a draft, for which the step had room,
+        have been verified, and clears it."""
+        del sequence.draft_token_ids[:]
+        if num_drafted == 0:
+            return
+        self._counters.num_drafts += 1
+        self._counters.num_draft_tokens += num_drafted
+        self._counters.num_accepted_tokens += num_accepted
+        drafters = self._drafters.get(sequence.seq_id)
+        if drafters is not None and drafters.is_by_model:
+            assert drafters.model_policy is not None
+            drafters.model_policy.learn(num_drafted, num_accepted, sequence.num_tokens)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Frees what is held for a sequence."""
+        self._drafters.pop(sequence.seq_id, None)
+        if self._model is not None:
+            self._model.free(sequence)
+
+    def check(self) -> None:
+        """Asserts that the books of the index and of the draft model balance."""
+        self._index.check()
+        if self._model is not None:
+            self._model.check()
+
+
+class _Offer(NamedTuple):
+    """A guess at what follows a sequence, which may be empty."""
+
+    sequence: Sequence
+    drafters: SequenceDrafters
+    guess: Guess
+
+
+def _cut_by_grammar(
+    sequence: Sequence, grammar: SequenceGrammar, drafters: SequenceDrafters
+) -> None:
+    """Cuts the draft model's draft at the first token that the grammar bars. Where nothing is left,
+    the policy learns that the work was in vain."""
+    scout = grammar.scout(sequence.token_ids)
+    allowed = 0 if scout is None else scout.follow(sequence.draft_token_ids.tolist())
+    del sequence.draft_token_ids[allowed:]
+    if allowed == 0 and drafters.model_policy is not None:
+        drafters.model_policy.learn(1, 0, sequence.num_tokens)

@@ -1,0 +1,110 @@
+"""Compiles kernels with numba when their file is imported, or reads them from numba's cache, so
+that nothing is ever compiled in the middle of a step.
+
+No kernel holds the interpreter's lock. numba's cache notices changes of a kernel's own file only,
+so what a kernel calls must stand in the same file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Protocol, TypeVar, cast
+
+import numba
+from llvmlite import ir
+from numba.extending import intrinsic
+
+from fastovms.system.disk import user_directory
+
+logger = logging.getLogger(__name__)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_BITS = ("int32", "int16")
+"""The types of the bits of logits: of float32, and of bfloat16."""
+
+_OPTIONS: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    # Sums may be computed in any order; numbers may still be infinite.
+    "fastmath": {"contract", "reassoc", "nsz", "arcp"},
+}
+
+
+def kernel_cache(environ: Mapping[str, str]) -> str:
+    """Returns the directory where compiled kernels are kept: NUMBA_CACHE_DIR, or one in the user's
+    cache directory; "" = numba's default, where the user has neither. That default is beside the
+    package, where pip would leave it behind, and Python would take it for the package itself."""
+    given = environ.get("NUMBA_CACHE_DIR")
+    user_cache = user_directory("cache", environ)
+    return given or ("" if user_cache is None else str(user_cache / "kernels"))
+
+
+numba.config.CACHE_DIR = kernel_cache(os.environ)
+
+
+class Decorator(Protocol):
+    def __call__(self, function: Function, /) -> Function: ...
+
+
+inlined = numba.njit(inline="always")
+
+
+def kernel(*signatures: str) -> Decorator:
+    def decorate(function: Function) -> Function:
+        compiled: Any
+        try:
+            compiled = numba.njit(list(signatures), cache=True, **_OPTIONS)(function)
+        except Exception:  # the cache cannot be written: then kernels are compiled anew
+            compiled = numba.njit(list(signatures), **_OPTIONS)(function)
+        if any(compiled.stats.cache_misses.values()):
+            _announce()
+        return cast(Function, compiled)
+
+    return decorate
+
+
+@lru_cache
+def _announce() -> None:
+    """Says, after the first kernel that was not in the cache, what the others take; once."""
+    logger.info(
+        "compiling what samples tokens, at the first start only: some 7 s on an idle core, for "
+        "which NumPy does it"
+    )
+
+
+def row_kernel(returns: str, *others: str) -> Decorator:
+    """Declares a kernel whose first arguments are one row of logits as bits, [vocab_size], and by
+    how many bits each is to be shifted. `others` are the types of its further arguments."""
+    return kernel(*(f"{returns}({bits}[::1], int32, {', '.join(others)})" for bits in _BITS))
+
+
+def rows_kernel(returns: str, *others: str) -> Decorator:
+    """Declares a kernel whose first arguments are several rows of logits as bits, [rows,
+    vocab_size], and by how many bits each is to be shifted. `others` are the types of its further
+    arguments."""
+    return kernel(*(f"{returns}({bits}[:, ::1], int32, {', '.join(others)})" for bits in _BITS))
+
+
+def _as_float(_: Any, bits: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return numba.float32(numba.int32), generate
+
+
+def _as_bits(_: Any, number: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return numba.int32(numba.float32), generate
+
+
+as_float = intrinsic(_as_float)
+"""Reinterprets 32 bits as a float32."""
+
+as_bits = intrinsic(_as_bits)
+"""Reinterprets a float32 as 32 bits."""

@@ -1,0 +1,263 @@
+"""Finds out what the masks of an exported model say about its attention.
+
+A mask is part of the graph, and may come from anywhere: windows have several names and forms, and
+biases by distance (ALiBi) are added to it. So it is not read but evaluated, for the queries at some
+positions of a text. Their rows tell which keys each one sees, and with which bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset13
+
+from fastovms.engine.model.graph_walk import inputs_of, reached
+
+Node = Any
+Floats = NDArray[np.float32]
+
+_ATTENTION: Final = "ScaledDotProductAttention"
+_MASK_INPUT: Final = 3
+_HIDDEN: Final = -1e4
+"""Masks hold -65504, the lowest float32, or minus infinity for keys that are not to be seen."""
+
+_TOLERANCE: Final = 1e-3
+"""How far biases may be from a slope, in shares of the largest bias."""
+
+
+class UnknownMask(Exception):
+    """The masks cannot be evaluated."""
+
+
+class LayerAttention(NamedTuple):
+    """What a layer's queries see: the key at their own position and those before it.
+
+    Attributes:
+        window: the number of keys up to the query's own, or None where it sees all.
+        slopes: by how much each head's bias grows from one key's position to the next, or None
+            where there is no bias.
+    """
+
+    window: int | None = None
+    slopes: tuple[float, ...] | None = None
+
+
+class ModelAttention(NamedTuple):
+    """What all layers' queries see.
+
+    Attributes:
+        layers: the first one's first.
+        max_len: tokens of a text up to which this is the whole truth; None = of any.
+    """
+
+    layers: tuple[LayerAttention, ...]
+    max_len: int | None = None
+
+
+def attentions_of(model: ov.Model, max_model_len: int) -> ModelAttention:
+    """Evaluates the masks of a stateful model, in texts of up to `max_model_len` tokens.
+
+    Raises:
+        UnknownMask: they depend on something else than the lengths of texts.
+    """
+    operations = model.clone().get_ordered_ops()
+    layers = [node for node in operations if node.get_type_name() == _ATTENTION]
+    try:
+        masks = _Masks(layers)
+        return _describe(masks.row, len(layers), max_model_len)
+    except RuntimeError as error:
+        raise UnknownMask from error
+
+
+Row = Callable[[int, int], Floats]
+"""The mask of a layer for the query at a position: [heads or 1, position + 1]."""
+
+
+def _describe(row: Row, num_layers: int, max_model_len: int) -> ModelAttention:
+    """Reads the rows of each layer."""
+    last = max_model_len - 1
+    layers: list[LayerAttention] = []
+    max_len = None
+    for layer in range(num_layers):
+        attention = _attention_up_to(partial(row, layer), last)
+        if attention is None:
+            attention, length = _longest(partial(row, layer), last)
+            max_len = min(length, max_len or length)
+        layers.append(attention)
+    return ModelAttention(tuple(layers), max_len)
+
+
+def _attention_up_to(row: Callable[[int], Floats], last: int) -> LayerAttention | None:
+    """Reads the row of the last position, which sees most, and checks others against it. None: they
+    are of no one form."""
+    attention = _attention_of(row(last))
+    if attention is None:
+        return None
+    positions = _telling_positions(attention, last)
+    return attention if all(_is_seen(row(each), attention) for each in positions) else None
+
+
+def _attention_of(row: Floats) -> LayerAttention | None:
+    """Returns the attention that has this row in its mask; None where it is neither full nor a
+    window, with or without slopes."""
+    visible = row > _HIDDEN
+    num_visible = int(visible[0].sum())
+    if num_visible == 0:
+        return None
+    window = None if num_visible == row.shape[1] else num_visible
+    seen = row[:, row.shape[1] - num_visible :].astype(np.float64)
+    attention = LayerAttention(window)
+    if num_visible > 1 and np.ptp(seen):
+        slopes = (seen[:, -1] - seen[:, 0]) / (num_visible - 1)
+        attention = LayerAttention(window, tuple(map(float, slopes)))
+    return attention if _is_seen(row, attention) else None
+
+
+def _telling_positions(attention: LayerAttention, last: int) -> list[int]:
+    """Returns the positions of queries by which chunked attention, windows and full attention can
+    be told apart."""
+    window = attention.window or 0
+    positions = {last - 1, last // 2, last - window // 2, window, window - 1, window // 2}
+    return sorted(position for position in positions if 0 <= position < last)
+
+
+def _is_seen(row: Floats, attention: LayerAttention) -> bool:
+    """Returns whether a row of a mask is what such an attention has."""
+    num_keys = row.shape[1]
+    num_visible = min(num_keys, attention.window or num_keys)
+    num_hidden = num_keys - num_visible
+    visible = row > _HIDDEN
+    if visible[:, :num_hidden].any() or not visible[:, num_hidden:].all():
+        return False
+    seen = row[:, num_hidden:].astype(np.float64)
+    slopes = np.array(attention.slopes or (0.0,))
+    expected = slopes[:, None] * (np.arange(num_visible) - num_visible + 1)
+    scale = max(1.0, float(np.abs(seen).max()))
+    return bool(np.allclose(seen - seen[:, -1:], expected, rtol=0, atol=_TOLERANCE * scale))
+
+
+def _longest(row: Callable[[int], Floats], last: int) -> tuple[LayerAttention, int]:
+    """Returns the attention of the longest text in which all queries have one, and the length of
+    that text. Those of chunks have one up to the first chunk's end; biases that are rounded to bf16
+    (Falcon's ALiBi) do up to position 256."""
+    low, high, found = 0, last, LayerAttention()
+    while high - low > 1:
+        middle = (low + high) // 2
+        attention = _attention_up_to(row, middle)
+        if attention is None:
+            high = middle
+        else:
+            low, found = middle, attention
+    return found, low + 1
+
+
+class _Masks:
+    """The masks' part of a model, compiled."""
+
+    def __init__(self, layers: Sequence[Node]) -> None:
+        outputs: list[Any] = []
+        self._output_of: list[int | None] = []
+        places: dict[tuple[int, int], int] = {}
+        for layer in layers:
+            if layer.get_attributes().get("causal") or layer.get_input_size() <= _MASK_INPUT:
+                self._output_of.append(None)
+                continue
+            mask = layer.input_value(_MASK_INPUT)
+            key = mask.get_node().get_instance_id(), mask.get_index()
+            if key not in places:
+                places[key] = len(outputs)
+                outputs.append(mask)
+            self._output_of.append(places[key])
+        # Not called as a CompiledModel is: it would keep itself, and the model, in memory for ever.
+        self._request = _compile(outputs).create_infer_request() if outputs else None
+        self._rows: dict[int, list[Floats]] = {}
+
+    def row(self, layer: int, position: int) -> Floats:
+        output = self._output_of[layer]
+        if output is None:
+            return np.zeros((1, position + 1), np.float32)
+        if position not in self._rows:
+            self._rows[position] = self._evaluate(position)
+        return self._rows[position][output]
+
+    def _evaluate(self, position: int) -> list[Floats]:
+        assert self._request is not None
+        outputs = self._request.infer(
+            [
+                _VALUES[_kind(port)](position, port.get_partial_shape())
+                for port in self._request.model_inputs
+            ]
+        )
+        return [_as_row(outputs[i], position) for i in range(len(outputs))]
+
+
+def _as_row(mask: NDArray[Any], position: int) -> Floats:
+    if mask.dtype == np.bool_:
+        mask = np.where(mask, np.float32(0), np.float32(-np.inf))
+    if mask.ndim == 0:
+        return np.full((1, position + 1), mask, np.float32)
+    heads = mask.shape[-3] if mask.ndim > 2 else 1
+    if mask.shape[-1] != position + 1 or mask.size != heads * (position + 1):
+        raise UnknownMask
+    return mask.reshape(heads, -1).astype(np.float32)
+
+
+_PAST: Final = "past"
+
+_Value = Callable[[int, ov.PartialShape], NDArray[Any]]
+
+_VALUES: Final[Mapping[str, _Value]] = {
+    "input_ids": lambda position, shape: np.zeros((1, 1), np.int64),
+    "inputs_embeds": lambda position, shape: np.zeros((1, 1, shape[2].get_length()), np.float32),
+    "attention_mask": lambda position, shape: np.ones((1, position + 1), np.int64),
+    "position_ids": lambda position, shape: np.full(_one_token(shape), position, np.int64),
+    "beam_idx": lambda position, shape: np.zeros(1, np.int32),
+    _PAST: lambda position, shape: _empty_past(position, shape),
+}
+"""Makes the inputs for one query, alone in its batch, after `position` keys."""
+
+
+def _kind(port: Any) -> str:
+    kind = str(port.get_any_name()).partition(".")[0]
+    if kind not in _VALUES:
+        raise UnknownMask
+    return kind
+
+
+def _one_token(shape: ov.PartialShape) -> list[int]:
+    """Returns the shape of the positions of one token: in some models of images it has several."""
+    return [d.get_length() if d.is_static else 1 for d in shape]
+
+
+def _empty_past(position: int, shape: ov.PartialShape) -> Floats:
+    """Returns an array of which only the shape is of interest: the first open dimension is the
+    batch's, the next one the text's."""
+    lengths = iter((1, position))
+    return np.zeros([d.get_length() if d.is_static else next(lengths) for d in shape], np.float32)
+
+
+def _compile(outputs: Sequence[Any]) -> ov.CompiledModel:
+    """Compiles what the outputs depend on, with inputs where the model reads its state. This
+    changes the model that they are of."""
+    parameters: list[Node] = []
+    nodes = (output.get_node() for output in outputs)
+    for node in reached(nodes, lambda node: [] if _reads_state(node) else inputs_of(node)):
+        if _reads_state(node):
+            past = opset13.parameter(node.get_output_partial_shape(0), np.float32, name=_PAST)
+            past.output(0).set_names({f"{_PAST}.{len(parameters)}"})
+            for target in node.output(0).get_target_inputs():
+                target.replace_source_output(past.output(0))
+            parameters.append(past)
+        elif node.get_type_name() == "Parameter":
+            parameters.append(node)
+    part = ov.Model([opset13.result(output) for output in outputs], parameters, "masks")
+    return ov.Core().compile_model(part, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+
+def _reads_state(node: Node) -> bool:
+    return bool(node.get_type_name() == "ReadValue")

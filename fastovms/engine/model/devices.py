@@ -1,0 +1,142 @@
+"""Devices that OpenVINO sees, and their memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import openvino as ov
+
+from fastovms.errors import ConfigurationError
+from fastovms.system.memory import memory_left, num_usable_cpus
+
+GIB = 1024**3
+MIB = 1024**2
+
+FREE_MEMORY_SHARE = 0.5
+"""The share of the memory free at start that the KV cache may take. The rest is for activations,
+prompts and other programs."""
+
+
+def available_memory(root: Path = Path("/")) -> int:
+    """Returns the bytes that this process can still take: what the kernel can free, within the
+    limit of the container if there is one."""
+    meminfo = (root / "proc/meminfo").read_text()
+    fields = dict(line.split(":", 1) for line in meminfo.splitlines())
+    return int(min(int(fields["MemAvailable"].split()[0]) * 1024, memory_left(root)))
+
+
+def num_cache_blocks(
+    cache_size: float,
+    *,
+    bytes_per_block: int,
+    extra_bytes: int = 0,
+    max_useful_blocks: int,
+    available: int,
+) -> int:
+    """Returns how many blocks to reserve for `cache_size` GB, or for a share of `available` bytes
+    when it is 0, less `extra_bytes`, which the cache takes however many blocks it has. A
+    reservation costs nothing until it is used, but more than `max_useful_blocks` never is."""
+    size = cache_size * GIB if cache_size else available * FREE_MEMORY_SHARE
+    return int(max(0, min((size - extra_bytes) / bytes_per_block, max_useful_blocks)))
+
+
+def share_memory(cache_sizes: Sequence[float], available: int) -> int:
+    """Returns how many bytes of the free memory each cache of automatic size may count as its own,
+    once the caches of a fixed size have theirs.
+
+    Args:
+        cache_sizes: the size of every cache, in GB; 0 = automatic.
+    """
+    given = sum(size * GIB for size in cache_sizes)
+    num_automatic = max(1, sum(not size for size in cache_sizes))
+    return int(max(0.0, available - given) / num_automatic)
+
+
+def find_device(core: ov.Core, name: str) -> str:
+    """Returns OpenVINO's name of the device that an operator means: "cpu" and "AUTO" are the CPU.
+
+    Raises:
+        ConfigurationError: paged attention does not run there, or there is no such device.
+    """
+    device = name.upper()
+    if device in ("CPU", "AUTO"):
+        return "CPU"
+    if not is_gpu(device):
+        raise ConfigurationError(f"--device must be CPU, GPU or GPU.n, not {name!r}")
+    available = core.available_devices
+    if device not in available and not (device == "GPU" and any(map(is_gpu, available))):
+        raise ConfigurationError(
+            f"there is no device {device} here, or no driver for it; there is "
+            + ", ".join(available)
+        )
+    return device
+
+
+def is_cpu(device: str) -> bool:
+    return device == "CPU"
+
+
+def is_gpu(device: str) -> bool:
+    return device == "GPU" or device.startswith("GPU.")
+
+
+def share_of_cpu(num_cpus: int | None = None) -> dict[str, object]:
+    """Returns OpenVINO's properties for a CPU of which this process may take less than it sees;
+    none where it may take all.
+
+    OpenVINO 2026.4 heeds affinity, but no quota: it starts a thread for each core, which use the
+    quota up early in every period (100 ms) and then stall together. Threads are not pinned,
+    because the containers of one machine would all pin theirs to its first cores.
+
+    Args:
+        num_cpus: how many may compute at once; None = as `num_usable_cpus` says.
+    """
+    num_cpus = num_cpus or num_usable_cpus()
+    if num_cpus >= len(os.sched_getaffinity(0)):
+        return {}
+    return {"INFERENCE_NUM_THREADS": num_cpus, "ENABLE_CPU_PINNING": False}
+
+
+def device_memory(core: ov.Core, device: str) -> int:
+    """Returns the free bytes where the KV cache will lie. An integrated GPU takes the host's."""
+    if not is_gpu(device):
+        return available_memory()
+    total = int(core.get_property(device, "GPU_DEVICE_TOTAL_MEM_SIZE"))
+    used: dict[str, Any] = core.get_property(device, "GPU_MEMORY_STATISTICS")
+    free = max(0, total - sum(map(int, used.values())))
+    is_integrated = "INTEGRATED" in str(core.get_property(device, "DEVICE_TYPE")).upper()
+    return min(free, available_memory()) if is_integrated else free
+
+
+_SIZE: Final = 128 * 1024 * 1024
+"""Bytes that are read: more than caches hold, and done in milliseconds."""
+
+
+class MemoryReader:
+    """Reads memory of its own, with all processors, each time that it is called.
+
+    As a context manager it ends its threads; else they end with it.
+    """
+
+    def __init__(self, size: int = _SIZE, num_threads: int | None = None) -> None:
+        num_threads = num_threads or num_usable_cpus()
+        self._parts = np.array_split(np.ones(max(num_threads, size // 8), np.uint64), num_threads)
+        self._threads = ThreadPoolExecutor(num_threads, "memory-reader")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown()
+
+    def __call__(self) -> float:
+        """Returns the bytes a second that were read."""
+        start = time.perf_counter()
+        list(self._threads.map(np.sum, self._parts))
+        return sum(part.nbytes for part in self._parts) / (time.perf_counter() - start)

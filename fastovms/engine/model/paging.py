@@ -1,0 +1,541 @@
+"""Rewrites a model's graph for paged attention."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import openvino as ov
+from openvino import opset13
+from openvino._offline_transformations import paged_attention_transformation
+
+from fastovms.engine.model.attention_masks import (
+    LayerAttention,
+    ModelAttention,
+    UnknownMask,
+    attentions_of,
+)
+from fastovms.engine.model.long_rope import scale_by_sequence
+from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.errors import ConfigurationError, UnsupportedModel
+
+# In a paged graph each token is a text of one token, so that all of them would get the position
+# of the longest text's last one.
+
+
+Node = Any
+
+
+def use_own_positions(model: ov.Model) -> None:
+    """Rewrites a paged model in place: positions, counted as a row [1, ..., tokens] and repeated
+    for a batch, become a column of those in `position_ids`. Of another form nothing is changed."""
+    names = {name: port for port in model.inputs for name in port.get_names()}
+    if "position_ids" not in names:
+        return
+    for row in filter(_is_row, model.get_ordered_ops()):
+        shape = [1] * len(row.get_output_partial_shape(0))
+        shape[-2] = -1
+        column = opset13.reshape(
+            names["position_ids"].get_node(), opset13.constant(np.array(shape)), False
+        )
+        row.output(0).replace(column.output(0))
+    model.validate_nodes_and_infer_types()
+
+
+def _is_row(node: Node) -> bool:
+    if node.get_type_name() != "Reshape":
+        return False
+    counted = node.input_value(0).get_node()
+    if counted.get_type_name() != "Range" or not _begins_late(counted):
+        return False
+    *others, last = node.get_output_partial_shape(0)
+    is_row = bool(others) and last.is_dynamic and all(d.is_static and d == 1 for d in others)
+    return is_row and all(map(_is_repeated, node.output(0).get_target_inputs()))
+
+
+def _begins_late(counted: Node) -> bool:
+    """Returns whether it is not known to begin at a certain number."""
+    return bool(counted.input_value(0).get_node().get_type_name() != "Constant")
+
+
+def _is_repeated(target: Any) -> bool:
+    node = target.get_node()
+    return bool(node.get_type_name() == "Broadcast" and target.get_index() == 0)
+
+
+# OpenVINO's transformation makes tables of the states of convolutions (LFM 2), gated delta
+# networks (Qwen 3 Next) and selective state spaces (Granite 4 hybrid). How they are used: see
+# `state_rows`.
+
+
+TABLE: Final = "_state_table."
+"""What the name of each table's input has in it: what kind of states come before, the layer
+after."""
+
+_NAMES: Final = {
+    "position_ids": "position_ids",
+    "la.block_indices": "state_rows",
+    "la.block_indices_begins": "state_row_begins",
+    "la.cache_interval": "state_intervals",
+}
+"""By the names that the transformation gives them, of which an input may have several."""
+
+_PAST_LENS: Final = "past_lens"
+_STATE_PAST_LENS: Final = "la.past_lens"
+
+
+def is_state_table(name: str) -> bool:
+    return TABLE in name
+
+
+def name_inputs(model: ov.Model) -> bool:
+    """Names the inputs of a paged model, in place, and returns whether it has states."""
+    inputs: dict[str, Any] = {name: port for port in model.inputs for name in port.get_names()}
+    for found, name in _NAMES.items():
+        if found in inputs:
+            inputs[found].set_names({name})
+    if _STATE_PAST_LENS in inputs:
+        parameter = inputs[_STATE_PAST_LENS].get_node()
+        for target in parameter.output(0).get_target_inputs():
+            target.replace_source_output(inputs[_PAST_LENS].get_node().output(0))
+        model.remove_parameter(parameter)
+    return any(map(is_state_table, inputs))
+
+
+MAX_ACTIVATION_GROUP: Final = 128
+"""The most activations that share a scale."""
+
+_INT4: Final = frozenset({ov.Type.i4, ov.Type.u4})
+_INT8: Final = frozenset({ov.Type.i8, ov.Type.u8})
+_DECOMPRESSION: Final = frozenset({"Convert", "Subtract", "Multiply", "Reshape"})
+
+
+def activation_group_size(model: ov.Model) -> int:
+    """Returns how many activations are to share a scale where they are quantized to 8 bits. That is
+    done where the groups of a matrix are multiples of it, so it follows the groups that most
+    weights have; matrices whose zero points are no integers, as in k-quants, count as none."""
+    sizes: Counter[int] = Counter()
+    for group, num_weights in _groups(model, _INT4 | _INT8):
+        sizes[math.gcd(group, MAX_ACTIVATION_GROUP)] += num_weights
+    return max(sizes, key=lambda size: sizes[size], default=MAX_ACTIVATION_GROUP)
+
+
+def int4_group_size(model: ov.Model) -> int | None:
+    """Returns how many weights of 4 bits share a scale in most matrices, `MAX_ACTIVATION_GROUP` for
+    whole rows, too. None = the model has no such weights."""
+    sizes: Counter[int] = Counter()
+    for group, num_weights in _groups(model, _INT4):
+        sizes[group] += num_weights
+    return max(sizes, key=lambda size: sizes[size], default=None)
+
+
+def _groups(model: ov.Model, types: Set[ov.Type]) -> Iterator[tuple[int, int]]:
+    """Yields the size of the groups of each matrix, and how many weights it has."""
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "Constant" and node.get_element_type() in types:
+            group = _group_of(node)
+            if group is not None:
+                yield group, math.prod(node.shape)
+
+
+def _group_of(weights: Node) -> int | None:
+    """Returns how many weights of a matrix share a scale, or `MAX_ACTIVATION_GROUP` where whole
+    rows do. None = they are of no matrix, or cannot be multiplied with integers."""
+    node, group = weights, MAX_ACTIVATION_GROUP
+    while True:
+        targets = node.output(0).get_target_inputs()
+        if not targets:
+            return None
+        target = next(iter(targets))
+        node = target.get_node()
+        kind = node.get_type_name()
+        if kind == "MatMul":
+            return group
+        if kind not in _DECOMPRESSION or target.get_index() != 0:
+            return None
+        if kind == "Subtract" and node.input_value(1).get_node().get_type_name() == "Constant":
+            return None
+        if kind == "Reshape":
+            group = weights.shape[-1]
+
+
+# Where shapes are open OpenVINO works out those of every node in every step, also when they are
+# as they were: 50 us a layer, which is much of a small model's step. With fixed shapes a step at
+# context 192 took 0.78 of the time with 135M parameters in int8 (30 layers), 0.90 with 0.5B in
+# int8 (24) and 0.98 with 1.2B in int4 (16), in bf16 as in f32 (two cores of an EPYC). The price
+# is that the weights are in memory once more.
+
+
+logger = logging.getLogger(__name__)
+
+MAX_WEIGHTS_SIZE: Final = 512 * 1024 * 1024
+"""Bytes of weights up to which the gain is clearly above a tenth."""
+
+_SHAPES: Final = {
+    "input_ids": [1],
+    "position_ids": [1],
+    "past_lens": [1],
+    "subsequence_begins": [2],
+    "block_indices_begins": [2],
+    "sampled_token_indices": [1],
+}
+
+
+def is_single_row(inputs: StepInputs) -> bool:
+    """Returns whether a step is of one token, whose logits are wanted."""
+    return len(inputs.input_ids) == 1 == len(inputs.sampled_token_indices)
+
+
+def fix_shapes(model: ov.Model) -> bool:
+    """Rewrites a paged model in place for such steps alone. Returns whether it could: a model with
+    inputs of other shapes, or nodes that no single row fits, is not to be used for them."""
+    ports = {port.get_any_name(): port for port in model.inputs}
+    shapes = {
+        ports[name]: ov.PartialShape(shape) for name, shape in _SHAPES.items() if name in ports
+    }
+    if len(shapes) != len(_SHAPES) or any(
+        not port.get_partial_shape().compatible(shape) for port, shape in shapes.items()
+    ):
+        return False
+    try:
+        model.reshape(shapes)
+    except RuntimeError as error:
+        logger.info("steps of one row have no variant of the model: %s", error)
+        return False
+    return True
+
+
+# Names what a graph has that paged attention cannot run, in words for who exported the model.
+
+
+_EXPORT: Final = "optimum-cli export openvino --task text-generation-with-past"
+
+_ENCODER: Final = "it is an encoder, such as an embedding model, which generates no text"
+
+_ATTENTION: Final = "ScaledDotProductAttention"
+
+_EMBEDDINGS: Final = frozenset({"last_hidden_state", "sentence_embedding", "token_embeddings"})
+"""Outputs of an embedding model."""
+
+_Names = frozenset[str]
+
+_FOREIGN: Final[tuple[tuple[Callable[[_Names], bool], str], ...]] = (
+    (
+        lambda names: "inputs_embeds" in names,
+        "it takes embeddings in place of tokens, as the language part of a vision model does",
+    ),
+    (
+        lambda names: bool(names & {"decoder_input_ids", "encoder_hidden_states"}),
+        "it is part of an encoder-decoder model, which generates in another way",
+    ),
+    (
+        lambda names: bool(names & {"pixel_values", "input_features", "input_values"}),
+        "it takes images or sound in place of tokens",
+    ),
+    (
+        lambda names: "token_type_ids" in names and "beam_idx" not in names,
+        _ENCODER,
+    ),
+    (
+        lambda names: any(name.startswith("past") for name in names),
+        f"it was exported without state; export it again with {_EXPORT}",
+    ),
+    (lambda names: "input_ids" not in names, "it has no input named input_ids"),
+)
+"""What a model is that has such inputs, by their names."""
+
+
+def why_not_paged(model: ov.Model) -> str | None:
+    """Returns what keeps a model from being paged, as it was exported, or None."""
+    names = _names(model.inputs)
+    for is_foreign, reason in _FOREIGN:
+        if is_foreign(names):
+            return reason
+    outputs = _names(model.outputs)
+    if outputs & _EMBEDDINGS:
+        return _ENCODER
+    if "logits" not in outputs:
+        return "it has no output named logits, so it does not generate text"
+    if not model.get_sinks():
+        return f"it was exported without state; export it again with {_EXPORT}"
+    if not has_attention(model):
+        if "Softmax" in _operations(model):
+            return f"no attention of it was exported as OpenVINO's operation {_ATTENTION}"
+        return "it has no attention, as recurrent models have none"
+    return None
+
+
+def has_attention(model: ov.Model) -> bool:
+    """Returns whether a model has attention that either backend could page."""
+    return _ATTENTION in _operations(model)
+
+
+def _operations(model: ov.Model) -> set[str]:
+    return {node.get_type_name() for node in model.get_ordered_ops()}
+
+
+def why_not_wholly_paged(model: ov.Model) -> str | None:
+    """Returns what is left of a model's own state after the transformation, which should have
+    replaced all of it, or None."""
+    states = sorted(sink.get_variable_id() for sink in model.get_sinks())
+    if not states:
+        return None
+    shown = ", ".join(states[:3]) + (", ..." if len(states) > 3 else "")
+    return (
+        "it is a recurrent or hybrid model, and OpenVINO makes no tables of that part of its state "
+        f"which is not attention's ({shown})"
+    )
+
+
+def _names(ports: list[ov.Output]) -> _Names:
+    return frozenset(name for port in ports for name in port.get_names())
+
+
+# Rewrites a stateful OpenVINO language model for paged attention.
+
+
+SAMPLED_TOKEN_INDICES = "sampled_token_indices"
+
+_STEP_INPUTS = frozenset(StepInputs._fields)
+_PAGED_ATTENTION = "PagedAttentionExtension"
+_SLIDING_WINDOW_INPUT = 10
+"""The input of a PagedAttentionExtension that has its sliding window; 0 = none."""
+
+_ALIBI_SLOPES_INPUT = 11
+
+DEFAULT_MAX_MODEL_LEN = 1024
+"""The length in tokens of the text in which masks are looked at, where nobody says how long texts
+may become."""
+
+_MAX_MASK_LEN = 2**17
+
+_LONGEST_TEXT = "its graph scales positions by the longest text of all that run"
+_OTHER_MASK = "its attention hides or weighs tokens as paged attention does not"
+
+_SOURCE = re.compile(r" at /\S+:\d+$")
+
+_ELEMENTWISE = frozenset({"Add", "Convert", "Divide", "Multiply", "Subtract", "Tanh"})
+
+
+class ExactLength(NamedTuple):
+    num_tokens: int
+    reason: str
+
+
+class TransformedGraph(NamedTuple):
+    """What is known of a model that is transformed to paged attention and nothing more.
+
+    Attributes:
+        max_exact_len: see `PagedGraph`.
+        has_other_state: whether part of its state is not attention's.
+    """
+
+    max_exact_len: ExactLength | None = None
+    has_other_state: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PagedGraph:
+    """A model whose inputs are those of `StepInputs`, a key and a value cache per layer of
+    attention, and tables of its states.
+
+    Attributes:
+        weights: the file that its constants are in.
+        rope_switch_len: see `Model`.
+        has_rope_tables: whether positions of a text have to begin at 0 in the exported graph.
+        max_exact_len: how many tokens texts may have for the graph to be exact, and why they may
+            not have more; None = any number.
+        has_states: whether it has states beside attention, in tables: see `state_rows`.
+    """
+
+    model: ov.Model
+    weights: Path
+    rope_switch_len: int | None
+    max_exact_len: ExactLength | None
+    has_rope_tables: bool = False
+    has_states: bool = False
+
+
+def read_paged_graph(
+    core: ov.Core, model_dir: Path, max_model_len: int = DEFAULT_MAX_MODEL_LEN
+) -> PagedGraph:
+    """Reads `openvino_model.xml`. Only the tokens at `sampled_token_indices` are projected to the
+    vocabulary, if the model has a place to put that input.
+
+    The transformation recognises some forms of masks, and takes every other one for that of full
+    attention. So what the masks say, in texts of up to `max_model_len` tokens, is set afterwards.
+
+    Raises:
+        ConfigurationError: the model is broken, or has no attention that anybody could page.
+        UnsupportedModel: it is of another form that cannot be paged.
+    """
+    try:
+        model = core.read_model(model_dir / "openvino_model.xml")
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"cannot read the model in {model_dir}: {reason_of(error)}"
+        ) from error
+    reason = why_not_paged(model)
+    refusal = UnsupportedModel if has_attention(model) else ConfigurationError
+    attentions, has_states = None, False
+    if reason is None:
+        try:
+            attentions = _read_masks(model, min(max_model_len, _MAX_MASK_LEN))
+            _page(model)
+            use_own_positions(model)
+            has_states = name_inputs(model)
+            reason = why_not_wholly_paged(model) or _why_not_fed(model)
+        except RuntimeError as error:
+            reason = reason_of(error)
+    if reason is not None:
+        raise refusal(f"the model in {model_dir} cannot be served: {reason}")
+    rope = scale_by_sequence(model)
+    limits = []
+    if rope.max_len is not None:
+        limits.append(ExactLength(rope.max_len, _LONGEST_TEXT))
+    if attentions is not None:
+        _set_attentions(model, attentions.layers)
+        if attentions.max_len is not None:
+            limits.append(ExactLength(attentions.max_len, _OTHER_MASK))
+    return PagedGraph(
+        model,
+        model_dir / "openvino_model.bin",
+        rope.switch_len,
+        min(limits, default=None),
+        rope.has_tables,
+        has_states,
+    )
+
+
+def read_transformed(core: ov.Core, graph: Path, max_model_len: int) -> TransformedGraph:
+    """Finds out what comes of a model that is transformed to paged attention and nothing more, as
+    the genai pipeline does. Of one that cannot be transformed nothing is known.
+
+    Args:
+        graph: the model's file, or that of the language part of one that takes images.
+    """
+    try:
+        model = core.read_model(graph)
+        attentions = _read_masks(model, min(max_model_len, _MAX_MASK_LEN))
+        _transform(model)
+    except RuntimeError:
+        return TransformedGraph()
+    has_other_state = name_inputs(model) or why_not_wholly_paged(model) is not None
+    rope = scale_by_sequence(model)
+    rope_len = rope.max_len or rope.switch_len
+    limits = [] if rope_len is None else [ExactLength(rope_len, _LONGEST_TEXT)]
+    if attentions is not None:
+        if attentions.max_len is not None:
+            limits.append(ExactLength(attentions.max_len, _OTHER_MASK))
+        layers = _layers(model)
+        for layer, (window, slopes) in zip(layers, attentions.layers, strict=False):
+            if slopes is not None and layer.input_value(_ALIBI_SLOPES_INPUT).get_shape() == [0]:
+                limits.append(ExactLength(1, _OTHER_MASK))
+            if window is not None and not _has_window(layer):
+                limits.append(ExactLength(window, _OTHER_MASK))
+    return TransformedGraph(min(limits, default=None), has_other_state)
+
+
+def applies_sliding_window(model: ov.Model) -> bool:
+    """Returns whether a layer of a paged model sees only the last tokens."""
+    return any(map(_has_window, _layers(model)))
+
+
+def _has_window(layer: Any) -> bool:
+    window = layer.input_value(_SLIDING_WINDOW_INPUT).get_node()
+    return window.get_type_name() != "Constant" or int(window.data.sum()) != 0
+
+
+def is_cache(port: Any) -> bool:
+    name = str(port.get_any_name())
+    return name.startswith(("key_cache.", "value_cache.")) or is_state_table(name)
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns the line of an OpenVINO message that says what is wrong: the last, below its trace.
+    Where it was built is left out."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return _SOURCE.sub("", lines[-1]) if lines else type(error).__name__
+
+
+def _layers(model: ov.Model) -> list[Any]:
+    """Returns the attention nodes, in the order of the layers: each depends on the one before it.
+    Some layers share a cache (Gemma 3n)."""
+    return [node for node in model.get_ordered_ops() if node.get_type_name() == _PAGED_ATTENTION]
+
+
+def _read_masks(model: ov.Model, max_model_len: int) -> ModelAttention | None:
+    try:
+        return attentions_of(model, max_model_len)
+    except UnknownMask as error:
+        logger.warning(
+            "the masks of the attention cannot be read%s",
+            "" if error.__cause__ is None else f": {reason_of(error.__cause__)}",
+        )
+        return None
+
+
+def _set_attentions(model: ov.Model, attentions: Sequence[LayerAttention]) -> None:
+    layers = _layers(model)
+    if len(layers) != len(attentions):
+        logger.info("%d layers of %d have been paged", len(layers), len(attentions))
+        return
+    for layer, (window, slopes) in zip(layers, attentions, strict=True):
+        window_input = opset13.constant(window or 0, np.int32)
+        layer.input(_SLIDING_WINDOW_INPUT).replace_source_output(window_input.output(0))
+        if slopes is not None:
+            slopes_input = opset13.constant(np.array(slopes, np.float32))
+            layer.input(_ALIBI_SLOPES_INPUT).replace_source_output(slopes_input.output(0))
+    model.validate_nodes_and_infer_types()
+
+
+def _transform(model: ov.Model) -> None:
+    paged_attention_transformation(
+        model,
+        use_block_indices_inputs=False,
+        use_score_outputs=False,
+        allow_score_aggregation=False,
+        allow_cache_rotation=False,
+        allow_xattention=False,
+        allow_adaptive_rkv=False,
+        allow_qq_bias=False,
+    )
+
+
+def _page(model: ov.Model) -> None:
+    _transform(model)
+    projection = _vocabulary_projection(model)
+    if projection is None:
+        logger.warning("no vocabulary projection found: every prompt token will pay for its logits")
+        return
+    indices = opset13.parameter([-1], ov.Type.i64, name=SAMPLED_TOKEN_INDICES)
+    indices.output(0).set_names({SAMPLED_TOKEN_INDICES})
+    hidden = opset13.gather(projection.input_value(0), indices, opset13.constant(0, dtype=np.int64))
+    projection.input(0).replace_source_output(hidden.output(0))
+    model.add_parameters([indices])
+    model.validate_nodes_and_infer_types()
+
+
+def _why_not_fed(model: ov.Model) -> str | None:
+    names = {port.get_any_name() for port in model.inputs if not is_cache(port)}
+    unknown = sorted(names - _STEP_INPUTS)
+    if unknown:
+        return "it needs inputs that a text has not got: " + ", ".join(unknown)
+    return None
+
+
+def _vocabulary_projection(model: ov.Model) -> Any | None:
+    """Returns the last MatMul, which only elementwise operations (bias, scale, soft cap) may
+    follow."""
+    node = model.output("logits").get_node().input_value(0).get_node()
+    while node.get_type_name() in _ELEMENTWISE:
+        operands = [value.get_node() for value in node.input_values()]
+        node = next((n for n in operands if n.get_type_name() != "Constant"), operands[0])
+    return node if node.get_type_name() == "MatMul" else None

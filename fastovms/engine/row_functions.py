@@ -1,0 +1,90 @@
+"""What is done to rows of logits: by kernels, or by NumPy as long as these are not compiled.
+
+Kernels take seconds to compile at the first start of all, and half a second to be read at others.
+A server has that done beside the loading of its model. Whoever has not begun it waits at the first
+call.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Generic, ParamSpec, TypeVar
+
+from fastovms.engine import sampling_numpy
+from fastovms.system.memory import forget_mapped
+
+logger = logging.getLogger(__name__)
+
+BROKEN: Final = sampling_numpy.BROKEN
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class RowFunction(Generic[P, R]):
+    """A function that exists twice: see `sampling_kernels` and `sampling_numpy`."""
+
+    def __init__(self, in_numpy: Callable[P, R]) -> None:
+        self.name = in_numpy.__name__
+        self._in_numpy = in_numpy
+        self._run: Callable[P, R] = self._load_and_run
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._run(*args, **kwargs)
+
+    def use_numpy(self) -> None:
+        """Has NumPy do it, unless the kernel is there already."""
+        if self._run == self._load_and_run:
+            self._run = self._in_numpy
+
+    def use_kernel(self, kernel: Callable[P, R]) -> None:
+        self._run = kernel
+
+    def _load_and_run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        load_kernels()
+        return self._run(*args, **kwargs)
+
+
+likeliest: Final = RowFunction(sampling_numpy.likeliest)
+likeliest_of_rows: Final = RowFunction(sampling_numpy.likeliest_of_rows)
+draw_rows: Final = RowFunction(sampling_numpy.draw_rows)
+log_sum_exp_and_top: Final = RowFunction(sampling_numpy.log_sum_exp_and_top)
+
+_ALL: Final = (likeliest, likeliest_of_rows, draw_rows, log_sum_exp_and_top)
+
+
+def load_kernels() -> None:
+    """Compiles the kernels, or reads them, and has them used from now on."""
+    from fastovms.engine import sampling_kernels
+
+    for function in _ALL:
+        function.use_kernel(getattr(sampling_kernels, function.name))
+
+
+def load_kernels_beside() -> threading.Thread:
+    """Does that in a thread, and has NumPy stand in until it has ended. Where the kernels cannot be
+    had, NumPy goes on."""
+    for function in _ALL:
+        function.use_numpy()
+    thread = threading.Thread(target=_try_to_load, name="kernels", daemon=True)
+    thread.start()
+    return thread
+
+
+def forget_compiler() -> None:
+    """Gives back the memory that holds what was read of LLVM's code, which has compiled or linked
+    kernels, and does nothing more in most processes."""
+    llvm = sys.modules.get("llvmlite.binding")
+    if llvm is not None and llvm.__file__ is not None:
+        forget_mapped(Path(llvm.__file__).with_name("libllvmlite.so"), only_code=True)
+
+
+def _try_to_load() -> None:
+    try:
+        load_kernels()
+    except Exception:
+        logger.exception("tokens are drawn by NumPy, as the kernels cannot be compiled")

@@ -1,0 +1,564 @@
+"""The sampler: logits to tokens, vectorised over the batch."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.engine import row_functions
+from fastovms.engine.blocks import BlockManager, OutOfBlocks
+from fastovms.engine.model.model import Floats, Model, RawLogits, as_bits, as_float32, copy_float32
+from fastovms.engine.model.step_inputs import StepLayout
+from fastovms.engine.row_functions import BROKEN, draw_rows, likeliest, likeliest_of_rows
+from fastovms.engine.scheduler import SampledTokens
+from fastovms.engine.sequence import LogitsProcessor, Sequence
+from fastovms.errors import BrokenLogits, EngineFailed
+from fastovms.params import (
+    ALL_LOGPROBS,
+    GREEDY_TEMPERATURE,
+    EngineOutput,
+    SamplingParams,
+    TokenLogprobs,
+)
+from fastovms.system.memory import num_usable_cpus
+
+
+def sample_seed(seed: int, index: int) -> int:
+    """Returns the 64-bit seed by which sample `index` of a request with this seed draws."""
+    mixed = np.random.SeedSequence((seed % 2**64, index)).generate_state(1, np.uint64)
+    return int(mixed[0])
+
+
+def log_sum_exp(row: RawLogits) -> float:
+    """Returns the logarithm of the sum of all exponentials of a row; 0 where nothing is possible. A
+    logit less it is a log probability."""
+    return log_sum_exp_and_top(row, 0)[0]
+
+
+def log_sum_exp_and_top(row: RawLogits, k: int) -> tuple[float, NDArray[np.int64]]:
+    """Returns the same as `log_sum_exp`, and the positions of the k largest logits (or of all), in
+    descending order; of equal ones the first ones first."""
+    log_sum, ranks = row_functions.log_sum_exp_and_top(*as_bits(row), k)
+    ranks[::-1].sort()
+    return log_sum, 0xFFFFFFFF - (ranks & 0xFFFFFFFF)
+
+
+@np.errstate(all="ignore")  # logits may be infinite
+def token_logprobs(logits: RawLogits, token_id: int, num_top: int) -> TokenLogprobs:
+    """Returns what the model's own logits, [vocab_size], say about `token_id` and its `num_top` (or
+    `ALL_LOGPROBS`) likeliest rivals, which come in descending order."""
+    size = logits.size
+    if num_top == ALL_LOGPROBS or num_top >= size:
+        num_top = size
+    normalizer, top = log_sum_exp_and_top(logits, max(num_top, 1))
+    highest, chosen = as_float32(logits[[top[0], token_id]])
+    num_likelier = 0
+    if chosen != highest:
+        num_likelier = int(np.count_nonzero(as_float32(logits) > chosen))
+    top = top[:num_top]
+    return TokenLogprobs(
+        token_id=token_id,
+        logprob=float(chosen) - normalizer,
+        rank=1 + num_likelier,
+        top_token_ids=top.tolist(),
+        top_logprobs=(as_float32(logits[top]).astype(np.float64) - normalizer).tolist(),
+    )
+
+
+# Ends what has logits that are no numbers, and finds out whether a request or the model is to
+# blame.
+#
+# They come of one request, by an overflow in half precision or a broken prefix, or of every
+# request, by a damaged model. A request whose row is broken (see `kernels`) ends with an error,
+# and what it has computed is not found in the prefix cache. Where several end so and none goes
+# on, the engine tries a prompt of its own, and gives the model up only if that one's logits are
+# broken too: no client may end a server by what it sends.
+
+
+MAX_STREAK: Final = 3
+"""How many sequences may end so, one after another, before the model is tried."""
+
+
+def is_broken(row: RawLogits) -> bool:
+    """Returns whether logits of a position, [vocab_size], are no distribution: one of them is NaN
+    or plus infinity, or all of them are minus infinity."""
+    return likeliest(*as_bits(row)) == BROKEN
+
+
+def check_rows(rows: Iterable[RawLogits]) -> None:
+    """Checks the logits of some positions, [rows, vocab_size].
+
+    Raises:
+        BrokenLogits: those of one are broken.
+    """
+    if any(map(is_broken, rows)):
+        raise BrokenLogits
+
+
+class SequenceFailure(NamedTuple):
+    """What has ended one sample of a request, or a search.
+
+    Attributes:
+        num_sequences: how many sequences have ended: more than one where it was a search.
+        outputs: what tells the client of it.
+    """
+
+    error: Exception
+    num_sequences: int
+    outputs: list[EngineOutput]
+
+    @property
+    def num_broken(self) -> int:
+        """How many sequences have ended by broken logits."""
+        return self.num_sequences if isinstance(self.error, BrokenLogits) else 0
+
+
+class ModelTrial:
+    """Counts the sequences that have ended by broken logits since the last one that went on, and
+    tries the model when there are many."""
+
+    def __init__(self, model: Model, blocks: BlockManager) -> None:
+        """
+        Args:
+            model: the model to try.
+            blocks: those of the model's cache. One of them is needed for the time of a try.
+        """
+        self._model = model
+        self._blocks = blocks
+        self._streak = 0
+
+    def note(self, *, num_sequences: int, num_broken: int) -> None:
+        """Takes note of a step, and tries the model where too many have ended.
+
+        Args:
+            num_sequences: how many sequences a token was to be drawn for.
+            num_broken: how many sequences have ended by broken logits, of these and of those whose
+                prompts are scored.
+
+        Raises:
+            EngineFailed: the model gives no numbers for a prompt of the engine's own.
+        """
+        if not num_sequences and not num_broken:
+            return
+        self._streak = self._streak + num_broken if num_broken >= num_sequences else 0
+        if self._streak < MAX_STREAK:
+            return
+        try:
+            block_id = self._blocks.allocate()
+        except OutOfBlocks:  # the next sequence that ends leaves one
+            return
+        try:
+            self._try(block_id)
+        finally:
+            self._blocks.release(block_id)
+        self._streak = 0
+
+    def _try(self, block_id: int) -> None:
+        layout = StepLayout(self._blocks.block_size)
+        token_ids = array("q", (0,)) * self._blocks.block_size  # every vocabulary has that one
+        last = layout.add(token_ids, 0, len(token_ids), array("i", (block_id,)))
+        if is_broken(self._model.infer(layout.finish(array("q", (last,))))[0]):
+            raise EngineFailed(f"{BrokenLogits()}, whatever the prompt: its files may be damaged")
+
+
+# Changes a request's logits before a token is drawn: bias, bans and penalties.
+#
+# A processor is made per sequence, from a table, only if the request asks for it. It changes one
+# row in place, from the sequence's tokens as they are then: it may remember how far it has read
+# them, because tokens are never taken back. What it remembers it copies for a fork, in
+# `__copy__`.
+
+
+class LogitBias:
+    """Adds a number to the logits of some tokens."""
+
+    def __init__(self, params: SamplingParams) -> None:
+        self._ids = _ids(token_id for token_id, _ in params.logit_bias)
+        self._bias = np.array([bias for _, bias in params.logit_bias], np.float32)
+
+    def __call__(self, logits: Floats, token_ids: array[int]) -> None:
+        logits[self._ids] += self._bias
+
+
+class AllowedTokens:
+    """Leaves only the tokens of a list possible."""
+
+    def __init__(self, params: SamplingParams) -> None:
+        self._ids = _ids(params.allowed_token_ids or ())
+
+    def __call__(self, logits: Floats, token_ids: array[int]) -> None:
+        allowed = logits[self._ids]
+        logits.fill(-np.inf)
+        logits[self._ids] = allowed
+
+
+class BadWords:
+    """Bans the token that would complete a banned sequence in the generated text."""
+
+    def __init__(self, params: SamplingParams, num_prompt_tokens: int) -> None:
+        self._num_prompt_tokens = num_prompt_tokens
+        self._single = _ids(word[0] for word in params.bad_words_token_ids if len(word) == 1)
+        self._longer = [
+            (array("q", word[:-1]), word[-1])
+            for word in params.bad_words_token_ids
+            if len(word) > 1
+        ]
+
+    def __call__(self, logits: Floats, token_ids: array[int]) -> None:
+        logits[self._single] = -np.inf
+        num_generated = len(token_ids) - self._num_prompt_tokens
+        for beginning, last in self._longer:
+            if len(beginning) <= num_generated and token_ids[-len(beginning) :] == beginning:
+                logits[last] = -np.inf
+
+
+class MinTokens:
+    """Bans every token that would end the sample before it has `min_tokens`."""
+
+    def __init__(self, params: SamplingParams, num_prompt_tokens: int) -> None:
+        self._ids = _ids(params.eos_token_ids | params.stop_token_ids)
+        self._until = num_prompt_tokens + params.min_tokens
+
+    def __call__(self, logits: Floats, token_ids: array[int]) -> None:
+        if len(token_ids) < self._until:
+            logits[self._ids] = -np.inf
+
+
+_ROOM: Final = 64
+
+
+class Penalties:
+    """Applies the repetition penalty over prompt and output, then the frequency and presence
+    penalties over the output (in the order and with the reach of vLLM and of openvino_genai)."""
+
+    def __init__(self, params: SamplingParams, prompt_token_ids: array[int]) -> None:
+        self._repetition = np.float32(params.repetition_penalty)
+        self._frequency = np.float32(params.frequency_penalty)
+        self._presence = np.float32(params.presence_penalty)
+        self._num_read = len(prompt_token_ids)
+        repeats = params.repetition_penalty != 1
+        self._prompt_ids = np.unique(np.array(prompt_token_ids if repeats else (), np.int64))
+        # Of each generated token: its slot, by id, and what stands there.
+        self._slots: dict[int, int] = {}
+        self._ids = np.zeros(_ROOM, np.int64)
+        self._counts = np.zeros(_ROOM, np.float32)
+        self._is_new = np.zeros(_ROOM, np.bool_)  # not one of the prompt
+
+    def __call__(self, logits: Floats, token_ids: array[int]) -> None:
+        if len(token_ids) > self._num_read:
+            self._count(token_ids[self._num_read :])
+            self._num_read = len(token_ids)
+        num_seen = len(self._slots)
+        ids, counts = self._ids[:num_seen], self._counts[:num_seen]
+        if self._repetition != 1:
+            logits[self._prompt_ids] = self._repeated(logits[self._prompt_ids])
+            new = ids[self._is_new[:num_seen]]
+            logits[new] = self._repeated(logits[new])
+        values = logits[ids] - self._frequency * counts
+        values -= self._presence
+        logits[ids] = values
+
+    def __copy__(self) -> Penalties:
+        """Returns what goes on by itself. The tokens of the prompt, which may be many, are
+        shared."""
+        clone = object.__new__(Penalties)
+        clone.__dict__.update(self.__dict__)
+        clone._slots = self._slots.copy()
+        clone._ids, clone._counts = self._ids.copy(), self._counts.copy()
+        clone._is_new = self._is_new.copy()
+        return clone
+
+    def _repeated(self, values: Floats) -> Floats:
+        return np.where(values > 0, values / self._repetition, values * self._repetition)
+
+    def _count(self, token_ids: Iterable[int]) -> None:
+        for token_id, count in Counter(token_ids).items():
+            slot = self._slots.get(token_id)
+            if slot is None:
+                slot = self._slots[token_id] = len(self._slots)
+                if slot == self._ids.size:
+                    self._grow()
+                self._ids[slot] = token_id
+                self._is_new[slot] = not self._is_of_prompt(token_id)
+            self._counts[slot] += count
+
+    def _is_of_prompt(self, token_id: int) -> bool:
+        place = int(np.searchsorted(self._prompt_ids, token_id))
+        return place < self._prompt_ids.size and bool(self._prompt_ids[place] == token_id)
+
+    def _grow(self) -> None:
+        room = self._ids.size
+        self._ids = np.concatenate([self._ids, np.zeros(room, np.int64)])
+        self._counts = np.concatenate([self._counts, np.zeros(room, np.float32)])
+        self._is_new = np.concatenate([self._is_new, np.zeros(room, np.bool_)])
+
+
+_Maker = Callable[[SamplingParams, "array[int]"], LogitsProcessor]
+_Wanted = Callable[[SamplingParams], bool]
+
+# In the order in which they apply.
+_PROCESSORS: tuple[tuple[_Wanted, _Maker], ...] = (
+    (lambda p: bool(p.logit_bias), lambda p, prompt: LogitBias(p)),
+    (lambda p: p.allowed_token_ids is not None, lambda p, prompt: AllowedTokens(p)),
+    (lambda p: bool(p.bad_words_token_ids), lambda p, prompt: BadWords(p, len(prompt))),
+    (lambda p: p.min_tokens > 0, lambda p, prompt: MinTokens(p, len(prompt))),
+    (
+        lambda p: (p.repetition_penalty, p.frequency_penalty, p.presence_penalty) != (1, 0, 0),
+        Penalties,
+    ),
+)
+
+
+def logits_processors(
+    params: SamplingParams, prompt_token_ids: array[int]
+) -> tuple[LogitsProcessor, ...]:
+    """Returns the processors that a request needs for one of its samples; usually none."""
+    return tuple(make(params, prompt_token_ids) for wanted, make in _PROCESSORS if wanted(params))
+
+
+def _ids(token_ids: Iterable[int]) -> NDArray[np.int64]:
+    return np.fromiter(token_ids, np.int64)
+
+
+# Draws tokens from the rows of logits of a step, or takes the likeliest of each where a request
+# is greedy.
+
+
+Drawn = int | Exception | None
+"""What is drawn from a row of logits: a token id; the error that ends the row's request; or None as
+long as the row waits for the token before it, on which its penalties or its grammar depend.
+
+The error is `BrokenLogits` where the model's own logits are no distribution (see
+`broken_logits.is_broken`). A row of which the request's settings have left no token is no error:
+there the text ends.
+"""
+
+_THREAD_BYTES = 2 * 1024 * 1024
+"""Bytes of logits that are worth another thread: fewer are drawn from before it has begun."""
+
+_GREEDY_THREAD_BYTES = 8 * 1024 * 1024
+"""The same where only the likeliest tokens are looked for."""
+
+_SHARES_PER_THREAD = 4
+"""Into how many shares the work of a thread is divided. Threads take them one by one, since not all
+rows take equally long."""
+
+_MAX_THREADS = 8
+
+_COPIED_BYTES = 16 * 1024 * 1024
+"""Bytes of logits that are copied at a time: few enough to stay in a processor's cache."""
+
+
+class Sampler:
+    """Draws the tokens of a step, on several cores where there are many.
+
+    What is drawn depends on nothing but the logits, the settings and the seed of the sequence, and
+    how many tokens it has.
+    """
+
+    def __init__(self, num_threads: int | None = None) -> None:
+        self._num_threads = min(num_threads or num_usable_cpus(), _MAX_THREADS)
+        # The calling thread is one. The others start when there is work for them.
+        self._others = ThreadPoolExecutor(max(1, self._num_threads - 1), "sampler")
+        self._copies: Floats = np.empty((0, 0), np.float32)
+
+    def draw(self, sampled: Iterable[SampledTokens], logits: RawLogits) -> list[Drawn]:
+        """Draws a token from each row. It leaves None where `draw_next` is to do it, row by row,
+        and for sequences in a group, which draw in a way of their own.
+
+        Args:
+            sampled: the sequences, in the order of their rows.
+            logits: [R, vocab_size], R as many rows as are sampled. Rows that a sequence's
+                processors change are modified, unless the request wants log probabilities, which
+                are of the rows as they were.
+        """
+        is_float32 = logits.dtype == np.float32
+        rows = _Rows()
+        changed: list[_ChangedRow] = []
+        copied: list[_ChangedRow] = []
+        start = 0
+        for sequence, num_drafts in sampled:
+            end = start + 1 + num_drafts
+            num_tokens = len(sequence.token_ids)
+            if sequence.group is None and not sequence.processors:
+                for index in range(start, end):
+                    rows.add(index, sequence, num_tokens + index - start)
+            elif sequence.group is None and not num_drafts:
+                if is_float32 and sequence.params.logprobs is None:
+                    rows.add(start, sequence, num_tokens)
+                    changed.append(_ChangedRow(start, sequence))
+                else:
+                    copied.append(_ChangedRow(start, sequence))
+            start = end
+        drawn: list[Drawn] = [None] * start
+        self._draw(rows, changed, logits, drawn)
+        self._draw_copied(copied, logits, drawn)
+        return drawn
+
+    def draw_next(self, sequence: Sequence, logits: RawLogits) -> int:
+        """Draws a sequence's next token from a row, [vocab_size], which is not modified."""
+        drawn: list[Drawn] = [None]
+        self._draw_copied([_ChangedRow(0, sequence)], logits[None], drawn)
+        (token_id,) = drawn
+        if isinstance(token_id, Exception):
+            raise token_id
+        assert token_id is not None
+        return token_id
+
+    def _draw_copied(
+        self, changed: list[_ChangedRow], logits: RawLogits, drawn: list[Drawn]
+    ) -> None:
+        """Changes copies of the rows, and draws from these."""
+        width = logits.shape[1]
+        most = max(1, _COPIED_BYTES // (4 * width))
+        for start in range(0, len(changed), most):
+            some = changed[start : start + most]
+            if self._copies.shape[1] != width or len(self._copies) < len(some):
+                self._copies = np.empty((len(some), width), np.float32)
+            rows = _Rows()
+            copies: list[_ChangedRow] = []
+            for copy, (row, sequence) in enumerate(some):
+                copy_float32(logits[row], self._copies[copy])
+                rows.add(copy, sequence, len(sequence.token_ids))
+                copies.append(_ChangedRow(copy, sequence))
+            chosen: list[Drawn] = [None] * len(some)
+            self._draw(rows, copies, self._copies, chosen)
+            for (row, _), token_id in zip(some, chosen, strict=True):
+                drawn[row] = token_id
+
+    def _draw(
+        self, rows: _Rows, changed: list[_ChangedRow], logits: RawLogits, drawn: list[Drawn]
+    ) -> None:
+        """Draws from the rows, once processors have changed theirs, which are float32."""
+        errors = self._change(changed, logits) if changed else {}
+        if rows.greedy:
+            self._run(likeliest_of_rows, logits, rows.greedy, (), _GREEDY_THREAD_BYTES, drawn)
+        if rows.random:
+            self._run(draw_rows, logits, rows.random, rows.arguments(), _THREAD_BYTES, drawn)
+        for row, sequence in changed:
+            drawn[row] = errors.get(row) or _checked(drawn[row], logits[row], sequence)
+
+    def _change(self, rows: list[_ChangedRow], logits: RawLogits) -> dict[int, Exception]:
+        """Has processors change the rows that are not broken, and returns the errors by row: one
+        request's fault must not cost the others theirs."""
+        indices = array("q", (row for row, _ in rows))
+        found: list[Drawn] = [None] * len(logits)
+        self._run(likeliest_of_rows, logits, indices, (), _GREEDY_THREAD_BYTES, found)
+        errors: dict[int, Exception] = {}
+        with np.errstate(all="ignore"):  # logits may be infinite
+            for row, sequence in rows:
+                broken = found[row]
+                if isinstance(broken, Exception):
+                    errors[row] = broken
+                    continue
+                try:
+                    for process in sequence.processors:
+                        process(logits[row].view(np.float32), sequence.token_ids)
+                except Exception as error:
+                    errors[row] = error
+        return errors
+
+    def _run(
+        self,
+        kernel: Callable[..., None],
+        logits: RawLogits,
+        indices: array[int],
+        others: tuple[NDArray[Any], ...],
+        thread_bytes: int,
+        drawn: list[Drawn],
+    ) -> None:
+        """Has a kernel draw from some rows, on several threads where they have enough bytes."""
+        bits, shift = as_bits(logits)
+        token_ids = np.empty(len(indices), np.int64)
+        arguments = (np.frombuffer(indices, np.int64), *others, token_ids)
+        num_bytes = len(indices) * logits.shape[1] * logits.itemsize
+        num_threads = min(self._num_threads, num_bytes // thread_bytes)
+        if num_threads > 1:
+            self._share(partial(kernel, bits, shift), arguments, num_threads)
+        else:
+            kernel(bits, shift, *arguments)
+        for row, token_id in zip(indices, token_ids.tolist(), strict=True):
+            drawn[row] = token_id if token_id != BROKEN else BrokenLogits()
+
+    def _share(
+        self, work: Callable[..., None], arguments: tuple[NDArray[Any], ...], num_threads: int
+    ) -> None:
+        """Calls `work` with slices of equally long arguments, on several threads."""
+        length = len(arguments[0])
+        size = -(-length // (num_threads * _SHARES_PER_THREAD))
+        waiting = iter(range(0, length, size))
+
+        def run() -> None:
+            for start in waiting:  # each of them is for one thread
+                work(*(argument[start : start + size] for argument in arguments))
+
+        running = [self._others.submit(run) for _ in range(num_threads - 1)]
+        try:
+            run()
+        finally:  # no thread may still read logits when the next step overwrites them
+            for other in running:
+                other.result()
+
+
+class _Rows:
+    """Rows of logits that tokens are drawn from, parted by the way in which they are.
+
+    Attributes:
+        greedy: int64, rows whose likeliest token is taken.
+        random: int64, the others.
+    """
+
+    def __init__(self) -> None:
+        self.greedy = array("q")
+        self.random = array("q")
+        self._settings = array("d")
+        self._seeds = array("Q")
+        self._positions = array("q")
+
+    def add(self, row: int, sequence: Sequence, num_tokens: int) -> None:
+        """Adds a row of a sequence that has `num_tokens` tokens before the one that is drawn."""
+        params = sequence.params
+        if params.temperature <= GREEDY_TEMPERATURE:
+            self.greedy.append(row)
+            return
+        self.random.append(row)
+        self._settings.extend((params.temperature, params.top_k, params.top_p, params.min_p))
+        self._seeds.append(sequence.seed)
+        self._positions.append(num_tokens)
+
+    def arguments(self) -> tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.int64]]:
+        """Returns the arguments of `draw_rows` for the random rows: settings, seeds and
+        positions."""
+        return (
+            np.frombuffer(self._settings, np.float64).reshape(-1, 4),
+            np.frombuffer(self._seeds, np.uint64),
+            np.frombuffer(self._positions, np.int64),
+        )
+
+
+class _ChangedRow(NamedTuple):
+    """A row of logits that the sequence's processors change before a token is drawn."""
+
+    row: int
+    sequence: Sequence
+
+
+def _checked(token_id: Drawn, logits: RawLogits, sequence: Sequence) -> Drawn:
+    """Returns the token to append. Where the request's own settings have ruled out every token,
+    this one too, that is the end of the text. Where they have made a logit infinite, it is the
+    likeliest."""
+    if isinstance(token_id, BrokenLogits):
+        token_id = int(logits.argmax())
+    assert isinstance(token_id, int)
+    if logits[token_id] != -np.inf:
+        return token_id
+    if sequence.grammar is not None:
+        sequence.grammar.give_up()
+    return min(sequence.params.eos_token_ids, default=token_id)

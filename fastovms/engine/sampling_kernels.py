@@ -1,0 +1,395 @@
+"""Draws tokens and finds the likeliest ones, by compiled loops over rows of logits.
+
+A row is looked at in groups. The largest logit of each is found first; then only those groups are
+looked at again that hold something of interest. Every filter keeps the beginning of the vocabulary
+in descending order (of equal logits the first ones first), so it is told by where that ends, and
+none has to sort or to make an array as long as the vocabulary.
+
+Logits come as their bits, `int32`, or `int16` of bfloat16, and by how many bits these are to be
+shifted to make float32. A row is broken if it holds a NaN or plus infinity, or nothing but minus
+infinity: no token is drawn from it. Minus infinity beside other numbers is a token that cannot be.
+A logit's key is an integer that orders as the logit does; its weight, its part in the softmax.
+"""
+
+# The signatures for the compiler are the types, which mypy does not know.
+# mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.engine.jit import as_bits, as_float, inlined, kernel, row_kernel, rows_kernel
+from fastovms.engine.model.model import Bits
+from fastovms.engine.sampling_numpy import BROKEN
+
+GROUP_SIZE = 256
+
+_INFINITY = np.int32(0x7F800000)
+"""The key of plus infinity; its negative is that of minus infinity. Those of NaNs lie beyond."""
+
+_LEAST = np.int32(-(2**31))
+_LEAST_LOGIT = np.finfo(np.float32).min
+_LEAST_EXPONENT = np.float32(-126)
+_NOTHING = 1e-30
+"""A weight above a whole vocabulary of the least ones, and below any that is ever drawn."""
+
+_LOG2_E = 1.4426950408889634
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@inlined
+def _in_order(bits):
+    """Turns the bits of floats into integers that order as the floats do; and back."""
+    return bits if bits >= np.int32(0) else _LEAST - bits
+
+
+@inlined
+def _key(bits, shift):
+    return _in_order(np.int32(bits) << shift)
+
+
+@inlined
+def _logit(key):
+    return as_float(_in_order(key))
+
+
+@inlined
+def _weight(logit, highest, scale):
+    """Returns 2 ** ((logit - highest) * scale), to about 2e-7 of it. What would be less becomes 2
+    ** -126: denormal numbers would take up to fifty times as long."""
+    exponent = (logit - highest) * scale
+    exponent = exponent if exponent > _LEAST_EXPONENT else _LEAST_EXPONENT
+    whole = np.rint(exponent)
+    rest = exponent - whole
+    power = np.float32(1.5403530e-4)
+    power = power * rest + np.float32(1.3333558e-3)
+    power = power * rest + np.float32(9.6181291e-3)
+    power = power * rest + np.float32(5.5504109e-2)
+    power = power * rest + np.float32(2.4022651e-1)
+    power = power * rest + np.float32(6.9314718e-1)
+    power = power * rest + np.float32(1)
+    return power * as_float((np.int32(whole) + np.int32(127)) << np.int32(23))
+
+
+@row_kernel("float32", "int32", "float32", "float32")
+def _sum_from(row, shift, least, highest, scale):
+    """Returns the sum of the weights of all logits whose key is at least `least`."""
+    total = np.float32(0)
+    for i in range(row.size):
+        key = _key(row[i], shift)
+        weight = _weight(_logit(key), highest, scale)
+        total += weight if key >= least else np.float32(0)
+    return total
+
+
+@row_kernel("float32", "float32", "float32")
+def _sum_all(row, shift, highest, scale):
+    total = np.float32(0)
+    for i in range(row.size):
+        total += _weight(as_float(np.int32(row[i]) << shift), highest, scale)
+    return total
+
+
+@inlined
+def _total(sums):
+    total = 0.0
+    for i in range(sums.size):
+        total += sums[i]
+    return total
+
+
+@row_kernel("int64", "int64", "int32")
+def _position(row, shift, group, key):
+    """Returns the position of the first member of a group that has this key."""
+    start = group * GROUP_SIZE
+    for i in range(start, min(start + GROUP_SIZE, row.size)):
+        if _key(row[i], shift) == key:
+            return i
+    return start
+
+
+@row_kernel("int64", "int32[::1]", "float32", "float32[::1]")
+def _look(row, shift, maxima, scale, sums):
+    """Fills in the largest key of each group, and the sum of its weights if `sums` has room.
+    Returns where the first of the largest logits is; its complement where the row is broken."""
+    largest = _LEAST
+    least = _INFINITY
+    its_group = 0
+    for group in range(maxima.size):
+        members = row[group * GROUP_SIZE : (group + 1) * GROUP_SIZE]
+        maximum = _LEAST
+        for i in range(members.size):
+            key = _key(members[i], shift)
+            maximum = max(maximum, key)
+            least = min(least, key)
+        maxima[group] = maximum
+        if maximum > largest:
+            largest, its_group = maximum, group
+        if sums.size:
+            # Now, while they are in the cache, by the group's largest: the row's is not known yet.
+            sums[group] = _sum_all(members, shift, max(_logit(maximum), _LEAST_LOGIT), scale)
+    highest = _logit(largest)
+    for group in range(sums.size):
+        sums[group] *= _weight(_logit(maxima[group]), highest, scale)
+    position = _position(row, shift, its_group, largest)
+    is_broken = largest >= _INFINITY or largest <= -_INFINITY or least < -_INFINITY
+    return ~position if is_broken else position
+
+
+@row_kernel("float64", "int32[::1]", "int32", "int64", "float32", "float32", "float32[::1]")
+def _weigh(row, shift, maxima, last, end, highest, scale, sums):
+    """Fills in the sum of weights of each group and returns that of all. It counts keys above
+    `last`, and of those that equal it the ones before the position `end`."""
+    total = 0.0
+    for group in range(maxima.size):
+        weight = np.float32(0)
+        if maxima[group] >= last:
+            members = row[group * GROUP_SIZE : (group + 1) * GROUP_SIZE]
+            split = min(max(0, end - group * GROUP_SIZE), members.size)
+            if split > 0:
+                weight += _sum_from(members[:split], shift, last, highest, scale)
+            if split < members.size:
+                weight += _sum_from(members[split:], shift, last + np.int32(1), highest, scale)
+        sums[group] = weight
+        total += weight
+    return total
+
+
+@row_kernel("int64", "float64", "int32", "int64", "float32", "float32", "float32[::1]")
+def _find(row, shift, target, last, end, highest, scale, sums):
+    """Returns where the running sum of what `_weigh` has counted passes `target`."""
+    group, before, running = 0, 0.0, 0.0
+    for i in range(sums.size):
+        if sums[i] > _NOTHING:
+            group, before = i, running
+            running += sums[i]
+            if running > target:
+                break
+    running, position = before, 0
+    for i in range(group * GROUP_SIZE, min((group + 1) * GROUP_SIZE, row.size)):
+        key = _key(row[i], shift)
+        if key > last or (key == last and i < end):
+            weight = _weight(_logit(key), highest, scale)
+            if weight > _NOTHING:
+                position = i
+            running += weight
+            if running > target:
+                return position
+    return position  # rounding has put the target past the end
+
+
+@kernel("int64(int64[::1], int64, int64)")
+def _keep(heap, count, value):
+    """Offers a value to a heap of the `count` largest so far, the least in front. Returns the new
+    count."""
+    if count < heap.size:
+        at = count
+        while at > 0 and heap[(at - 1) // 2] > value:
+            heap[at] = heap[(at - 1) // 2]
+            at = (at - 1) // 2
+        heap[at] = value
+        return count + 1
+    if value > heap[0]:
+        at = 0
+        while 2 * at + 1 < heap.size:
+            child = 2 * at + 1
+            if child + 1 < heap.size and heap[child + 1] < heap[child]:
+                child += 1
+            if heap[child] >= value:
+                break
+            heap[at] = heap[child]
+            at = child
+        heap[at] = value
+    return count
+
+
+@kernel("int32(int32[::1], int64)")
+def _kth_maximum(maxima, k):
+    heap = np.empty(k, np.int64)
+    count = 0
+    for group in range(maxima.size):
+        count = _keep(heap, count, maxima[group])
+    return np.int32(heap[0])
+
+
+@row_kernel("int32", "int64")
+def _key_below(row, shift, k):
+    """Returns a key that at least k logits reach, and few more do: it compares sixteen bits."""
+    counts = np.zeros(1 << 16, np.int32)
+    for i in range(row.size):
+        counts[(_key(row[i], shift) >> np.int32(16)) + 32768] += 1
+    prefix = counts.size
+    missing = k
+    while missing > 0:
+        prefix -= 1
+        missing -= counts[prefix]
+    return np.int32((prefix - 32768) << 16)
+
+
+@row_kernel("int64[::1]", "int32[::1]", "int64")
+def _top_ranks(row, shift, maxima, k):
+    """Returns the ranks of the k largest logits, the lowest in front: the key in the upper half,
+    and below it a number that falls with the position."""
+    ranks = np.empty(k, np.int64)
+    if not k:
+        return ranks
+    # The k-th largest maximum cannot exceed the k-th largest logit.
+    least = _kth_maximum(maxima, k) if k <= maxima.size else _key_below(row, shift, k)
+    count = 0
+    for group in range(maxima.size):
+        if maxima[group] >= least:
+            for i in range(group * GROUP_SIZE, min((group + 1) * GROUP_SIZE, row.size)):
+                key = _key(row[i], shift)
+                if key >= least:
+                    count = _keep(ranks, count, (np.int64(key) << 32) | (0xFFFFFFFF - i))
+            if count == k:
+                # An equal logit further behind is not among the k largest.
+                least = max(least, np.int32(ranks[0] >> 32) + np.int32(1))
+    return ranks
+
+
+@row_kernel("int64")
+def likeliest(row: Bits, shift: np.int32) -> int:
+    """Returns the position of the first of the largest logits, or `BROKEN`."""
+    # The bits of positive floats order as they do, and without a sign negative NaNs are the most.
+    largest, position = _LEAST, BROKEN
+    largest_unsigned, its_group = np.uint32(0), 0
+    maxima = np.empty((row.size + GROUP_SIZE - 1) // GROUP_SIZE, np.int32)
+    for group in range(maxima.size):
+        members = row[group * GROUP_SIZE : (group + 1) * GROUP_SIZE]
+        maximum = _LEAST
+        for i in range(members.size):
+            bits = np.int32(members[i]) << shift
+            maximum = max(maximum, bits)
+            largest_unsigned = max(largest_unsigned, np.uint32(bits))
+        if maximum > largest:
+            largest, its_group = maximum, group
+    if largest <= 0:
+        position = max(BROKEN, _look(row, shift, maxima, np.float32(0), np.empty(0, np.float32)))
+    elif largest < _INFINITY and largest_unsigned <= np.uint32(0xFF800000):
+        position = _position(row, shift, its_group, largest)
+    return position
+
+
+@rows_kernel("void", "int64[::1]", "int64[::1]")
+def likeliest_of_rows(
+    rows: Bits, shift: np.int32, indices: NDArray[np.int64], token_ids: NDArray[np.int64]
+) -> None:
+    """Finds the first of the largest logits of each of some rows, or `BROKEN`.
+
+    Args:
+        rows: [R, vocab_size].
+        indices: [N], which of the rows.
+        token_ids: [N], receives the results.
+    """
+    for i in range(indices.size):
+        token_ids[i] = likeliest(rows[indices[i]], shift)
+
+
+@inlined
+def _mixed(state):
+    """Returns the output of SplitMix64 for a state (Steele, Lea and Flood, 2014)."""
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+@inlined
+def _uniform(state):
+    """Returns a number in (0, 1)."""
+    return ((_mixed(state) >> np.uint64(11)) + 0.5) * 2.0**-53
+
+
+@row_kernel(
+    "int64",
+    *("float64", "int64", "float64", "float64", "uint64", "int32[::1]", "float32[:, ::1]"),
+)
+def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
+    """Filters in the order temperature, top-k, top-p, min-p, and draws from what is left.
+
+    Top-p is applied without finding out which tokens it keeps: one of all tokens is drawn, and kept
+    if those before it, in descending order, weigh less than `top_p` of the whole. If not, it is
+    ruled out with all after it, and one of those before it is drawn in its place.
+    """
+    scale = np.float32(_LOG2_E / temperature)
+    is_cut = 0 < top_k < row.size
+    weighs_all = not is_cut and (top_p < 1 or min_p <= 0)
+    position = _look(row, shift, maxima, scale, sums[0] if weighs_all else sums[0][:0])
+    if position < 0:
+        return BROKEN
+    highest = _logit(_key(row[position], shift))
+    last, end, total = _LEAST, row.size, 0.0
+    if weighs_all:
+        total = _total(sums[0])
+    elif is_cut:
+        rank = _top_ranks(row, shift, maxima, top_k)[0]
+        last = np.int32(rank >> 32)
+        end = 0xFFFFFFFF - (rank & 0xFFFFFFFF) + 1
+        total = _weigh(row, shift, maxima, last, end, highest, scale, sums[0])
+    missing = top_p * total
+    if min_p > 0:
+        least = _in_order(as_bits(np.float32(highest + temperature * math.log(min_p))))
+        if least > last:
+            last, end = least, row.size
+            total = _weigh(row, shift, maxima, last, end, highest, scale, sums[0])
+    drawn = 0
+    while True:
+        state += _GOLDEN
+        target = _uniform(state) * total
+        position = _find(row, shift, target, last, end, highest, scale, sums[drawn])
+        if top_p >= 1:
+            return position
+        key = _key(row[position], shift)
+        mass = _weigh(row, shift, maxima, key, position, highest, scale, sums[1 - drawn])
+        if mass < missing or not mass:
+            return position
+        last, end, total = key, position, mass
+        drawn = 1 - drawn
+
+
+@rows_kernel("void", "int64[::1]", "float64[:, ::1]", "uint64[::1]", "int64[::1]", "int64[::1]")
+def draw_rows(
+    rows: Bits,
+    shift: np.int32,
+    indices: NDArray[np.int64],
+    settings: NDArray[np.float64],
+    seeds: NDArray[np.uint64],
+    positions: NDArray[np.int64],
+    token_ids: NDArray[np.int64],
+) -> None:
+    """Draws a token from each of some rows, or `BROKEN`.
+
+    Args:
+        rows: [R, vocab_size].
+        indices: [N], which of the rows.
+        settings: [N, 4], temperature (not 0), top-k (0: off), top-p, min-p.
+        seeds: [N]. A seed and a position decide on what is drawn, as far as the logits leave open.
+        positions: [N], of the tokens that are drawn.
+        token_ids: [N], receives the results.
+    """
+    num_groups = (rows.shape[1] + GROUP_SIZE - 1) // GROUP_SIZE
+    maxima = np.empty(num_groups, np.int32)
+    sums = np.empty((2, num_groups), np.float32)
+    for i in range(indices.size):
+        temperature, top_k, top_p, min_p = settings[i]
+        state = _mixed(seeds[i] + np.uint64(positions[i]) * _GOLDEN)
+        row = rows[indices[i]]
+        token_ids[i] = _draw(
+            row, shift, temperature, np.int64(top_k), top_p, min_p, state, maxima, sums
+        )
+
+
+@row_kernel("Tuple((float64, int64[::1]))", "int64")
+def log_sum_exp_and_top(row: Bits, shift: np.int32, k: int) -> tuple[float, NDArray[np.int64]]:
+    """Returns the logarithm of the sum of all exponentials, 0 where nothing is possible; and the
+    ranks of the k largest logits, or of all, in no order: see `_top_ranks`."""
+    num_groups = (row.size + GROUP_SIZE - 1) // GROUP_SIZE
+    maxima = np.empty(num_groups, np.int32)
+    sums = np.empty(num_groups, np.float32)
+    position = _look(row, shift, maxima, np.float32(_LOG2_E), sums)
+    highest = _logit(_key(row[max(position, ~position)], shift))
+    log_sum = highest + math.log(_total(sums)) if highest != -np.inf else 0.0
+    return log_sum, _top_ranks(row, shift, maxima, min(k, row.size))

@@ -1,0 +1,240 @@
+"""Keeps a sequence: the tokens of one sample, how many of them are computed, and where their KV
+lies."""
+
+from __future__ import annotations
+
+import copy
+from array import array
+from enum import Enum
+from typing import Protocol, Self
+
+from fastovms.engine.blocks import ROOT
+from fastovms.engine.model.model import Floats
+from fastovms.params import FinishReason, GenerationRequest, TokenLogprobs
+
+
+class SequenceStatus(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class LogitsProcessor(Protocol):
+    def __call__(self, logits: Floats, token_ids: array[int]) -> None:
+        """Changes `logits`, float32 [vocab_size], for the token that follows `token_ids`."""
+
+
+class Scout(Protocol):
+    """What goes ahead of a sample through its grammar, with a guess."""
+
+    def follow(self, token_ids: list[int]) -> int:
+        """Goes on with tokens, up to the first that the grammar bars. Returns how many it went."""
+
+    def forced_tokens(self) -> list[int]:
+        """Returns the tokens that must follow, where there is no choice."""
+
+
+class SequenceGrammar(LogitsProcessor, Protocol):
+    """What the engine uses of the grammar of one sample.
+
+    Attributes:
+        error: why the grammar cannot go on; empty while all is well.
+    """
+
+    @property
+    def error(self) -> str: ...
+
+    def give_up(self) -> None:
+        """Takes note that something else in the request rules out all that the grammar allows."""
+
+    def forced_tokens(self, token_ids: array[int]) -> list[int]:
+        """Returns the tokens that must follow `token_ids`, where there is no choice."""
+
+    def scout(self, token_ids: array[int]) -> Scout | None:
+        """Returns what goes ahead of `token_ids`; None where the grammar is at its end."""
+
+    def __copy__(self) -> Self: ...
+
+
+class SequenceGroup:
+    """Sequences that run and draw their tokens in step: the beams of a search.
+
+    Attributes:
+        size: how many of them there may be at a time.
+    """
+
+    __slots__ = ("sequences", "size")
+
+    def __init__(self, size: int) -> None:
+        self.sequences: list[Sequence] = []
+        self.size = size
+
+
+class Sequence:
+    """One sample of a request, or one beam of a search for its samples.
+
+    There are no prefill and decode phases: a sequence is scheduled whenever
+    `num_computed_tokens < num_tokens`, and a token is sampled in the step that catches up.
+
+    Attributes:
+        token_ids: int64, prompt and generated tokens.
+        num_computed_tokens: tokens whose KV is in the cache (a prefix of `token_ids`).
+        num_cached_tokens: prompt tokens that were in the prefix cache when it was first admitted.
+        num_own_cached_tokens: those of text that its tenant had computed or used before.
+        is_prefix_counted: whether that is settled.
+        block_table: int32 ids of the KV blocks, in order. Owned through `BlockManager` only.
+        cache_salt: prefixes are shared only with sequences of the same salt.
+        tenant: prefixes on disk, and texts to guess drafts from, are found only by sequences of the
+            same tenant.
+        owner: the key or address that shares the engine with others.
+        priority: as the client gave it; lower goes first.
+        prefix_root: the prefix cache's node before the first block of `block_table`.
+        prefix_node: the prefix cache's node of the last registered full block.
+        num_registered_blocks: full blocks of `block_table` that the prefix cache knows.
+        draft_token_ids: int64, a guess at what follows, to be verified in the next step.
+        grammar: where the sample stands in its grammar, or None.
+        processors: what changes the logits before a token is drawn, the grammar last.
+        prompt_logprobs: those of the prompt tokens scored so far; only sample 0 scores its prompt.
+        parent: the sample whose prompt blocks this one shares once they are computed.
+        group: the sequences that this one keeps in step with, or None.
+    """
+
+    __slots__ = (
+        "block_table",
+        "cache_salt",
+        "draft_token_ids",
+        "grammar",
+        "group",
+        "index",
+        "is_prefix_counted",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_own_cached_tokens",
+        "num_prompt_tokens",
+        "num_registered_blocks",
+        "owner",
+        "params",
+        "parent",
+        "prefix_node",
+        "prefix_root",
+        "priority",
+        "processors",
+        "prompt_logprobs",
+        "rank",
+        "request_id",
+        "seed",
+        "seq_id",
+        "status",
+        "tenant",
+        "token_ids",
+        "token_limit",
+    )
+
+    def __init__(
+        self,
+        seq_id: int,
+        request: GenerationRequest,
+        index: int,
+        *,
+        token_limit: int,
+        seed: int = 0,
+        rank: int = 0,
+        parent: Sequence | None = None,
+        group: SequenceGroup | None = None,
+        processors: tuple[LogitsProcessor, ...] = (),
+        grammar: SequenceGrammar | None = None,
+    ) -> None:
+        """Makes the sample of a request that waits to be computed.
+
+        Args:
+            request: what was asked for.
+            index: which of the request's samples it is.
+            token_limit: the length in tokens, prompt included, at which the sequence ends.
+            seed: 64 bits by which its tokens are drawn.
+            rank: its place among those that wait.
+            grammar: where the sample stands in its grammar, if it has one.
+            parent: the sample that computes the prompt for this one, if there is one.
+            processors: what changes its logits, in this order, before its grammar does.
+        """
+        self.seq_id = seq_id
+        self.request_id = request.request_id
+        self.index = index
+        self.num_prompt_tokens = len(request.prompt_token_ids)
+        if parent is None:
+            self.token_ids = array("q", request.prompt_token_ids)
+        else:  # a copy of an array takes a tenth of the time
+            self.token_ids = parent.token_ids[: self.num_prompt_tokens]
+        self.token_ids.extend(request.generated_token_ids)
+        self.params = request.params
+        self.token_limit = token_limit
+        self.seed = seed
+        self.priority = request.priority
+        self.rank = rank
+        self.cache_salt = (request.cache_salt or "").encode("utf-8", "surrogatepass")
+        self.tenant = request.tenant
+        self.owner = request.owner or request.tenant
+        self.draft_token_ids = array("q")
+        self.grammar = grammar
+        self.processors = processors if grammar is None else (*processors, grammar)
+        self.prompt_logprobs: list[TokenLogprobs | None] = [None]
+        self.parent = parent
+        self.group = group
+        self.status = SequenceStatus.WAITING
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = 0
+        self.num_own_cached_tokens = 0
+        # What is not its request's first sample, or has been resumed, is not counted at all.
+        self.is_prefix_counted = index > 0 or self.num_generated_tokens > 0
+        self.block_table = array("i")
+        self.prefix_root = ROOT
+        self.prefix_node = ROOT
+        self.num_registered_blocks = 0
+
+    def fork(self, seq_id: int) -> Sequence:
+        """Returns a copy with the same tokens, computed as far, in the same group (whose list does
+        not know it yet); it owns no blocks."""
+        child = copy.copy(self)
+        child.seq_id = seq_id
+        child.token_ids = self.token_ids[:]
+        child.draft_token_ids = array("q")
+        child.block_table = array("i")
+        others = self.processors if self.grammar is None else self.processors[:-1]
+        child.processors = tuple(map(copy.copy, others))
+        if self.grammar is not None:
+            child.grammar = copy.copy(self.grammar)
+            child.processors += (child.grammar,)
+        return child
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether prompt tokens still wait for their log probabilities."""
+        return (
+            self.params.prompt_logprobs is not None
+            and self.index == 0
+            and len(self.prompt_logprobs) < self.num_prompt_tokens
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def num_generated_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    def append(self, token_id: int) -> FinishReason | None:
+        """Adds a sampled token. Returns why the sequence ends with it, or None where it goes on."""
+        self.token_ids.append(token_id)
+        params = self.params
+        # A complete grammar allows only end tokens, so that these cannot be ignored.
+        if token_id in params.eos_token_ids and not (params.ignore_eos and self.grammar is None):
+            return FinishReason.STOP
+        if token_id in params.stop_token_ids:
+            return FinishReason.STOP
+        if len(self.token_ids) >= self.token_limit:
+            return FinishReason.LENGTH
+        return None

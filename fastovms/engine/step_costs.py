@@ -1,0 +1,489 @@
+"""Measured costs of steps, and the pace of prefill that follows from them."""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_left, insort
+from collections import defaultdict, deque
+from typing import Final, NamedTuple
+
+from fastovms.engine.sequence import Sequence
+
+# Learns from noisy measurements what work costs by its size, and interpolates between sizes.
+
+
+_MEMORY: Final = 9
+"""How many measurements of about one size are remembered. Their median counts: a machine with
+neighbours has outliers."""
+
+
+def _size_class(size: int) -> int:
+    """Returns the lower end of the sizes that count as one: four to each power of two."""
+    shift = max(0, size.bit_length() - 3)
+    return size >> shift << shift
+
+
+class CostCurve:
+    """Seconds by size. Sizes are positive, and about equal ones are taken together."""
+
+    def __init__(self, *, starts_at_zero: bool, memory: int | None = None) -> None:
+        """
+        Args:
+            starts_at_zero: size 0 costs nothing. Else sizes below the smallest known one cost as
+                much as that.
+            memory: after how many measurements of other sizes one is forgotten; None = never.
+        """
+        self._starts_at_zero = starts_at_zero
+        self._memory = memory
+        self._num_learned = 0
+        self._last_learned: dict[int, int] = {}
+        self._samples: dict[int, deque[tuple[int, float]]] = {}
+        self._points: dict[int, tuple[float, float]] = {}
+        self._first_seen: list[int] = []
+        self._confirmed: list[int] = []
+
+    def knows(self, size: int) -> bool:
+        """Returns whether about this size has been measured."""
+        return _size_class(size) in self._samples
+
+    def learn(self, size: int, seconds: float) -> None:
+        """Takes note of a measurement. The first one of about a size counts only until any has
+        been measured twice, since what prepares a size makes it slow."""
+        key = _size_class(size)
+        samples = self._samples.get(key)
+        if samples is None:
+            samples = self._samples[key] = deque(maxlen=_MEMORY)
+            insort(self._first_seen, key)
+        elif key in self._first_seen:
+            self._first_seen.remove(key)
+            insort(self._confirmed, key)
+            samples.clear()
+        samples.append((size, seconds))
+        self._points[key] = (
+            statistics.median(size for size, _ in samples),
+            statistics.median(seconds for _, seconds in samples),
+        )
+        if self._memory is not None:
+            self._forget(key, self._memory)
+
+    def _forget(self, learned: int, memory: int) -> None:
+        self._num_learned += 1
+        self._last_learned[learned] = self._num_learned
+        oldest = min(self._last_learned, key=self._last_learned.__getitem__)
+        if self._num_learned - self._last_learned[oldest] > memory:
+            del self._last_learned[oldest], self._samples[oldest], self._points[oldest]
+            (self._first_seen if oldest in self._first_seen else self._confirmed).remove(oldest)
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether a size has been measured twice. Until then all that is known are first
+        measurements, which what prepares a size makes slow, at times tenfold."""
+        return bool(self._confirmed)
+
+    @property
+    def _classes(self) -> list[int]:
+        return self._confirmed or self._first_seen
+
+    def seconds(self, size: float, *, beyond: float = 0.0) -> float | None:
+        """Returns the estimated seconds of a size; None = nothing has been measured. Above the
+        largest known size, each further unit costs `beyond` seconds."""
+        classes = self._classes
+        if not classes:
+            return None
+        at = bisect_left(classes, size)
+        nearby = [self._points[key] for key in classes[max(0, at - 2) : at + 2]]
+        size_below, seconds_below = 0.0, 0.0 if self._starts_at_zero else nearby[0][1]
+        for size_above, seconds_above in nearby:
+            if size_above > size:
+                share = (size - size_below) / (size_above - size_below)
+                return seconds_below + share * (seconds_above - seconds_below)
+            size_below, seconds_below = size_above, seconds_above
+        return seconds_below + (size - size_below) * beyond
+
+    def largest(self) -> tuple[float, float] | None:
+        """Returns the largest known size and its seconds."""
+        return self._points[self._classes[-1]] if self._classes else None
+
+
+# Learns what pieces of prompts add to steps: by their length, and by the context before them.
+
+
+_NUM_RECENT: Final = 16
+"""Pieces that a new one may be compared with, to see what context costs."""
+
+_NUM_GROWTHS: Final = 9
+"""Comparisons that are remembered. Their median counts."""
+
+_PREFILL_MEMORY: Final = 64
+"""After how many pieces of other lengths one is forgotten: what a neighbour has slowed would never
+be tried again else."""
+
+_MIN_DISTANCE: Final = 512
+"""Tokens between the contexts of two pieces that are compared: the noise of two that are nearer is
+more than what they differ by."""
+
+
+_MIN_COMPARED_TOKENS: Final = 32
+"""Shorter pieces cost more a token for what every step costs that has any."""
+
+
+class _Piece(NamedTuple):
+    context: float
+    token_seconds: float
+
+
+class PrefillCosts:
+    """Seconds that a piece of a prompt adds: those of its tokens with nothing before them, times
+    one plus the tokens before it, times a growth. Attention alone is what grows."""
+
+    def __init__(self) -> None:
+        self._at_start = CostCurve(starts_at_zero=True, memory=_PREFILL_MEMORY)
+        self._recent: deque[_Piece] = deque(maxlen=_NUM_RECENT)
+        self._growths: deque[float] = deque(maxlen=_NUM_GROWTHS)
+        self._growth = 0.0
+
+    def learn(self, num_tokens: int, context: float, seconds: float) -> None:
+        """Takes note of pieces in one step.
+
+        Args:
+            context: how many tokens are before each of theirs, on average.
+        """
+        if num_tokens >= _MIN_COMPARED_TOKENS:
+            piece = _Piece(context, seconds / num_tokens)
+            for other in self._recent:
+                if abs(other.context - context) >= _MIN_DISTANCE:
+                    self._compare(*sorted((other, piece)))
+                    break
+            self._recent.append(piece)
+        self._at_start.learn(num_tokens, seconds / (1 + self._growth * context))
+
+    def _compare(self, near: _Piece, far: _Piece) -> None:
+        divisor = near.token_seconds * far.context - far.token_seconds * near.context
+        if divisor > 0:
+            growth = (far.token_seconds - near.token_seconds) / divisor
+            self._growths.append(max(0.0, growth))
+            self._growth = statistics.median(self._growths)
+
+    @property
+    def token_seconds(self) -> float | None:
+        """What a token costs in the longest known piece with nothing before it, or None."""
+        largest = self._at_start.largest()
+        return None if largest is None else largest[1] / largest[0]
+
+    def seconds(self, num_tokens: int, context: float) -> float | None:
+        """Returns what a piece would add; None = nothing is known."""
+        at_start = self._at_start.seconds(num_tokens, beyond=self.token_seconds or 0.0)
+        return None if at_start is None else at_start * (1 + self._growth * context)
+
+    def num_tokens_within(self, seconds: float, start: int, most: int) -> int:
+        """Returns how many tokens from the position `start` on, at most `most`, add no more seconds
+        than that; `most` where nothing is known."""
+        fitting, too_many = 0, most + 1
+        while too_many - fitting > 1:
+            middle = (fitting + too_many) // 2
+            estimate = self.seconds(middle, start + middle / 2)
+            if estimate is None or estimate <= seconds:
+                fitting = middle
+            else:
+                too_many = middle
+        return fitting
+
+
+_DRAFT_MEMORY: Final = 64
+"""After how many drafts of other lengths one is forgotten: a length that was slow once is not made
+again else, while others are."""
+
+_SHORTEST_PAUSE: Final = 64
+_LONGEST_PAUSE: Final = 1024
+
+_NUM_TRIED: Final = 16
+"""How many drafts a trial takes at most until their cost is known. More are made only if they
+pay."""
+
+
+class DraftCosts:
+    """Seconds that the rows of drafts add to steps of about as many sequences.
+
+    Drafts that cost too much are not made, and so not measured: a neighbour, or a context that has
+    grown, would be remembered as their cost for ever. So a pause after the last one was measured
+    they count as cheap again, and what is measured then replaces all that was known. Pauses grow as
+    long as that does not pay either.
+    """
+
+    def __init__(self) -> None:
+        self._curve = CostCurve(starts_at_zero=True, memory=_DRAFT_MEMORY)
+        self._refused_at: int | None = None
+        self._pause = _SHORTEST_PAUSE
+        self._num_learned = 0
+
+    def learn(self, num_drafts: int, seconds: float, now: int) -> None:
+        """Takes note of what so many rows added.
+
+        Args:
+            now: counts steps.
+        """
+        if self.is_trial_due(now):
+            self._curve = CostCurve(starts_at_zero=True, memory=_DRAFT_MEMORY)
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._num_learned = 0
+        self._num_learned += 1
+        if self._num_learned > _NUM_TRIED:
+            self._pause = _SHORTEST_PAUSE
+        self._refused_at = None
+        self._curve.learn(num_drafts, seconds)
+
+    def refuse(self, now: int) -> None:
+        """Takes note that drafts were to be had, but none paid."""
+        if self._refused_at is None:
+            self._refused_at = now
+
+    def is_trial_due(self, now: int) -> bool:
+        """Returns whether none has been measured for a pause, though some were to be had."""
+        return self._refused_at is not None and now - self._refused_at >= self._pause
+
+    def seconds(self, num_drafts: int, token_seconds: float | None, now: int) -> float:
+        """Returns the estimated seconds of so many rows.
+
+        Args:
+            token_seconds: what a token of a prompt costs, if that is known: at most a little more
+                than a row.
+        """
+        seconds = self._curve.seconds(num_drafts, beyond=token_seconds or 0.0)
+        assert seconds is not None
+        # A first measurement that is far too slow would see to it that no second one is made.
+        is_certain = self._curve.is_confirmed and not self.is_trial_due(now)
+        if is_certain or token_seconds is None:
+            return seconds
+        return min(seconds, num_drafts * token_seconds)
+
+
+# Learns what steps cost on this machine, and estimates what the next one would.
+
+
+_PLAIN_EVERY: Final = 768
+"""In so many steps of as many sequences some have no drafts, whatever drafts promise: what drafts
+add is told only by comparison, and contexts grow, and neighbours come and go."""
+
+_NUM_PLAIN: Final = 5
+"""How many of those are measured: most of what `CostCurve` remembers, so that they decide."""
+
+_NUM_PLAIN_STEPS: Final = 1 + _NUM_PLAIN
+"""How many that takes at most: the first one has another shape than the step before."""
+
+
+class _PlainWindow:
+    """Counts steps of as many sequences, and those without drafts that were measured."""
+
+    __slots__ = ("num_plain", "num_steps")
+
+    def __init__(self) -> None:
+        self.num_steps = 0
+        self.num_plain = 0
+
+    def note(self, *, is_plain: bool) -> None:
+        """Takes note of a step, and begins anew where enough is known, or never will be."""
+        self.num_steps += 1
+        self.num_plain += is_plain
+        if self.num_plain == _NUM_PLAIN or self.num_steps == _PLAIN_EVERY:
+            self.num_steps = self.num_plain = 0
+
+
+class StepCosts:
+    """Estimates seconds of steps from those that have run.
+
+    A step costs what its decodes cost without drafts, what the rows of drafts add to that, and what
+    the tokens of prompts add to both. The latter two are learned as differences, so that they stay
+    true while contexts of decodes grow. Decodes and drafts are of steps whose shape (numbers of
+    sequences, rows and tokens of prompts) is that of the step before, for which OpenVINO has
+    everything ready; what a change of shape adds is learned apart. Drafts that do not pay are tried
+    again some day (see `DraftCosts`), and steps without drafts are asked for while all have some.
+
+    A few microseconds a step, and some kilobytes in all.
+
+    Attributes:
+        prefills: what pieces of prompts add.
+    """
+
+    def __init__(self) -> None:
+        self._decodes = CostCurve(starts_at_zero=False)
+        self._drafts: dict[int, DraftCosts] = {}
+        self._plain_windows: defaultdict[int, _PlainWindow] = defaultdict(_PlainWindow)
+        self._num_steps = 0
+        self.prefills = PrefillCosts()
+        self._changes: deque[float] = deque(maxlen=_MEMORY)
+        self._last_shape = (0, 0, 0)
+
+    def learn(
+        self,
+        *,
+        num_decodes: int,
+        num_rows: int,
+        num_prefill_tokens: int,
+        prefill_context: float = 0.0,
+        seconds: float,
+    ) -> None:
+        """Takes note of a step.
+
+        Args:
+            num_decodes: sequences that decode.
+            num_rows: rows of those, one a sequence and one a draft token.
+            num_prefill_tokens: tokens of prompts beside them.
+            prefill_context: how many tokens are before each of those, on average.
+            seconds: what the step's inference took.
+        """
+        shape = (num_decodes, num_rows, num_prefill_tokens)
+        is_change = shape != self._last_shape
+        self._last_shape = shape
+        self._num_steps += 1
+        if num_prefill_tokens:
+            # Before the first step of decodes nobody knows what a step costs that computes next to
+            # nothing: it is counted as the tokens' own, until there is a second measurement.
+            beside = self.decode_seconds(max(1, num_decodes), max(1, num_rows)) or 0.0
+            own = max(0.0, seconds - beside)
+            self.prefills.learn(num_prefill_tokens, prefill_context, own)
+            return
+        is_plain = num_rows == num_decodes
+        self._plain_windows[num_decodes].note(is_plain=is_plain and not is_change)
+        if not is_plain:
+            self._learn_drafts(num_decodes, num_rows - num_decodes, is_change, seconds)
+        elif not is_change or not self._decodes.knows(num_decodes):
+            self._decodes.learn(num_decodes, seconds)
+        else:
+            steady = self._decodes.seconds(num_decodes)
+            assert steady is not None
+            self._changes.append(max(0.0, seconds - steady))
+
+    def _learn_drafts(
+        self, num_decodes: int, num_drafts: int, is_change: bool, seconds: float
+    ) -> None:
+        plain = self._decodes.seconds(num_decodes)
+        if plain is None:
+            return
+        drafts = self._drafts.setdefault(num_decodes.bit_length(), DraftCosts())
+        if drafts.is_trial_due(self._num_steps):
+            # What a change adds was learned when drafts did not pay, and may be why.
+            self._changes.clear()
+        change = self.shape_change_seconds if is_change else 0.0
+        drafts.learn(num_drafts, max(0.0, seconds - plain - change), self._num_steps)
+
+    def refuse_drafts(self, num_sequences: int) -> None:
+        """Takes note that drafts were to be had for so many sequences, but none paid."""
+        drafts = self._drafts_of(num_sequences)
+        if drafts is not None:
+            drafts.refuse(self._num_steps)
+
+    def is_plain_step_due(self, num_sequences: int) -> bool:
+        """Returns whether the next step of so many sequences is to have no drafts, so that it can
+        be told what drafts add."""
+        window = self._plain_windows.get(num_sequences)
+        return window is not None and window.num_steps >= _PLAIN_EVERY - _NUM_PLAIN_STEPS
+
+    @property
+    def shape_change_seconds(self) -> float:
+        """What a step costs more whose shape is not that of the step before; so does the step after
+        a single one of another shape."""
+        return statistics.median(self._changes) if self._changes else 0.0
+
+    def decode_seconds(self, num_sequences: int, num_rows: int) -> float | None:
+        """Returns the estimated seconds of a step in which so many sequences decode, with
+        `num_rows` rows in all, drafts included, after a step of the same shape.
+
+        None = too little is known: no step of decodes, or nothing of what more rows cost.
+        """
+        token_seconds = self.prefills.token_seconds
+        plain = self._decodes.seconds(num_sequences, beyond=token_seconds or 0.0)
+        num_drafts = num_rows - num_sequences
+        if plain is None or num_drafts == 0:
+            return plain
+        drafts = self._drafts_of(num_sequences)
+        if drafts is not None:
+            return plain + drafts.seconds(num_drafts, token_seconds, self._num_steps)
+        # Tokens of prompts cost at most a little more than rows.
+        return None if token_seconds is None else plain + num_drafts * token_seconds
+
+    @property
+    def last_num_rows(self) -> int:
+        """How many rows of decodes the last step had."""
+        return self._last_shape[1]
+
+    def next_decode_seconds(self, num_sequences: int, num_rows: int) -> float | None:
+        """Returns the estimated seconds of a step after the last one, of the same shape or not; see
+        `decode_seconds`."""
+        seconds = self.decode_seconds(num_sequences, num_rows)
+        if seconds is None or (num_sequences, num_rows, 0) == self._last_shape:
+            return seconds
+        if num_rows > num_sequences and self._is_trial_due(num_sequences):
+            return seconds
+        return seconds + self.shape_change_seconds
+
+    def _is_trial_due(self, num_sequences: int) -> bool:
+        drafts = self._drafts_of(num_sequences)
+        return drafts is not None and drafts.is_trial_due(self._num_steps)
+
+    def _drafts_of(self, num_sequences: int) -> DraftCosts | None:
+        """Returns what is known of the nearest number of sequences."""
+        wanted = num_sequences.bit_length()
+        nearest = min(self._drafts, key=lambda key: abs(key - wanted), default=None)
+        return None if nearest is None else self._drafts[nearest]
+
+
+# A piece of a prompt costs nearly the same a token whatever its length, from 8 tokens on: steps
+# of 1 to 512 tokens take 7.2 ms and 0.36 ms a token with 135M parameters in int8, 30 ms and 2.1
+# ms with 1.2B in int4, on two cores. So small pieces cost the prompt what steps cost without
+# them, which those who decode need anyway, and nothing else; but all who wait behind it wait as
+# well.
+
+
+MAX_SLOWDOWN: Final = 2.0
+"""How much longer a step with a piece of a prompt may take than one without. It is below 2.5, which
+gaps between tokens may reach at their 99th percentile, since every estimate errs."""
+
+UNSEEN_SECONDS: Final = 0.045
+"""How long a step may take in any case: a reader sees nothing below 50 ms, and estimates err."""
+
+SHORT_SECONDS: Final = 1.0
+"""How long a prompt may take that is computed in whole steps, whoever decodes beside it: it is over
+before small pieces are of use to anybody."""
+
+MIN_PREFILL_TOKENS: Final = 16
+"""The fewest tokens of a prompt beside decodes: fewer cost nearly as much time as these."""
+
+_GRAIN: Final = 16
+"""What the tokens of a step are a multiple of, so that its shape changes seldom."""
+
+
+class PrefillPacing:
+    """Bounds the pieces of prompts by what they cost those who decode."""
+
+    def __init__(self, costs: StepCosts) -> None:
+        self._costs = costs
+
+    def max_prefill_tokens(
+        self,
+        num_decodes: int,
+        num_rows: int,
+        prompt: Sequence,
+        budget: int,
+        *,
+        is_crowd: bool = False,
+    ) -> int:
+        """Returns how many tokens of a prompt the next step may have beside its decodes.
+
+        Args:
+            num_rows: rows of those that decode, drafts included.
+            prompt: whose tokens they would be.
+            budget: what is returned at most, and as long as too little is known.
+            is_crowd: whether more prompts wait after this one, so that even short ones hold up
+                streams for long.
+        """
+        usual = self._costs.decode_seconds(num_decodes, num_rows)
+        length = prompt.num_tokens - prompt.num_cached_tokens
+        whole = self._costs.prefills.seconds(length, prompt.num_tokens / 2)
+        if usual is None or whole is None or (whole <= SHORT_SECONDS and not is_crowd):
+            return budget
+        spare = max(MAX_SLOWDOWN * usual, UNSEEN_SECONDS) - usual
+        start = prompt.num_computed_tokens
+        num_tokens = self._costs.prefills.num_tokens_within(spare, start, budget)
+        if num_tokens == budget:
+            return budget
+        return max(MIN_PREFILL_TOKENS, num_tokens - (num_rows + num_tokens) % _GRAIN)

@@ -1,1 +1,0 @@
-"""Moves blocks of prompts between the KV cache and the disk: which are worth it, and when."""

@@ -1,0 +1,375 @@
+"""Files of clients on disk: uploads and the results of batches."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from fastovms.config import FilesConfig
+from fastovms.errors import ConfigurationError, RequestError
+from fastovms.fair_queue import Shares
+from fastovms.system.disk import lock_file, private_directory
+from fastovms.system.threads import DiskThreads, run_to_end
+
+PURPOSES: Final = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
+"""What clients may say that a file is for."""
+
+BATCH_OUTPUT: Final = "batch_output"
+
+
+class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a file.
+
+    Attributes:
+        tenant: the key that may see it; "" where there are no keys.
+        owner: the key or address in whose share it counts; "" = the tenant.
+        name: what its client calls it, which is no path here.
+        size: in bytes.
+        created_at, expires_at: Unix times; None = it does not expire.
+    """
+
+    id: str
+    tenant: str
+    name: str
+    purpose: str
+    size: int
+    created_at: int
+    expires_at: int | None = None
+    owner: str = ""
+
+    @property
+    def shared_by(self) -> str:
+        """The owner in whose share it counts."""
+        return self.owner or self.tenant
+
+
+logger = logging.getLogger(__name__)
+
+_SUFFIX: Final = ".json"
+
+Record = TypeVar("Record", bound=msgspec.Struct)
+
+_DRAFT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class RecordFolder(Generic[Record]):
+    """A directory of records by their ids. All of it blocks: it is for threads.
+
+    Args:
+        directory: is made, where it is not there.
+    """
+
+    def __init__(self, directory: Path, kind: type[Record]) -> None:
+        self._directory = directory
+        self._kind = kind
+        private_directory(directory)
+
+    def read_all(self) -> Iterator[Record]:
+        """Yields every record. One that cannot be read is passed over, and the log tells so."""
+        for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
+            try:
+                with open(path, "rb", opener=_open_no_link) as file:
+                    yield msgspec.json.decode(file.read(), type=self._kind)
+            except (OSError, msgspec.DecodeError) as error:
+                logger.error("%s cannot be read: %s", path, error)
+
+    def ids(self) -> set[str]:
+        """Returns those of all records, also of those that cannot be read."""
+        return {path.stem for path in self._directory.glob(f"*{_SUFFIX}")}
+
+    def write(self, id: str, record: Record) -> None:
+        """Writes a record in place of the one with this id. Raises OSError: the old one stays."""
+        path = self._path(id)
+        draft = _draft(path)
+        descriptor = os.open(draft, _DRAFT_FLAGS, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(record))
+            file.flush()
+            os.fsync(descriptor)
+        draft.replace(path)
+        sync_directory(self._directory)
+
+    def delete(self, id: str) -> None:
+        """Deletes a record, or what a write that has failed has left of it."""
+        path = self._path(id)
+        path.unlink(missing_ok=True)
+        _draft(path).unlink(missing_ok=True)
+
+    def _path(self, id: str) -> Path:
+        return self._directory / f"{id}{_SUFFIX}"
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _draft(path: Path) -> Path:
+    return path.with_suffix(".new")
+
+
+def sync_directory(path: Path) -> None:
+    """Returns when the names in a directory are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# Keeps files with what is known of them in a directory that this process alone uses.
+
+
+FOLDER: Final = "files"
+
+_NEVER: Final = float("inf")
+
+_FURTHER_SHARE: Final = 4
+"""The part of `max_files_size` that is left for other owners where one has filled it: a quarter."""
+
+_HIDDEN: Final = "files without a readable record"
+
+
+class FileStore:
+    """The files of all tenants. Its methods run on the event loop, those that write in threads.
+
+    Args:
+        directory: is made, and locked until `close`.
+        clock: tells the Unix time.
+        threads: what is done with contents runs there. They are closed before the store is.
+
+    Attributes:
+        files: how many each owner has.
+        bytes: of each owner's files and uploads.
+
+    Raises:
+        ConfigurationError: the directory cannot be had, or another process has it.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: FilesConfig,
+        clock: Callable[[], float],
+        threads: DiskThreads,
+    ) -> None:
+        self.config = config
+        self.threads = threads
+        self._clock = clock
+        self._contents = directory / "contents"
+        self._partial = directory / "partial"
+        self._records: dict[str, FileRecord] = {}
+        self._pins: Counter[str] = Counter()
+        limit = config.max_files_size
+        self.files = Shares.of_places(config.max_files)
+        self.bytes = Shares(limit, limit + limit // _FURTHER_SHARE)
+        self._next_expiry = _NEVER
+        try:
+            for folder in (directory, self._contents, self._partial):
+                private_directory(folder)
+            self._lock = lock_file(directory / "lock")
+            try:
+                self._folder = RecordFolder(directory / "records", FileRecord)
+                self._load()
+            except BaseException:
+                os.close(self._lock)
+                raise
+        except OSError as error:
+            raise ConfigurationError(
+                f"files cannot be kept in {directory}: {error.strerror or error}"
+            ) from None
+
+    def _load(self) -> None:
+        """Reads the records, and deletes what a process has left unfinished. What has a record that
+        cannot be read is whole: it is kept, for a start that can."""
+        contents = {path.name: path for path in self._contents.iterdir()}
+        for record in self._folder.read_all():
+            if record.id in contents:
+                self._book(record)
+            else:
+                self._folder.delete(record.id)
+        hidden = (self._folder.ids() & contents.keys()) - self._records.keys()
+        num_hidden = sum(contents[id].stat().st_size for id in hidden)
+        self.bytes.hold(_HIDDEN, num_hidden)
+        if hidden:
+            logger.warning(
+                "%d files (%d bytes) are kept and not shown: their records cannot be read",
+                len(hidden),
+                num_hidden,
+            )
+        for id in contents.keys() - self._records.keys() - hidden:
+            contents[id].unlink()
+        for path in self._partial.iterdir():
+            path.unlink()
+
+    def _book(self, record: FileRecord) -> None:
+        self._records[record.id] = record
+        self.files.hold(record.shared_by)
+        self.bytes.hold(record.shared_by, record.size)
+        self._next_expiry = min(self._next_expiry, _expiry(record))
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    # What there is
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def num_bytes(self) -> int:
+        """How much all files take, those included that are being uploaded, or have no record that
+        can be read."""
+        return self.bytes.used
+
+    def find(self, tenant: str, id: str) -> FileRecord | None:
+        self.drop_expired()
+        record = self._records.get(id)
+        return record if record is not None and record.tenant == tenant else None
+
+    def list(self, tenant: str) -> Iterator[FileRecord]:
+        """Yields a tenant's files, the oldest first."""
+        self.drop_expired()
+        found = [record for record in self._records.values() if record.tenant == tenant]
+        return iter(sorted(found, key=lambda record: (record.created_at, record.id)))
+
+    def path_of(self, id: str) -> Path:
+        return self._contents / id
+
+    # Uploads
+
+    def new_partial(self) -> Path:
+        """Returns where the content of another file may be gathered, for `add`."""
+        return self._partial / secrets.token_hex(8)
+
+    def has_room(self, owner: str = "") -> bool:
+        """Returns whether the owner may have another file."""
+        self.drop_expired()
+        return self.files.may_take(owner)
+
+    def reserve(self, size: int, owner: str = "") -> bool:
+        """Reserves bytes for an upload, and returns whether the owner may have them."""
+        return self.bytes.take(owner, size)
+
+    def give_back(self, size: int, owner: str = "") -> None:
+        """Gives back what was reserved: the upload has failed, or is a file now."""
+        self.bytes.give_back(owner, size)
+
+    async def add(self, partial: Path, record: FileRecord) -> None:
+        """Makes a file of a content that is complete. For who is cancelled here it is a file too,
+        unless the disk has failed.
+
+        Raises:
+            OSError: there is no file, and the content is where it was.
+        """
+        await run_to_end(self._add(partial, record))
+
+    async def _add(self, partial: Path, record: FileRecord) -> None:
+        await self.threads.run(self._write, partial, record)
+        self._book(record)
+
+    def _write(self, partial: Path, record: FileRecord) -> None:
+        content, is_moved = self.path_of(record.id), False
+        try:
+            # The record first: a content without one would be deleted at the next start, and a
+            # record without content is forgotten then.
+            self._folder.write(record.id, record)
+            partial.replace(content)
+            is_moved = True
+            sync_directory(self._contents)
+        except OSError:
+            with suppress(OSError):
+                if is_moved:
+                    content.replace(partial)
+                self._folder.delete(record.id)
+            raise
+
+    # Deletion
+
+    def pin(self, id: str) -> None:
+        """Keeps a file from being deleted until `unpin`."""
+        self._pins[id] += 1
+
+    def unpin(self, id: str) -> None:
+        self._pins[id] -= 1
+        if not self._pins[id]:
+            del self._pins[id]
+            if id in self._records:
+                self._next_expiry = min(self._next_expiry, _expiry(self._records[id]))
+
+    async def delete(self, tenant: str, id: str) -> bool:
+        """Deletes a file, and returns whether there was one.
+
+        Raises:
+            RequestError: a batch uses it.
+            OSError: it cannot be deleted, and is still there.
+        """
+        record = self.find(tenant, id)
+        if record is None:
+            return False
+        if id in self._pins:
+            raise RequestError(f"the file {id} is the input of a batch that has not ended")
+        await run_to_end(self._delete(record))
+        return True
+
+    async def _delete(self, record: FileRecord) -> None:
+        self._forget(record.id)
+        try:
+            await self.threads.run(self._erase, record.id)
+        except OSError:
+            self._book(record)
+            raise
+
+    def drop(self, id: str) -> None:
+        """Deletes a file, if there is one, without waiting for the disk."""
+        if id in self._records:
+            self._forget(id)
+            self.threads.begin(self._erase_or_tell, id)
+
+    def _forget(self, id: str) -> None:
+        record = self._records.pop(id)
+        self.files.give_back(record.shared_by)
+        self.bytes.give_back(record.shared_by, record.size)
+
+    def _erase(self, id: str) -> None:
+        # The content first: a disk that refuses has changed nothing then, and a record without
+        # content is forgotten at the next start.
+        self.path_of(id).unlink(missing_ok=True)
+        self._folder.delete(id)
+
+    def _erase_or_tell(self, id: str) -> None:
+        try:
+            self._erase(id)
+        except OSError as error:
+            logger.error("the file %s is gone for clients, and cannot be erased: %s", id, error)
+
+    def drop_expired(self) -> None:
+        """Deletes what has expired, as every use of the store does."""
+        now = self._clock()
+        if now < self._next_expiry:
+            return
+        for id, record in list(self._records.items()):
+            if _expiry(record) <= now and id not in self._pins:
+                self.drop(id)
+        self._next_expiry = min(
+            (_expiry(record) for id, record in self._records.items() if id not in self._pins),
+            default=_NEVER,
+        )
+
+    def check(self) -> None:
+        """Asserts that the books balance."""
+        assert self.files.used == len(self._records)
+        assert self.bytes.used >= sum(record.size for record in self._records.values())
+        self.files.check()
+        self.bytes.check()
+
+
+def _expiry(record: FileRecord) -> float:
+    return _NEVER if record.expires_at is None else record.expires_at

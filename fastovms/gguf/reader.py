@@ -1,0 +1,728 @@
+"""Reads a GGUF file: metadata, tensors, hyperparameters."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.errors import ConfigurationError
+
+# Reads the ways in which GGUF writes numbers: in blocks of small integers that share scales.
+#
+# The layouts: ggml-common.h and ggml-quants.c of https://github.com/ggml-org/ggml. A number is
+# `scale * (integer - zero_point)`, with one scale and one zero point for each group of numbers.
+# Where the file has a minimum in place of a zero point, the zero point is no integer.
+
+
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+
+class NumberGroups(NamedTuple):
+    """Numbers of blocks, in groups.
+
+    Attributes:
+        integers: u8 or i8, [blocks, groups, numbers].
+        scales: [blocks, groups].
+        zero_points: [blocks, groups], or None where all are 0.
+    """
+
+    integers: NDArray[np.uint8] | NDArray[np.int8]
+    scales: Floats
+    zero_points: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """How the numbers of a tensor are written.
+
+    Attributes:
+        name: what the names of files call it.
+        block_size: numbers of a block.
+        block_bytes: what a block takes.
+        bits: the size of an integer that holds each number of a group; 0 = the numbers are floats.
+        unpack: makes groups of blocks, [blocks, block_bytes]; None = the numbers are floats.
+    """
+
+    name: str
+    block_size: int
+    block_bytes: int
+    bits: int = 0
+    unpack: Callable[[Bytes], NumberGroups] | None = None
+
+
+def _halves(blocks: Bytes) -> Floats:
+    """Reads f16 numbers."""
+    return np.ascontiguousarray(blocks).view(np.float16).astype(np.float32)
+
+
+def _nibbles(blocks: Bytes, half: int) -> Bytes:
+    """Reads integers of 4 bits: of each `half` bytes the lower ones come first, then the upper
+    ones. Returns [blocks, -1]."""
+    parts = blocks.reshape(len(blocks), -1, 1, half)
+    return np.concatenate([parts & np.uint8(0x0F), parts >> np.uint8(4)], axis=2).reshape(
+        len(blocks), -1
+    )
+
+
+def _bits(blocks: Bytes, width: int, run: int) -> Bytes:
+    """Reads integers of `width` bits: of each `run` bytes the lowest ones come first. Returns
+    [blocks, -1]."""
+    parts = blocks.reshape(len(blocks), -1, 1, run)
+    shifts = np.arange(0, 8, width, dtype=np.uint8).reshape(1, 1, -1, 1)
+    return ((parts >> shifts) & np.uint8((1 << width) - 1)).reshape(len(blocks), -1)
+
+
+def _fifth_bits(blocks: Bytes) -> Bytes:
+    """Reads one bit for each of 32 numbers. Returns [blocks, 32]."""
+    return np.unpackbits(np.ascontiguousarray(blocks), axis=1, bitorder="little")
+
+
+def _signed(integers: Bytes, zero: int) -> NDArray[np.int8]:
+    return integers.astype(np.int8) - np.int8(zero)
+
+
+def _affine(integers: Bytes, scales: Floats, minimums: Floats) -> NumberGroups:
+    """Returns groups of numbers `scale * integer + minimum`."""
+    # A scale of 0 leaves the minimum alone, which needs a scale to be written as a zero point.
+    is_flat = scales == 0
+    scales = np.where(is_flat, 1, scales).astype(np.float32)
+    integers = np.where(is_flat[..., None], 0, integers).astype(np.uint8)
+    return NumberGroups(integers, scales, (-minimums / scales).astype(np.float32))
+
+
+def _q4_0(blocks: Bytes) -> NumberGroups:
+    return NumberGroups(_signed(_nibbles(blocks[:, 2:], 16), 8)[:, None], _halves(blocks[:, :2]))
+
+
+def _q4_1(blocks: Bytes) -> NumberGroups:
+    integers = _nibbles(blocks[:, 4:], 16)[:, None]
+    return _affine(integers, _halves(blocks[:, :2]), _halves(blocks[:, 2:4]))
+
+
+def _q5_0(blocks: Bytes) -> NumberGroups:
+    integers = _nibbles(blocks[:, 6:], 16) | (_fifth_bits(blocks[:, 2:6]) << np.uint8(4))
+    return NumberGroups(_signed(integers, 16)[:, None], _halves(blocks[:, :2]))
+
+
+def _q5_1(blocks: Bytes) -> NumberGroups:
+    integers = _nibbles(blocks[:, 8:], 16) | (_fifth_bits(blocks[:, 4:8]) << np.uint8(4))
+    return _affine(integers[:, None], _halves(blocks[:, :2]), _halves(blocks[:, 2:4]))
+
+
+def _q8_0(blocks: Bytes) -> NumberGroups:
+    integers = np.ascontiguousarray(blocks[:, 2:]).view(np.int8)
+    return NumberGroups(integers[:, None], _halves(blocks[:, :2]))
+
+
+def _q2_k(blocks: Bytes) -> NumberGroups:
+    scale = _halves(blocks[:, 80:82]) * (blocks[:, :16] & np.uint8(0x0F))
+    minimum = _halves(blocks[:, 82:84]) * (blocks[:, :16] >> np.uint8(4))
+    integers = _bits(blocks[:, 16:80], 2, 32).reshape(-1, 16, 16)
+    return _affine(integers, scale, -minimum)
+
+
+def _q3_k(blocks: Bytes) -> NumberGroups:
+    low = _nibbles(blocks[:, 96:104], 8)
+    high = _bits(blocks[:, 104:108], 2, 4)
+    factors = _signed(low | (high << np.uint8(4)), 32)
+    integers = _bits(blocks[:, 32:96], 2, 32) | (_bits(blocks[:, :32], 1, 32) << np.uint8(2))
+    scales = _halves(blocks[:, 108:110]) * factors
+    return NumberGroups(_signed(integers, 4).reshape(-1, 16, 16), scales)
+
+
+def _scales_and_minimums(blocks: Bytes) -> tuple[Floats, Floats]:
+    """Reads the head that Q4_K and Q5_K share, of groups of 32: two f16 numbers, and 8 scales and 8
+    minimums of 6 bits."""
+    scales, minimums, rest = (blocks[:, start : start + 4] for start in (4, 8, 12))
+    upper_scales = (rest & np.uint8(0x0F)) | ((scales >> np.uint8(6)) << np.uint8(4))
+    upper_minimums = (rest >> np.uint8(4)) | ((minimums >> np.uint8(6)) << np.uint8(4))
+    return (
+        _halves(blocks[:, :2]) * np.concatenate([scales & np.uint8(0x3F), upper_scales], axis=1),
+        _halves(blocks[:, 2:4])
+        * np.concatenate([minimums & np.uint8(0x3F), upper_minimums], axis=1),
+    )
+
+
+def _q4_k(blocks: Bytes) -> NumberGroups:
+    scales, minimums = _scales_and_minimums(blocks)
+    return _affine(_nibbles(blocks[:, 16:], 32).reshape(-1, 8, 32), scales, -minimums)
+
+
+def _q5_k(blocks: Bytes) -> NumberGroups:
+    scales, minimums = _scales_and_minimums(blocks)
+    integers = _nibbles(blocks[:, 48:], 32) | (_bits(blocks[:, 16:48], 1, 32) << np.uint8(4))
+    return _affine(integers.reshape(-1, 8, 32), scales, -minimums)
+
+
+def _q6_k(blocks: Bytes) -> NumberGroups:
+    integers = _nibbles(blocks[:, :128], 64) | (_bits(blocks[:, 128:192], 2, 32) << np.uint8(4))
+    factors = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8)
+    scales = _halves(blocks[:, 208:210]) * factors
+    return NumberGroups(_signed(integers, 32).reshape(-1, 16, 16), scales)
+
+
+_UNEVEN: Final = np.array(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
+)
+"""The integers that the 16 codes of IQ4 stand for."""
+
+
+def _iq4_nl(blocks: Bytes) -> NumberGroups:
+    return NumberGroups(_UNEVEN[_nibbles(blocks[:, 2:], 16)][:, None], _halves(blocks[:, :2]))
+
+
+def _iq4_xs(blocks: Bytes) -> NumberGroups:
+    low = _bits(blocks[:, 4:8], 4, 1)
+    high = _bits(blocks[:, 2:4], 2, 1)
+    scales = _halves(blocks[:, :2]) * _signed(low | (high << np.uint8(4)), 32)
+    return NumberGroups(_UNEVEN[_nibbles(blocks[:, 8:], 16)].reshape(-1, 8, 32), scales)
+
+
+F32: Final = TensorType("F32", 1, 4)
+F16: Final = TensorType("F16", 1, 2)
+BF16: Final = TensorType("BF16", 1, 2)
+
+TENSOR_TYPES: Final[Mapping[int, TensorType]] = {
+    0: F32,
+    1: F16,
+    30: BF16,
+    2: TensorType("Q4_0", 32, 18, 4, _q4_0),
+    3: TensorType("Q4_1", 32, 20, 4, _q4_1),
+    6: TensorType("Q5_0", 32, 22, 8, _q5_0),
+    7: TensorType("Q5_1", 32, 24, 8, _q5_1),
+    8: TensorType("Q8_0", 32, 34, 8, _q8_0),
+    10: TensorType("Q2_K", 256, 84, 4, _q2_k),
+    11: TensorType("Q3_K", 256, 110, 4, _q3_k),
+    12: TensorType("Q4_K", 256, 144, 4, _q4_k),
+    13: TensorType("Q5_K", 256, 176, 8, _q5_k),
+    14: TensorType("Q6_K", 256, 210, 8, _q6_k),
+    20: TensorType("IQ4_NL", 32, 18, 8, _iq4_nl),
+    23: TensorType("IQ4_XS", 256, 136, 8, _iq4_xs),
+}
+"""The types that are read, by their numbers in a file."""
+
+TYPE_NAMES: Final[Mapping[int, str]] = {
+    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
+    22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
+    35: "TQ2_0", 39: "MXFP4", 40: "NVFP4",
+}  # fmt: skip
+"""The names of types that are not read, for those who ask why."""
+
+
+# Reads the head of a GGUF file, and the bytes of its tensors.
+#
+# The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+
+
+Value = int | float | bool | str | list["Value"]
+Metadata = Mapping[str, Value]
+
+_MAGIC: Final = b"GGUF"
+_VERSIONS: Final = (2, 3)
+_STRING: Final = 8
+_ARRAY: Final = 9
+_SCALARS: Final[Mapping[int, str]] = {
+    0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
+}  # fmt: skip
+"""The formats of `struct` by type."""
+
+_MAX_HEAD_BYTES: Final = 64 * 1024 * 1024
+"""The longest head that is read: four times that of a model with 262,000 tokens and 515,000 merges.
+A file that says more has counts that are wrong, and would take minutes and gigabytes to read."""
+
+_MAX_NESTING: Final = 4
+_MAX_DIMENSIONS: Final = 4
+_ALIGNMENT: Final = 32
+"""The alignment of the tensors' data in bytes, where `general.alignment` says nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Says where a tensor is.
+
+    Attributes:
+        shape: outermost dimension first, as in numpy; the file has them the other way round.
+        type: how its numbers are written.
+        offset: where it begins, in bytes from the beginning of the file.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type: TensorType
+    offset: int
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) // self.type.block_size * self.type.block_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFile:
+    """A file whose head has been read, and which holds all the tensors that it names."""
+
+    path: Path
+    metadata: Metadata
+    tensors: Mapping[str, TensorInfo]
+
+    def read_rows(self, name: str) -> NDArray[np.uint8]:
+        """Returns the bytes of a tensor, one row for each but the last dimension. They are mapped
+        into memory and read when they are looked at."""
+        info = self.tensors[name]
+        data = np.memmap(self.path, np.uint8, "r", info.offset, (info.num_bytes,))
+        return data.reshape(math.prod(info.shape[:-1]), -1)
+
+
+def read_gguf(path: Path) -> GgufFile:
+    """Reads all but the tensors' data.
+
+    Raises:
+        ConfigurationError: it is no GGUF file, or a broken one, or its tensors are not all there or
+            of a type that is not known.
+    """
+    try:
+        with path.open("rb") as file:
+            return _HeadReader(file, path.stat().st_size).read(path)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+    except _Broken as error:
+        raise ConfigurationError(f"{path} is not a sound GGUF file: {error}") from None
+
+
+class _Broken(Exception):
+    pass
+
+
+class _HeadReader:
+    """Reads a head, and never more than the file has or `_MAX_HEAD_BYTES`, whatever the file
+    says."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file = file
+        self._size = size
+        self._num_read = 0
+
+    def read(self, path: Path) -> GgufFile:
+        if self._take(4) != _MAGIC:
+            raise _Broken("it does not begin with GGUF")
+        version = self._unpack("I")
+        if version not in _VERSIONS:
+            raise _Broken(f"version {version} is not known")
+        num_tensors = int(self._unpack("Q"))
+        metadata: dict[str, Value] = {}
+        for _ in range(int(self._unpack("Q"))):
+            key = self._string()
+            if key in metadata:
+                raise _Broken(f"it has {key!r} twice")
+            metadata[key] = self._value(int(self._unpack("I")))
+        relative = [self._tensor() for _ in range(num_tensors)]
+        alignment = metadata.get("general.alignment", _ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise _Broken(f"general.alignment must be a power of two, not {alignment}")
+        start = -(-self._num_read // alignment) * alignment
+        tensors: dict[str, TensorInfo] = {}
+        for info in relative:
+            end = start + info.offset + info.num_bytes
+            if end > self._size:
+                raise _Broken(f"it has {self._size} bytes, but {info.name} ends at {end}")
+            if info.name in tensors:
+                raise _Broken(f"it has two tensors {info.name}")
+            tensors[info.name] = TensorInfo(info.name, info.shape, info.type, start + info.offset)
+        return GgufFile(path, metadata, tensors)
+
+    def _tensor(self) -> TensorInfo:
+        """Reads what is said of the next tensor. Its offset counts from where all data begin."""
+        name = self._string()
+        num_dimensions = int(self._unpack("I"))
+        if num_dimensions > _MAX_DIMENSIONS:
+            raise _Broken(f"{name} has {num_dimensions} dimensions")
+        shape = tuple(int(self._unpack("Q")) for _ in range(num_dimensions))[::-1]
+        kind, offset = int(self._unpack("I")), int(self._unpack("Q"))
+        tensor_type = TENSOR_TYPES.get(kind)
+        if tensor_type is None:
+            known = TYPE_NAMES.get(kind, f"number {kind}")
+            raise _Broken(
+                f"{name} is of type {known}, which is not read; read are "
+                + ", ".join(sorted(each.name for each in TENSOR_TYPES.values()))
+            )
+        if not math.prod(shape) or not shape:
+            raise _Broken(f"{name} is of shape {list(shape)}, without numbers")
+        if shape[-1] % tensor_type.block_size:
+            raise _Broken(f"{name} has rows that are no multiple of {tensor_type.block_size}")
+        return TensorInfo(name, shape, tensor_type, offset)
+
+    def _take(self, size: int) -> bytes:
+        self._num_read += size
+        if self._num_read > self._size:
+            raise _Broken("it ends too early")
+        if self._num_read > _MAX_HEAD_BYTES:
+            raise _Broken(f"what it says of itself is longer than {_MAX_HEAD_BYTES} bytes")
+        return self._file.read(size)
+
+    def _unpack(self, form: str) -> int | float | bool:
+        (value,) = struct.unpack(f"<{form}", self._take(struct.calcsize(f"<{form}")))
+        number: int | float | bool = value
+        return number
+
+    def _string(self) -> str:
+        return self._take(int(self._unpack("Q"))).decode("utf-8", "replace")
+
+    def _value(self, kind: int, depth: int = 0) -> Value:
+        if kind == _STRING:
+            return self._string()
+        if kind == _ARRAY and depth < _MAX_NESTING:
+            of_kind, length = int(self._unpack("I")), int(self._unpack("Q"))
+            if of_kind in _SCALARS:
+                form = f"<{length}{_SCALARS[of_kind]}"
+                size = length * struct.calcsize(f"<{_SCALARS[of_kind]}")
+                return list(struct.unpack(form, self._take(size)))
+            return [self._value(of_kind, depth + 1) for _ in range(length)]
+        if kind in _SCALARS:
+            return self._unpack(_SCALARS[kind])
+        raise _Broken(f"type {kind} is not known")
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """How a decoder of pre-normed attention and gated MLP layers differs from that of Qwen 2.
+
+    Attributes:
+        interleaves_rotations: the file has rotary dimensions in pairs of neighbours, as llama.cpp
+            orders the rows of Llama's queries and keys.
+        fuses_projections: one tensor holds queries, keys and values, and one both halves of the
+            gated MLP.
+        norms_heads: each head's queries and keys are normed before they are rotated.
+        norms_outputs: what attention and MLP give is normed before it is added.
+        activation: the gated MLP's, by OpenVINO's name of it.
+        scales_embeddings: whether embeddings are multiplied by the square root of their size.
+        window_period: of so many layers all but the last see the sliding window only; 1 = all
+            layers do, where the file names a window; None = none does, and no file may name one.
+        gives_windows_their_own_rotation: layers with a window rotate by another base, unscaled.
+        scales_by_hidden_size: depths, in layers, at which scores are divided by the square root of
+            hidden size per head, not of the size of a head.
+    """
+
+    interleaves_rotations: bool = False
+    fuses_projections: bool = False
+    norms_heads: bool = False
+    norms_outputs: bool = False
+    activation: str = "Swish"
+    scales_embeddings: bool = False
+    window_period: int | None = None
+    gives_windows_their_own_rotation: bool = False
+    scales_by_hidden_size: frozenset[int] = frozenset()
+
+
+ARCHITECTURES: Final[Mapping[str, Architecture]] = {
+    # Llama 1 to 3, Mistral and what else has their form.
+    "llama": Architecture(interleaves_rotations=True, window_period=1),
+    "qwen2": Architecture(),
+    "qwen3": Architecture(norms_heads=True),
+    "phi3": Architecture(fuses_projections=True, window_period=1),
+    "gemma": Architecture(activation="Gelu", scales_embeddings=True),
+    "gemma3": Architecture(
+        norms_heads=True,
+        norms_outputs=True,
+        activation="Gelu",
+        scales_embeddings=True,
+        window_period=6,
+        gives_windows_their_own_rotation=True,
+        scales_by_hidden_size=frozenset({62}),  # that of 27B
+    ),
+}
+"""The architectures that are built, by `general.architecture`."""
+
+_REFUSED: Final[Mapping[str, str]] = {
+    "gemma2": "its attention has a soft cap, which OpenVINO's paged attention cannot compute",
+}
+"""Architectures that might be expected, and why they are not taken."""
+
+
+def find_architecture(name: object) -> Architecture:
+    """Returns an architecture.
+
+    Raises:
+        ConfigurationError: it is not one that can be built.
+    """
+    if not isinstance(name, str):
+        raise ConfigurationError("it names no general.architecture")
+    if name in _REFUSED:
+        raise ConfigurationError(f"architecture {name} is not taken: {_REFUSED[name]}")
+    if name not in ARCHITECTURES:
+        taken = ", ".join(ARCHITECTURES)
+        raise ConfigurationError(f"architecture {name} is not taken; those taken are {taken}")
+    return ARCHITECTURES[name]
+
+
+# Reads the sizes and settings of a decoder from a GGUF file's metadata.
+#
+# A setting that is not known here is refused by its name: it may well change what the model
+# computes.
+
+
+_NEUTRAL: Final[Mapping[str, frozenset[Value | None]]] = {
+    "attention.causal": frozenset({True}),
+    "expert_count": frozenset({0}),
+    "expert_used_count": frozenset({0}),
+    "pooling_type": frozenset({0}),
+}
+"""Settings that must say nothing out of the ordinary, and their ordinary values."""
+
+_MAX_LAYERS: Final = 512
+"""As in llama.cpp (`LLAMA_MAX_LAYERS`)."""
+
+_MAX_WIDTH: Final = 2**20
+"""The most dimensions of all heads together."""
+
+_MAX_COUNT: Final = 2**31 - 1
+
+_IGNORED: Final = frozenset(
+    {"vocab_size", "tensor_data_layout", "rope.scaling.finetuned", "feed_forward_length"}
+)
+"""Settings that change nothing, or that say what the tensors' shapes say."""
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSettings:
+    """How positions turn queries and keys, in llama.cpp's terms.
+
+    Attributes:
+        num_dimensions: how many dimensions of a head are rotated.
+        base: the base of the frequencies.
+        scaling: "none", "linear", "yarn" or "longrope", which files need not name that have its
+            tensors.
+        factor: what positions are divided by.
+        original_context: the context for which the model was first trained, in tokens.
+        attention_factor: what cosines and sines are multiplied by.
+        beta_fast, beta_slow: rotations in the original context between which yarn passes from
+            unscaled to scaled frequencies.
+        extrapolation: how much of the unscaled frequencies yarn mixes in.
+    """
+
+    num_dimensions: int
+    base: float
+    scaling: str
+    factor: float
+    original_context: int
+    attention_factor: float
+    beta_fast: float
+    beta_slow: float
+    extrapolation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hyperparameters:
+    """The sizes of a decoder.
+
+    Attributes:
+        num_layers, hidden_size, num_heads, num_kv_heads, head_size: as usual.
+        context_length: the longest text, in tokens.
+        norm_epsilon: the epsilon of the root mean square norms.
+        rope: the settings of layers without a window, and of all where `window_rope_base` is None.
+        window: tokens that a layer with a sliding window sees, the current one included; 0 = no
+            layer has one.
+        windowed_layers: whether each layer has a window.
+        window_rope_base: the base of the frequencies in layers with a window.
+        score_scale: what attention's scores are multiplied by.
+        final_soft_cap: the soft cap of the logits; 0 = none.
+    """
+
+    name: str
+    architecture: Architecture
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    context_length: int
+    norm_epsilon: float
+    rope: RopeSettings
+    window: int
+    windowed_layers: tuple[bool, ...]
+    window_rope_base: float | None
+    score_scale: float
+    final_soft_cap: float
+
+
+def read_hyperparameters(metadata: Metadata) -> Hyperparameters:
+    """Reads the sizes and settings of a file's decoder.
+
+    Raises:
+        ConfigurationError: the architecture is not one that can be built, a setting is missing or
+            wrong, or there is one that is not known.
+    """
+    name = metadata.get("general.architecture")
+    architecture = find_architecture(name)
+    settings = _Settings(metadata, str(name))
+    _check_kind(metadata)
+    num_layers = settings.count("block_count", most=_MAX_LAYERS)
+    hidden_size = settings.count("embedding_length")
+    num_heads = settings.count("attention.head_count")
+    num_kv_heads = settings.count("attention.head_count_kv", num_heads)
+    if num_heads % num_kv_heads:
+        raise ConfigurationError(f"{num_heads} heads cannot share {num_kv_heads} keys and values")
+    head_size = settings.count("attention.key_length", hidden_size // num_heads)
+    value_size = settings.count("attention.value_length", hidden_size // num_heads)
+    if value_size != head_size:
+        raise ConfigurationError(f"values have {value_size} dimensions and keys have {head_size}")
+    if num_heads * head_size > _MAX_WIDTH:
+        raise ConfigurationError(
+            f"{num_heads} heads of {head_size} dimensions have more than {_MAX_WIDTH} in all"
+        )
+    context_length = settings.count("context_length")
+    window = settings.count("attention.sliding_window", 0, least=0)
+    if architecture.window_period is None and 0 < window < context_length:
+        raise ConfigurationError(f"{name} with a sliding window is not taken")
+    if window >= context_length or architecture.window_period is None:
+        window = 0
+    per_head = head_size
+    if num_layers in architecture.scales_by_hidden_size:
+        per_head = hidden_size // num_heads
+    parameters = Hyperparameters(
+        name=str(name),
+        architecture=architecture,
+        num_layers=num_layers,
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_size=head_size,
+        context_length=context_length,
+        norm_epsilon=settings.number("attention.layer_norm_rms_epsilon"),
+        rope=_rope(settings, architecture, head_size, context_length),
+        window=window,
+        windowed_layers=_windowed_layers(settings, architecture, num_layers, window),
+        window_rope_base=(
+            settings.positive("rope.freq_base_swa", 10_000.0)
+            if architecture.gives_windows_their_own_rotation
+            else None
+        ),
+        score_scale=per_head**-0.5,
+        final_soft_cap=settings.number("final_logit_softcapping", 0.0),
+    )
+    settings.check_rest()
+    return parameters
+
+
+def _check_kind(metadata: Metadata) -> None:
+    kind = metadata.get("general.type", "model")
+    if kind != "model":
+        raise ConfigurationError(f"it is of general.type {kind}, not a model")
+    parts = metadata.get("split.count", 0)
+    if isinstance(parts, int) and parts > 1:
+        raise ConfigurationError(
+            f"it is one of {parts} parts: join them (llama-gguf-split --merge)"
+        )
+
+
+def _rope(
+    settings: _Settings, architecture: Architecture, head_size: int, context_length: int
+) -> RopeSettings:
+    num_dimensions = settings.count("rope.dimension_count", head_size)
+    if num_dimensions > head_size or num_dimensions % 2:
+        raise ConfigurationError(f"rope.dimension_count {num_dimensions} of {head_size} dimensions")
+    if architecture.interleaves_rotations and num_dimensions != head_size:
+        raise ConfigurationError(f"only {num_dimensions} of {head_size} dimensions are rotated")
+    factor = settings.number("rope.scaling.factor", 0.0) or settings.number(
+        "rope.scale_linear", 0.0
+    )
+    scaling = settings.text("rope.scaling.type", "linear")
+    if scaling not in ("none", "linear", "yarn", "longrope"):
+        raise ConfigurationError(f"rope.scaling.type {scaling} is not known")
+    return RopeSettings(
+        num_dimensions=num_dimensions,
+        base=settings.positive("rope.freq_base", 10_000.0),
+        scaling=scaling,
+        factor=factor or 1.0,
+        original_context=settings.count("rope.scaling.original_context_length", context_length),
+        attention_factor=settings.positive("rope.scaling.attn_factor", 1.0)
+        * settings.positive("rope.scaling.yarn_attn_factor", 1.0),
+        beta_fast=settings.positive("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=settings.positive("rope.scaling.yarn_beta_slow", 1.0),
+        extrapolation=settings.number("rope.scaling.yarn_ext_factor", 1.0),
+    )
+
+
+def _windowed_layers(
+    settings: _Settings, architecture: Architecture, num_layers: int, window: int
+) -> tuple[bool, ...]:
+    pattern = settings.take("attention.sliding_window_pattern", None)
+    if not window:
+        return (False,) * num_layers
+    if pattern is None:
+        pattern = 0 if architecture.window_period == 1 else architecture.window_period
+    if isinstance(pattern, list):
+        if len(pattern) < num_layers or not all(isinstance(each, bool) for each in pattern):
+            raise ConfigurationError("attention.sliding_window_pattern is not one of all layers")
+        return tuple(bool(each) for each in pattern[:num_layers])
+    if not isinstance(pattern, int) or pattern < 0:
+        raise ConfigurationError(f"attention.sliding_window_pattern {pattern} is not a period")
+    # As in llama.cpp, where 0 means all layers and 1 none.
+    return tuple(pattern == 0 or layer % pattern < pattern - 1 for layer in range(num_layers))
+
+
+class _Settings:
+    """The settings of an architecture, as far as they have been taken."""
+
+    def __init__(self, metadata: Metadata, architecture: str) -> None:
+        prefix = f"{architecture}."
+        self._prefix = prefix
+        self._left = {
+            key.removeprefix(prefix): value
+            for key, value in metadata.items()
+            if key.startswith(prefix)
+        }
+
+    def take(self, name: str, default: Value | None) -> Value | None:
+        return self._left.pop(name, default)
+
+    def count(
+        self, name: str, default: int | None = None, *, least: int = 1, most: int = _MAX_COUNT
+    ) -> int:
+        """Returns an integer, or that of a list with one for each layer if all are the same."""
+        value = self._left.pop(name, default)
+        if isinstance(value, list) and value and all(each == value[0] for each in value):
+            value = value[0]
+        if value is None:
+            raise ConfigurationError(f"{self._prefix}{name} is missing")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise ConfigurationError(
+                f"{self._prefix}{name} must be a count of {least} to {most}, not {value}"
+            )
+        return value
+
+    def positive(self, name: str, default: float) -> float:
+        value = self.number(name, default)
+        if value == 0:
+            raise ConfigurationError(f"{self._prefix}{name} must be above 0")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """Returns a finite number that is not negative."""
+        value = self._left.pop(name, default)
+        if value is None:
+            raise ConfigurationError(f"{self._prefix}{name} is missing")
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < inf:
+            raise ConfigurationError(f"{self._prefix}{name} must be a number, not {value}")
+        return float(value)
+
+    def text(self, name: str, default: str) -> str:
+        value = self._left.pop(name, default)
+        if not isinstance(value, str):
+            raise ConfigurationError(f"{self._prefix}{name} must be a text, not {value}")
+        return value
+
+    def check_rest(self) -> None:
+        """Raises ConfigurationError: a setting has not been taken and is not neutral."""
+        for name, value in sorted(self._left.items()):
+            if name in _IGNORED:
+                continue
+            if isinstance(value, list) or value not in _NEUTRAL.get(name, ()):
+                raise ConfigurationError(f"the setting {self._prefix}{name} ({value}) is not taken")

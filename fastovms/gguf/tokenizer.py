@@ -1,0 +1,511 @@
+"""Builds tokenizer and detokenizer from a GGUF file."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+import openvino as ov
+from openvino_tokenizers import tokenizer_pipeline as pipeline
+from openvino_tokenizers.constants import UTF8ReplaceMode
+from openvino_tokenizers.utils import (
+    change_inputs_type,
+    change_outputs_type,
+    update_rt_info_with_environment,
+)
+
+from fastovms.errors import ConfigurationError
+from fastovms.gguf.reader import Metadata, Value
+
+# Says how byte-pair tokenizers cut texts into words before they join bytes: by
+# `tokenizer.ggml.pre`.
+#
+# The expressions are those of the models' own tokenizer.json files, as `llm_tokenizer_bpe` quotes
+# them in src/llama-vocab.cpp of https://github.com/ggml-org/llama.cpp. Several are applied in
+# turn, each to the pieces that the one before has made, and what none matches is a word as well.
+
+
+@dataclass(frozen=True, slots=True)
+class PreTokenizer:
+    """How a byte-pair tokenizer cuts texts.
+
+    Attributes:
+        patterns: regular expressions, in PCRE's and Oniguruma's common language.
+        adds_bos: whether texts begin with the token for their beginning, where the file does not
+            say.
+        ignores_merges: whether a word that is a token is one token, whatever the merges say.
+        normalizer: Unicode's form, by its name in tokenizer.json.
+    """
+
+    patterns: tuple[str, ...]
+    adds_bos: bool = False
+    ignores_merges: bool = False
+    normalizer: str | None = None
+
+
+_SUFFIXES: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_UPPER: Final = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}"
+_LOWER: Final = r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+_SPACES: Final = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_SIGNS: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+_CASES: Final = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+",
+    rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*",
+)
+
+_GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_LLAMA3: Final = rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_SIGNS}|{_SPACES}"
+_QWEN2: Final = rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_SIGNS}|{_SPACES}"
+_TEKKEN: Final = "|".join([*_CASES, r"\p{N}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", _SPACES])
+_GPT4O: Final = "|".join(
+    [
+        *(f"{each}{_SUFFIXES}?" for each in _CASES),
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        _SPACES,
+    ]
+)
+_SEED_CODER: Final = (
+    rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}"
+)
+_DEEPSEEK_V3: Final = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}",
+)
+_DEFAULT: Final = (
+    r"[\p{P}\$\+<=>\^~\|]+",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+    r"\p{N}+",
+    r"[0-9][0-9][0-9]",
+)
+
+_BYTES: Final = PreTokenizer((_GPT2,))
+_DIGITS: Final = PreTokenizer((r"\p{N}", _GPT2))
+_TRIPLES: Final = PreTokenizer((_LLAMA3,))
+_FAMILY_OF_LLAMA3: Final = replace(_TRIPLES, adds_bos=True, ignores_merges=True)
+_SINGLES: Final = PreTokenizer((_QWEN2,))
+_FAMILY_OF_GPT4O: Final = PreTokenizer((_GPT4O,))
+
+PRE_TOKENIZERS: Final[Mapping[str, PreTokenizer]] = {
+    "default": PreTokenizer(_DEFAULT),
+    **dict.fromkeys(
+        ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "midm-2.0"), _FAMILY_OF_LLAMA3
+    ),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe", "glm4"), _TRIPLES),
+    "tekken": PreTokenizer((_TEKKEN,), adds_bos=True, ignores_merges=True),
+    **dict.fromkeys(
+        ("gpt-2", "phi-2", "mpt", "olmo", "trillion", "exaone4", "a.x-4.0", "mellum"), _BYTES
+    ),
+    **dict.fromkeys(
+        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), _DIGITS
+    ),
+    "qwen2": replace(_SINGLES, normalizer="NFC"),
+    **dict.fromkeys(("deepseek-r1-qwen", "megrez", "stablelm2", "kormo", "hunyuan"), _SINGLES),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), _FAMILY_OF_GPT4O),
+    "seed-coder": PreTokenizer((_SEED_CODER,)),
+    "deepseek-v3": PreTokenizer(_DEEPSEEK_V3),
+}
+"""Ways to cut texts by name. That of Qwen 2 composes characters first, as its own tokenizer does
+and llama.cpp does not."""
+
+
+def find_pre_tokenizer(name: object) -> PreTokenizer:
+    """Returns how texts are cut.
+
+    Raises:
+        ConfigurationError: that is not known.
+    """
+    if name is None:
+        raise ConfigurationError(
+            "it names no tokenizer.ggml.pre, as files of before May 2024: it is not known how "
+            "texts are cut into words"
+        )
+    if not isinstance(name, str) or name not in PRE_TOKENIZERS:
+        raise ConfigurationError(
+            f"the pre-tokenizer {name} is not taken; those taken are {', '.join(PRE_TOKENIZERS)}"
+        )
+    return PRE_TOKENIZERS[name]
+
+
+# Makes a Hugging Face tokenizer.json of the tokenizer in a GGUF file.
+#
+# Byte-pair tokenizers ("gpt2") have their merges in the file. Those of SentencePiece ("llama")
+# have scores instead: whichever two neighbours make the token with the best score are joined
+# first, which makes merges of the tokens in the order of their scores.
+
+
+_NORMAL: Final = 1
+_UNKNOWN: Final = 2
+_CONTROL: Final = 3
+_USER_DEFINED: Final = 4
+_BYTE: Final = 6
+"""The kind of tokens that stand for a byte in `tokenizer.ggml.token_type`."""
+
+_SPACE: Final = "\N{LOWER ONE EIGHTH BLOCK}"
+"""What SentencePiece writes for a space."""
+
+_PHI3: Final = re.compile(r"phi-?3")
+_KEEPS_SPACES_BEHIND: Final = ("<unk>", "<s>", "<|endoftext|>")
+"""Tokens of Phi 3 that do not swallow the spaces behind them. In a file nothing says it: as in
+llama.cpp, which goes by the model's name."""
+
+
+class TokenizerFields:
+    """The fields `tokenizer.ggml.` of a file.
+
+    Attributes:
+        model: "gpt2" or "llama".
+        tokens: the texts of tokens, by id.
+        kinds: the kinds of tokens, by id.
+
+    Raises:
+        ConfigurationError: there is no tokenizer, or one of a kind that is not taken.
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self.model = self._field("model")
+        if self.model not in ("gpt2", "llama"):
+            raise ConfigurationError(
+                "it holds no tokenizer"
+                if self.model is None
+                else f"the tokenizer {self.model} is not taken; those taken are gpt2 and llama"
+            )
+        tokens = strings(self._field("tokens"))
+        if not tokens:
+            raise ConfigurationError("it holds no tokenizer.ggml.tokens")
+        self.tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(tokens)]  # as llama.cpp
+        if len(set(self.tokens)) < len(tokens):
+            ((twice, _),) = Counter(self.tokens).most_common(1)
+            raise ConfigurationError(f"two of its tokens are {twice!r}")
+        kinds = self._field("token_type")
+        self.kinds = kinds if isinstance(kinds, list) else [_NORMAL] * len(tokens)
+        self.scores = self._field("scores")
+        for name, values in {"token_type": self.kinds, "scores": self.scores}.items():
+            if isinstance(values, list) and len(values) != len(tokens):
+                raise ConfigurationError(
+                    f"tokenizer.ggml.{name} has {len(values)} values for {len(tokens)} tokens"
+                )
+        self.merges = strings(self._field("merges"))
+        self.pre = self._field("pre")
+        self.is_phi3 = bool(_PHI3.search(str(metadata.get("general.name", "")).lower()))
+
+    def token_id(self, name: str) -> int | None:
+        """Returns the id of the token for "bos", "eos", "unknown" and the like, if there is one."""
+        value = self._field(f"{name}_token_id")
+        if isinstance(value, int) and 0 <= value < len(self.tokens):
+            return value
+        return None
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self._field(name)
+        return value if isinstance(value, bool) else default
+
+    def ids_of(self, *kinds: int) -> list[int]:
+        return [i for i, kind in enumerate(self.kinds) if kind in kinds]
+
+    def special_ids(self) -> frozenset[int]:
+        """Returns the ids of tokens that are no text."""
+        return frozenset(self.ids_of(_CONTROL, _UNKNOWN))
+
+    def _field(self, name: str) -> Value | None:
+        return self._metadata.get(f"tokenizer.ggml.{name}")
+
+
+def make_tokenizer_json(fields: TokenizerFields) -> dict[str, Any]:
+    """Returns the tokenizer.
+
+    Raises:
+        ConfigurationError: the fields are broken, or texts are cut in a way that is not known.
+    """
+    make = _byte_pairs if fields.model == "gpt2" else _sentencepiece
+    return {"version": "1.0", "truncation": None, "padding": None,
+            "added_tokens": _added_tokens(fields), **make(fields)}  # fmt: skip
+
+
+def _added_tokens(fields: TokenizerFields) -> list[dict[str, Any]]:
+    special = fields.special_ids()
+    added = fields.ids_of(_CONTROL, _UNKNOWN, _USER_DEFINED)
+    if not added:  # which OpenVINO's tokenizer cannot do without
+        raise ConfigurationError("none of its tokens is special (tokenizer.ggml.token_type)")
+    return [
+        {
+            "id": i,
+            "content": fields.tokens[i],
+            "special": i in special,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": fields.is_phi3 and _swallows_spaces(fields.tokens[i], fields.kinds[i]),
+            "normalized": False,
+        }
+        for i in added
+    ]
+
+
+def _swallows_spaces(token: str, kind: Value) -> bool:
+    return token not in _KEEPS_SPACES_BEHIND and (kind == _CONTROL or token == "</s>")
+
+
+def _byte_pairs(fields: TokenizerFields) -> dict[str, Any]:
+    pre = find_pre_tokenizer(fields.pre)
+    if not fields.merges:
+        raise ConfigurationError("it holds no tokenizer.ggml.merges")
+    for merge in fields.merges:
+        if " " not in merge[1:]:
+            raise ConfigurationError(f"tokenizer.ggml.merges has {merge!r}, which is no pair")
+    splits = [
+        {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
+        for each in pre.patterns
+    ]
+    return {
+        "normalizer": None if pre.normalizer is None else {"type": pre.normalizer},
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [*splits, {**_byte_level(), "use_regex": False}],
+        },
+        "post_processor": _ends(fields, adds_bos=pre.adds_bos),
+        "decoder": _byte_level(),
+        "model": {
+            **_model(fields, fields.merges),
+            "ignore_merges": pre.ignores_merges,
+        },
+    }
+
+
+def _sentencepiece(fields: TokenizerFields) -> dict[str, Any]:
+    if not isinstance(fields.scores, list):
+        raise ConfigurationError("it holds no tokenizer.ggml.scores")
+    begins_with_space = fields.flag("add_space_prefix", True)
+    if fields.flag("remove_extra_whitespaces", False):
+        raise ConfigurationError("a tokenizer that removes spaces is not taken")
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
+    restore = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * begins_with_space
+    prepend = [{"type": "Prepend", "prepend": _SPACE}] * begins_with_space
+    has_bytes = len(fields.ids_of(_BYTE)) == 256
+    unknown = fields.token_id("unknown")
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [*prepend, replace]},
+        "pre_tokenizer": None,
+        "post_processor": _ends(fields, adds_bos=True),
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [restore, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip],
+        },
+        "model": {
+            **_model(fields, _merges_of_scores(fields)),
+            "unk_token": None if unknown is None else fields.tokens[unknown],
+            "fuse_unk": True,
+            "byte_fallback": has_bytes,
+        },
+    }
+
+
+def _byte_level() -> dict[str, Any]:
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+
+
+def _model(fields: TokenizerFields, merges: Sequence[str]) -> dict[str, Any]:
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "vocab": {token: i for i, token in enumerate(fields.tokens)},
+        "merges": list(merges),
+    }
+
+
+def _merges_of_scores(fields: TokenizerFields) -> list[str]:
+    """Returns the pairs of tokens that make a token, those with the best score first, as
+    transformers makes them."""
+    assert isinstance(fields.scores, list)
+    scored: dict[str, Any] = {}
+    for i in fields.ids_of(_NORMAL):
+        scored[fields.tokens[i]] = fields.scores[i]
+    ids = {token: i for i, token in enumerate(fields.tokens) if token in scored}
+    merges: list[tuple[Any, int, int, str]] = []
+    for token, score in scored.items():
+        pairs = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
+        merges += [
+            (-score, ids[left], ids[right], f"{left} {right}")
+            for left, right in pairs
+            if left in ids and right in ids
+        ]
+    return [merge for *_, merge in sorted(merges)]
+
+
+def _ends(fields: TokenizerFields, *, adds_bos: bool) -> dict[str, Any] | None:
+    """Returns what is put around texts."""
+    bos = _end(fields, "bos", adds_bos)
+    eos = _end(fields, "eos", False)
+    if not bos and not eos:
+        return None
+    parts = [{"Sequence": {"id": "A", "type_id": 0}}]
+    return {
+        "type": "TemplateProcessing",
+        "single": [*_templates(bos), *parts, *_templates(eos)],
+        "pair": [*_templates(bos), *parts, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {
+            token: {"id": token, "ids": [token_id], "tokens": [token]}
+            for token, token_id in {**bos, **eos}.items()
+        },
+    }
+
+
+def _end(fields: TokenizerFields, name: str, default: bool) -> dict[str, int]:
+    token_id = fields.token_id(name)
+    if not fields.flag(f"add_{name}_token", default):
+        return {}
+    if token_id is None:
+        raise ConfigurationError(f"texts get a token that is missing, {name}_token_id")
+    return {fields.tokens[token_id]: token_id}
+
+
+def _templates(tokens: Mapping[str, int]) -> Iterable[dict[str, Any]]:
+    return [{"SpecialToken": {"id": token, "type_id": 0}} for token in tokens]
+
+
+def strings(value: Value | None) -> list[str]:
+    """Returns the texts of a list."""
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+# Builds OpenVINO's tokenizer and detokenizer of a tokenizer.json.
+#
+# `openvino_tokenizers` reads such files only by way of transformers, whose tokenizer classes
+# change them. Its steps are used here one by one.
+
+
+Json = Mapping[str, Any]
+
+
+_LONGEST: Final = 2**31 - 65
+"""The most tokens of a text."""
+
+
+class TokenizerModels(NamedTuple):
+    """Two models of text: text to token ids [batch, tokens] i64, and back."""
+
+    tokenizer: ov.Model
+    detokenizer: ov.Model
+
+
+def build_tokenizer(tokenizer: Json, ids: Mapping[str, int]) -> TokenizerModels:
+    """Builds the tokenizer and the detokenizer.
+
+    Args:
+        tokenizer: as `make_tokenizer_json` makes it.
+        ids: those of tokens that the tokenizer's user may ask for: "bos", "eos" and "pad".
+    """
+    steps = pipeline.TokenizerPipeline()
+    steps.add_steps(
+        [
+            pipeline.SpecialTokensSplit(
+                [
+                    pipeline.SpecialToken(each["content"], each["lstrip"], each["rstrip"])
+                    for each in tokenizer["added_tokens"]
+                ]
+            ),
+            *_normalization(tokenizer["normalizer"]),
+            *_splits(tokenizer["pre_tokenizer"]),
+            pipeline.BPETokenizationStep.from_hf_json(dict(tokenizer)),
+        ]
+    )
+    steps.vocab = steps[-1].vocab
+    steps.add_steps(
+        [
+            # Truncates nothing by itself: openvino_genai looks for it to change the length.
+            pipeline.TruncationStep(_LONGEST),
+            _special_ends(tokenizer["post_processor"]),
+            _padding(ids),
+        ]
+    )
+    steps.add_steps(_decoding(tokenizer, steps))
+    of_text, of_ids = steps.get_tokenizer_ov_subgraph(), steps.get_detokenizer_ov_subgraph()
+    outputs = [of_text.output(name) for name in ("input_ids", "attention_mask")]
+    of_text = ov.Model(outputs, of_text.get_sinks(), of_text.get_parameters(), "tokenizer")
+    models = TokenizerModels(
+        change_outputs_type(of_text, ov.Type.i64), change_inputs_type(of_ids, ov.Type.i64)
+    )
+    for model in models:
+        update_rt_info_with_environment(model)
+        for name, token_id in ids.items():
+            model.set_rt_info(token_id, f"{name}_token_id")
+    return models
+
+
+def _normalization(normalizer: Json | None) -> list[Any]:
+    if normalizer is None:
+        return []
+    match normalizer["type"]:
+        case "Sequence":
+            return [step for each in normalizer["normalizers"] for step in _normalization(each)]
+        case "Prepend":
+            return [pipeline.RegexNormalizationStep.prepend_regex(normalizer["prepend"])]
+        case "Replace":
+            pattern = normalizer["pattern"]["String"]
+            return [pipeline.RegexNormalizationStep(pattern, normalizer["content"])]
+        case form:
+            return [pipeline.NormalizeUnicode(form)]
+
+
+def _splits(pre_tokenizer: Json | None) -> list[Any]:
+    if pre_tokenizer is None:
+        return []
+    *splits, _ = pre_tokenizer["pretokenizers"]
+    patterns = [each["pattern"]["Regex"] for each in splits]
+    # Merged into one step, all expressions would look at the whole text.
+    return [
+        *(pipeline.RegexSplitStep(each, behaviour="isolate", mergeable=False) for each in patterns),
+        pipeline.BytesToCharsStep(),
+    ]
+
+
+def _special_ends(post_processor: Json | None) -> Any:
+    if post_processor is None:
+        return pipeline.CombineSegmentsStep([pipeline.Sequence()])
+    return pipeline.CombineSegmentsStep.from_hf_json_template_postprocessor(dict(post_processor))
+
+
+def _padding(ids: Mapping[str, int]) -> Any:
+    step = pipeline.PaddingStep()
+    step.token_id = ids.get("pad", ids.get("eos", 0))
+    return step
+
+
+def _decoding(tokenizer: Json, steps: pipeline.TokenizerPipeline) -> list[Any]:
+    added = {each["id"]: each["content"] for each in tokenizer["added_tokens"]}
+    special = [each["id"] for each in tokenizer["added_tokens"] if each["special"]]
+    vocabulary = pipeline.VocabDecoderStep.from_hf_json(
+        tokenizer_json=dict(tokenizer),
+        pipeline_vocab=steps.vocab,
+        added_tokens=added,
+        skip_tokens=special,
+        is_byte_level=steps.is_byte_level,
+    )
+    of_invalid = pipeline.UTF8ValidateStep(mode=UTF8ReplaceMode.REPLACE)
+    if steps.is_byte_level:
+        return [vocabulary, pipeline.CharsToBytesStep(), of_invalid]
+    decoders = [_decoder(each) for each in tokenizer["decoder"]["decoders"]]
+    return [vocabulary, *decoders, of_invalid]
+
+
+def _decoder(decoder: Json) -> Any:
+    match decoder["type"]:
+        case "Replace":
+            return pipeline.RegexDecodingStep.parse_replace_dict(dict(decoder))
+        case "Strip":
+            return pipeline.RegexDecodingStep.parse_strip_dict(dict(decoder))
+        case "ByteFallback":
+            return pipeline.ByteFallbackStep()
+        case _:
+            return pipeline.FuseStep()

@@ -1,0 +1,591 @@
+"""Compiles grammars with llguidance."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import orjson
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from numpy.typing import NDArray
+
+from fastovms import grammar_tree as tree
+from fastovms.grammar.json_schema import usable_rules, usable_schema
+from fastovms.grammar.lark import OPAQUE, unmatchable_rule
+from fastovms.grammar.state import (
+    MAX_CACHED_BYTES,
+    MAX_FORCED_TOKENS,
+    TOO_MANY_FORCED,
+    CompiledGrammar,
+    GrammarCache,
+    GrammarState,
+    GrammarTimeBudget,
+    UnfinishableGrammar,
+    UnusableGrammar,
+    first_line,
+)
+from fastovms.grammar.structural_tag import lark_rules, structural_tag
+from fastovms.grammar_tree import Node
+from fastovms.params import Grammar, GrammarKind
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+
+_JSON_OPTIONS: JsonCompileOptions = {"whitespace_flexible": False, "coerce_one_of": True}
+"""Options of JSON: it is compact, since free white space would let a small model write spaces for
+ever."""
+
+
+def framed(rules: str, answer: str) -> str:
+    """Returns several grammars in llguidance's JSON form: the first is the whole text and names the
+    others. A Lark grammar stands for itself otherwise."""
+    grammars = (
+        json.loads(answer)["grammars"] if answer.startswith("{") else [{"lark_grammar": answer}]
+    )
+    first = {**grammars[0], "name": "answer"}
+    return json.dumps({"grammars": [{"lark_grammar": rules}, first, *grammars[1:]]})
+
+
+def _json_schema(source: str) -> str:
+    source = usable_schema(source)
+    return str(LLMatcher.grammar_from_json_schema(source, overrides=_JSON_OPTIONS))
+
+
+def _json_object(source: str) -> str:
+    return _json_schema('{"type": "object"}')
+
+
+def _regex(source: str) -> str:
+    return str(LLMatcher.grammar_from_regex(source))
+
+
+def _choice(source: str) -> str:
+    texts: list[str] = json.loads(source)
+    if not texts:
+        raise ValueError("there is nothing to choose from")
+    alternatives = " | ".join(map(json.dumps, texts))
+    return str(LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {alternatives}"))
+
+
+WRITERS: Final[Mapping[GrammarKind, Callable[[str], str]]] = {
+    GrammarKind.JSON_SCHEMA: _json_schema,
+    GrammarKind.JSON_OBJECT: _json_object,
+    GrammarKind.REGEX: _regex,
+    GrammarKind.CHOICE: _choice,
+    GrammarKind.CALLS: str,  # the tree says all
+}
+"""Writes each kind of grammar that needs no tokenizer. A faulty source raises a ValueError, or what
+llguidance raises."""
+
+
+# llguidance spells text that must follow as the tokenizer would, and that makes one token of what
+# names a special one: a grammar in which `<tool_call>` is a text would end there. So it gets a
+# tokenizer whose special tokens have names that nobody writes. Grammars refer to them by their
+# ids.
+
+
+_MARK = "\ue000"
+"""The character in these names: one of Unicode's private use."""
+
+_LARK_PIECES = re.compile(rf"{OPAQUE}|(?P<name><[^<>\s]+>)")
+
+
+class NamelessTokens(NamedTuple):
+    """A tokenizer whose special tokens no text names.
+
+    Attributes:
+        tokenizer_json: the tokenizer, in which special tokens have other names.
+        special_tokens: ids by the names that they had.
+    """
+
+    tokenizer_json: str
+    special_tokens: dict[str, int]
+
+
+def without_names(tokenizer_json: str) -> NamelessTokens:
+    """Returns such a tokenizer.
+
+    Raises:
+        ValueError: it is no tokenizer.json.
+    """
+    try:
+        tokenizer = orjson.loads(tokenizer_json)
+        special_tokens = _hide(tokenizer)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"it describes no tokenizer: {error!r}") from error
+    return NamelessTokens(orjson.dumps(tokenizer).decode(), special_tokens)
+
+
+def _hide(tokenizer: dict[str, Any]) -> dict[str, int]:
+    special_tokens: dict[str, int] = {}
+    for token in tokenizer.get("added_tokens") or ():
+        name = token["content"]
+        if token["special"] or (name[:1] == "<" and name[-1:] == ">"):  # llguidance's test
+            special_tokens[name] = token["id"]
+            token["content"] = _hidden(name)
+    model = tokenizer["model"]
+    vocab = model["vocab"]
+    if isinstance(vocab, dict):
+        for name in special_tokens.keys() & vocab.keys():
+            vocab[_hidden(name)] = vocab.pop(name)
+    else:
+        for entry in vocab:  # a token and its probability
+            if entry[0] in special_tokens:
+                entry[0] = _hidden(entry[0])
+    if model.get("unk_token") in special_tokens:
+        model["unk_token"] = _hidden(model["unk_token"])
+    return special_tokens
+
+
+def with_token_ids(lark: str, names: Mapping[str, int]) -> str:
+    """Returns Lark rules that refer to special tokens by their ids, not by these names."""
+
+    def by_id(match: re.Match[str]) -> str:
+        name = match["name"]
+        return f"<[{names[name]}]>" if name in names else match[0]
+
+    return _LARK_PIECES.sub(by_id, lark)
+
+
+def _hidden(name: str) -> str:
+    # Whether it is special may be told by its first and its last character.
+    return name[:1] + _MARK + name[1:]
+
+
+# Renders grammars that are trees as rules of Lark that llguidance understands.
+#
+# A rule cannot tell by itself whether a tag is a special token of the vocabulary or plain text:
+# text never spells a special token, and a token that stands for a text is not matched by it. So
+# the rules differ between vocabularies.
+
+
+# A space or none after a colon or a comma, as models write them; never more, which some would do
+# for ever.
+_TREE_JSON_OPTIONS: Final = json.dumps(
+    {
+        "x-guidance": {
+            "whitespace_flexible": False, "key_separator": ": ?", "item_separator": ", ?",
+            "coerce_one_of": True,
+        }
+    }
+)  # fmt: skip
+_NEEDS_ESCAPE: Final = re.compile(r"\\?.", re.DOTALL)
+_ESCAPES: Final = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
+
+
+_Inline = tree.Literal | tree.Tag | tree.Answer | tree.InOrder | tree.OneOf | tree.Repeat
+"""The parts that are written where they stand."""
+
+_Ruled = (
+    tree.Until | tree.TriggeredTag | tree.FirstTag | tree.Regex | tree.OtherText | tree.TextBefore
+    | tree.Json | tree.Several | tree.Separated | tree.OtherTag
+)  # fmt: skip
+"""The parts that are rules of their own, which are written once."""
+
+
+def tree_rules(
+    root: Node, special_tokens: Mapping[str, int], end_token_ids: Collection[int]
+) -> str:
+    """Returns the rules, in which `@answer` is what stands for `Answer`.
+
+    Args:
+        special_tokens: ids by text.
+        end_token_ids: the tokens that end a text. Each stands only where a tag is that token, as
+            `<|call|>` of gpt-oss, or where the grammar ends.
+
+    Raises:
+        ValueError: a schema in it cannot be used.
+    """
+    return _RuleWriter(special_tokens, end_token_ids).source(root)
+
+
+class _RuleWriter:
+    """Rules under construction."""
+
+    def __init__(self, special_tokens: Mapping[str, int], end_token_ids: Collection[int]) -> None:
+        self._special_tokens = special_tokens
+        self._inner_token_ids = set(special_tokens.values()).difference(end_token_ids)
+        self._end_token_ids = end_token_ids
+        self._lines = [f"ANY_TEXT: {_terminal(tree.ANY_TEXT)}"]
+        self._names: dict[Node, str] = {}
+
+    def source(self, root: Node) -> str:
+        start = self._expression(root)
+        return "\n".join([*self._lines, f"start: {start}"])
+
+    def _expression(self, node: Node) -> str:
+        """Returns what stands for a part within a rule."""
+        return self._inline(node) if isinstance(node, _Inline) else self._name(node)
+
+    def _name(self, node: Node) -> str:
+        """Returns the name of a part's rule, of which there is one however often the part stands in
+        the tree."""
+        if node not in self._names:
+            self._names[node] = (
+                self._add("part", self._inline(node))
+                if isinstance(node, _Inline)
+                else self._add_rule(node)
+            )
+        return self._names[node]
+
+    def _inline(self, node: _Inline) -> str:
+        match node:
+            case tree.Literal(text):
+                return json.dumps(text)
+            case tree.Tag(text):
+                return self._tag(text)
+            case tree.Answer():
+                return "@answer"
+            case tree.InOrder(items):
+                return " ".join(map(self._expression, items)) or '""'
+            case tree.OneOf(items):
+                return f"({' | '.join(map(self._expression, items))})"
+            case tree.Repeat(item):
+                return f"({self._expression(item)})*"
+
+    def _add_rule(self, node: _Ruled) -> str:
+        """Adds the rule of a part, and returns its name."""
+        match node:
+            case tree.Until(tag):
+                return self._add("until", self._until(tag))
+            case tree.TriggeredTag(tag, rest, once):
+                call = f"{self._until(tag)} {self._expression(rest)}"
+                without = self._without(tag)
+                return self._add("text", f"{call} | {without}" if once else f"({call})* {without}")
+            case tree.FirstTag(cases, must_come):
+                return self._add("text", self._first_tag(cases, must_come=must_come))
+            case tree.Regex():
+                return self._add("TERMINAL", _terminal(node))
+            case tree.OtherText(begins, tags):
+                barred = rf"\s*({'|'.join(map(re.escape, begins))})(.|\n)*"
+                held = [rf"(.|\n)*{re.escape(tag)}(.|\n)*" for tag in tags]
+                return self._add("TERMINAL", _terminal(tree.ANY_TEXT.excluding(barred, *held)))
+            case tree.TextBefore(tag, body, gap):
+                text = f"({_terminal(body)}) {json.dumps(gap)}" if gap else _terminal(body)
+                terminal = self._add("TERMINAL", text)
+                return self._add("text", self._ended(terminal, tag))
+            case tree.Json(schema):
+                usable = usable_schema(schema, name="a schema in it")
+                return self._add("json", f"%json {_with_options(usable)}")
+            case tree.Several(part, separator):
+                item = self._name(part)
+                more = self._add("more", f"{self._expression(separator)} {item}")
+                return self._add("items", f"{item} {more}*")
+            case tree.Separated(items, separator, more):
+                return self._separated(items, separator, more)
+            case tree.OtherTag(before, patterns, after, names):
+                first, *also = [
+                    f"{re.escape(before)}({pattern}){re.escape(after)}" for pattern in patterns
+                ]
+                others = [re.escape(f"{before}{name}{after}") for name in names]
+                return self._add("TERMINAL", _terminal(tree.Regex(first, (*also,), (*others,))))
+
+    def _until(self, tag: str) -> str:
+        return self._first_tag(((tag, tree.EMPTY),), must_come=True)
+
+    def _without(self, tag: str) -> str:
+        return self._text_without([tag])
+
+    def _first_tag(self, cases: Sequence[tuple[str, Node]], *, must_come: bool) -> str:
+        tags = [tag for tag, _ in cases]
+        rests = [self._expression(rest) for _, rest in cases]
+        if all(map(self._is_token, tags)):
+            found = [f"{self._tag(tag)} {rest}" for tag, rest in zip(tags, rests, strict=True)]
+            end = "" if must_come else ' | ""'
+            return f"{self._text_without(tags)} ({' | '.join(found)}{end})"
+        found = [
+            f"{self._ended('ANY_TEXT', tag)} {rest}" for tag, rest in zip(tags, rests, strict=True)
+        ]
+        end = "" if must_come else " | ANY_TEXT"
+        return f"{self._tokens_between(tags)}({' | '.join(found)}{end})"
+
+    def _ended(self, text: str, tag: str) -> str:
+        """Returns an expression of a terminal's text and the tag behind it, the first in it."""
+        pieces = self._pieces(tag)
+        if isinstance(pieces[0], int):
+            return f"{text} {self._tag(tag)}"
+        if len(pieces) == 1:
+            return self._add("end", f"{text} {self._tag(tag)}", is_lazy=True)
+        start = self._add("TERMINAL", f"{text} {json.dumps(pieces[0])}")
+        return f"{start} {_joined(pieces[1:])}"
+
+    def _text_without(self, tags: Sequence[str]) -> str:
+        """Returns an expression of any text, special tokens in it too, without those tags."""
+        if not all(map(self._is_token, tags)):
+            return f"{self._tokens_between(tags)}ANY_TEXT"
+        ids = {self._first_token(tag) for tag in tags}
+        return f"<[^{_ranges(sorted({*filter(None, ids), *self._end_token_ids}))}]>*"
+
+    def _tokens_between(self, tags: Sequence[str]) -> str:
+        """Returns an expression of text with special tokens that are in none of the tags, up to the
+        last."""
+        barred = {self._first_token(tag) for tag in tags}
+        others = sorted(self._inner_token_ids - barred)
+        return f"(ANY_TEXT <[{_ranges(others)}]>)* " if others else ""
+
+    def _is_token(self, tag: str) -> bool:
+        """Whether a tag is, or begins with, a special token."""
+        return isinstance(self._pieces(tag)[0], int)
+
+    def _first_token(self, tag: str) -> int | None:
+        return next((piece for piece in self._pieces(tag) if isinstance(piece, int)), None)
+
+    def _pieces(self, tag: str) -> list[str | int]:
+        """Returns the special tokens in a tag and the texts around them."""
+        if tag in self._special_tokens:
+            return [self._special_tokens[tag]]
+        inside = [text for text in self._special_tokens if text and text in tag]
+        if not inside:
+            return [tag]
+        pattern = "|".join(map(re.escape, sorted(inside, key=len, reverse=True)))
+        pieces = re.split(f"({pattern})", tag)
+        return [self._special_tokens.get(piece, piece) for piece in pieces if piece]
+
+    def _separated(
+        self, items: Sequence[tuple[Node, bool]], separator: str, more: Node | None
+    ) -> str:
+        # `first`: the items from here on, none being there yet; `rest`: behind another.
+        first, rest = '""', '""'
+        if more is not None:
+            item = self._name(more)
+            rest = self._add("rest", f"({json.dumps(separator)} {item})*")
+            first = self._add("first", f'{item} {rest} | ""')
+        for node, is_required in reversed(items):
+            item = self._name(node)
+            absent = "" if is_required else f" | {first}"
+            first = self._add("first", f"{item} {rest}{absent}")
+            absent = "" if is_required else f" | {rest}"
+            rest = self._add("rest", f"{json.dumps(separator)} {item} {rest}{absent}")
+        return first
+
+    def _add(self, kind: str, expression: str, *, is_lazy: bool = False) -> str:
+        name = f"{kind}{len(self._lines)}"
+        self._lines.append(f"{name}{'[lazy]' if is_lazy else ''}: {expression}")
+        return name
+
+    def _tag(self, text: str) -> str:
+        return _joined(self._pieces(text))
+
+
+def _joined(pieces: Sequence[str | int]) -> str:
+    """Returns an expression of texts and special tokens, one behind the other."""
+    return " ".join(
+        f"<[{piece}]>" if isinstance(piece, int) else json.dumps(piece) for piece in pieces
+    )
+
+
+def _terminal(regex: tree.Regex) -> str:
+    matched = [_slashed(pattern) for pattern in (regex.pattern, *regex.also)]
+    return " & ".join([*matched, *(f"~{_slashed(pattern)}" for pattern in regex.unlike)])
+
+
+def _slashed(pattern: str) -> str:
+    """Returns an expression as Lark writes it."""
+    escaped = _NEEDS_ESCAPE.sub(lambda match: _ESCAPES.get(match[0], match[0]), pattern)
+    return f"/{escaped}/"
+
+
+def _with_options(schema: str) -> str:
+    if not schema.startswith("{"):
+        return schema
+    return f"{schema[:-1]}{', ' if len(schema) > 2 else ''}{_TREE_JSON_OPTIONS[1:]}"
+
+
+def _ranges(token_ids: Sequence[int]) -> str:
+    """Returns ascending ids as ranges: `0-10,12-12`."""
+    starts = [b for a, b in pairwise([-2, *token_ids]) if b != a + 1]
+    ends = [a for a, b in pairwise([*token_ids, -2]) if b != a + 1]
+    return ",".join(f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+
+
+# Compiles grammars that a sample must follow, once each.
+#
+# llguidance may overflow the stack or never return on what a client has written: whatever
+# compiles for a client has it tried first (`backends.trials`).
+
+
+_MIN_BYTES: Final = 64 * 2**10
+_BYTES_PER_CHARACTER: Final = 64
+"""What a compiled grammar is taken to hold, for each character of its source, where nobody has
+measured it."""
+
+_TRIAL_STEPS: Final = 8
+
+_DEAD_END: Final = "NoExtensionBias"
+"""llguidance's error where no token may follow."""
+
+_LIMITS = LLParserLimits(
+    initial_lexer_fuel=400_000,  # enough to choose from 10,000 strings
+    step_lexer_fuel=100_000,
+    step_max_items=5_000,
+    verbose_errors=False,
+)
+"""Limits of what a grammar may cost when it is compiled, and then at each token: at most some 20
+ms, where it is as ambiguous as that. One that needs more fails."""
+
+
+class GrammarCompiler:
+    """Compiles grammars for one tokenizer. It is thread-safe: a compilation, which may take long
+    and releases the GIL, belongs in a thread; `start` then finds it in the cache."""
+
+    def __init__(
+        self,
+        tokenizer_json: str,
+        *,
+        vocab_size: int | None,
+        eos_token_ids: Sequence[int],
+        max_cached_bytes: int = MAX_CACHED_BYTES,
+    ) -> None:
+        """
+        Args:
+            tokenizer_json: the text of a Hugging Face tokenizer.json.
+            vocab_size: the model's; None = as many tokens as the tokenizer names.
+            max_cached_bytes: how much the compiled grammars that are kept may hold.
+
+        Raises:
+            ValueError: `tokenizer_json` is no such text.
+        """
+        eos = list(eos_token_ids) or None
+        self.eos_token_ids = frozenset(eos_token_ids)
+        nameless, self.special_tokens = without_names(tokenizer_json)
+        if eos is not None:  # without it, llguidance finds one by its name
+            tokenizer_json = nameless
+        self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=eos)
+        self._to_llguidance: Mapping[GrammarKind, Callable[[str], str]] = {
+            **WRITERS,
+            GrammarKind.GRAMMAR: self._grammar,
+            GrammarKind.STRUCTURAL_TAG: self._structural_tag,
+        }
+        # The special tokens that may stand in a text: an end token ends it.
+        self._inner_tokens = {
+            text: token_id
+            for text, token_id in self.special_tokens.items()
+            if token_id not in self.eos_token_ids
+        }
+        self._cache = GrammarCache(max_cached_bytes)
+
+    @property
+    def vocab_size(self) -> int:
+        size: int = self._tokenizer.vocab_size
+        return size
+
+    def cached(self, grammar: Grammar) -> CompiledGrammar | None:
+        """Returns the compiled grammar, if it is kept."""
+        return self._cache.get(grammar)
+
+    def compile(self, grammar: Grammar, *, num_bytes: int | None = None) -> CompiledGrammar:
+        """Compiles the grammar, unless it is kept.
+
+        Args:
+            num_bytes: how much it holds when it is compiled, if somebody has measured it.
+
+        Raises:
+            UnfinishableGrammar: the grammar was compiled, but following it leads nowhere.
+            UnusableGrammar: the grammar is malformed, or nothing can satisfy it.
+        """
+        found = self._cache.get(grammar)
+        if found is not None:
+            return found
+        try:
+            answer = self._to_llguidance[grammar.kind](grammar.source)
+            rules = "" if grammar.tree is None else self._rules(grammar.tree)
+        except UnfinishableGrammar as error:
+            raise UnfinishableGrammar(grammar, error.message) from error
+        except Exception as error:  # llguidance raises plain ones for faulty sources
+            raise UnusableGrammar(grammar, first_line(str(error))) from error
+        if answer and rules:
+            self._matcher(grammar, answer)
+            answer = framed(rules, answer)
+        source = answer or rules
+        matcher = self._matcher(grammar, source)
+        num_characters = len(source)
+        if num_bytes is None:
+            num_bytes = _BYTES_PER_CHARACTER * num_characters
+        compiled = CompiledGrammar(matcher, max(_MIN_BYTES, num_bytes) + 4 * num_characters)
+        self._cache.put(grammar, compiled)
+        return compiled
+
+    def start(
+        self, grammar: Grammar, num_prompt_tokens: int, time_budget: GrammarTimeBudget | None = None
+    ) -> GrammarState:
+        """Returns a new sample's state, at the beginning of the grammar, which is compiled only if
+        it does not bring its compiled form. `time_budget` is that of all samples of the request, if
+        there are others."""
+        compiled = grammar.compiled
+        if not isinstance(compiled, CompiledGrammar):
+            compiled = self.compile(grammar)
+        return GrammarState(
+            compiled,
+            compiled.matcher.deep_copy(),
+            self.vocab_size,
+            num_prompt_tokens,
+            time_budget or GrammarTimeBudget(),
+        )
+
+    def _matcher(self, grammar: Grammar, source: str) -> LLMatcher:
+        """Returns a matcher.
+
+        Raises:
+            UnusableGrammar: the grammar is malformed, or no text can even begin to satisfy it. In a
+                tree such an answer would have llguidance follow forced text for ever.
+        """
+        matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
+        if matcher.is_error():
+            raise UnusableGrammar(grammar, first_line(matcher.get_error()))
+        self._try(grammar, matcher.deep_copy())
+        return matcher
+
+    def _try(self, grammar: Grammar, matcher: LLMatcher) -> None:
+        """Goes some steps, so that what is too much is known before any sample is begun."""
+        has_chosen = False
+        for _ in range(_TRIAL_STEPS):
+            mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+            forced: list[int] = [] if matcher.is_stopped() else matcher.compute_ff_tokens()
+            if len(forced) > MAX_FORCED_TOKENS:
+                raise UnfinishableGrammar(grammar, TOO_MANY_FORCED)
+            if not forced and not matcher.is_stopped():
+                forced = list(islice(self._possible(mask), 1))
+                has_chosen = True
+            matcher.consume_tokens(forced)
+            if matcher.is_error():
+                error = first_line(matcher.get_error())
+                if error != _DEAD_END:
+                    raise UnfinishableGrammar(grammar, error)
+                if not has_chosen:
+                    raise UnfinishableGrammar(grammar, "nothing satisfies it")
+            if matcher.is_stopped():
+                return
+
+    def _possible(self, mask: NDArray[np.uint8]) -> Iterator[int]:
+        """Returns tokens that go on, lowest first."""
+        for position in np.flatnonzero(mask):
+            for bit in range(8):
+                token_id = 8 * int(position) + bit
+                if mask[position] >> bit & 1 and token_id not in self.eos_token_ids:
+                    yield token_id
+
+    def _grammar(self, source: str) -> str:
+        """Returns the grammar of a source in Lark, GBNF or EBNF."""
+        lark = usable_rules(lark_rules(source))
+        unmatchable = unmatchable_rule(lark)
+        if unmatchable is not None:
+            raise ValueError(f"nothing matches the rule {unmatchable}")
+        return str(LLMatcher.grammar_from_lark(with_token_ids(lark, self.special_tokens)))
+
+    def _structural_tag(self, source: str) -> str:
+        return structural_tag(source, self._inner_tokens, self._compile_part)
+
+    def _rules(self, tree: Node) -> str:
+        lark = tree_rules(tree, self.special_tokens, self.eos_token_ids)
+        return str(LLMatcher.grammar_from_lark(lark))
+
+    def _compile_part(self, kind: GrammarKind, source: str) -> str:
+        """Compiles a grammar within another one, which is tried by itself."""
+        found = self._to_llguidance[kind](source)
+        self._matcher(Grammar(kind, source), found)
+        return found

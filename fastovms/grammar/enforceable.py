@@ -1,0 +1,441 @@
+"""Rewrites JSON schemas with the keywords that grammars enforce, and lists the keywords for which
+there is no such form.
+
+A keyword that asks for nothing (`propertyNames: {"type": "string"}`) is dropped, and one that other
+keywords can say is replaced by these.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from fastovms.grammar.finite_schema import LISTS, MAPS, ONE, Schema, check_numbers
+from fastovms.grammar.patterns import FORMATS, usable_patterns
+from fastovms.json_types import json_type, resolve
+
+_ANNOTATIONS: Final = {
+    "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly",
+    "$comment", "contentEncoding", "contentMediaType", "contentSchema", "format",
+}  # fmt: skip
+_APPLICATORS: Final = {"$ref", "allOf", "anyOf", "oneOf"}
+_DYNAMIC: Final = {"$dynamicRef": "$ref", "$recursiveRef": "$ref", "$dynamicAnchor": "$anchor"}
+_TRIVIAL: Final[tuple[object, ...]] = (True, {})
+
+_MAX_EXPANSION: Final = 100_000
+"""How many characters may be added where a schema is written again for each of some names."""
+
+_MAX_PATTERN_WORK: Final = 32
+"""How many expressions with look-ahead are rewritten in one schema."""
+
+_MAX_NAMES: Final = 10_000
+"""How many schemas are looked at for the names that `propertyNames` lists."""
+
+_MAX_DEPTH: Final = 8
+_MAX_LISTED: Final = 20
+_MAX_SHOWN: Final = 100
+
+_Path = tuple[Any, ...]
+"""The way to a part of a schema: `(outer path, key)`, or () at its root."""
+
+
+class Unenforced(NamedTuple):
+    """A keyword that no grammar enforces.
+
+    Attributes:
+        path: the way to the keyword from the root, as in `properties.tags.uniqueItems`.
+    """
+
+    path: str
+    keyword: str
+
+    def __str__(self) -> str:
+        reason = _REASONS.get(self.keyword, "")
+        return f"{self.path} cannot be enforced{f' ({reason})' if reason else ''}"
+
+
+_REASONS: Final = dict.fromkeys(
+    ("pattern", "patternProperties"),
+    "look-around, backreferences and word boundaries are not supported",
+)
+
+
+class Enforceable(NamedTuple):
+    """A schema in keywords that grammars enforce.
+
+    Attributes:
+        schema: the schema; the given one itself if nothing had to change.
+        unenforced: the keywords of the given schema that are missing in it, the first of them
+            where there are very many.
+    """
+
+    schema: Any
+    unenforced: tuple[Unenforced, ...]
+
+
+def enforceable(schema: object) -> Enforceable:
+    """Returns the schema in keywords that grammars enforce, in time proportional to its size.
+
+    Raises:
+        ValueError: the schema contradicts itself or is malformed; the text names the path.
+        RecursionError: the schema is nested too deeply.
+    """
+    rewriter = _Rewriter(schema)
+    found = rewriter.part(schema, ())
+    return Enforceable(found, tuple(rewriter.unenforced))
+
+
+class _Rewriter:
+    """A schema that is being rewritten, inner parts first."""
+
+    def __init__(self, root: object) -> None:
+        self.unenforced: list[Unenforced] = []
+        self._root = root
+        self._expansion_left = _MAX_EXPANSION
+        self._patterns_left = _MAX_PATTERN_WORK
+        self._names_left = _MAX_NAMES
+
+    def part(self, given: Any, path: _Path) -> Any:
+        """Returns a schema within the root, rewritten."""
+        if not isinstance(given, Mapping):
+            return given
+        _check_part(given, path)
+        part = dict(given)
+        _rewrite_flags(part)
+        for keyword, rewrite in _RULES.items():
+            if keyword in part and rewrite(self, part, part.pop(keyword)) is False:
+                self._leave_out(path, keyword)
+        if part.pop("not", None) is not None:
+            return False
+        self._rewrite_patterns(part, path)
+        for key, value in part.items():
+            inner: Any = value
+            if key in MAPS and isinstance(value, Mapping):
+                inner = _same_or(
+                    value, {n: self.part(v, ((path, key), n)) for n, v in value.items()}
+                )
+            elif key in LISTS and isinstance(value, list):
+                inner = [self.part(item, ((path, key), i)) for i, item in enumerate(value)]
+                inner = value if all(map(_is, inner, value)) else inner
+            elif key in ONE:
+                inner = self.part(value, (path, key))
+            part[key] = inner
+        return _same_or(given, part)
+
+    def _leave_out(self, path: _Path, keyword: str) -> None:
+        if len(self.unenforced) < _MAX_LISTED:
+            self.unenforced.append(Unenforced(_shown((path, keyword)), keyword))
+
+    def _rewrite_patterns(self, part: dict[str, Any], path: _Path) -> None:
+        pattern = part.get("pattern")
+        if isinstance(pattern, str):
+            found = self._patterns(pattern)
+            if found:
+                *others, part["pattern"] = found
+                if others:
+                    listed = part.get("allOf")
+                    more = [{"pattern": one} for one in others]
+                    part["allOf"] = [*(listed if isinstance(listed, list) else []), *more]
+            else:
+                del part["pattern"]
+                if part.get("format") not in FORMATS:  # else generators write both for the same
+                    self._leave_out(path, "pattern")
+        patterns = part.get("patternProperties")
+        if not isinstance(patterns, Mapping):
+            return
+        read = [(self._patterns(name), value) for name, value in patterns.items()]
+        usable = {found[0]: value for found, value in read if len(found) == 1}
+        if len(usable) < len(read):
+            self._leave_out(path, "patternProperties")
+            part["additionalProperties"] = True
+        part["patternProperties"] = _same_or(patterns, usable)
+
+    def _patterns(self, pattern: str) -> list[str]:
+        """Returns expressions that say the same together; none if there are none."""
+        if "(?=" in pattern or "(?!" in pattern:
+            self._patterns_left -= 1
+            if self._patterns_left < 0:
+                return []
+        return usable_patterns(pattern) or []
+
+    def resolved(self, schema: object) -> object:
+        """Returns the schema behind references."""
+        for _ in range(_MAX_DEPTH):
+            if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
+                break
+            try:
+                schema = resolve(schema["$ref"], self._root)
+            except LookupError:
+                break
+        return schema
+
+    # The rules. Each gets the part without the keyword, and its value, and returns False if the
+    # part cannot say it.
+
+    def nullable(self, part: dict[str, Any], value: Any) -> bool:
+        """Rewrites a keyword of OpenAPI 3.0."""
+        kind = part.get("type")
+        if value is True and isinstance(kind, str) and kind != "null":
+            part["type"] = [kind, "null"]
+            if isinstance(part.get("enum"), list) and None not in part["enum"]:
+                part["enum"] = [*part["enum"], None]
+        elif value is True and kind is None and part.keys() & {"$ref", "allOf"}:
+            inner = {key: part.pop(key) for key in [*part] if key not in _ANNOTATIONS}
+            part["anyOf"] = [inner, {"type": "null"}]
+        return True
+
+    def property_names(self, part: dict[str, Any], value: Any) -> bool:
+        value = self.resolved(value)
+        if _cannot_be(part, "object") or self._asks_nothing_of_names(value):
+            return True
+        if "patternProperties" in part or not isinstance(value, Mapping):
+            return False
+        properties = part.get("properties")
+        declared = dict(properties) if isinstance(properties, Mapping) else {}
+        others = part.get("additionalProperties", not declared)
+        names = self._listed(value)
+        if names is not None:
+            self._expansion_left -= len(json.dumps(others)) * max(1, len(names))
+            if self._expansion_left < 0:
+                return False
+            allowed = {name: declared.get(name, others) for name in names}
+            part["properties"] = {k: v for k, v in allowed.items() if v is not False}
+            part["additionalProperties"] = False
+            return True
+        pattern = _pattern_of_names(value)
+        if declared or pattern is None:
+            return others is False
+        part["patternProperties"] = {pattern: others}
+        part["additionalProperties"] = False
+        return True
+
+    def _asks_nothing_of_names(self, value: object) -> bool:
+        if value is True or not isinstance(value, Mapping):
+            return value is True
+        kinds = value.get("type", "string")
+        allows = kinds == "string" or (isinstance(kinds, list) and "string" in kinds)
+        return allows and all(_is_neutral(key, value[key]) for key in value)
+
+    def _listed(self, schema: object, depth: int = 0) -> list[str] | None:
+        """Returns the names that a schema lists; None if it does not list them."""
+        schema = self.resolved(schema)
+        self._names_left -= 1
+        if not isinstance(schema, Mapping) or depth == _MAX_DEPTH or self._names_left < 0:
+            return None
+        rest = schema.keys() - _ANNOTATIONS - {"type", "$schema"}
+        if rest == {"const"}:
+            values = [schema["const"]]
+        elif rest == {"enum"} and isinstance(schema["enum"], list):
+            values = schema["enum"]
+        elif rest in ({"anyOf"}, {"oneOf"}):
+            [key] = rest
+            found: list[str] = []
+            for choice in schema[key] if isinstance(schema[key], list) else ():
+                names = self._listed(choice, depth + 1)
+                if names is None:
+                    return None
+                found += names
+            return found
+        else:
+            return None
+        return [value for value in values if isinstance(value, str)]
+
+    def contains(self, part: dict[str, Any], value: Any) -> bool:
+        least, most = part.pop("minContains", 1), part.pop("maxContains", None)
+        if _cannot_be(part, "array") or (least == 0 and most is None):
+            return True
+        if value not in _TRIVIAL or not isinstance(least, int) or not isinstance(most, int | None):
+            return False
+        part["minItems"] = max(least, part.get("minItems", 0))
+        if most is not None:
+            part["maxItems"] = min(most, part.get("maxItems", most))
+        return True
+
+    def unique_items(self, part: dict[str, Any], value: Any) -> bool:
+        most = part.get("maxItems")
+        is_short = isinstance(most, int | float) and most <= 1
+        return not value or is_short or _cannot_be(part, "array")
+
+    def unevaluated_items(self, part: dict[str, Any], value: Any) -> bool:
+        if value in _TRIVIAL or isinstance(part.get("items"), Mapping | bool):
+            return True
+        if _cannot_be(part, "array"):
+            return True
+        if part.keys() & (_APPLICATORS | {"contains", "items"}):
+            return False
+        part["items"] = value
+        return True
+
+    def dependencies(self, part: dict[str, Any], value: Any) -> bool:
+        if _cannot_be(part, "object") or not isinstance(value, Mapping):
+            return _cannot_be(part, "object")
+        listed = part.get("required")
+        required = set(_strings(listed))
+        return all(
+            one in _TRIVIAL or (isinstance(one, list) and set(_strings(one)) <= required | {name})
+            for name, one in value.items()
+        )
+
+    def condition(self, part: dict[str, Any], value: Any) -> bool:
+        branches = [part.pop(key) for key in ("then", "else") if key in part]
+        return all(branch in _TRIVIAL for branch in branches)
+
+    def negation(self, part: dict[str, Any], value: Any) -> bool:
+        if value in _TRIVIAL:
+            part["not"] = value  # nothing satisfies it
+            return True
+        if value is False:
+            return True
+        if not isinstance(value, Mapping):
+            return False
+        if value.keys() == {"not"} and value["not"] in _TRIVIAL:
+            return True
+        if value.keys() != {"type"}:
+            return False
+        barred = set(_strings(value["type"]) or [value["type"]])
+        kinds = part.get("type", [*_KINDS])
+        kept = [kind for kind in _strings(kinds) or [kinds] if kind not in barred]
+        if "number" in kept and "integer" in barred and "number" not in barred:
+            return False
+        part["type"] = kept[0] if len(kept) == 1 else kept
+        if not kept:
+            part["not"] = True
+        return True
+
+    def drop(self, part: dict[str, Any], value: Any) -> bool:
+        """Drops a keyword that asks nothing by itself."""
+        return True
+
+
+_KINDS: Final = ("null", "boolean", "number", "string", "array", "object")
+
+
+def _renamed(name: str) -> Callable[[_Rewriter, dict[str, Any], Any], bool]:
+    def rewrite(rewriter: _Rewriter, part: dict[str, Any], value: Any) -> bool:
+        part.setdefault(name, value)
+        return True
+
+    return rewrite
+
+
+def _rewrite_flags(part: dict[str, Any]) -> None:
+    """Rewrites the bounds of JSON Schema's draft 4, where exclusive ones are flags."""
+    for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if isinstance(part.get(exclusive), bool) and part.pop(exclusive) and bound in part:
+            part[exclusive] = part.pop(bound)
+
+
+_RULES: Final[Mapping[str, Callable[[_Rewriter, dict[str, Any], Any], bool]]] = {
+    **{keyword: _renamed(name) for keyword, name in _DYNAMIC.items()},
+    "$recursiveAnchor": _Rewriter.drop,
+    "nullable": _Rewriter.nullable,
+    "not": _Rewriter.negation,
+    "if": _Rewriter.condition,
+    "then": _Rewriter.drop,
+    "else": _Rewriter.drop,
+    "contains": _Rewriter.contains,
+    "minContains": _Rewriter.drop,
+    "maxContains": _Rewriter.drop,
+    "uniqueItems": _Rewriter.unique_items,
+    "unevaluatedItems": _Rewriter.unevaluated_items,
+    "dependentRequired": _Rewriter.dependencies,
+    "dependentSchemas": _Rewriter.dependencies,
+    "dependencies": _Rewriter.dependencies,
+    "propertyNames": _Rewriter.property_names,
+}
+"""What becomes of each keyword that llguidance does not know, in this order."""
+
+_NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
+    "minLength": (0,),
+    "pattern": ("", "^", ".*", "^.*$"),
+}
+
+
+def _is_neutral(key: str, value: object) -> bool:
+    return key in _ANNOTATIONS - {"format"} or key == "type" or value in _NEUTRAL.get(key, ())
+
+
+def _pattern_of_names(schema: Schema) -> str | None:
+    """Returns an expression of the names that a schema allows; None if none says it."""
+    asked = {
+        key: value
+        for key, value in schema.items()
+        if not _is_neutral(key, value) and (key != "format" or value in FORMATS)
+    }
+    if isinstance(asked.get("pattern"), str):
+        asked.pop("format", None)  # generators write both for the same
+    least, most = asked.pop("minLength", 0), asked.pop("maxLength", "")
+    if not asked and isinstance(least, int) and isinstance(most, int | str):
+        return rf"^[\s\S]{{{least},{most}}}$"
+    if (least, most) != (0, "") or len(asked) != 1:
+        return None
+    [(key, value)] = asked.items()
+    if key == "format":
+        return f"^(?:{FORMATS[value]})$"
+    return value if key == "pattern" and isinstance(value, str) else None
+
+
+def _check_part(part: Schema, path: _Path) -> None:
+    """Raises ValueError, which names the path, for what cannot be."""
+    try:
+        check_numbers(part)
+        _check_types(part)
+    except ValueError as fault:
+        place = _shown(path)
+        raise ValueError(f"{place}: {fault}" if place else str(fault)) from None
+
+
+def _check_types(part: Schema) -> None:
+    kinds = part.get("type", [])
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    if not all(isinstance(kind, str) for kind in listed):
+        shown = json.dumps(kinds)[:_MAX_SHOWN]
+        raise ValueError(f"type must be a string or a list of strings, not {shown}")
+    if not listed:
+        return
+    for keyword, values in (("enum", part.get("enum")), ("const", [part.get("const")])):
+        if keyword not in part or not isinstance(values, list) or not values:
+            continue
+        if not any(_is_of(value, listed, part) for value in values):
+            shown = json.dumps(part[keyword])[:_MAX_SHOWN]
+            raise ValueError(f"type {json.dumps(kinds)} excludes every value of {keyword} {shown}")
+
+
+def _is_of(value: object, kinds: list[str], part: Schema) -> bool:
+    kind = json_type(value)
+    is_whole = isinstance(value, float) and value.is_integer()
+    return (
+        kind in kinds
+        or (kind == "integer" and "number" in kinds)
+        or (is_whole and "integer" in kinds)
+        or (kind == "null" and part.get("nullable") is True)
+    )
+
+
+def _cannot_be(part: Schema, kind: str) -> bool:
+    """Returns whether the type of a part rules out values of a kind."""
+    kinds = part.get("type")
+    return kinds is not None and kind not in (kinds if isinstance(kinds, list) else [kinds])
+
+
+def _strings(value: object) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+def _same_or(given: Any, found: dict[str, Any]) -> Any:
+    """Returns the given object if the one found has the same members in the same order."""
+    is_same = [*given] == [*found] and all(found[key] is value for key, value in given.items())
+    return given if is_same else found
+
+
+def _shown(path: _Path) -> str:
+    keys: list[str] = []
+    while path:
+        path, key = path
+        keys.append(f"[{key}]" if isinstance(key, int) else f".{key}")
+    return "".join(reversed(keys)).removeprefix(".")

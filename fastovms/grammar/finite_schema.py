@@ -1,0 +1,406 @@
+"""Schemas with finitely many values, and numbers in schemas."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeGuard
+
+from fastovms.json_types import json_type, resolve
+
+# Refuses numbers in JSON schemas by the keyword's name: those that have no meaning where they
+# stand, and those that llguidance would change or cannot bear.
+
+
+_MAX_EXACT: Final = 2**53 - 1
+"""The largest of the integers that all readers of JSON agree on (RFC 8259, 6). llguidance has 64
+bits of floating point for a constant: it would write another one for most that are larger, and it
+overflows the stack upon those next to -2**63."""
+
+MAX_BOUND: Final = 10**18
+"""The largest bound of which llguidance makes an expression."""
+
+_MIN_BOUND: Final = 1e-50
+"""The least bound but 0 that is taken: its digits are written out."""
+
+_MIN_MULTIPLE: Final = 1e-10
+"""The least divisor of which llguidance can tell the decimal digits."""
+
+_MAX_DIGITS: Final = 1000
+"""The most digits of an integer: far beyond what anybody writes, and what Python reads without
+effort."""
+
+_MAX_COUNT: Final = 2**32 - 1
+"""The greatest number of repetitions of llguidance's expressions."""
+
+_COUNTS: Final = (
+    "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
+    "minContains", "maxContains",
+)  # fmt: skip
+_LOWER: Final = ("minimum", "exclusiveMinimum")
+_UPPER: Final = ("maximum", "exclusiveMaximum")
+
+
+def check_numbers(part: Schema) -> None:
+    """Raises ValueError for a number that cannot be where it is, in a schema without those within
+    it. What is not a number is left for llguidance to complain of."""
+    for keyword in _COUNTS:
+        _check_count(part, keyword)
+    for keyword in (*_LOWER, *_UPPER):
+        _check_bound(part, keyword)
+    _check_multiple(part)
+    _check_values(part)
+
+
+def within_bounds(schema: Schema) -> Schema:
+    """Returns the schema with each bound beyond `MAX_BOUND` replaced by `MAX_BOUND` itself, of
+    which llguidance can make an expression. The numbers between the two cannot be generated."""
+    lower = {key: -MAX_BOUND for key in _LOWER if (_number(schema, key) or 0) < -MAX_BOUND}
+    upper = {key: MAX_BOUND for key in _UPPER if (_number(schema, key) or 0) > MAX_BOUND}
+    return {**schema, **lower, **upper} if lower or upper else schema
+
+
+def with_integer_counts(schema: Schema) -> Schema:
+    """Returns the schema with 3 in place of 3.0 where it counts something: a number with a zero
+    fractional part is an integer (JSON Schema 2020-12 Core, 4.2.2), for which llguidance does not
+    take it."""
+    counts = {
+        key: int(value)
+        for key in _COUNTS
+        if isinstance(value := schema.get(key), float) and value.is_integer()
+    }
+    return {**schema, **counts} if counts else schema
+
+
+def integer_of(digits: str) -> int:
+    """Reads an integer of a schema.
+
+    Raises:
+        ValueError: it is too long.
+    """
+    num_digits = len(digits.removeprefix("-"))
+    if num_digits > _MAX_DIGITS:
+        raise ValueError(f"numbers must have at most {_MAX_DIGITS} digits, not {num_digits}")
+    return int(digits)
+
+
+def _check_count(part: Schema, keyword: str) -> None:
+    value = _number(part, keyword)
+    if value is None:
+        return
+    if not 0 <= value <= _MAX_COUNT or value != int(value):
+        raise ValueError(
+            f"{keyword} must be a whole number from 0 to {_MAX_COUNT}, not {part[keyword]}"
+        )
+
+
+def _check_bound(part: Schema, keyword: str) -> None:
+    value = _number(part, keyword)
+    if value is None:
+        return
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{keyword} must be a finite number, not {value}")
+    if value and abs(value) < _MIN_BOUND:
+        raise ValueError(
+            f"{keyword} must be 0 or at least {_MIN_BOUND:g} away from it, not {value}"
+        )
+    if keyword in _LOWER and value >= MAX_BOUND:
+        raise ValueError(f"{keyword} must be less than {MAX_BOUND}, not {value}")
+    if keyword in _UPPER and value <= -MAX_BOUND:
+        raise ValueError(f"{keyword} must be more than {-MAX_BOUND}, not {value}")
+
+
+def _check_multiple(part: Schema) -> None:
+    value = _number(part, "multipleOf")
+    if value is None:
+        return
+    if not 0 < value < math.inf:
+        raise ValueError(f"multipleOf must be a finite number greater than 0, not {value}")
+    if value < _MIN_MULTIPLE:
+        raise ValueError(f"multipleOf must be at least {_MIN_MULTIPLE:g}, not {value}")
+
+
+def _check_values(part: Schema) -> None:
+    pending = [("const", part["const"])] if "const" in part else []
+    if isinstance(part.get("enum"), list):
+        pending += [("enum", value) for value in part["enum"]]
+    while pending:
+        keyword, value = pending.pop()
+        if isinstance(value, dict):
+            pending += [(keyword, item) for item in value.values()]
+        elif isinstance(value, list):
+            pending += [(keyword, item) for item in value]
+        elif _is_number(value) and not abs(value) <= _MAX_EXACT:
+            raise ValueError(
+                f"numbers of {keyword} must be from {-_MAX_EXACT} to {_MAX_EXACT}, not {value}"
+            )
+
+
+def _number(schema: Schema, key: str) -> float | None:
+    value = schema.get(key)
+    return value if _is_number(value) else None
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# Finds the parts of a JSON schema that no finite value satisfies, since they lead back to
+# themselves: `{"properties": {"a": {"$ref": "#"}}, "required": ["a"]}`.
+#
+# llguidance takes them, and generates until nothing can follow. Replaced by `false`, which says
+# the same, they are seen by it from the start: an optional property that cannot be is left out,
+# and a schema of which nothing is left is refused.
+
+
+Schema = Mapping[str, Any]
+Types = frozenset[str]
+
+_SCALARS: Final[Types] = frozenset(("string", "number", "boolean", "null"))
+_ALL: Final[Types] = _SCALARS | {"array", "object"}
+_NONE: Final[Types] = frozenset()
+
+_REFERENCE: Final = {"$ref", "title", "description", "default", "examples", "$defs", "definitions"}
+_OF_CONTAINERS: Final = {
+    "properties", "required", "patternProperties", "additionalProperties", "items", "prefixItems",
+    "minItems", "additionalItems",
+}  # fmt: skip
+ONE: Final = (
+    "additionalProperties", "items", "additionalItems", "contains", "not", "if", "then", "else",
+    "propertyNames", "unevaluatedItems", "unevaluatedProperties",
+)  # fmt: skip
+LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""The keywords whose values are a schema, a list of schemas, or schemas by name."""
+
+_MAX_VISITS: Final = 200_000
+"""How many schemas are looked at, again for each reference: far beyond what anybody writes."""
+
+_MAX_ITEMS: Final = 1000
+"""How many required `prefixItems` are looked at."""
+
+
+def without_endless_parts(root: object) -> object:
+    """Returns the same schema with `false` in place of what no finite value satisfies. What is
+    malformed is left as it is, for llguidance to complain of.
+
+    Raises:
+        ValueError: it is too large to tell.
+    """
+    if not isinstance(root, Mapping):
+        return root
+    return _Search(root).pruned()
+
+
+class _Search:
+    """Finds the JSON types that each part can be of, from none at first to what follows from
+    others."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._types: dict[int, Types] = {}
+        self._is_hopeful = False
+        self._users: defaultdict[int, set[int]] = defaultdict(set)
+        self._current = 0
+        self._num_visits = 0
+        self._schemas = {id(schema): schema for schema in parts_of(root)}
+        self._queue = deque(reversed(self._schemas))  # inner ones first
+        self._queued = set(self._queue)
+        while self._queue:
+            key = self._queue.popleft()
+            self._queued.discard(key)
+            self._current = key
+            types = self._evaluate(self._schemas[key])
+            if types != self._types.get(key, _NONE):
+                self._types[key] = types
+                for user in self._users[key]:
+                    self._enqueue(user)
+
+    def pruned(self) -> object:
+        """Returns the schema without endless parts. Where nothing satisfies all of it since a part
+        contradicts itself, that part is left: llguidance says what is wrong with it in better
+        words."""
+        endless = {key for key in self._schemas if not self._types.get(key)}
+        if id(self._root) in endless:
+            self._is_hopeful = True
+            endless = {key for key in endless if self._evaluate(self._schemas[key])}
+        if not endless:
+            return self._root
+        return rewritten(self._root, lambda part: False if id(part) in endless else part)
+
+    def _types_of(self, schema: object) -> Types:
+        """Returns the types of a part, as far as is known. Whoever asks is asked again when more
+        is."""
+        if not isinstance(schema, Mapping):
+            return _NONE if schema is False else _ALL
+        if self._is_hopeful:
+            return _ALL
+        if id(schema) not in self._schemas:  # only references lead to it
+            self._schemas[id(schema)] = schema
+            self._enqueue(id(schema))
+        self._users[id(schema)].add(self._current)
+        return self._types.get(id(schema), _NONE)
+
+    def _evaluate(self, given: Schema) -> Types:
+        """Returns the types that values satisfying a part can have."""
+        if given.keys() <= _REFERENCE and isinstance(given.get("$ref"), str):
+            return self._types_of(self._resolve(given["$ref"]))
+        conjuncts, references = self._conjuncts(given)
+        types = _ALL
+        for schema in conjuncts:
+            types &= _own_types(schema)
+        for reference in references:
+            types &= self._types_of(reference)
+        if types & {"object"} and not self._has_object(conjuncts):
+            types -= {"object"}
+        if types & {"array"} and not self._has_array(conjuncts):
+            types -= {"array"}
+        for schema in conjuncts:
+            for keyword in ("anyOf", "oneOf"):
+                choices = schema.get(keyword)
+                if isinstance(choices, list) and types:
+                    types &= frozenset().union(*(self._choice(conjuncts, c) for c in choices))
+        return types
+
+    def _choice(self, conjuncts: list[Schema], choice: object) -> Types:
+        """Returns the types of what satisfies one of several alternatives, too."""
+        self._step()
+        types = self._types_of(choice)
+        is_apart = not any(schema.keys() & _OF_CONTAINERS for schema in conjuncts)
+        if not isinstance(choice, Mapping) or not types or is_apart:
+            return types
+        inner, _ = self._conjuncts(choice)
+        both = [*conjuncts, *inner]
+        if types & {"object"} and not self._has_object(both):
+            types -= {"object"}
+        if types & {"array"} and not self._has_array(both):
+            types -= {"array"}
+        return types
+
+    def _conjuncts(self, given: Schema) -> tuple[list[Schema], list[object]]:
+        """Returns all that has to be satisfied at once, and the parts of it that stand
+        elsewhere."""
+        found: dict[int, Schema] = {}
+        parts: list[object] = []
+        pending = [given]
+        while pending:
+            schema = pending.pop()
+            if id(schema) in found:
+                continue
+            self._step()
+            found[id(schema)] = schema
+            others = schema.get("allOf")
+            more = list(others) if isinstance(others, list) else []
+            if isinstance(schema.get("$ref"), str):
+                more.append(self._resolve(schema["$ref"]))
+            parts += more
+            pending += [other for other in more if isinstance(other, Mapping)]
+        return list(found.values()), parts
+
+    def _has_object(self, conjuncts: list[Schema]) -> bool:
+        names: dict[str, None] = {}
+        for schema in conjuncts:
+            required = schema.get("required")
+            if isinstance(required, list):
+                names.update(dict.fromkeys(n for n in required if isinstance(n, str)))
+        return all(
+            self._types_of(part)
+            for schema in conjuncts
+            for name in names
+            for part in self._parts_for(schema, name)
+        )
+
+    def _parts_for(self, schema: Schema, name: str) -> Iterator[object]:
+        """Returns the schemas that a property's value has to satisfy."""
+        self._step()
+        is_named = False
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping) and name in properties:
+            is_named = True
+            yield properties[name]
+        # llguidance knows which patterns fit.
+        if not is_named and not schema.get("patternProperties"):
+            yield schema.get("additionalProperties", True)
+
+    def _has_array(self, conjuncts: list[Schema]) -> bool:
+        return all(
+            self._types_of(part) for schema in conjuncts for part in self._items(schema, conjuncts)
+        )
+
+    def _items(self, schema: Schema, conjuncts: list[Schema]) -> Iterator[object]:
+        """Returns the schemas that the required items have to satisfy."""
+        counts = [s["minItems"] for s in conjuncts if isinstance(s.get("minItems"), int)]
+        least = max(counts, default=0)
+        items = schema.get("items", True)
+        first, rest = schema.get("prefixItems"), items
+        if isinstance(items, list):  # the form of JSON Schema before 2020-12
+            first, rest = items, schema.get("additionalItems", True)
+        first = first if isinstance(first, list) else []
+        for item in first[: min(least, _MAX_ITEMS)]:
+            self._step()
+            yield item
+        if least > len(first):
+            yield rest
+
+    def _resolve(self, reference: str) -> object:
+        """Returns what a reference within the schema points to; true if it points elsewhere."""
+        try:
+            return resolve(reference, self._root)
+        except LookupError:
+            return True
+
+    def _enqueue(self, key: int) -> None:
+        if key not in self._queued:
+            self._queued.add(key)
+            self._queue.append(key)
+
+    def _step(self) -> None:
+        self._num_visits += 1
+        if self._num_visits > _MAX_VISITS:
+            raise ValueError("its parts refer to each other too often")
+
+
+def _own_types(schema: Schema) -> Types:
+    types = _ALL
+    if "const" in schema:
+        types &= {_merged(json_type(schema["const"]))}
+    if isinstance(schema.get("enum"), list):
+        types &= {_merged(json_type(value)) for value in schema["enum"]}
+    named = schema.get("type")
+    if isinstance(named, str):
+        named = [named]
+    if isinstance(named, list) and named:
+        types &= {_merged(str(kind)) for kind in named}
+    return types
+
+
+def _merged(kind: str) -> str:
+    """Returns a set of types in which an integer is a number."""
+    return "number" if kind == "integer" else kind
+
+
+def rewritten(value: Any, change: Callable[[Schema], object]) -> Any:
+    """Returns a copy with what `change` makes of each object in place of it, outer ones first. What
+    it makes of one that is no object is final."""
+    if isinstance(value, Mapping):
+        changed = change(value)
+        if not isinstance(changed, Mapping):
+            return changed
+        return {key: rewritten(item, change) for key, item in changed.items()}
+    return [rewritten(item, change) for item in value] if isinstance(value, list) else value
+
+
+def parts_of(root: Schema) -> Iterator[Schema]:
+    """Yields the schema and all schemas in it, outer ones first."""
+    pending: list[object] = [root]
+    while pending:
+        schema = pending.pop()
+        if not isinstance(schema, Mapping):
+            continue
+        yield schema
+        pending += [schema[key] for key in ONE if key in schema]
+        for key in LISTS:
+            pending += schema[key] if isinstance(schema.get(key), list) else []
+        for key in MAPS:
+            pending += schema[key].values() if isinstance(schema.get(key), Mapping) else []

@@ -1,1 +1,0 @@
-"""Reads and writes grammars in notations of rules: llguidance's Lark, GBNF, structural tags."""

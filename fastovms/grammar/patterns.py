@@ -1,0 +1,580 @@
+"""Regular expressions of JSON schemas, and formats of strings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any, Final
+
+_DATE: Final = (
+    r"[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|[12][0-9]))"
+)
+_HOUR: Final = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME: Final = rf"{_HOUR}:(?:[0-5][0-9]|60)(?:\.[0-9]+)?(?:[zZ]|[+-]{_HOUR})"
+
+_DAYS: Final = r"(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
+_HOURS: Final = r"T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
+
+_OCTET: Final = r"(?:[0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])"
+_IPV4: Final = rf"(?:{_OCTET}\.){{3}}{_OCTET}"
+_H16: Final = r"[0-9a-fA-F]{1,4}"
+_LS32: Final = rf"{_H16}:{_H16}"
+_IPV6: Final = "|".join(
+    [
+        rf"(?:{_H16}:){{7}}{_H16}",
+        rf"::(?:{_H16}:){{0,5}}{_LS32}",
+        rf"(?:{_H16})?::(?:{_H16}:){{0,4}}{_LS32}",
+        *(
+            rf"(?:(?:{_H16}:){{0,{number}}}{_H16})?::(?:{_H16}:){{0,{4 - number}}}{_LS32}"
+            for number in (1, 2)
+        ),
+        rf"(?:(?:{_H16}:){{0,3}}{_H16})?::{_H16}:{_LS32}",
+        rf"(?:(?:{_H16}:){{0,4}}{_H16})?::{_LS32}",
+        rf"(?:(?:{_H16}:){{0,5}}{_H16})?::{_H16}",
+        rf"(?:(?:{_H16}:){{0,6}}{_H16})?::",
+    ]
+)
+"""RFC 4291, 2.2."""
+
+_LABEL: Final = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+_ATOM: Final = r"[a-zA-Z0-9!#$%&'*+\-/=?\^_`{|}~]+"
+_SUBDOMAIN: Final = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
+_EMAIL: Final = rf"{_ATOM}(?:\.{_ATOM})*@(?:{_SUBDOMAIN}(?:\.{_SUBDOMAIN})*|\[{_IPV4}\])"
+"""RFC 5321, 4.1.2, without quotes."""
+
+_UUID: Final = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+
+_PERCENT: Final = "%[0-9a-fA-F]{2}"
+_UNRESERVED: Final = r"a-zA-Z0-9\-._~!$&'()*+,;="
+_SEGMENT: Final = rf"(?:[{_UNRESERVED}:@]|{_PERCENT})"
+_ADDRESS: Final = "|".join(
+    [
+        rf"(?:{_H16}:){{7}}{_H16}",
+        rf"(?:{_H16}:){{1,7}}:",
+        rf"(?:{_H16}:){{1,6}}:{_H16}",
+        *(rf"(?:{_H16}:){{1,{7 - most}}}(?::{_H16}){{1,{most}}}" for most in (2, 3, 4, 5)),
+        rf"{_H16}:(?::{_H16}){{1,6}}",
+        rf":(?::{_H16}){{1,7}}",
+        "::",
+        rf"v[0-9a-fA-F]+\.[{_UNRESERVED}:]+",
+    ]
+)
+_HOST: Final = rf"(?:\[(?:{_ADDRESS})\]|(?:[{_UNRESERVED}]|{_PERCENT})*)"
+_AUTHORITY: Final = rf"(?:(?:[{_UNRESERVED}:]|{_PERCENT})*@)?{_HOST}(?::[0-9]*)?"
+_ROOTLESS: Final = rf"{_SEGMENT}+(?:/{_SEGMENT}*)*"
+_QUERY: Final = rf"(?:[{_UNRESERVED}:@/?]|{_PERCENT})*"
+_URI: Final = (
+    rf"[a-zA-Z][a-zA-Z0-9+\-.]*:(?://{_AUTHORITY}(?:/{_SEGMENT}*)*|/(?:{_ROOTLESS})?|{_ROOTLESS}|)"
+    rf"(?:\?{_QUERY})?(?:#{_QUERY})?"
+)
+"""RFC 3986, appendix A."""
+
+FORMATS: Final[Mapping[str, str]] = {
+    "date-time": f"{_DATE}[tT]{_TIME}",
+    "date": _DATE,
+    "time": _TIME,
+    "duration": f"P(?:{_DAYS}(?:{_HOURS})?|{_HOURS}|[0-9]+W)",
+    "email": _EMAIL,
+    "hostname": rf"{_LABEL}(?:\.{_LABEL})*",
+    "ipv4": _IPV4,
+    "ipv6": _IPV6,
+    "uri": _URI,
+    "uuid": _UUID,
+}
+
+
+Ranges = list[tuple[int, int]]
+"""Code points from the first to the last of each pair, ascending."""
+
+_LAST: Final = 0x10FFFF
+_SURROGATES: Final = (0xD800, 0xDFFF)
+ALL: Final[Ranges] = [(0, _SURROGATES[0] - 1), (_SURROGATES[1] + 1, _LAST)]
+
+_DIGITS: Final[Ranges] = [(48, 57)]
+_WORD: Final[Ranges] = [(48, 57), (65, 90), (95, 95), (97, 122)]
+_SPACE: Final[Ranges] = [
+    (9, 13), (32, 32), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A),
+    (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000),
+]  # fmt: skip
+
+_CATEGORIES: Final = {"DIGIT": _DIGITS, "WORD": _WORD, "SPACE": _SPACE}
+
+
+def ranges_of(members: Sequence[Any]) -> Ranges:
+    """Returns the characters of a class, as the parser of `re` gives its members."""
+    found: Ranges = []
+    for kind, value in members:
+        match str(kind):
+            case "LITERAL":
+                found.append((value, value))
+            case "RANGE":
+                found.append(value)
+            case "CATEGORY":
+                name = str(value).removeprefix("CATEGORY_")
+                ranges = _CATEGORIES[name.removeprefix("NOT_")]
+                found += without(ranges) if name.startswith("NOT_") else ranges
+    is_negated = bool(members) and str(members[0][0]) == "NEGATE"
+    return without(found) if is_negated else merged(found)
+
+
+def merged(ranges: Ranges) -> Ranges:
+    """Returns the same characters as ascending ranges with gaps between them."""
+    found: Ranges = []
+    for low, high in sorted(ranges):
+        if found and low <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(high, found[-1][1]))
+        else:
+            found.append((low, high))
+    return found
+
+
+def without(ranges: Ranges) -> Ranges:
+    """Returns all other characters."""
+    found: Ranges = []
+    for first, last in ALL:
+        low = first
+        for start, end in merged(ranges):
+            if low < start <= last:
+                found.append((low, min(start - 1, last)))
+            low = max(low, end + 1)
+        if low <= last:
+            found.append((low, last))
+    return found
+
+
+def common(first: Ranges, second: Ranges) -> Ranges:
+    """Returns the characters that are in both."""
+    return [
+        (max(low, start), min(high, end))
+        for low, high in first
+        for start, end in second
+        if max(low, start) <= min(high, end)
+    ]
+
+
+# Rewrites regular expressions of JSON schemas as llguidance reads them.
+#
+# Generators of schemas write the dialects of JavaScript and Python. Both have look-ahead, which
+# llguidance does not have: such an expression becomes an automaton, and that an expression
+# without.
+
+
+_PART: Final = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|\(\?(?:<?[=!]|P?<\w+>|P=|[>#(])|.", re.DOTALL
+)
+"""A piece of an expression: an escape, a class, the beginning of a special group, a character."""
+
+_COUNT: Final = re.compile(r"\{(\d*)(,?)(\d*)\}")
+_LOOK_AHEAD: Final = ("(?=", "(?!")
+_UNSUPPORTED: Final = ("(?<=", "(?<!", "(?P=", "(?>", "(?#", "(?(", r"\b", r"\B", r"\k")
+_ESCAPES: Final = {r"\Z": r"\z", r"\0": r"\x00", r"\h": r"[ \t]", r"\e": r"\x1b", "[^]": r"[\s\S]"}
+_IN_CLASS: Final = re.compile(r"\\.|&&|~~|\[", re.DOTALL)
+_UNIT: Final = re.compile(r"\\u(?![dD][89a-fA-F])(?:[0-9a-fA-F]{4}|\{[0-9a-fA-F]{1,6}\})")
+
+_MAX_LENGTH: Final = 2_000
+_MAX_STATES: Final = 64
+_MAX_STEPS: Final = 20_000
+_MAX_COPIES: Final = 200
+"""Limits of expressions with look-ahead: the length of an expression before and after, the states
+of its automaton, the parts that are looked at to find them, and the copies that a count makes."""
+
+
+def usable_patterns(pattern: str) -> list[str] | None:
+    """Returns expressions that llguidance reads and that together match the same texts; None if
+    there are none, or if they are too large to find."""
+    pieces = _pieces(pattern)
+    if pieces is None:
+        return None
+    found = "".join(pieces)
+    if not any(piece in _LOOK_AHEAD for piece in pieces):
+        return [pattern if found == pattern else found]
+    if len(found) > _MAX_LENGTH:
+        return None
+    try:
+        return [_without_look_ahead(found)]
+    except (_TooMuch, re.error, RecursionError, OverflowError):
+        return _conjuncts(pieces)
+
+
+def _pieces(pattern: str) -> list[str] | None:
+    """Returns the pieces of an expression as llguidance reads them, look-ahead among them; None if
+    it has something else that llguidance does not have."""
+    pieces: list[str] = []
+    position = 0
+    while position < len(pattern):
+        match = _PART.match(pattern, position)
+        assert match is not None
+        piece, position = match[0], match.end()
+        if piece == "{":
+            count = _COUNT.match(pattern, match.start())
+            if count is None or not (count[1] or count[3]):
+                piece = r"\{"
+            else:
+                piece = f"{{{count[1] or 0}{count[2]}{count[3]}}}"
+                position = count.end()
+        elif piece.startswith("[") and len(piece) > 1 and piece not in _ESCAPES:
+            piece = _class(piece)
+        elif piece in _UNSUPPORTED or (piece[0] == "\\" and piece[1:2] in "123456789cuU"):
+            unit = _UNIT.match(pattern, match.start())
+            if unit is None:
+                return None
+            piece, position = unit[0], unit.end()
+        pieces.append(_ESCAPES.get(piece, piece))
+    return pieces
+
+
+def _conjuncts(pieces: Sequence[str]) -> list[str] | None:
+    """Returns the expressions that `^(?=a)(?=b)c` is made of; None for look-ahead elsewhere."""
+    found: list[str] = []
+    if pieces[0] != "^":
+        return None
+    start = 1
+    while pieces[start : start + 1] == ["(?="]:
+        depth, end = 1, start
+        while depth and end + 1 < len(pieces):
+            end += 1
+            depth += 1 if pieces[end].startswith("(") else -(pieces[end] == ")")
+        found.append(_from_begin(pieces[start + 1 : end]))
+        start = end + 1
+    found.append(_from_begin(pieces[start:]))
+    return None if any(mark in part for part in found for mark in _LOOK_AHEAD) else found
+
+
+def _from_begin(pieces: Sequence[str]) -> str:
+    """Returns an expression that matches from the beginning of a text on, with an anchor at its end
+    if the pieces have one."""
+    if pieces and pieces[-1] == "$" and "|" not in pieces:
+        return f"^(?:{''.join(pieces[:-1])})$"
+    return f"^(?:{''.join(pieces)})"
+
+
+def _class(text: str) -> str:
+    """Returns a class of characters in which nothing is an operation on sets."""
+
+    def escaped(match: re.Match[str]) -> str:
+        if match[0] == r"\b":
+            return r"\x08"
+        return match[0] if match[0].startswith("\\") else f"\\{match[0]}"
+
+    return "[" + _IN_CLASS.sub(escaped, text[1:])
+
+
+class _TooMuch(Exception):
+    """The expression has no automaton of a bounded size, or something that none is made of."""
+
+
+_Language = tuple[Any, ...]
+"""A set of texts: `("none",)`, `("empty",)` for the empty text, `("set", ids)` for one character,
+or of others `("join", first, then)`, `("any", members)`, `("all", members)`, `("not", other)` and
+`("star", other)`."""
+
+_NONE: Final[_Language] = ("none",)
+_EMPTY: Final[_Language] = ("empty",)
+_ALL_TEXTS: Final[_Language] = ("not", _NONE)
+
+
+def _join(first: _Language, then: _Language) -> _Language:
+    if _NONE in (first, then):
+        return _NONE
+    if first == _EMPTY or then == _EMPTY:
+        return then if first == _EMPTY else first
+    if first[0] == "join":
+        return ("join", first[1], _join(first[2], then))
+    return ("join", first, then)
+
+
+def _combined(kind: str, languages: Iterable[_Language]) -> _Language:
+    """Returns the union ("any") or the intersection ("all") of languages."""
+    neutral, ruling = (_NONE, _ALL_TEXTS) if kind == "any" else (_ALL_TEXTS, _NONE)
+    members: set[_Language] = set()
+    for language in languages:
+        members |= language[1] if language[0] == kind else {language}
+    members.discard(neutral)
+    if ruling in members:
+        return ruling
+    return (kind, frozenset(members)) if len(members) > 1 else next(iter(members), neutral)
+
+
+def _not(language: _Language) -> _Language:
+    return language[1] if language[0] == "not" else ("not", language)
+
+
+def _star(language: _Language) -> _Language:
+    if language in (_NONE, _EMPTY) or language[0] == "star":
+        return _EMPTY if language[0] != "star" else language
+    return ("star", language)
+
+
+def _without_look_ahead(pattern: str) -> str:
+    """Returns an expression of the same texts. Raises _TooMuch, or what the parser raises."""
+    parsed = _parser.parse(pattern)
+    if parsed.state.flags & ~re.UNICODE:
+        raise _TooMuch
+    reader = _Reader(list(parsed))
+    return _expression(_automaton(reader), reader.characters)
+
+
+class _Reader:
+    """Reads an expression as a language of whole texts.
+
+    Attributes:
+        characters: the classes of characters that no part of the expression tells apart.
+        language: the language.
+    """
+
+    def __init__(self, items: list[Any]) -> None:
+        self._sets: list[Ranges] = []
+        self._num_copies = 0
+        self._collect(items)
+        self.characters = _classes(self._sets)
+        found = self._found(items, _ALL_TEXTS, at_start=True)
+        if not items or str(items[0][1]) != "AT_BEGINNING":
+            later = self._found(items, _ALL_TEXTS, at_start=False)
+            found = _combined("any", [found, _join(_ALL_TEXTS, later)])
+        self.language = found
+
+    def _collect(self, items: Iterable[Any]) -> None:
+        for name, value in items:
+            ranges = _characters(str(name), value)
+            if ranges is not None:
+                self._sets.append(ranges)
+            for part in _inner(str(name), value):
+                self._collect(part)
+
+    def _found(self, items: Sequence[Any], after: _Language, *, at_start: bool) -> _Language:
+        """Returns the language of items and what follows them."""
+        if not items:
+            return after
+        (kind, value), rest = items[0], items[1:]
+        name = str(kind)
+        if name == "AT":
+            if str(value) == "AT_BEGINNING" and at_start:
+                return self._found(rest, after, at_start=True)
+            if str(value) in ("AT_END", "AT_END_STRING"):
+                return _combined("all", [_EMPTY, self._found(rest, after, at_start=at_start)])
+            raise _TooMuch
+        if name in ("ASSERT", "ASSERT_NOT"):
+            direction, inner = value
+            if direction < 0:
+                raise _TooMuch
+            ahead = self._found(list(inner), _ALL_TEXTS, at_start=at_start)
+            ahead = ahead if name == "ASSERT" else _not(ahead)
+            return _combined("all", [ahead, self._found(rest, after, at_start=at_start)])
+        ranges = _characters(name, value)
+        if ranges is not None:
+            return _join(self._set(ranges), self._found(rest, after, at_start=False))
+        parts = [list(part) for part in _inner(name, value)]
+        if name in ("BRANCH", "SUBPATTERN"):
+            if name == "SUBPATTERN" and (value[1] or value[2]):
+                raise _TooMuch
+            self._count(len(parts))
+            return _combined(
+                "any", [self._found([*part, *rest], after, at_start=at_start) for part in parts]
+            )
+        if name not in ("MAX_REPEAT", "MIN_REPEAT"):
+            raise _TooMuch
+        if _looks_around(parts[0]):  # beyond the end of a repetition
+            raise _TooMuch
+        least, most = value[0], value[1]
+        then = self._found(rest, after, at_start=False)
+        once = self._found(parts[0], _EMPTY, at_start=False)
+        if str(most) == "MAXREPEAT":
+            then = _join(_star(once), then)
+        else:
+            self._count(most)
+            skipped = then
+            for _ in range(most - least):
+                then = _combined("any", [skipped, _join(once, then)])
+        self._count(least)
+        for _ in range(least):
+            then = _join(once, then)
+        return then
+
+    def _count(self, copies: int) -> None:
+        self._num_copies += copies
+        if self._num_copies > _MAX_COPIES:
+            raise _TooMuch
+
+    def _set(self, ranges: Ranges) -> _Language:
+        ids = [i for i, known in enumerate(self.characters) if common(known, ranges)]
+        return ("set", frozenset(ids)) if ids else _NONE
+
+
+def _characters(name: str, value: Any) -> Ranges | None:
+    """Returns the characters that one item matches; None if it does not match just one."""
+    match name:
+        case "LITERAL":
+            return [(value, value)]
+        case "NOT_LITERAL":
+            return without([(value, value)])
+        case "ANY":
+            return without([(10, 10)])
+        case "IN":
+            return ranges_of(value)
+        case _:
+            return None
+
+
+def _inner(name: str, value: Any) -> list[Any]:
+    """Returns the expressions within an item."""
+    match name:
+        case "BRANCH":
+            return list(value[1])
+        case "SUBPATTERN":
+            return [value[3]]
+        case "MAX_REPEAT" | "MIN_REPEAT":
+            return [value[2]]
+        case "ASSERT" | "ASSERT_NOT":
+            return [value[1]]
+        case _:
+            return []
+
+
+def _looks_around(items: Iterable[Any]) -> bool:
+    return any(
+        str(name) in ("AT", "ASSERT", "ASSERT_NOT")
+        or any(map(_looks_around, _inner(str(name), value)))
+        for name, value in items
+    )
+
+
+def _classes(sets: Iterable[Ranges]) -> list[Ranges]:
+    """Returns the coarsest classes of characters of which each set is a union."""
+    classes: list[Ranges] = [ALL]
+    for ranges in sets:
+        halves = [common(known, side) for known in classes for side in (ranges, without(ranges))]
+        classes = [half for half in halves if half]
+        if len(classes) > _MAX_STATES:
+            raise _TooMuch
+    return classes
+
+
+class _Automaton:
+    """The states that a language has while a text is read, the first one first.
+
+    Attributes:
+        is_end: whether a text may end, by state.
+        edges: by two states, the classes of characters that lead from one to the other.
+    """
+
+    def __init__(self, language: _Language, num_classes: int) -> None:
+        self.is_end: list[bool] = []
+        self.edges: dict[tuple[int, int], set[int]] = {}
+        self._num_steps = 0
+        states = {language: 0}
+        pending = [language]
+        while pending:
+            state = pending.pop(0)
+            self.is_end.append(self._may_end(state))
+            for character in range(num_classes):
+                following = self._after(state, character)
+                if following == _NONE:
+                    continue
+                if following not in states:
+                    states[following] = len(states)
+                    pending.append(following)
+                    if len(states) > _MAX_STATES:
+                        raise _TooMuch
+                self.edges.setdefault((states[state], states[following]), set()).add(character)
+
+    def _step(self) -> None:
+        self._num_steps += 1
+        if self._num_steps > _MAX_STEPS:
+            raise _TooMuch
+
+    def _may_end(self, language: _Language) -> bool:
+        self._step()
+        match language:
+            case ("empty",) | ("star", _):
+                return True
+            case ("join", first, then):
+                return self._may_end(first) and self._may_end(then)
+            case ("any", members):
+                return any(map(self._may_end, members))
+            case ("all", members):
+                return all(map(self._may_end, members))
+            case ("not", other):
+                return not self._may_end(other)
+            case _:
+                return False
+
+    def _after(self, language: _Language, character: int) -> _Language:
+        """Returns the rests of the texts that begin with a character."""
+        self._step()
+        match language:
+            case ("set", ids):
+                return _EMPTY if character in ids else _NONE
+            case ("join", first, then):
+                found = _join(self._after(first, character), then)
+                if not self._may_end(first):
+                    return found
+                return _combined("any", [found, self._after(then, character)])
+            case ("any" | "all" as kind, members):
+                return _combined(kind, [self._after(member, character) for member in members])
+            case ("not", other):
+                return _not(self._after(other, character))
+            case ("star", other):
+                return _join(self._after(other, character), language)
+            case _:
+                return _NONE
+
+
+def _automaton(reader: _Reader) -> _Automaton:
+    return _Automaton(reader.language, len(reader.characters))
+
+
+def _expression(automaton: _Automaton, characters: Sequence[Ranges]) -> str:
+    """Returns an expression of the texts of an automaton, whose states are taken out one by one,
+    those with the fewest ways through them first."""
+    start, end = -1, -2
+    ways = {
+        pair: _of_characters([one for i in sorted(ids) for one in characters[i]])
+        for pair, ids in automaton.edges.items()
+    }
+    ways[start, 0] = ""
+    ways |= {(i, end): "" for i, is_end in enumerate(automaton.is_end) if is_end}
+    states = set(range(len(automaton.is_end)))
+    while states:
+        into = {state: [a for a, b in ways if b == state != a] for state in states}
+        out = {state: [b for a, b in ways if a == state != b] for state in states}
+        state = min(states, key=lambda state: len(into[state]) * len(out[state]))
+        states.remove(state)
+        again = ways.pop((state, state), None)
+        loop = "" if again is None else f"(?:{again})*"
+        before = [(one, ways.pop((one, state))) for one in into[state]]
+        behind = [(one, ways.pop((state, one))) for one in out[state]]
+        for first, begin in before:
+            for last, rest in behind:
+                way = f"{begin}{loop}{rest}"
+                other = ways.get((first, last))
+                ways[first, last] = way if other is None else _either(other, way)
+                if len(ways[first, last]) > _MAX_LENGTH:
+                    raise _TooMuch
+    found = ways.get((start, end))
+    if found is None:
+        raise _TooMuch
+    return f"^(?:{found})$"
+
+
+def _either(first: str, second: str) -> str:
+    if not first or not second:
+        return f"(?:{first or second})?"
+    return f"(?:{first}|{second})"
+
+
+def _of_characters(ranges: Ranges) -> str:
+    """Returns an expression of one of these characters."""
+    shown = [
+        _escaped(low) if low == high else f"{_escaped(low)}-{_escaped(high)}"
+        for low, high in merged(ranges)
+    ]
+    is_one = len(ranges) == 1 and ranges[0][0] == ranges[0][1]
+    return shown[0] if is_one else f"[{''.join(shown)}]"
+
+
+def _escaped(code: int) -> str:
+    if code < 0x80 and chr(code).isalnum():
+        return chr(code)
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

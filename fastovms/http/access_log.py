@@ -1,0 +1,159 @@
+"""The access log, and metrics of the HTTP server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Final, Protocol
+
+import orjson
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from fastovms.backend_stats import Histogram
+from fastovms.http.messages import Exchange
+from fastovms.quoting import one_line
+from fastovms.telemetry.log_format import timestamp
+
+
+class AccessLog:
+    """An observer that writes lines. The query is left out, and so are all headers: clients put
+    secrets into both.
+
+    Args:
+        form: "text" or "json".
+        write: takes a line without its end.
+        clock: tells unix time in seconds.
+        skip: paths whose requests get no line if their status is below 400.
+    """
+
+    def __init__(
+        self,
+        form: str,
+        write: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+        skip: Collection[str] = (),
+    ) -> None:
+        self._skip = frozenset(skip)
+        self._write = write
+        self._clock = clock
+        self._format = {"text": _text, "json": _json}[form]
+
+    def __call__(self, exchange: Exchange) -> None:
+        if exchange.status < 400 and exchange.request.raw_path.partition("?")[0] in self._skip:
+            return
+        self._write(one_line(self._format(dict(self._fields(exchange)))))
+
+    def _fields(self, exchange: Exchange) -> Iterator[tuple[str, object]]:
+        request = exchange.request
+        yield "time", timestamp(self._clock())
+        yield "client", request.client or "-"
+        yield "method", request.method
+        yield "path", request.raw_path or "-"
+        yield "status", exchange.status
+        yield "bytes", exchange.num_bytes
+        yield "duration_ms", round(exchange.duration * 1000, 1)
+        if not exchange.completed:
+            yield "cut", True
+        yield "id", request.id
+        if request.trace is not None:
+            yield "trace_id", request.trace.trace_id
+            yield "span_id", request.trace.span_id
+        yield from request.log_fields.items()
+
+
+def _json(fields: dict[str, object]) -> str:
+    return orjson.dumps(fields, default=str).decode()
+
+
+def _text(fields: dict[str, object]) -> str:
+    """Returns the line as text: first the fields that tell themselves apart, then the others as
+    name=value."""
+    head = " ".join(str(fields.pop(name)) for name in ("time", "client", "method", "path"))
+    rest = " ".join(f"{name}={_quoted(value)}" for name, value in fields.items())
+    return f"{head} {rest}"
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    if text and text.isascii() and text.isprintable() and not set(text) & {" ", '"', "="}:
+        return text
+    return orjson.dumps(text).decode()
+
+
+_PREFIX: Final = "fastovms_http_"
+_DURATION_BUCKETS: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    120.0, 300.0, 900.0, 3600.0,
+)  # fmt: skip
+
+
+class ServerLevels(Protocol):
+    """What the server holds at the moment; `server.HttpServer` implements it."""
+
+    @property
+    def num_connections(self) -> int: ...
+    @property
+    def num_handshakes(self) -> int: ...
+    @property
+    def num_body_bytes(self) -> int: ...
+
+
+class HttpMetrics(Collector):
+    """An observer that counts. Labels are routes, never paths, of which clients could make any
+    number.
+
+    Args:
+        levels: asked at every scrape.
+    """
+
+    def __init__(self, levels: Callable[[], ServerLevels]) -> None:
+        self._levels = levels
+        self._durations: dict[tuple[str, str, int], Histogram] = {}
+        self._num_received = 0
+        self._num_sent = 0
+
+    def __call__(self, exchange: Exchange) -> None:
+        request, status, num_bytes, duration, _ = exchange
+        if request.body:
+            self._num_received += len(request.body)
+        self._num_sent += num_bytes
+        key = (request.method, request.route, status)
+        durations = self._durations.get(key)
+        if durations is None:
+            durations = self._durations[key] = Histogram(_DURATION_BUCKETS)
+        durations.observe(duration)
+
+    def collect(self) -> Iterable[Metric]:
+        requests = CounterMetricFamily(
+            f"{_PREFIX}requests",
+            "Requests answered; 499: the client left before its answer began",
+            labels=["method", "route", "status"],
+        )
+        by_route: dict[str, Histogram] = {}
+        for (method, route, status), histogram in self._durations.items():
+            requests.add_metric([method, route, str(status)], histogram.count)
+            by_route.setdefault(route, Histogram(_DURATION_BUCKETS)).add(histogram)
+        yield requests
+        durations = HistogramMetricFamily(
+            f"{_PREFIX}request_duration_seconds",
+            "Head received to last byte written",
+            labels=["route"],
+        )
+        for route, histogram in by_route.items():
+            durations.add_metric([route], *histogram.buckets())
+        yield durations
+        yield CounterMetricFamily(f"{_PREFIX}received_bytes", "Request bodies", self._num_received)
+        yield CounterMetricFamily(f"{_PREFIX}sent_bytes", "Written to clients", self._num_sent)
+        levels = self._levels()
+        for name, description, value in (
+            ("connections", "Open connections", levels.num_connections),
+            ("handshakes", "TLS handshakes that are not over", levels.num_handshakes),
+            ("buffered_body_bytes", "Request bodies in memory", levels.num_body_bytes),
+        ):
+            yield GaugeMetricFamily(f"{_PREFIX}{name}", description, value)

@@ -1,0 +1,438 @@
+"""Checks before a handler: host, origin, API key, CORS, media type."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import ipaddress
+import socket
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from fastovms.errors import ConfigurationError
+from fastovms.http.messages import ErrorRenderer, HeaderPairs, Request, Response
+
+# Checks keys, which are bearer tokens (RFC 6750 2.1) or stand in a field of their own: 401
+# without one.
+
+
+_VARIABLES = ("API_KEY", "VLLM_API_KEY")
+_ADMIN = "admin"
+_KEY_FIELDS = ("x-api-key",)
+"""Fields that hold a key and nothing else: Anthropic's clients send it so."""
+
+_CHALLENGE = (("WWW-Authenticate", 'Bearer realm="fastovms"'),)
+
+
+class ApiKeys:
+    """A check that refuses requests without one of the keys, and notes whose key each of the others
+    has.
+
+    Args:
+        exempt: paths that anybody may ask, such as health; a trailing slash is overlooked.
+        admins: those of the keys whose owners may say what the server does, not only ask it.
+    """
+
+    def __init__(
+        self,
+        keys: Iterable[str],
+        render_error: ErrorRenderer,
+        exempt: Collection[str] = (),
+        admins: Iterable[str] = (),
+    ) -> None:
+        # Digests have one length, and comparing them tells nothing about the keys.
+        self._digests = [_digest(key.encode()) for key in dict.fromkeys(keys)]
+        if not self._digests:
+            raise ConfigurationError("no API key is given")
+        self._admins = frozenset(_digest(key.encode()).hex() for key in admins)
+        self._render_error = render_error
+        self._exempt = frozenset(exempt)
+
+    @property
+    def tenants(self) -> frozenset[str]:
+        """What requests with these keys have as their tenant."""
+        return frozenset(digest.hex() for digest in self._digests)
+
+    def __call__(self, request: Request) -> Response | None:
+        path = request.path
+        if path in self._exempt or (path.rstrip("/") or "/") in self._exempt:
+            return None
+        given = _given_keys(request)
+        if not given:
+            return self._refuse(
+                request, "an API key is required: Authorization: Bearer <key>, or x-api-key: <key>"
+            )
+        for key in given:
+            digest = _digest(key.encode("latin-1"))
+            # No early end: the time must not tell which key it was, or how many there are.
+            matches = [hmac.compare_digest(digest, known) for known in self._digests]
+            if any(matches):
+                request.tenant = digest.hex()
+                request.is_admin = request.tenant in self._admins
+                return None
+        return self._refuse(request, "the API key is not valid")
+
+    def _refuse(self, request: Request, message: str) -> Response:
+        response = self._render_error(request, 401, message)
+        return dataclasses.replace(response, headers=response.headers + _CHALLENGE)
+
+
+class KnownKeys(NamedTuple):
+    """The keys that requests may have.
+
+    Attributes:
+        every: all of them; empty = requests need none.
+        admins: those of operators.
+    """
+
+    every: list[str]
+    admins: list[str]
+
+
+def read_api_keys(
+    path: Path | None, environ: Mapping[str, str], given: Sequence[str] = ()
+) -> KnownKeys:
+    """Returns the given keys and those of a file, one a line (blank lines and those that begin with
+    # are skipped), else the one in the environment's API_KEY or VLLM_API_KEY. Behind a key of the
+    file, the word "admin" makes it an operator's.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or holds no key or one with a blank in it.
+    """
+    keys = [("--api-key", key) for key in given]
+    admins: list[str] = []
+    if path is not None:
+        for line in _read_keys(path):
+            key, _, mark = line.partition(" ")
+            if mark.strip() == _ADMIN:
+                admins.append(key)
+            keys.append((str(path), key if mark.strip() == _ADMIN else line))
+    elif not keys:
+        found = [(name, environ.get(name, "").strip()) for name in _VARIABLES]
+        keys = [(name, key) for name, key in found if key][:1]
+    for source, key in keys:
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            # The key itself must not appear in a log.
+            raise ConfigurationError(
+                f"{source}: an API key is visible ASCII without blanks; in a file, only the word "
+                f"{_ADMIN} may follow it"
+            )
+    return KnownKeys([key for _, key in keys], admins)
+
+
+def _read_keys(path: Path) -> list[str]:
+    try:
+        # Some editors begin a file with a byte order mark.
+        lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read the API keys in {path}: {error}") from None
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise ConfigurationError(f"{path} holds no API key")
+    return keys
+
+
+def _given_keys(request: Request) -> list[str]:
+    """Returns the keys of a request, which may come in several fields, "" where one holds none."""
+    fields = request.headers.by_name
+    given = [fields[name] for name in _KEY_FIELDS if name in fields]
+    authorization = fields.get("authorization")
+    if authorization is not None:
+        scheme, _, key = authorization.partition(" ")
+        # One space or several (RFC 9110 11.4). Nothing else is taken off: `str.strip` would take
+        # bytes that are blanks in Latin-1.
+        given.insert(0, key.strip(" ") if scheme.lower() == "bearer" else "")
+    return given
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+# Keeps pages from reaching this server under a name of their own (DNS rebinding).
+#
+# A page's owner can let the page's name lead to 127.0.0.1 once the page is loaded. The browser
+# then takes this server for the page's own: its requests have the right `Origin`, but the page's
+# `Host`.
+
+
+_MAX_PASSED: Final = 64
+_MAX_LENGTH: Final = 261  # a name of 255 characters (RFC 1035 2.3.4), a colon and a port
+
+
+class HostCheck:
+    """A check that refuses requests for a name that is not this machine's.
+
+    Addresses are taken: no name server has a say in them. So is whatever comes over a Unix socket,
+    which no page can reach, and a request without Host (HTTP/1.0), which no browser sends.
+
+    Args:
+        names: what the server may be called beside localhost, without ports.
+        applies: tells, asked at each request, whether to check at all.
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        render_error: ErrorRenderer,
+        applies: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._names = frozenset({"localhost", *(name.lower().rstrip(".") for name in names)})
+        self._render_error = render_error
+        self._applies = applies
+        self._passed: set[str] = set()  # Host fields that were found good, so as not to ask again
+
+    def __call__(self, request: Request) -> Response | None:
+        host = request.headers.by_name.get("host")
+        if not host or host in self._passed or not request.client or not self._applies():
+            return None
+        if host[0] == "[":
+            return None  # an IPv6 address: `head` has checked the form
+        name = host.partition(":")[0].lower().rstrip(".")
+        if name in self._names or name.endswith(".localhost") or _is_ipv4(name):
+            if len(self._passed) < _MAX_PASSED and len(host) <= _MAX_LENGTH:
+                self._passed.add(host)
+            return None
+        # RFC 9110 15.5.20: a request for an authority that this server does not speak for.
+        return self._render_error(
+            request,
+            421,
+            f"this server is not known as {name!r}: start it with --allowed-hosts {name}, or "
+            "use an address or localhost",
+        )
+
+
+def machine_names(hostname: str, hosts_file: Path = Path("/etc/hosts")) -> set[str]:
+    """Returns the machine's name, without and with its domain, as far as they lead to this machine
+    without a name server: from the host name, and from the lines of /etc/hosts that have it."""
+    names = {hostname.lower(), hostname.lower().partition(".")[0]}
+    try:
+        lines = hosts_file.read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        aliases = line.partition("#")[0].lower().split()[1:]
+        if not names.isdisjoint(aliases):
+            names.update(aliases)
+    return names - {""}
+
+
+def is_local(sock: socket.socket) -> bool:
+    """Returns whether only this machine can reach a bound socket."""
+    if sock.family == socket.AF_UNIX:
+        return True
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    address = ipaddress.ip_address(sock.getsockname()[0].partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def _is_ipv4(name: str) -> bool:
+    """Returns whether a host is an IPv4 address, in any of the forms that clients send unchanged,
+    such as 127.1."""
+    try:
+        socket.inet_aton(name)
+    except OSError:
+        return False
+    return True
+
+
+# A browser sends some requests across origins without asking first: forms, `text/plain`, images.
+# Its `Origin` and `Sec-Fetch-*` fields, which no script can set, say which page they come from
+# (https://fetch.spec.whatwg.org/#origin-header, https://www.w3.org/TR/fetch-metadata/). Clients
+# that are no browsers send none of them, and nothing is checked.
+
+
+class OriginCheck:
+    """A check of every request, preflights included.
+
+    Args:
+        policy: says which other origins may ask.
+        tls: whether clients speak TLS to this server itself. Where they do not, a proxy in front
+            may.
+    """
+
+    def __init__(self, policy: CorsPolicy, render_error: ErrorRenderer, *, tls: bool) -> None:
+        self._policy = policy
+        self._render_error = render_error
+        self._own_schemes = ("https://",) if tls else ("http://", "https://")
+
+    def __call__(self, request: Request) -> Response | None:
+        fields = request.headers.by_name
+        origin, site = fields.get("origin"), fields.get("sec-fetch-site")
+        if origin is None and site is None:
+            return None
+        if site == "cross-site" and essence(fields.get("content-type", "")) in FORM_TYPES:
+            return self._refuse(request, "a form of another site is not taken, only JSON is")
+        if origin is None:
+            if site in _OWN_SITES or self._policy.any_origin or _is_followed_link(request):
+                return None
+            return self._refuse(
+                request, "pages of other sites may not embed what this server answers"
+            )
+        if site == "same-origin" or self._policy.allows(origin) or self._is_own(request, origin):
+            return None
+        return self._refuse(
+            request,
+            f"pages of {origin!r} may not use this server: --allowed-origins names those that may",
+        )
+
+    def _is_own(self, request: Request, origin: str) -> bool:
+        host = request.headers.by_name.get("host", "")
+        return any(origin == scheme + host for scheme in self._own_schemes)
+
+    def _refuse(self, request: Request, message: str) -> Response:
+        return self._render_error(request, 403, message)
+
+
+_OWN_SITES = ("same-origin", "none")
+"""The values of Sec-Fetch-Site of a page of this server, and of what a person typed or had
+bookmarked. "same-site" is not among them: it may be another port of the same machine, with another
+server behind it."""
+
+
+def _is_followed_link(request: Request) -> bool:
+    """Returns whether a whole browser window is about to show the answer, which no other page then
+    sees."""
+    fields = request.headers.by_name
+    return (
+        request.method == "GET"
+        and fields.get("sec-fetch-mode") == "navigate"
+        and fields.get("sec-fetch-dest") == "document"
+    )
+
+
+# The settings are those of OpenVINO Model Server: lists separated by commas, "*" for anything.
+
+
+_PREFLIGHT_MAX_AGE = "600"  # seconds; browsers cap it between 600 and 86400
+
+
+class CorsPolicy:
+    """Implements `dispatch.CrossOrigin`.
+
+    Args:
+        origins: "*", or origins such as "https://example.org, http://localhost:3000"; "" = none.
+        methods, headers: "*", or names. With "*", what a preflight asks for is granted by name,
+            since browsers leave the Authorization header out of a wildcard.
+        credentials: whether scripts may send cookies. Only for listed origins: browsers refuse it
+            together with the wildcard.
+
+    Attributes:
+        any_origin: whether `origins` has "*".
+    """
+
+    def __init__(
+        self,
+        origins: str,
+        methods: str = "*",
+        headers: str = "*",
+        *,
+        credentials: bool = False,
+    ) -> None:
+        self._origins = frozenset(_names(origins))
+        self._methods = ", ".join(_names(methods))
+        self._headers = ", ".join(_names(headers))
+        self.any_origin = "*" in self._origins
+        self._credentials: HeaderPairs = ()
+        if credentials:
+            self._credentials = (("Access-Control-Allow-Credentials", "true"),)
+
+    def allows(self, origin: str) -> bool:
+        return self.any_origin or origin in self._origins
+
+    def response_fields(self, request: Request) -> HeaderPairs:
+        """Returns the fields that any answer to this request has."""
+        origin = request.headers.by_name.get("origin")
+        if self.any_origin:
+            if origin is None:
+                return ()
+            return (("Access-Control-Allow-Origin", "*"), _EXPOSED, *self._credentials)
+        if not self._origins:
+            return ()  # then no answer depends on who asks
+        if origin is None or origin not in self._origins:
+            return _VARIES
+        allowed = ("Access-Control-Allow-Origin", origin)
+        return (allowed, _EXPOSED, *_VARIES, *self._credentials)
+
+    def preflight_fields(self, request: Request) -> HeaderPairs | None:
+        """Returns the further fields of the answer to a preflight; None = this OPTIONS request is
+        none."""
+        asked = request.headers.by_name
+        method = asked.get("access-control-request-method")
+        if method is None or "origin" not in asked:
+            return None
+        methods = method if self._methods == "*" else self._methods
+        headers = self._headers
+        if headers == "*":
+            headers = asked.get("access-control-request-headers", "*")
+        return (
+            ("Access-Control-Allow-Methods", methods),
+            ("Access-Control-Allow-Headers", headers),
+            ("Access-Control-Max-Age", _PREFLIGHT_MAX_AGE),
+        )
+
+
+_VARIES: HeaderPairs = (("Vary", "Origin"),)
+_EXPOSED = ("Access-Control-Expose-Headers", "X-Request-Id, Request-Id, traceresponse")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+FORM_TYPES = frozenset(("application/x-www-form-urlencoded", "multipart/form-data", "text/plain"))
+"""The types that pages may send anywhere without asking first
+(https://fetch.spec.whatwg.org/#cors-safelisted-request-header)."""
+
+_UNASKED = "application/x-www-form-urlencoded"
+"""The type that curl and urllib name for any body unless told otherwise, so that it means
+nothing."""
+
+
+class JsonOnly:
+    """A check for routes that take JSON. A request that names no type passes: its body is read as
+    JSON.
+
+    Args:
+        upload_routes: patterns of routes that take something else by POST, and check that
+            themselves.
+    """
+
+    def __init__(self, render_error: ErrorRenderer, upload_routes: Collection[str] = ()) -> None:
+        self._render_error = render_error
+        self._upload_routes = frozenset(upload_routes)
+
+    def __call__(self, request: Request) -> Response | None:
+        if request.method in ("GET", "HEAD", "DELETE"):
+            return None
+        fields = request.headers.by_name
+        coding = fields.get("content-encoding")
+        if coding is not None and coding.lower() != "identity":
+            response = self._render_error(
+                request, 415, f"Content-Encoding {coding!r} is not supported"
+            )
+            # RFC 9110 15.5.16: says which coding would be.
+            accepted = (("Accept-Encoding", "identity"),)
+            return dataclasses.replace(response, headers=response.headers + accepted)
+        given = fields.get("content-type")
+        if given is None:
+            return None
+        kind = essence(given)
+        if request.route in self._upload_routes:
+            return None
+        if kind in ("application/json", _UNASKED) or (
+            kind.startswith("application/") and kind.endswith("+json")
+        ):
+            return None
+        return self._render_error(
+            request, 415, f"Content-Type {given!r} is not supported, only application/json"
+        )
+
+
+def essence(content_type: str) -> str:
+    """Returns type and subtype, without parameters, in lower case (RFC 9110 8.3.1)."""
+    return content_type.partition(";")[0].strip().lower()

@@ -1,0 +1,513 @@
+"""Listening sockets: addresses, systemd sockets, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+import socket
+import ssl
+import stat
+import time
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from fastovms.config import HttpConfig
+from fastovms.errors import ConfigurationError
+from fastovms.http.protocol import Connection
+from fastovms.http.writers import ServerState
+
+
+@dataclass(frozen=True, slots=True)
+class TcpAddress:
+    """An address of TCP. A `host` of "" means every interface of both families."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return join_host_port(self.host or "*", self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class UnixAddress:
+    path: Path
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}"
+
+
+Address = TcpAddress | UnixAddress
+
+
+def parse_address(text: str) -> Address:
+    """Reads "host:port", "[ipv6]:port", "*:port" or "unix:/path".
+
+    Raises:
+        ConfigurationError: the text is none of these.
+    """
+    scheme, separator, path = text.partition(":")
+    if scheme == "unix" and separator:
+        if not path:
+            raise ConfigurationError(f"address {text!r}: no path after 'unix:'")
+        return UnixAddress(Path(path))
+    host, separator, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not separator or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ConfigurationError(
+            f"address {text!r}: expected host:port, [ipv6]:port or unix:/path, port 0 to 65535"
+        )
+    if ":" in host and not bracketed:
+        raise ConfigurationError(f"address {text!r}: write an IPv6 address in brackets")
+    host = host[1:-1] if bracketed else host
+    return TcpAddress("" if host == "*" else host, int(port))
+
+
+def join_host_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def describe(sock: socket.socket, *, tls: bool) -> str:
+    """Returns a socket's own address as a client would write it: "http://127.0.0.1:8000"."""
+    name = sock.getsockname()
+    if sock.family == socket.AF_UNIX:
+        path = name.decode(errors="replace") if isinstance(name, bytes) else name
+        return f"unix:{path}"
+    return f"{'https' if tls else 'http'}://{join_host_port(name[0], name[1])}"
+
+
+# Talks to systemd: takes the sockets it hands over (sd_listen_fds(3)), and tells it the state of
+# the server (sd_notify(3)).
+
+
+logger = logging.getLogger(__name__)
+
+_FIRST_FD = 3
+_LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+
+
+def inherited_sockets(environ: MutableMapping[str, str], pid: int) -> list[socket.socket]:
+    """Returns the listening sockets of a socket unit, and takes the variables out of the
+    environment, so that child processes do not believe the sockets theirs.
+
+    Raises:
+        ConfigurationError: a descriptor is not what it should be.
+    """
+    values = {name: environ.pop(name, "") for name in _LISTEN_VARIABLES}
+    if values["LISTEN_PID"] != str(pid) or not values["LISTEN_FDS"].isdecimal():
+        return []
+    sockets = []
+    for fd in range(_FIRST_FD, _FIRST_FD + int(values["LISTEN_FDS"])):
+        try:
+            os.set_inheritable(fd, False)
+            sock = socket.socket(fileno=fd)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the inherited descriptor {fd} is no stream socket: {error.strerror}"
+            ) from None
+        if sock.type != socket.SOCK_STREAM:
+            sock.detach()
+            raise ConfigurationError(f"the inherited descriptor {fd} is no stream socket")
+        sockets.append(sock)
+    return sockets
+
+
+class Notifier:
+    """Sends state to the service manager. Without one, and on errors, it does nothing.
+
+    Attributes:
+        watchdog_interval: seconds between two calls of `watchdog`, half of what systemd allows;
+            None = it does not watch this process.
+    """
+
+    def __init__(self, environ: MutableMapping[str, str], pid: int) -> None:
+        address = environ.get("NOTIFY_SOCKET", "")
+        # A leading @ stands for the abstract namespace.
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._status = ""
+        self.watchdog_interval: float | None = None
+        microseconds = environ.get("WATCHDOG_USEC", "")
+        if microseconds.isdecimal() and environ.get("WATCHDOG_PID", str(pid)) == str(pid):
+            self.watchdog_interval = int(microseconds) / 2e6
+
+    def ready(self, status: str = "") -> None:
+        """Says that the model is loaded and the sockets answer, or that a reload is over."""
+        self._send("READY=1", *self._new_status(status))
+
+    def status(self, text: str) -> None:
+        """Sets the line that `systemctl status` shows."""
+        lines = self._new_status(text)
+        if lines:
+            self._send(*lines)
+
+    def reloading(self) -> None:
+        """Says that a reload begins (Type=notify-reload); `ready` ends it."""
+        microseconds = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self._send("RELOADING=1", f"MONOTONIC_USEC={microseconds}")
+
+    def stopping(self, status: str = "") -> None:
+        self._send("STOPPING=1", *self._new_status(status))
+
+    def watchdog(self) -> None:
+        """Says that work makes progress. It must not be called when it does not."""
+        self._send("WATCHDOG=1")
+
+    def extend_timeout(self, seconds: float) -> None:
+        """Asks for more time from now, for a start or stop that takes long. To be repeated before
+        that runs out."""
+        self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
+
+    def _new_status(self, text: str) -> list[str]:
+        line = " ".join(text.split())  # a newline would start another assignment
+        if not line or line == self._status:
+            return []
+        self._status = line
+        return [f"STATUS={line}"]
+
+    def _send(self, *assignments: str) -> None:
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
+                sock.sendto("\n".join(assignments).encode(), self._address)
+        except OSError as error:
+            logger.debug("systemd was not told %s: %s", assignments, error)
+
+
+HANDSHAKE_TIMEOUT = 10.0
+"""Seconds that a handshake may take."""
+SHUTDOWN_TIMEOUT = 3600.0
+"""Seconds that the end of a TLS connection may take, the last answer included, for which `Wire` has
+a nearer deadline."""
+
+
+class TlsCredentials:
+    """A certificate chain and its key, and the context that serves them.
+
+    Args:
+        certificate: path of a PEM file with the chain.
+        key: path of a PEM file with the key; None = it is in the certificate's file.
+
+    Raises:
+        ConfigurationError: a file cannot be read, or they do not belong together.
+    """
+
+    def __init__(self, certificate: str, key: str | None) -> None:
+        self._certificate = certificate
+        self._key = key
+        self.context = self._new_context()
+
+    def reload(self) -> None:
+        """Reads the files again, for connections made from now on.
+
+        Raises:
+            ConfigurationError: they cannot be used; the old ones stay in use.
+        """
+        self._new_context()  # a failed load would leave the live context without a usable key
+        self._load(self.context)
+
+    def _new_context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        self._load(context)
+        return context
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        try:
+            # An encrypted key would otherwise ask for its passphrase on the terminal.
+            context.load_cert_chain(self._certificate, self._key, password=lambda: b"")
+        except OSError as error:  # ssl.SSLError is one too
+            files = self._certificate if self._key is None else f"{self._certificate}, {self._key}"
+            reason = error.strerror or str(error)
+            raise ConfigurationError(f"cannot use the TLS files {files}: {reason}") from None
+
+
+# Accepts TLS connections and bounds those that still shake hands.
+#
+# `loop.create_server` tells of a TLS connection only when its handshake is over, so that nothing
+# would bound the connections of clients that begin one and leave it at that.
+
+
+_ACCEPTED_AT_ONCE: Final = 32
+"""How many connections are taken from a queue before the loop sees to something else."""
+
+_PAUSE: Final = 1.0
+"""Seconds without accepting when the process has no descriptors left."""
+
+
+class _SafeConnection(Connection):
+    """A connection that tells when its handshake is over, which its task learns only later."""
+
+    def __init__(self, state: ServerState, on_safe: Callable[[], None]) -> None:
+        super().__init__(state)
+        self._on_safe = on_safe
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._on_safe()
+        super().connection_made(transport)
+
+
+class TlsAcceptor:
+    """Serves listening sockets until it is told to stop.
+
+    There may be as many handshakes at a time as connections. One more ends the oldest: an honest
+    client is through within milliseconds, so that the oldest one is hardly ever an honest client's.
+    """
+
+    def __init__(self, state: ServerState, credentials: TlsCredentials) -> None:
+        self._state = state
+        self._loop = state.loop
+        self._credentials = credentials
+        self._listening: set[socket.socket] = set()
+        self._handshakes: dict[asyncio.Task[None], None] = {}
+
+    @property
+    def num_handshakes(self) -> int:
+        """How many connections have been accepted and have not finished their handshake."""
+        return len(self._handshakes)
+
+    def listen(self, sock: socket.socket) -> None:
+        """Begins to accept at a bound, non-blocking socket.
+
+        Raises:
+            OSError: it cannot listen.
+        """
+        sock.listen(self._state.config.backlog)
+        self._listening.add(sock)
+        self._loop.add_reader(sock, self._accept, sock)
+
+    def close(self) -> None:
+        """Stops accepting; handshakes that run go on."""
+        for sock in self._listening:
+            self._loop.remove_reader(sock)
+        self._listening.clear()
+
+    async def wait_until_done(self) -> None:
+        """Returns when no handshake runs."""
+        if self._handshakes:
+            await asyncio.wait(list(self._handshakes))
+
+    async def cut(self) -> None:
+        """Ends all handshakes."""
+        for task in self._handshakes:
+            task.cancel()
+        await self.wait_until_done()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                sock, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                logger.error("no connection can be accepted: %s", error)
+                self._loop.remove_reader(listening)
+                self._loop.call_later(_PAUSE, self._resume, listening)
+                return
+            sock.setblocking(False)
+            if len(self._handshakes) >= self._state.config.max_connections:
+                oldest = next(iter(self._handshakes))
+                del self._handshakes[oldest]
+                oldest.cancel()
+            task = self._loop.create_task(self._shake_hands(sock))
+            self._handshakes[task] = None
+            task.add_done_callback(partial(self._on_done, sock))
+
+    def _resume(self, listening: socket.socket) -> None:
+        if listening in self._listening:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    async def _shake_hands(self, sock: socket.socket) -> None:
+        """Shakes hands, and calls the protocol's `connection_made` if that succeeds."""
+        task = asyncio.current_task()
+        assert task is not None
+        on_safe = partial(self._handshakes.pop, task, None)
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: _SafeConnection(self._state, on_safe),
+                sock,
+                ssl=self._credentials.context,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT,
+                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT,
+            )
+        except OSError as error:  # ssl.SSLError is one too
+            logger.debug("a TLS handshake failed: %s", error)
+
+    def _on_done(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
+        self._handshakes.pop(task, None)
+        if task.cancelled():
+            sock.close()  # no transport has it if that came before the first step of the task
+        elif (error := task.exception()) is not None:
+            logger.error("a TLS handshake failed", exc_info=error)
+
+
+# Binds sockets: TCP of both families, Unix sockets that replace only dead ones, and those that
+# systemd hands over.
+
+
+_MAX_UNIX_PATH = 107  # unix(7), less the final zero
+
+
+@dataclass(slots=True)
+class Listener:
+    """A bound socket.
+
+    Attributes:
+        url: its address, for people and clients.
+        path: the file of a Unix socket bound here, to be removed at the end.
+    """
+
+    sock: socket.socket
+    url: str
+    path: Path | None = None
+    inode: int = 0
+
+    def remove_path(self) -> None:
+        """Removes the Unix socket's file, unless another server has put its own there."""
+        if self.path is None:
+            return
+        try:
+            if self.path.lstat().st_ino == self.inode:
+                self.path.unlink()
+        except OSError as error:
+            logger.debug("%s was not removed: %s", self.path, error)
+
+
+def bind_all(config: HttpConfig, inherited: Sequence[socket.socket] = ()) -> list[Listener]:
+    """Binds every address of the configuration, or takes the inherited sockets instead.
+
+    Raises:
+        ConfigurationError: an address cannot be had. Nothing stays bound then.
+    """
+    tls = config.tls_certificate is not None
+    listeners: list[Listener] = []
+    try:
+        if inherited:
+            for sock in inherited:
+                sock.setblocking(False)
+                listeners.append(Listener(sock, describe(sock, tls=tls)))
+            return listeners
+        addresses: list[Address] = []
+        if config.host is not None:
+            addresses.append(TcpAddress(config.host, config.port))
+        addresses += [parse_address(text) for text in config.listen]
+        for address in addresses:
+            if isinstance(address, UnixAddress):
+                listeners.append(_bind_unix(address.path, config))
+            else:
+                listeners += _bind_tcp(address, config, tls=tls)
+    except BaseException:
+        for listener in listeners:
+            listener.sock.close()
+            listener.remove_path()
+        raise
+    return listeners
+
+
+def raise_file_limit(needed: int) -> None:
+    """Raises the limit of open files to the hard one, and warns when even that is too low."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        logger.warning("%d open files are allowed, but %d may be needed", hard, needed)
+
+
+def _bind_tcp(address: TcpAddress, config: HttpConfig, *, tls: bool) -> list[Listener]:
+    listeners: list[Listener] = []
+    port = address.port
+    try:
+        found = socket.getaddrinfo(
+            address.host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise _cannot_listen(address, error) from None
+    for family, kind, protocol, _, name in dict.fromkeys(found):
+        try:
+            sock = socket.socket(family, kind, protocol)
+        except OSError as error:
+            if error.errno == errno.EAFNOSUPPORT and len(found) > 1:
+                continue  # a host without IPv6 still resolves names to it
+            raise _cannot_listen(address, error) from None
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if config.reuse_port:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                # Both families have a socket of their own where both are wanted.
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            # One free port for both families, not one each.
+            sock.bind((name[0], port, *name[2:]))
+        except OSError as error:
+            sock.close()
+            if error.errno == errno.EADDRNOTAVAIL and family == socket.AF_INET6 and len(found) > 1:
+                continue
+            for listener in listeners:
+                listener.sock.close()
+            raise _cannot_listen(address, error) from None
+        port = sock.getsockname()[1]
+        listeners.append(Listener(sock, describe(sock, tls=tls)))
+    if not listeners:
+        raise ConfigurationError(f"cannot listen on {address}: no usable address")
+    return listeners
+
+
+def _bind_unix(path: Path, config: HttpConfig) -> Listener:
+    """Binds under a temporary name and moves the finished socket into place, so that clients find
+    either the old one or one that listens with the right mode."""
+    address = UnixAddress(path)
+    _check_unix_path(path)
+    temporary = path.with_name(f".{os.getpid()}")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        temporary.unlink(missing_ok=True)
+        sock.bind(str(temporary))
+        temporary.chmod(config.unix_mode)
+        sock.listen(config.backlog)
+        inode = temporary.stat().st_ino
+        temporary.rename(path)
+    except OSError as error:
+        sock.close()
+        temporary.unlink(missing_ok=True)
+        raise _cannot_listen(address, error) from None
+    return Listener(sock, str(address), path, inode)
+
+
+def _check_unix_path(path: Path) -> None:
+    """Raises ConfigurationError for a path that is taken: only a socket that nobody answers is
+    replaced."""
+    if len(os.fsencode(path)) > _MAX_UNIX_PATH:
+        raise ConfigurationError(
+            f"cannot listen on unix:{path}: too long, {_MAX_UNIX_PATH} bytes at most"
+        )
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _cannot_listen(UnixAddress(path), error) from None
+    if not stat.S_ISSOCK(mode):
+        raise ConfigurationError(f"cannot listen on unix:{path}: it exists and is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return
+        except BlockingIOError:
+            pass  # its queue is full, so there is one
+        except OSError as error:
+            raise _cannot_listen(UnixAddress(path), error) from None
+    raise ConfigurationError(f"cannot listen on unix:{path}: another server answers there")
+
+
+def _cannot_listen(address: Address, error: OSError) -> ConfigurationError:
+    return ConfigurationError(f"cannot listen on {address}: {error.strerror or error}")

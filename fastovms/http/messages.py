@@ -1,0 +1,421 @@
+"""`Request`, `Response` and `Stream`, as handlers see them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from mmap import mmap
+from typing import Final, NamedTuple, Protocol
+from urllib.parse import unquote
+
+from fastovms.telemetry.tracing import TraceContext
+
+
+class BodySink(Protocol):
+    """Takes the body of one request while it arrives. All of it runs on the event loop; what takes
+    long, such as writing to a disk, runs elsewhere.
+
+    Attributes:
+        max_size: the most bytes of a body; 413 beyond it.
+        fault: the status and the message of an answer that refuses the rest of the body; None =
+            nothing is wrong so far.
+        on_change: is called when `is_full` turns False, or `fault` turns into something.
+    """
+
+    max_size: int
+    fault: tuple[int, str] | None
+    on_change: Callable[[], None] | None
+
+    @property
+    def min_rate(self) -> float:
+        """Bytes a second that the client must send now."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits here that no more should be read from the client."""
+
+    def write(self, piece: bytes) -> None:
+        """Takes the next piece."""
+
+    def close(self) -> None:
+        """Ends it when the request is over, answered or not: what nobody has taken over is thrown
+        away. A second time it does nothing."""
+
+
+# Declares what handlers see of HTTP: the request, the two ways to answer it, and nothing of the
+# socket.
+
+
+EVENT_STREAM = "text/event-stream; charset=utf-8"
+
+HeaderPairs = tuple[tuple[str, str], ...]
+
+
+class Headers:
+    """Request fields in the order received; names are compared without case (RFC 9110 5.1).
+
+    Attributes:
+        by_name: value by lower-case name, several lines of one name joined by commas
+            (RFC 9110 5.3).
+    """
+
+    __slots__ = ("_items", "by_name")
+
+    def __init__(self, items: Iterable[tuple[str, str]] = ()) -> None:
+        self._items = [(name.lower(), value) for name, value in items]
+        self.by_name = dict(self._items)
+        if len(self.by_name) != len(self._items):
+            for name in self.by_name:
+                self.by_name[name] = ", ".join(self.get_all(name))
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        return self.by_name.get(name.lower(), default)
+
+    def get_all(self, name: str) -> list[str]:
+        name = name.lower()
+        return [value for key, value in self._items if key == name]
+
+    def repeated(self) -> list[str]:
+        """Returns the names that came on more than one line."""
+        if len(self.by_name) == len(self._items):
+            return []
+        return [name for name in self.by_name if len(self.get_all(name)) > 1]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self.by_name
+
+
+class Stream(Protocol):
+    """A response body sent piece by piece. Calls after the end, or after the client has gone, do
+    nothing: the handler learns of a disconnect by being cancelled."""
+
+    @property
+    def started(self) -> bool:
+        """Whether the head is on its way. Before that a handler may still return a Response."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is finished or aborted, or the client has gone."""
+
+    @property
+    def writable(self) -> bool:
+        """False while the client reads too slowly. What is sent then is still queued, up to
+        `max_write_buffer`, so producers hold their data back and merge it."""
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes were written that the kernel has not yet taken."""
+
+    def set_headers(self, headers: HeaderPairs) -> None:
+        """Sends these fields in the head, unless that is on its way."""
+
+    on_writable: Callable[[], None] | None
+    """Is called each time `writable` turns True again."""
+
+    def send(self, data: bytes) -> None:
+        """Sends a piece in one write; the first one carries the head."""
+
+    def finish(self, data: bytes = b"") -> None:
+        """Sends the last piece and the end of the message in one write."""
+
+    def abort(self) -> None:
+        """Cuts the message short in a way that the client can tell from its end."""
+
+
+class StreamHead(NamedTuple):
+    """What stands before the pieces of a stream.
+
+    Attributes:
+        length: how many bytes the pieces have together; None = that is not known.
+    """
+
+    status: int
+    content_type: str
+    headers: HeaderPairs = ()
+    length: int | None = None
+
+
+class StreamOpener(Protocol):
+    """Opens streams over the connection that a request came from."""
+
+    def __call__(self, request: Request, head: StreamHead, ping: bool) -> Stream: ...
+
+
+class Request:
+    """A complete request.
+
+    Attributes:
+        body: its content; one of a MiB or more lies in a mapping of its own.
+        sink: what has taken the body in place of `body`; None = nothing.
+        path: percent-decoded, without the query; for logs and comparison. Routes match the parts
+            of `raw_path`.
+        route: the pattern that matched, or "" when none did.
+        path_params: the pattern's named parts, decoded.
+        client: "address:port", or "" on a Unix socket.
+        id: the client's X-Request-Id when it is a sane token, else one made here.
+        received_at: loop time at the end of the head.
+        log_fields: what the handler wants in the access log, such as token counts.
+        tenant: what tells apart those who ask with different keys; "" where none is needed.
+        trace: where it belongs in a trace; None = nobody traces it.
+        is_admin: whether who asks may say what the server does, too.
+        early_stream: what keeps the client informed before the answer can begin; None = nothing.
+        priority: the place in the queue that the server itself gives it; None = the body's.
+    """
+
+    __slots__ = (
+        "_held",
+        "_log_fields",
+        "_open_stream",
+        "body",
+        "client",
+        "early_stream",
+        "headers",
+        "http_version",
+        "id",
+        "is_admin",
+        "method",
+        "path",
+        "path_params",
+        "priority",
+        "query",
+        "raw_path",
+        "received_at",
+        "route",
+        "sink",
+        "tenant",
+        "trace",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        raw_path: str,
+        query: str = "",
+        headers: Headers | None = None,
+        body: bytes | mmap = b"",
+        http_version: str = "1.1",
+        *,
+        client: str = "",
+        id: str = "",
+        open_stream: StreamOpener | None = None,
+    ) -> None:
+        self.method = method
+        self.raw_path = raw_path
+        self.path = unquote(raw_path) if "%" in raw_path else raw_path
+        self.query = query
+        self.headers = Headers() if headers is None else headers
+        self.body = body
+        self.http_version = http_version
+        self.client = client
+        self.id = id
+        self.route = ""
+        self.path_params: dict[str, str] = {}
+        self.received_at = 0.0
+        self.tenant = ""
+        self.trace: TraceContext | None = None
+        self.is_admin = False
+        self.early_stream: Stream | None = None
+        self.sink: BodySink | None = None
+        self.priority: int | None = None
+        self._held: Callable[[], None] | None = None
+        self._open_stream = open_stream
+        self._log_fields: dict[str, object] | None = None
+
+    @property
+    def sender(self) -> str:
+        """Says who shares what is shared out fairly: who has the key, else the address. All
+        addresses of an IPv6 /64, within which a host chooses its own (RFC 4291, 2.5.1), are one
+        sender."""
+        if self.tenant:
+            return self.tenant
+        address = self.client.rpartition(":")[0]
+        return _network(address) if ":" in address else address
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it came from a program of this machine: over a Unix socket or from a loopback
+        address, and without any header field of a proxy, which may pass it on for a client
+        elsewhere."""
+        if any(map(_is_of_proxy, self.headers.by_name)):
+            return False
+        address = self.client.rpartition(":")[0].strip("[]")
+        return not self.client or _is_loopback(address)
+
+    def set_path(self, raw_path: str) -> None:
+        self.raw_path = raw_path
+        self.path = unquote(raw_path) if "%" in raw_path else raw_path
+
+    @property
+    def log_fields(self) -> dict[str, object]:
+        if self._log_fields is None:
+            self._log_fields = {}
+        return self._log_fields
+
+    def stream(
+        self,
+        *,
+        status: int = 200,
+        content_type: str = EVENT_STREAM,
+        headers: HeaderPairs = (),
+        ping: bool = True,
+        length: int | None = None,
+    ) -> Stream:
+        """Opens the streamed answer to this request; nothing is sent before its first `send`.
+
+        Args:
+            length: how long the pieces are together; None = that is not known.
+            ping: whether to send an SSE comment whenever an event stream has been silent for a
+                while (it starts the stream if nothing else has). Pieces must then be whole events.
+        """
+        if self.early_stream is not None:
+            self.early_stream.set_headers(headers)
+            return self.early_stream
+        if self._open_stream is None:
+            raise RuntimeError("this request did not come from a connection")
+        return self._open_stream(self, StreamHead(status, content_type, headers, length), ping)
+
+    def open_early(self) -> None:
+        """Opens the event stream that answers this request long before there is an answer: comments
+        begin it after a while of silence. `stream` returns it later."""
+        self.early_stream = self.stream()
+
+    def hold(self, release: Callable[[], None]) -> None:
+        """Notes what the handler of this request, when it is over, gives back by `release`."""
+        assert self._held is None, "a request holds one thing"
+        self._held = release
+
+    def release(self) -> None:
+        """Gives back what is held."""
+        if self._held is not None:
+            release, self._held = self._held, None
+            release()
+
+
+_PROXY_FIELDS: Final = frozenset(
+    (
+        "via",  # RFC 9110 7.6.3
+        "cdn-loop",  # RFC 8586
+        "client-ip",
+        "true-client-ip",
+        "fastly-client-ip",
+        "fly-client-ip",
+        "x-client-ip",
+        "x-cluster-client-ip",
+    )
+)
+_PROXY_PREFIXES: Final = (
+    "forwarded",  # RFC 7239, and Forwarded-For
+    "x-forwarded",
+    "x-real-",
+    "x-original-",
+    "x-proxy",
+    "proxy-",
+    "x-envoy-",
+    "x-amzn-",
+    "x-arr-",
+    "x-azure-",
+    "x-appengine-",
+    "cf-",
+    "cloudfront-",
+    "ngrok-",
+    "tailscale-",
+)
+"""Names of fields that proxies, balancers and tunnels add, and clients do not."""
+
+
+def _is_of_proxy(name: str) -> bool:
+    return name in _PROXY_FIELDS or name.startswith(_PROXY_PREFIXES)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return False
+    mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
+    return (mapped or parsed).is_loopback
+
+
+def _network(address: str) -> str:
+    """Returns the /64 of an IPv6 address, or the IPv4 address that it stands for."""
+    try:
+        parsed = IPv6Address(address)
+    except ValueError:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return f"{IPv6Address(int(parsed) >> 64 << 64)}/64"
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A complete answer. Date, framing and X-Request-Id are added when it is written.
+
+    Attributes:
+        log_fields: what the access log tells of it, such as why it is a refusal.
+    """
+
+    status: int
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: HeaderPairs = ()
+    log_fields: tuple[tuple[str, object], ...] = ()
+
+
+Handler = Callable[[Request], "Awaitable[Response | None] | Response | None"]
+"""Answers a request; None = it has finished or aborted `request.stream(...)`.
+
+A plain function answers at once, without a task of its own, so it must be quick. A coroutine is
+cancelled when its client goes away.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadHandler:
+    """A `Handler` whose requests have bodies that are taken piece by piece.
+
+    Attributes:
+        open_sink: returns what takes the body of a request whose head has come, or refuses it.
+        answer: answers the request once `Request.sink` has got the whole body.
+    """
+
+    open_sink: Callable[[Request], BodySink | Response]
+    answer: Handler
+
+    def __call__(self, request: Request) -> Awaitable[Response | None] | Response | None:
+        return self.answer(request)
+
+
+ErrorRenderer = Callable[[Request, int, str], Response]
+"""Returns, for (request, status, message), the answer in the form that the clients of its path
+expect. The path is "" when the request could not be read that far."""
+
+Check = Callable[[Request], "Response | None"]
+"""Looks at a request's head, before its body is read; a Response refuses it."""
+
+
+class Exchange(NamedTuple):
+    """A request that is over, for access logs and metrics.
+
+    Attributes:
+        status: 499 when the client went away before an answer began.
+        num_bytes: how many were written for it, heads and framing included.
+        duration: seconds since its head was complete.
+        completed: False when the answer was cut short.
+    """
+
+    request: Request
+    status: int
+    num_bytes: int
+    duration: float
+    completed: bool
+
+
+Observer = Callable[[Exchange], None]

@@ -1,0 +1,543 @@
+"""One connection: reads requests, runs them in order, enforces deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from fastovms.config import HttpConfig
+from fastovms.http.messages import (
+    Exchange,
+    Handler,
+    Request,
+    Response,
+    Stream,
+    StreamHead,
+    UploadHandler,
+)
+from fastovms.http.parser import (
+    Fault,
+    InputRefused,
+    ParserPhase,
+    RequestParser,
+    large_body_fault,
+    trace_context,
+)
+from fastovms.http.routing import Dispatcher
+from fastovms.http.wire import Deadline, Wire, WireState
+from fastovms.http.writers import CONTINUE, ResponseStream, ServerState
+
+
+class ReadDeadline(Deadline):
+    """A deadline for the client's input.
+
+    That of a head is absolute: further bytes do not move it. A body has `body_timeout` seconds.
+    Then, and whenever that time is over, it gets the time that the bytes since the last check need
+    at the lowest rate, but no more than `body_timeout`: a client that sends nothing more is not
+    waited for because it was fast before.
+
+    Args:
+        on_late: called with the reason when a request was begun and is not complete in time.
+        on_idle: called when none was begun.
+
+    Attributes:
+        phase: the phase of the parser that was followed last.
+    """
+
+    __slots__ = ("_body_size", "_config", "_on_idle", "_on_late", "_parser", "phase")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: HttpConfig,
+        parser: RequestParser,
+        on_late: Callable[[str], None],
+        on_idle: Callable[[], None],
+    ) -> None:
+        super().__init__(loop, self._expire)
+        self._config = config
+        self._parser = parser
+        self._on_late = on_late
+        self._on_idle = on_idle
+        self._body_size = 0  # at the last check
+        self.phase = parser.phase
+
+    def close(self) -> None:
+        super().close()
+        del self._on_late, self._on_idle  # breaks reference cycles
+
+    def follow(self) -> None:
+        """Takes note that the parser has come to another phase, which has a deadline of its own."""
+        self.phase = phase = self._parser.phase
+        if phase is ParserPhase.HEAD:
+            self.set(self._loop.time() + self._config.head_timeout)
+        elif phase is ParserPhase.BODY:
+            self._body_size = 0
+            self.set(self._loop.time() + self._config.body_timeout)
+
+    def _expire(self) -> None:
+        phase = self._parser.phase
+        if phase is ParserPhase.HEAD:
+            self._on_late("the head did not arrive in time")
+        elif phase is ParserPhase.BODY:
+            config, sink = self._config, self._parser.body_sink
+            min_rate = config.min_body_rate if sink is None else sink.min_rate
+            size = self._parser.body_size
+            allowance = min((size - self._body_size) / min_rate, config.body_timeout)
+            if sink is not None and sink.is_full:  # the disk is slow, and not the client
+                allowance = config.body_timeout
+            self._body_size = size
+            if allowance:
+                self.set(self._loop.time() + allowance)
+            else:
+                self._on_late("the body did not arrive in time")
+        else:
+            self._on_idle()
+
+
+_MAX_AT_TURNSTILE = 512
+
+
+class PendingRequest(NamedTuple):
+    """A request and who answers it.
+
+    Attributes:
+        final: whether the connection ends with the answer.
+        linger: whether the client may still be sending then.
+    """
+
+    request: Request
+    answer: Handler | Response
+    final: bool
+    linger: bool = False
+
+
+class PendingRequests(deque[PendingRequest]):
+    """The queue of a connection. Their bodies count against the memory of all bodies."""
+
+    __slots__ = ()
+
+    def is_full(self, server: ServerState, *, is_blocked: bool) -> bool:
+        """Returns whether no further request may wait.
+
+        Args:
+            is_blocked: whether they wait for an answer to this client, or for it to read. Where
+                they wait for nothing but other clients, all that one read brings may wait.
+        """
+        most = server.config.max_pipelined
+        return len(self) >= (most if is_blocked else max(_MAX_AT_TURNSTILE, most))
+
+    def drop(self, server: ServerState) -> None:
+        """Forgets all of them, and frees the memory of their bodies."""
+        for pending in self:
+            server.give_back_body(pending.request)
+        self.clear()
+
+
+def admit(
+    dispatcher: Dispatcher,
+    request: Request,
+    content_length: int | None,
+    largest_body: int,
+    on_change: Callable[[], None],
+) -> Handler | Response:
+    """Decides who answers a request, as `Dispatcher.admit` does. What takes the body of an upload
+    is the request's `sink` then.
+
+    Args:
+        content_length: the size of the body that follows; None = not known yet.
+        largest_body: of those that lie in memory.
+        on_change: what that sink calls.
+
+    Raises:
+        Fault: the body is too large to lie in memory.
+    """
+    admitted = dispatcher.admit(request)
+    if not isinstance(admitted, UploadHandler):
+        if content_length is not None and content_length > largest_body:
+            raise large_body_fault(largest_body)
+        return admitted
+    sink = admitted.open_sink(request)
+    if isinstance(sink, Response):
+        return sink
+    request.sink = sink
+    sink.on_change = on_change
+    return admitted
+
+
+# Drives one connection: reads its requests, answers them in order, and decides when it ends.
+
+
+logger = logging.getLogger(__name__)
+
+# Reading a refused body to its end keeps the connection; past this size it costs less to close.
+_MAX_DISCARDED_BODY = 64 * 1024
+_CLIENT_CLOSED_REQUEST = 499
+_LARGE_READ = 64 * 1024  # bytes from which reads may have to wait
+
+# Look-ups in an Enum class are slow.
+_OPEN = WireState.OPEN
+_BETWEEN = ParserPhase.BETWEEN
+_DONE = ParserPhase.DONE
+
+
+class Connection(asyncio.Protocol):
+    """Serves requests one after the other, in the order in which they came."""
+
+    def __init__(self, server: ServerState) -> None:
+        self._server = server
+        self._loop = server.loop
+        self._config = server.config
+        self._wire = Wire(server.config, server.loop, server.outbox)
+        self._parser = RequestParser(server.config, server.body_budget, self)
+        self._deadline = ReadDeadline(
+            server.loop, server.config, self._parser, self._on_late, self._on_idle
+        )
+        self._num_served = 0
+        self._num_discarded = 0
+        self._admitted: Handler | Response | None = None
+        self._queue = PendingRequests()
+        # The request that is being answered
+        self._request: Request | None = None
+        self._final = False
+        self._linger = False
+        self._task: asyncio.Future[Response | None] | None = None
+        self._stream: ResponseStream | None = None
+        self._status = 0
+        self._written_before = 0
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._wire.attach(transport)
+        self._deadline.set(self._loop.time() + self._config.head_timeout)
+        if not self._server.add(self):
+            self._parser.close()
+            self.on_fault(Fault(503, "too many connections", headers=(("Retry-After", "1"),)))
+
+    def data_received(self, data: bytes) -> None:
+        if self._wire.state is not _OPEN:
+            return
+        parser = self._parser
+        if parser.phase is _DONE:
+            self._discard(len(data))
+            return
+        parser.feed(data)
+        if parser.awaiting_continue:
+            self._send_continue()
+        if parser.phase is not self._deadline.phase:
+            self._deadline.follow()
+        if parser.body_sink is not None and parser.body_sink.is_full:
+            self._wire.pause_reading()
+        elif len(data) >= _LARGE_READ and not self._server.read_turnstile.is_open:
+            self._wire.pause_reading()
+            self._server.read_turnstile.wait(self._read_on)
+
+    def eof_received(self) -> None:
+        """Takes note that the client will send no more; with a request in flight that means it has
+        gone. Returns None, upon which the transport flushes and closes."""
+        self._parser.close()
+        self._abandon()
+        self._wire.on_eof()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._parser.close()
+        self._abandon()
+        self._deadline.close()
+        self._wire.detach()
+        self._server.remove(self)
+
+    def pause_writing(self) -> None:
+        self._wire.pause()
+
+    def resume_writing(self) -> None:
+        self._wire.resume()
+        stream = self._stream
+        if stream is not None and stream.on_writable is not None:
+            stream.on_writable()
+        self._go_on()
+
+    def _read_on(self) -> None:
+        self._server.read_turnstile.count_read()
+        self._wire.resume_reading()
+
+    def _on_sink_change(self) -> None:
+        """Reads the body of an upload on, or refuses what is wrong with it."""
+        sink, request = self._parser.body_sink, self._parser.unfinished()
+        if sink is None:
+            return  # the body is complete: who answers the request looks after it
+        self._wire.resume_reading()
+        if sink.fault is not None:
+            self._parser.close()
+            self.on_fault(Fault(*sink.fault, request=request))
+
+    # The server's side
+
+    def drain(self) -> None:
+        """Closes after the next answer, which says so, or soon if it is idle and stays it. A
+        connection that has not yet had one keeps the time that it has for its first request."""
+        if self._num_served and self._request is None and self._parser.phase is _BETWEEN:
+            self._deadline.set(self._loop.time() + self._config.drain_grace)
+
+    def cut(self) -> None:
+        self._wire.cut(reset=True)
+
+    def requests(self) -> Iterator[Request]:
+        reading = None if self._parser.phase is _DONE else self._parser.unfinished()
+        yield from filter(None, (self._request, *(one.request for one in self._queue), reading))
+
+    # The parser's side
+
+    def on_head(self, request: Request, content_length: int | None) -> bool:
+        server = self._server
+        request.client = server.forwarded.client(self._wire.client, request.headers)
+        request.id = server.request_id(request.headers.by_name.get("x-request-id"))
+        request.trace = trace_context(request.headers)
+        request.received_at = self._loop.time()
+        request._open_stream = self._open_stream
+        admitted = self._admitted = admit(
+            server.dispatcher,
+            request,
+            content_length,
+            self._config.largest_body,
+            self._on_sink_change,
+        )
+        if content_length == 0 or not isinstance(admitted, Response):
+            return True
+        if (
+            content_length is None
+            or content_length > _MAX_DISCARDED_BODY
+            or self._parser.awaiting_continue  # the answer tells the client not to send the body
+        ):
+            self._take(PendingRequest(request, admitted, final=True, linger=True))
+            raise InputRefused
+        return False
+
+    def on_request(self, request: Request, keep_alive: bool) -> None:
+        self._deadline.phase = _BETWEEN
+        admitted = self._admitted
+        assert admitted is not None
+        is_next = self._request is None and not self._queue and not self._wire.paused
+        if is_next and self._server.turnstile.is_open:
+            self._final = not keep_alive
+            self._begin(request, admitted)
+            return
+        is_blocked = self._request is not None or self._wire.paused
+        if self._queue.is_full(self._server, is_blocked=is_blocked):
+            self._server.give_back_body(request)
+            request.body = b""
+            raise Fault(503, "too many pipelined requests", request=request)
+        self._queue.append(PendingRequest(request, admitted, final=not keep_alive))
+        if is_next:
+            self._wait_to_begin()
+
+    def on_fault(self, fault: Fault) -> None:
+        if not fault.answered:
+            logger.warning("%s: %s", self._wire.client, fault.message)
+            self._wire.finish(linger=False)
+            return
+        request = fault.request or Request("-", "")
+        if not request.received_at:  # the fault is in its head
+            request.client = self._wire.client
+            request.id = self._server.request_id(request.headers.by_name.get("x-request-id"))
+            request.received_at = self._loop.time()
+        error = self._server.dispatcher.error
+        answer = error(request, fault.status, fault.message, fault.headers)
+        self._take(PendingRequest(request, answer, final=True, linger=True))
+
+    def _discard(self, num_bytes: int) -> None:
+        """Drops input that is not read any more, while earlier answers are still due. A client that
+        floods loses them: only so much of it is worth taking."""
+        self._num_discarded += num_bytes
+        if self._num_discarded > self._config.max_body:
+            logger.warning("%s sends without end after its last request", self._wire.client)
+            self._wire.cut(reset=True)
+
+    # Requests, in order
+
+    def _take(self, pending: PendingRequest) -> None:
+        self._queue.append(pending)
+        self._go_on()
+
+    def _wait_to_begin(self) -> None:
+        # Nothing of this client runs, so that its end may be noticed a pass later.
+        self._wire.pause_reading()
+        self._server.turnstile.wait(self._on_may_begin)
+
+    def _on_may_begin(self) -> None:
+        self._wire.resume_reading()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._queue and self._request is None and self._wire.writable:
+            request, answer, self._final, self._linger = self._queue.popleft()
+            self._begin(request, answer)
+            if self._queue and self._request is None and not self._server.turnstile.is_open:
+                self._wait_to_begin()
+                return
+        if self._parser.awaiting_continue:
+            self._send_continue()
+
+    def _begin(self, request: Request, answer: Handler | Response) -> None:
+        self._request = request
+        self._written_before = self._wire.num_written
+        if isinstance(answer, Response):
+            self._respond(answer)
+            return
+        try:
+            outcome = answer(request)
+        except Exception as error:
+            self._fail(error)
+            return
+        if isinstance(outcome, Response):
+            self._respond(outcome)
+        elif outcome is None:
+            self._end_stream()
+        else:
+            if self._deadline.phase is _BETWEEN:
+                self._deadline.clear()
+            self._task = task = asyncio.ensure_future(outcome, loop=self._loop)
+            self._server.tasks.add(task)
+            self._server.turnstile.count_task()
+            task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Future[Response | None]) -> None:
+        self._server.tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if self._task is not task:
+            if error is not None:
+                logger.error("a request failed after its client had gone", exc_info=error)
+            return
+        self._task = None
+        if task.cancelled():
+            self._wire.cut(reset=True)
+        elif error is not None:
+            self._fail(error)
+        else:
+            response = task.result()
+            if response is None:
+                self._end_stream()
+            else:
+                self._respond(response)
+        self._go_on()
+
+    def _respond(self, response: Response) -> None:
+        request, stream, server = self._request, self._stream, self._server
+        assert request is not None
+        request.log_fields.update(response.log_fields)
+        if stream is not None:
+            if stream.started:
+                self._fail(RuntimeError("the handler returned a Response after streaming"))
+                return
+            stream.release()
+        self._final = final = self._final or server.draining
+        self._status = response.status
+        extra = server.dispatcher.cross_origin_fields(request)
+        try:
+            data = server.writer.render(response, request, close=final, extra=extra)
+        except ValueError as error:
+            self._fail(error)
+            return
+        self._wire.post(data)
+        self._finish(completed=True)
+
+    def _end_stream(self) -> None:
+        """Ends the stream of a handler that has returned."""
+        stream = self._stream
+        if stream is None:
+            self._fail(RuntimeError("the handler answered nothing"))
+        elif not stream.closed:
+            self._fail(RuntimeError("the handler left its stream open"))
+        else:
+            self._final = stream.is_last or stream.aborted
+            self._finish(completed=not stream.aborted)
+
+    def _fail(self, error: BaseException) -> None:
+        """Answers, or cuts the connection, where the handler raised or broke the rules."""
+        request, stream = self._request, self._stream
+        assert request is not None
+        logger.error("%s %s failed", request.method, request.raw_path, exc_info=error)
+        if stream is not None and stream.started:
+            stream.abort()
+            self._final = True
+            self._finish(completed=False)
+        else:
+            self._respond(self._server.dispatcher.error(request, 500, "internal error"))
+
+    def _finish(self, *, completed: bool) -> None:
+        """Ends the current request, and goes on with the next one."""
+        self._close_books(completed)
+        self._request = self._stream = None
+        self._num_served += 1
+        if self._final:
+            # What was sent behind the last request would make a plain close a reset, which may
+            # overtake the answer (RFC 9112 9.6).
+            linger = self._linger or bool(self._queue)
+            self._parser.close()
+            self._queue.drop(self._server)
+            self._wire.finish(linger=linger)
+        elif self._parser.phase is _BETWEEN:
+            config = self._config
+            grace = config.drain_grace if self._server.draining else config.keep_alive_timeout
+            self._deadline.set(self._loop.time() + grace)
+
+    def _close_books(self, completed: bool) -> None:
+        """Frees what the request that is being answered held, and reports it."""
+        request, server = self._request, self._server
+        assert request is not None
+        server.give_back_body(request)
+        if server.observers:
+            num_bytes = self._wire.num_written - self._written_before
+            status = self._status if num_bytes else _CLIENT_CLOSED_REQUEST
+            duration = self._loop.time() - request.received_at
+            server.report(Exchange(request, status, num_bytes, duration, completed))
+
+    def _abandon(self) -> None:
+        """Ends a connection whose client has gone: nobody waits for its answers."""
+        task, stream = self._task, self._stream
+        if self._request is not None:
+            finished = stream is not None and stream.closed and not stream.aborted
+            self._close_books(completed=finished)
+        self._request = self._task = self._stream = None
+        self._queue.drop(self._server)
+        if stream is not None:
+            stream.release()
+        if task is not None:
+            task.cancel()
+
+    def _open_stream(self, request: Request, head: StreamHead, ping: bool) -> Stream:
+        if self._request is not request or self._stream is not None:
+            raise RuntimeError("a request is answered once, and while its client is there")
+        self._status = head.status
+        self._stream = stream = ResponseStream(
+            self._wire, self._server, request, head, is_last=self._final, ping=ping
+        )
+        return stream
+
+    # Waiting for the client
+
+    def _send_continue(self) -> None:
+        """Sends `100 Continue` (RFC 9110 10.1.1). An interim answer must not overtake those still
+        due."""
+        if self._parser.phase is ParserPhase.BODY and self._request is None and not self._queue:
+            self._parser.awaiting_continue = False
+            self._wire.write(CONTINUE)
+
+    def _on_idle(self) -> None:
+        if self._queue or self._wire.buffered:
+            # The client is still reading, for which the wire has a deadline of its own.
+            self._deadline.set(self._loop.time() + self._config.keep_alive_timeout)
+        elif self._request is None and self._wire.has_unread:
+            # A request has come while the loop was busy; the next pass of the loop reads it.
+            self._deadline.set(self._loop.time())
+        elif self._request is None:
+            self._parser.close()
+            self._wire.finish_idle()
+
+    def _on_late(self, message: str) -> None:
+        request = self._parser.unfinished()
+        self._parser.close()
+        self.on_fault(Fault(408, message, request=request))

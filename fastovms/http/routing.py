@@ -1,0 +1,317 @@
+"""Finds the handler of a request and runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+from urllib.parse import unquote
+
+from fastovms.http.messages import Check, ErrorRenderer, Handler, HeaderPairs, Request, Response
+
+# Finds the handler for a method and a path.
+
+
+class Match(NamedTuple):
+    """What answers a path: the handler, the pattern as it was registered, and the pattern's
+    parameters."""
+
+    handler: Handler
+    pattern: str
+    path_params: dict[str, str]
+
+
+class MethodNotAllowed(NamedTuple):
+    """The path exists, for other methods; `allowed` is the Allow field's value."""
+
+    allowed: str
+
+
+class _Pattern:
+    """A path with `{name}` parts, each one segment, of which one may be `{name:path}`: one segment
+    or more."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.segments = text.split("/")
+        self.greedy: int | None = None
+        for position, segment in enumerate(self.segments):
+            if segment.endswith(":path}"):
+                if self.greedy is not None:
+                    raise ValueError(f"route {text!r}: only one part may be a path")
+                self.greedy = position
+
+    def match(self, segments: list[str]) -> dict[str, str] | None:
+        surplus = len(segments) - len(self.segments)
+        if surplus < 0 or (surplus and self.greedy is None):
+            return None
+        if surplus and self.greedy is not None:
+            end = self.greedy + surplus + 1
+            joined = "/".join(segments[self.greedy : end])
+            segments = [*segments[: self.greedy], joined, *segments[end:]]
+        params = {}
+        for expected, segment in zip(self.segments, segments, strict=True):
+            if expected[:1] == "{":
+                if not segment:
+                    return None
+                params[expected[1:-1].removesuffix(":path")] = segment
+            elif expected != segment:
+                return None
+        return params
+
+
+class Router:
+    """Routes by pattern. Fixed paths come before patterns, patterns in the order of `add`.
+
+    Attributes:
+        more_to_come: whether routes are still being added, so that an unknown path may yet be one
+            of them.
+        pending: answers a POST to an unknown path while there are more routes to come; None = such
+            a path does not exist.
+    """
+
+    def __init__(self) -> None:
+        self.more_to_come = False
+        self.pending: Handler | None = None
+        self._fixed: dict[str, dict[str, Match]] = {}
+        self._patterns: list[tuple[_Pattern, dict[str, Handler]]] = []
+
+    def add(self, method: str, pattern: str, handler: Handler) -> None:
+        """Registers a handler; GET serves HEAD too.
+
+        Args:
+            pattern: "/v1/models", "/v1/models/{id}" or "/v1/models/{id:path}". A `{id}` is one
+                segment of the path, a `{id:path}` one or more. Segments are percent-decoded after
+                they are told apart (RFC 3986 2.4), so either may hold a slash that came as %2F.
+        """
+        if not pattern.startswith("/"):
+            raise ValueError(f"route {pattern!r} must start with '/'")
+        methods = (method, "HEAD") if method == "GET" else (method,)
+        if "{" not in pattern:
+            fixed = self._fixed.setdefault(pattern, {})
+            fixed.update({name: Match(handler, pattern, {}) for name in methods})
+            return
+        for known, handlers in self._patterns:
+            if known.text == pattern:
+                handlers.update(dict.fromkeys(methods, handler))
+                return
+        self._patterns.append((_Pattern(pattern), dict.fromkeys(methods, handler)))
+
+    def routes(self) -> Iterator[tuple[str, str]]:
+        """Yields the method and the pattern of every route, without the HEAD that GET serves."""
+        for pattern, fixed in self._fixed.items():
+            yield from ((method, pattern) for method in fixed if method != "HEAD")
+        for known, handlers in self._patterns:
+            yield from ((method, known.text) for method in handlers if method != "HEAD")
+
+    def match(self, method: str, raw_path: str) -> Match | MethodNotAllowed | None:
+        """Returns the route of a path; None = there is no such path."""
+        found = self._match(method, raw_path)
+        if found is None and self.more_to_come and self.pending is not None and method == "POST":
+            return Match(self.pending, "", {})
+        return found
+
+    def _match(self, method: str, raw_path: str) -> Match | MethodNotAllowed | None:
+        fixed = self._fixed.get(raw_path)
+        if fixed is None:
+            segments = raw_path.split("/")
+            if "%" in raw_path:
+                segments = [unquote(segment) for segment in segments]
+                if not any("/" in segment for segment in segments):
+                    fixed = self._fixed.get("/".join(segments))
+            if fixed is None:
+                return self._match_patterns(method, segments)
+        found = fixed.get(method)
+        return found if found is not None else MethodNotAllowed(_allow(fixed))
+
+    def allowed(self, raw_path: str) -> str | None:
+        """Returns the Allow field's value for a path; None = there is no such path. "*" stands for
+        the whole server."""
+        outcome = None if raw_path == "*" else self.match("OPTIONS", raw_path)
+        if isinstance(outcome, MethodNotAllowed):
+            return outcome.allowed
+        if raw_path != "*" and not self.more_to_come:
+            return None
+        every: set[str] = set().union(
+            *self._fixed.values(), *(known for _, known in self._patterns)
+        )
+        return _allow(every)
+
+    def _match_patterns(self, method: str, segments: list[str]) -> Match | MethodNotAllowed | None:
+        allowed: set[str] = set()
+        for pattern, handlers in self._patterns:
+            params = pattern.match(segments)
+            if params is None:
+                continue
+            if method in handlers:
+                return Match(handlers[method], pattern.text, params)
+            allowed.update(handlers)
+        return MethodNotAllowed(_allow(allowed)) if allowed else None
+
+
+def _allow(methods: Iterable[str]) -> str:
+    return ", ".join(sorted({*methods, "OPTIONS"}))
+
+
+# Decides from a request's head who answers it: the layer itself (404, 405, OPTIONS, CORS, below
+# `--root-path`), a refusal, or a handler.
+
+
+class CrossOrigin(Protocol):
+    """What browsers of other origins may do; `cors.CorsPolicy` implements it."""
+
+    def preflight_fields(self, request: Request) -> HeaderPairs | None:
+        """Returns the further fields of the answer to a preflight; None = this OPTIONS request is
+        none."""
+
+    def response_fields(self, request: Request) -> HeaderPairs: ...
+
+
+class PathReader(Protocol):
+    """What is known of paths that are spelled otherwise than they are registered."""
+
+    def tidy(self, raw_path: str) -> str:
+        """Returns the path as it is registered, or as it is given if it is no other spelling of
+        one. A second time it returns the same."""
+
+    def advice(self, raw_path: str, root: str, exists: Callable[[str], bool]) -> str:
+        """Returns what the 404 of a path says besides, such as which path may be meant; "" =
+        nothing.
+
+        Args:
+            root: what stood in front of the path.
+            exists: tells whether there is a path.
+        """
+
+
+class Dispatcher:
+    """Routes requests.
+
+    Args:
+        render_error: gives errors the form that the path's clients expect.
+        gates: run first, for every request there is.
+        authenticate: runs before routing, so that strangers cannot probe for paths.
+        checks: run once the route is known, before the body is read; not for GET, which has none.
+        root_path: what a proxy may have left in front of every path, such as "/llm".
+        paths: reads other spellings of paths; None = there are none. Everything, the gates
+            included, sees the path as it is registered.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        render_error: ErrorRenderer,
+        *,
+        gates: Sequence[Check] = (),
+        authenticate: Check | None = None,
+        checks: Sequence[Check] = (),
+        cross_origin: CrossOrigin | None = None,
+        root_path: str = "",
+        paths: PathReader | None = None,
+    ) -> None:
+        self._router = router
+        self._root_path = root_path
+        self._paths = paths
+        self._render_error = render_error
+        self._gates = tuple(gates)
+        self._authenticate = authenticate
+        self._checks = tuple(checks)
+        self._cross_origin = cross_origin
+
+    def admit(self, request: Request) -> Handler | Response:
+        """Decides who answers. It sets the request's `route` and `path_params`, and makes its path
+        the registered one: without the root path, and in the usual spelling."""
+        given = request.raw_path
+        path = self._registered(given)
+        if path != given:
+            request.set_path(path)
+        for gate in self._gates:
+            refusal = gate(request)
+            if refusal is not None:
+                return refusal
+        if request.method == "OPTIONS" and self._cross_origin is not None:
+            fields = self._cross_origin.preflight_fields(request)
+            if fields is not None:
+                # It cannot carry a key, so it is told nothing of the paths that there are.
+                return Response(204, headers=fields)
+        if self._authenticate is not None:
+            refusal = self._authenticate(request)
+            if refusal is not None:
+                return refusal
+        if request.method == "OPTIONS":
+            return self._options(request, given)
+        found = self._router.match(request.method, path)
+        if found is None:
+            return self._not_found(request, given)
+        if isinstance(found, MethodNotAllowed):
+            message = f"{request.method} is not allowed for {request.path}"
+            return self.error(request, 405, message, (("Allow", found.allowed),))
+        handler, request.route, request.path_params = found
+        if request.method != "GET":
+            for check in self._checks:
+                refusal = check(request)
+                if refusal is not None:
+                    return refusal
+        return handler
+
+    def cross_origin_fields(self, request: Request) -> HeaderPairs:
+        """Returns what any answer to the request tells browsers of other origins."""
+        return () if self._cross_origin is None else self._cross_origin.response_fields(request)
+
+    def error(
+        self, request: Request, status: int, message: str, headers: HeaderPairs = ()
+    ) -> Response:
+        """Returns an error of this layer in the form of the path's dialect. It makes the path of a
+        request that was not admitted the registered one, too."""
+        path = self._registered(request.raw_path) if request.raw_path else ""
+        if path != request.raw_path:
+            request.set_path(path)
+        response = self._render_error(request, status, message)
+        if headers:
+            response = dataclasses.replace(response, headers=response.headers + headers)
+        return response
+
+    def _registered(self, path: str) -> str:
+        """Returns the path without the root, and in the usual spelling. A second look, for which
+        one step may have made room for the other, finds no more."""
+        before = None
+        while path != before:
+            before = path
+            if self._root_path:
+                path = self._below_root(path)
+            if self._paths is not None:
+                path = self._paths.tidy(path)
+        return path
+
+    def _below_root(self, path: str) -> str:
+        """Returns the path behind the root, which is taken off as often as it stands there, so that
+        a second look finds no more."""
+        root, start = self._root_path, 0
+        while path.startswith(root, start):
+            end = start + len(root)
+            if path[end : end + 1] not in ("", "/"):
+                break
+            start = end
+        return path[start:] or "/"
+
+    def _options(self, request: Request, given: str) -> Response:
+        """Answers OPTIONS (RFC 9110 9.3.7)."""
+        allowed = self._router.allowed(request.raw_path)
+        if allowed is None:
+            return self._not_found(request, given)
+        return Response(204, headers=(("Allow", allowed),))
+
+    def _not_found(self, request: Request, given: str) -> Response:
+        """Returns the answer for a path that there is not.
+
+        Args:
+            given: the path as the client sent it, with the root path if it had it.
+        """
+        message = f"no such path: {request.path}"
+        if self._paths is not None:
+            root = self._root_path if given.startswith(f"{self._root_path}/") else ""
+            message += self._paths.advice(request.raw_path, root, self._exists)
+        return self.error(request, 404, message)
+
+    def _exists(self, path: str) -> bool:
+        return isinstance(self._router.match("OPTIONS", path), MethodNotAllowed)

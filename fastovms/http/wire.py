@@ -1,0 +1,368 @@
+"""The sending side of a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import math
+import socket
+import struct
+import sys
+import termios
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import cast
+
+from fastovms.config import HttpConfig
+
+NEVER = math.inf
+
+
+class Deadline:
+    """A deadline that is moved often, nearly always to a later moment.
+
+    Moving it leaves the timer alone, which fires early then and is aimed again. So a connection
+    that serves many requests sets a timer once in a while, not once a request.
+    """
+
+    __slots__ = ("_callback", "_loop", "_timer", "_timer_at", "_when")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._callback: Callable[[], None] | None = callback
+        self._when = NEVER
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+
+    def set(self, when: float) -> None:
+        """Moves the deadline to `when`, in seconds of the loop's clock."""
+        self._when = when
+        if when < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = when
+            self._timer = self._loop.call_at(when, self._on_timer)
+
+    def clear(self) -> None:
+        self._when = NEVER
+
+    def close(self) -> None:
+        """Clears the deadline for good and forgets the callback."""
+        self._when = NEVER
+        self._callback = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_at = NEVER
+        when = self._when
+        if when > self._loop.time():
+            if when != NEVER:
+                self.set(when)
+        elif self._callback is not None:
+            self._when = NEVER
+            self._callback()
+
+
+# Writes a connection's bytes with back-pressure, and ends the connection in one of several ways.
+
+
+logger = logging.getLogger(__name__)
+
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+# Where the kernel's struct tcp_info has tcpi_bytes_acked, a u64.
+_BYTES_ACKED = slice(120, 128)
+
+_INT = struct.Struct("i")
+
+# Seconds for the end of a TLS connection to reach its client.
+_TLS_FAREWELL = 0.2
+
+# uvloop's own low-water mark would be 16 bytes.
+_HIGH_WATER = 64 * 1024
+_LOW_WATER = 16 * 1024
+
+
+class WireState(Enum):
+    """The states of the sending side.
+
+    OPEN carries answers. LINGERING has sent the last one and waits for the client, having read it,
+    to close (RFC 9112 9.6). CLOSING waits for the transport. CLOSED is over.
+    """
+
+    OPEN = auto()
+    LINGERING = auto()
+    CLOSING = auto()
+    CLOSED = auto()
+
+
+class Outbox:
+    """Writes the answers of one pass of the loop together, at its end.
+
+    Written one by one, each answer wakes its client, which takes the processor's caches and, on a
+    virtual machine, an interrupt to another processor; after the first of a batch most clients are
+    awake. One request more than the others of its pass is never waited for.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._wires: list[Wire] = []
+
+    def add(self, wire: Wire) -> None:
+        if not self._wires:
+            self._loop.call_soon(self._flush)
+        self._wires.append(wire)
+
+    def _flush(self) -> None:
+        wires, self._wires = self._wires, []
+        for wire in wires:
+            wire.flush()
+
+
+class Wire:
+    """Wraps a transport.
+
+    Attributes:
+        paused: whether the client reads more slowly than it is written to.
+        num_written: bytes, over the connection's life.
+    """
+
+    __slots__ = (
+        "_config",
+        "_deadline",
+        "_loop",
+        "_num_taken",
+        "_outbox",
+        "_transport",
+        "_unsent",
+        "client",
+        "num_written",
+        "paused",
+        "state",
+    )
+
+    def __init__(self, config: HttpConfig, loop: asyncio.AbstractEventLoop, outbox: Outbox) -> None:
+        self._config = config
+        self._loop = loop
+        self._outbox = outbox
+        self._transport: asyncio.Transport | None = None
+        self._deadline = Deadline(loop, self._expire)
+        self._unsent = b""
+        self._num_taken = 0
+        self.num_written = 0
+        self.paused = False
+        self.state = WireState.OPEN
+        self.client = ""
+
+    def attach(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER, low=_LOW_WATER)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            host = f"[{peer[0]}]" if ":" in peer[0] else peer[0]
+            self.client = f"{host}:{peer[1]}"
+
+    def detach(self) -> None:
+        """Takes note that the connection is lost."""
+        self.state = WireState.CLOSED
+        self._transport = None
+        self._unsent = b""
+        self._deadline.close()
+
+    # Reading
+
+    def pause_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Goes on reading after `pause_reading`, where the connection still stands."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and not transport.is_reading():
+            transport.resume_reading()
+
+    # Sending
+
+    @property
+    def writable(self) -> bool:
+        return not self.paused and self.state is WireState.OPEN
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes the kernel has not yet taken."""
+        if self._transport is None:
+            return 0
+        return len(self._unsent) + self._transport.get_write_buffer_size()
+
+    @property
+    def has_unread(self) -> bool:
+        """Returns whether the kernel holds bytes of the client that the loop has not yet read."""
+        return self.state is _OPEN and bool(self._num_queued(termios.FIONREAD))
+
+    def post(self, data: bytes) -> None:
+        """Sends an answer with the others of this pass of the loop, or now if it is large."""
+        if self.state is not _OPEN:
+            return
+        self.num_written += len(data)
+        if self._unsent:
+            self._unsent += data
+        else:
+            self._unsent = data
+            self._outbox.add(self)
+        if len(self._unsent) > _HIGH_WATER:
+            self.flush()
+
+    def write(self, data: bytes) -> None:
+        """Sends a piece of a stream now, and cuts the connection if too much of it lies unread."""
+        if self.state is not _OPEN or self._transport is None:
+            return
+        if self._unsent:
+            self.flush()
+        self.num_written += len(data)
+        self._transport.write(data)
+        if self.paused and self.buffered > self._config.max_write_buffer:
+            logger.warning("%s reads too slowly: its stream is cut", self.client)
+            self.cut(reset=True)
+
+    def flush(self) -> None:
+        data = self._unsent
+        if data and self._transport is not None:
+            self._unsent = b""
+            self._transport.write(data)
+
+    # Back-pressure
+
+    def pause(self) -> None:
+        self.paused = True
+        if self.state is _OPEN:
+            self._wait_for_reader(self._config.write_timeout)
+
+    def resume(self) -> None:
+        self.paused = False
+        if self.state is _OPEN:
+            self._deadline.clear()
+
+    def _wait_for_reader(self, timeout: float) -> None:
+        self._num_taken = self._count_taken()
+        self._deadline.set(self._loop.time() + timeout)
+
+    def _has_read_on(self) -> bool:
+        return self._count_taken() > self._num_taken
+
+    def _count_taken(self) -> int:
+        """Returns a number that grows as the client takes what was written. For TCP it is what the
+        client's host has acknowledged: the kernel alone may hold megabytes, which on a slow line
+        hide for longer than a deadline that there is progress, and TLS has a buffer more below
+        it."""
+        assert self._transport is not None
+        sock = self._transport.get_extra_info("socket")
+        if sock is None or sock.family == socket.AF_UNIX:
+            return self.num_written - self.buffered
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.stop)
+        return int.from_bytes(info[_BYTES_ACKED], sys.byteorder)
+
+    # Ends
+
+    def finish(self, *, linger: bool) -> None:
+        """Ends the connection after what was written. With `linger` the client may still be
+        sending, and closing at once would reset the connection before it has the answer."""
+        if self.state is not _OPEN or self._transport is None:
+            return
+        self.flush()
+        if not linger:
+            self._close()
+            return
+        self.state = WireState.LINGERING
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._deadline.set(self._loop.time() + self._config.linger_timeout)
+
+    def finish_idle(self) -> None:
+        """Ends a connection on which nothing is due. A client that is about to use it again learns
+        of the end now, and not only when the transport has come to it: what it sent until then
+        would be lost. TLS has a farewell of its own, which must come first."""
+        transport = self._transport
+        if self.state is _OPEN and transport is not None and not self.buffered:
+            sock = transport.get_extra_info("socket")
+            if sock is not None and transport.get_extra_info("ssl_object") is None:
+                # The transport's own socket cannot be shut down, by uvloop's rules.
+                with contextlib.suppress(OSError), sock.dup() as own:
+                    own.shutdown(socket.SHUT_WR)  # fails if the client has closed before
+        self.finish(linger=False)
+
+    def cut(self, *, reset: bool) -> None:
+        """Ends the connection now; what was written is lost if it is reset, else flushed."""
+        if self._transport is None:
+            return
+        if not reset:
+            self.finish(linger=False)
+            return
+        self.state = WireState.CLOSING
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self._transport.abort()
+
+    def on_eof(self) -> None:
+        """Takes note that the client has closed its side; asyncio closes the transport next."""
+        if self.state is not WireState.CLOSED:
+            self.flush()
+            self.state = WireState.CLOSING
+            self._wait_for_reader(self._config.close_timeout)
+
+    def _close(self) -> None:
+        """Closes the transport, by a deadline, since it never finishes closing towards a client
+        that does not read."""
+        assert self._transport is not None
+        self.state = WireState.CLOSING
+        self._wait_for_reader(self._config.close_timeout)
+        self._transport.close()
+        if self._transport.get_extra_info("ssl_object") is not None:
+            self._loop.call_later(_TLS_FAREWELL, self._end_if_taken)
+
+    def _end_if_taken(self) -> bool:
+        """Ends a connection whose client has got everything, and returns whether it has. TLS would
+        wait for the client to close as well, which RFC 8446 6.1 does not ask for, and an idle
+        client does not look."""
+        if self._transport is not None and self.state is WireState.CLOSING and self._is_taken():
+            self._transport.abort()
+            return True
+        return False
+
+    def _is_taken(self) -> bool:
+        """Returns whether nothing of what was written lies here or in the kernel any more."""
+        return not self.buffered and self._num_queued(termios.TIOCOUTQ) == 0
+
+    def _num_queued(self, request: int) -> int | None:
+        """Returns the bytes in the queue of the kernel that an ioctl request asks for; None =
+        unknown."""
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        if sock is None:
+            return None
+        (number,) = _INT.unpack(fcntl.ioctl(sock.fileno(), request, bytes(_INT.size)))
+        return int(number)
+
+    def _expire(self) -> None:
+        if self.state is WireState.LINGERING:
+            self._close()
+        elif self.state is WireState.CLOSING:
+            if self._end_if_taken():
+                return
+            if self._has_read_on():
+                self._wait_for_reader(self._config.close_timeout)
+            else:
+                self.cut(reset=True)
+        elif self.paused:
+            if self._has_read_on():
+                self._wait_for_reader(self._config.write_timeout)
+            else:
+                logger.warning("%s has stopped reading: its connection is cut", self.client)
+                self.cut(reset=True)
+
+
+_OPEN = WireState.OPEN  # a look-up in an Enum class is slow

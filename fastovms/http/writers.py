@@ -1,0 +1,469 @@
+"""Writes responses and streams to a connection, fairly beside other connections."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final, Protocol
+
+from fastovms.config import HttpConfig
+from fastovms.http.forwarded import ForwardedClients
+from fastovms.http.messages import Exchange, HeaderPairs, Observer, Request, Response, StreamHead
+from fastovms.http.parser import BodyBudget
+from fastovms.http.routing import Dispatcher
+from fastovms.http.wire import Outbox, Wire
+from fastovms.quoting import is_id
+
+PASS_SECONDS: Final = 0.01
+"""Seconds that the requests that begin in one pass of the loop may take together, the last one not
+counted."""
+
+TASK_SECONDS: Final = 0.0005
+"""Seconds that the first step of a handler's task counts as. It runs after the pass's requests, so
+that its time cannot be measured when the next of them asks."""
+
+
+READ_SECONDS: Final = 0.001
+"""Seconds that a further read of a large body counts as: up to 256 KB, which are copied thrice into
+memory that the kernel commits then."""
+
+
+class Turnstile:
+    """Lets requests begin, or large bodies be read on, until a pass of the loop has spent its time
+    on them. Those that wait begin in later passes, in the order in which they came.
+
+    The loop reads from every connection that has something before it sees to anything else, such as
+    the tokens of running streams, and a request takes most of a millisecond until the engine has
+    it: hundreds at once would hold up everybody. So would a few bodies of many megabytes, of which
+    one pass reads all that the kernel has.
+
+    Args:
+        clock: tells seconds. The loop's own clock would not do, since it stands still during a
+            pass.
+    """
+
+    __slots__ = ("_clock", "_end", "_is_new_pass", "_loop", "_waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_new_pass = True
+        self._end = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Returns whether a request may begin now; if not, it is to `wait`."""
+        if self._waiting:
+            return False
+        if self._is_new_pass:
+            self._start_pass()
+            return True
+        return self._clock() < self._end
+
+    def wait(self, begin: Callable[[], None]) -> None:
+        """Calls `begin` in one of the next passes."""
+        self._waiting.append(begin)
+
+    def count_task(self) -> None:
+        """Counts a request that has begun and goes on as a task."""
+        self._end -= TASK_SECONDS
+
+    def count_read(self) -> None:
+        """Counts a connection whose large body is read on after this pass."""
+        self._end -= READ_SECONDS
+
+    def _start_pass(self) -> None:
+        self._is_new_pass = False
+        self._end = self._clock() + PASS_SECONDS
+        self._loop.call_soon(self._on_next_pass)
+
+    def _on_next_pass(self) -> None:
+        self._is_new_pass = True
+        if not self._waiting:
+            return
+        self._start_pass()
+        while self._waiting:
+            self._waiting.popleft()()
+            if self._clock() >= self._end:
+                break
+
+
+# Renders response heads: status line, the fields every answer has, framing (RFC 9112 6).
+
+
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+_TOKEN_CHARACTERS = frozenset(
+    "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+)
+_OWN_FIELDS = frozenset(
+    (
+        "connection",
+        "content-length",
+        "content-type",
+        "date",
+        "traceresponse",
+        "transfer-encoding",
+        "request-id",
+        "x-request-id",
+    )
+)
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class ResponseWriter:
+    """Turns responses into bytes. It keeps the part that changes only once a second.
+
+    Args:
+        clock: tells unix time in seconds, for the Date field.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._second = 0
+        self._beginnings: dict[tuple[int, str], str] = {}
+
+    def render(
+        self, response: Response, request: Request, *, close: bool, extra: HeaderPairs = ()
+    ) -> bytes:
+        """Returns a whole message. The answer to HEAD and statuses without content stop at the
+        head."""
+        status = response.status
+        if status == 204 or status == 304:
+            # RFC 9110 8.6: no Content-Length on a 204; a 304 may leave it out.
+            return self._head(status, "", "", request, close, response.headers + extra)
+        body = response.body
+        length = f"Content-Length: {len(body)}\r\n"
+        head = self._head(
+            status, response.content_type, length, request, close, response.headers + extra
+        )
+        return head if request.method == "HEAD" else head + body
+
+    def render_stream_head(
+        self, head: StreamHead, request: Request, *, close: bool, chunked: bool
+    ) -> bytes:
+        """Returns the head of a message of a known length, or of a chunked one, or of one that ends
+        with the connection (HTTP/1.0)."""
+        framing = "Transfer-Encoding: chunked\r\n" if chunked else ""
+        if head.length is not None:
+            framing = f"Content-Length: {head.length}\r\n"
+        return self._head(head.status, head.content_type, framing, request, close, head.headers)
+
+    def _head(
+        self,
+        status: int,
+        content_type: str,
+        fields: str,
+        request: Request,
+        close: bool,
+        more: HeaderPairs,
+    ) -> bytes:
+        if close:
+            fields += "Connection: close\r\n"
+        elif request.http_version == "1.0":
+            fields += "Connection: keep-alive\r\n"
+        if more:
+            fields += render_fields(more)
+        if request.trace is not None:
+            fields += f"traceresponse: {request.trace.response}\r\n"
+        beginning = self._beginning(status, content_type)
+        # OpenAI's clients read the first of the two, Anthropic's the other.
+        ids = f"X-Request-Id: {request.id}\r\nRequest-Id: {request.id}\r\n"
+        return f"{beginning}{fields}{ids}\r\n".encode("latin-1")
+
+    def _beginning(self, status: int, content_type: str) -> str:
+        """Returns the lines up to Content-Type, which is "" for answers without content."""
+        second = int(self._clock())
+        if second != self._second:
+            self._second = second
+            self._beginnings.clear()
+        beginning = self._beginnings.get((status, content_type))
+        if beginning is None:
+            reason = _REASONS.get(status, "")
+            beginning = f"HTTP/1.1 {status} {reason}\r\nDate: {formatdate(second, usegmt=True)}\r\n"
+            if content_type:
+                beginning += f"Content-Type: {clean(content_type)}\r\n"
+            self._beginnings[status, content_type] = beginning
+        return beginning
+
+
+def render_fields(headers: HeaderPairs) -> str:
+    """Returns field lines.
+
+    Raises:
+        ValueError: a name is not a token (RFC 9110 5.1), or one of the fields that are written here
+            and must not come twice: the handler's mistake.
+    """
+    lines = []
+    for name, value in headers:
+        if not name or not _TOKEN_CHARACTERS.issuperset(name):
+            raise ValueError(f"{name!r} is not a header field name")
+        if name.lower() in _OWN_FIELDS:
+            raise ValueError(f"the server itself writes the field {name!r}")
+        lines.append(f"{name}: {clean(value)}\r\n")
+    return "".join(lines)
+
+
+def clean(value: str) -> str:
+    """Returns the value with every character that could end or corrupt a field line made a space
+    (RFC 9110 5.5), and those outside latin-1 a question mark."""
+    if value.isascii() and value.isprintable():
+        return value
+    spaced = "".join(
+        " " if character < " " or character == "\x7f" else character for character in value
+    )
+    return spaced.encode("latin-1", "replace").decode("latin-1")
+
+
+# Holds what all connections of a server share, counts them, makes the ids of requests, and tells
+# observers of those that are over.
+
+
+logger = logging.getLogger(__name__)
+
+_MAX_REQUEST_ID = 128
+
+
+class ManagedConnection(Protocol):
+    """What the server does to a connection."""
+
+    def drain(self) -> None:
+        """Closes after the next answer, or soon if it is idle and stays it."""
+
+    def cut(self) -> None:
+        """Resets the connection."""
+
+    def requests(self) -> Iterator[Request]:
+        """Yields the requests that are being answered, wait, or are still being read."""
+
+
+class ServerState:
+    """The parts and counters that connections share.
+
+    Args:
+        clock: tells seconds, also within a pass of the loop.
+
+    Attributes:
+        draining: whether every answer from now on is its connection's last.
+        connections: those open.
+        tasks: the handlers at work, also those of lost connections.
+    """
+
+    def __init__(
+        self,
+        config: HttpConfig,
+        dispatcher: Dispatcher,
+        loop: asyncio.AbstractEventLoop,
+        observers: Sequence[Observer] = (),
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.config = config
+        self.dispatcher = dispatcher
+        self.loop = loop
+        self.observers = tuple(observers)
+        self.writer = ResponseWriter()
+        self.forwarded = ForwardedClients(config.forwarded_allow_ips)
+        self.body_budget = BodyBudget(config.max_buffered_bodies)
+        self.outbox = Outbox(loop)
+        self.turnstile = Turnstile(loop, clock)
+        self.read_turnstile = Turnstile(loop, clock)
+        self.connections: set[ManagedConnection] = set()
+        self.tasks: set[asyncio.Future[Response | None]] = set()
+        self.draining = False
+        self._id_prefix = secrets.token_hex(6)
+        self._ids = itertools.count(1)
+        self._empty: asyncio.Future[None] | None = None
+
+    def add(self, connection: ManagedConnection) -> bool:
+        """Enters a connection; False = it is one too many."""
+        self.connections.add(connection)
+        return len(self.connections) <= self.config.max_connections
+
+    def remove(self, connection: ManagedConnection) -> None:
+        self.connections.discard(connection)
+        if not self.connections and self._empty is not None and not self._empty.done():
+            self._empty.set_result(None)
+
+    async def wait_until_empty(self) -> None:
+        """Returns when no connection is open."""
+        if self.connections:
+            self._empty = self.loop.create_future()
+            await self._empty
+
+    def give_back_body(self, request: Request) -> None:
+        """Takes note that the request's body is no longer needed. To be called once."""
+        if request.sink is not None:
+            request.sink.close()
+        if request.body:
+            self.body_budget.give_back(request.sender, len(request.body))
+
+    def request_id(self, given: str | None) -> str:
+        """Returns the client's id when it is up to 128 visible ASCII characters, else a new one."""
+        if given and is_id(given, _MAX_REQUEST_ID):
+            return given
+        return f"{self._id_prefix}-{next(self._ids):x}"
+
+    def report(self, exchange: Exchange) -> None:
+        for observer in self.observers:
+            try:
+                observer(exchange)
+            except Exception:
+                logger.exception("an observer of requests failed")
+
+
+# Writes the streamed answer to one request, chunked, of a known length, or ended by the
+# connection's end, and keeps a silent one alive by comments.
+
+
+PING = b": ping\n\n"
+
+_EVENT_STREAM_FIELDS = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
+
+
+class ResponseStream:
+    """Implements `messages.Stream`.
+
+    Args:
+        ping: whether to send an SSE comment whenever an event stream has been silent for a while.
+
+    Attributes:
+        is_last: whether the connection ends with it. This is decided when the head is sent.
+    """
+
+    __slots__ = (
+        "_chunked",
+        "_head",
+        "_headers",
+        "_is_event_stream",
+        "_last_sent",
+        "_loop",
+        "_muted",
+        "_ping_interval",
+        "_ping_timer",
+        "_request",
+        "_server",
+        "_wire",
+        "aborted",
+        "closed",
+        "is_last",
+        "on_writable",
+        "started",
+    )
+
+    def __init__(
+        self,
+        wire: Wire,
+        server: ServerState,
+        request: Request,
+        head: StreamHead,
+        *,
+        is_last: bool,
+        ping: bool,
+    ) -> None:
+        is_event_stream = head.content_type.startswith("text/event-stream")
+        self._is_event_stream = is_event_stream
+        self._wire = wire
+        self._server = server
+        self._loop = loop = server.loop
+        self._request = request
+        self._head = head
+        self.set_headers(head.headers)
+        is_sized = head.length is not None
+        self._chunked = request.http_version != "1.0" and not is_sized
+        self._muted = request.method == "HEAD"
+        # Towards HTTP/1.0 a message of unknown length ends with the connection (RFC 9112 6.1).
+        self.is_last = is_last or not (self._chunked or is_sized)
+        self.started = False
+        self.closed = False
+        self.aborted = False
+        self.on_writable: Callable[[], None] | None = None
+        self._ping_interval = server.config.ping_interval if ping and is_event_stream else 0
+        self._ping_timer: asyncio.TimerHandle | None = None
+        self._last_sent = 0.0
+        if self._ping_interval:
+            self._last_sent = loop.time()
+            self._ping_timer = loop.call_later(self._ping_interval, self._on_silence)
+
+    def set_headers(self, headers: HeaderPairs) -> None:
+        self._headers = _EVENT_STREAM_FIELDS + headers if self._is_event_stream else headers
+
+    @property
+    def writable(self) -> bool:
+        return not self.closed and self._wire.writable
+
+    @property
+    def buffered(self) -> int:
+        return 0 if self.closed else self._wire.buffered
+
+    def send(self, data: bytes) -> None:
+        if self.closed:
+            return
+        if self._chunked and data:  # an empty chunk would end the message
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        self._write(data)
+
+    def finish(self, data: bytes = b"") -> None:
+        if self.closed:
+            return
+        if self._chunked:
+            data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
+        self._write(data)
+        self.release()
+
+    def abort(self) -> None:
+        if self.closed:
+            return
+        self.aborted = True
+        self.release()
+        # A close-delimited message that ends in FIN looks whole, so that one needs a reset. One of
+        # a known length may have had its last byte.
+        self._wire.cut(reset=not self._chunked)
+
+    def release(self) -> None:
+        """Marks the stream as over; the connection calls it too, when the client has gone."""
+        self.closed = True
+        self.on_writable = None
+        if self._ping_timer is not None:
+            self._ping_timer.cancel()
+            self._ping_timer = None
+
+    def _write(self, data: bytes) -> None:
+        if self._muted:
+            data = b""
+        if not self.started:
+            data = self._render_head() + data
+            self.started = True
+        if data:
+            if self._ping_interval:
+                self._last_sent = self._loop.time()
+            self._wire.write(data)
+
+    def _render_head(self) -> bytes:
+        server, request, headers = self._server, self._request, self._headers
+        self.is_last = self.is_last or server.draining
+        headers += server.dispatcher.cross_origin_fields(request)
+        return server.writer.render_stream_head(
+            self._head._replace(headers=headers),
+            request,
+            close=self.is_last,
+            chunked=self._chunked,
+        )
+
+    def _on_silence(self) -> None:
+        """Sends a comment if nothing was sent for an interval. It runs once an interval at most:
+        `send` only notes the time."""
+        wait = self._last_sent + self._ping_interval - self._loop.time()
+        if wait <= 0:
+            if self.writable:
+                self.send(PING)
+            wait = self._ping_interval
+        if not self.closed:
+            self._ping_timer = self._loop.call_later(wait, self._on_silence)

@@ -1,0 +1,151 @@
+"""Configuration of a load test."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Final
+
+
+def arrival_times(
+    number: int, request_rate: float, burstiness: float, rng: random.Random
+) -> list[float]:
+    """Returns seconds from the start, the first one 0.
+
+    Intervals have a gamma distribution of the shape `burstiness`, which for 1 is that of a Poisson
+    process. They are scaled, so that all requests take the time that the rate says: a short draw
+    would otherwise be off by chance.
+
+    Args:
+        request_rate: requests a second; infinite = all at once.
+    """
+    if math.isinf(request_rate) or number < 2:
+        return [0.0] * number
+    times = list(
+        accumulate((rng.gammavariate(burstiness, 1.0) for _ in range(number - 1)), initial=0.0)
+    )
+    scale = (number - 1) / request_rate / times[-1] if times[-1] else 0.0
+    return [time * scale for time in times]
+
+
+# Declares what a load test does. Each default stands here and nowhere else.
+
+
+BACKENDS: Final[Mapping[str, str]] = {"openai": "/completions", "openai-chat": "/chat/completions"}
+"""The path of each API that is asked."""
+
+DATA_SETS: Final = ("random", "prefix_repetition", "sharegpt", "custom")
+LATENCIES: Final = ("ttft", "tpot", "itl", "e2el")
+"""Time to the first token, time per output token, inter-token latency, end-to-end latency."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadConfig:
+    """The load and what is told of it. Names are those of `vllm bench serve`.
+
+    Attributes:
+        backend: the API, one of `BACKENDS`.
+        endpoint: path of the requests on the server; None = the URL's path and the backend's.
+        model: None = the first that the server lists.
+        api_key: None = none.
+        headers: further headers of every request.
+        insecure: accept any certificate.
+        num_prompts: requests of one round.
+        num_warmups: requests before the first round, which count for nothing.
+        request_rate: requests a second; infinite = all at once.
+        burstiness: the shape of the gamma distribution of the intervals: 1 = a Poisson process,
+            less = bursts, more = evenly.
+        max_concurrency: requests that run at the same time; more wait; None = any number.
+        request_timeout: seconds after which a request is given up.
+        seed: of prompts and intervals; each round has its own.
+        ignore_eos: have every answer run to its length.
+        temperature: None = the server's default.
+        extra_body: further fields of every request.
+        rounds: how often two servers get the load, in turn, with new prompts where they are random.
+        percentile_metrics: which latencies are told, of `LATENCIES`.
+        metric_percentiles: which percentiles of them.
+        goodput: milliseconds within which a request must be to be a good one, by latency.
+    """
+
+    backend: str = "openai"
+    endpoint: str | None = None
+    model: str | None = None
+    api_key: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    insecure: bool = False
+    num_prompts: int = 100
+    num_warmups: int = 1
+    request_rate: float = float("inf")
+    burstiness: float = 1.0
+    max_concurrency: int | None = None
+    request_timeout: float = 600.0
+    seed: int = 0
+    ignore_eos: bool = False
+    temperature: float | None = None
+    extra_body: Mapping[str, object] = field(default_factory=dict)
+    rounds: int = 5
+    percentile_metrics: tuple[str, ...] = LATENCIES
+    metric_percentiles: tuple[float, ...] = (90.0, 99.0)
+    goodput: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DataConfig:
+    """What is asked. Lengths in tokens.
+
+    Attributes:
+        dataset_name: one of `DATA_SETS`.
+        dataset_path: the file of a data set that has one.
+        random_input_len, random_output_len: of the data set "random".
+        random_range_ratio: lengths vary evenly by this share of them, up and down.
+        prefix_repetition_prefix_len, prefix_repetition_suffix_len: of the data set
+            "prefix_repetition", whose prompts begin with one of a few prefixes.
+        prefix_repetition_num_prefixes: how many prefixes there are.
+        prefix_repetition_output_len: of its answers.
+        output_len: of the answers of data sets from files; None = as the file has it, or
+            `DEFAULT_OUTPUT_LEN`.
+    """
+
+    dataset_name: str = "random"
+    dataset_path: str | None = None
+    random_input_len: int = 256
+    random_output_len: int = 128
+    random_range_ratio: float = 0.0
+    prefix_repetition_prefix_len: int = 256
+    prefix_repetition_suffix_len: int = 256
+    prefix_repetition_num_prefixes: int = 10
+    prefix_repetition_output_len: int = 128
+    output_len: int | None = None
+
+
+DEFAULT_OUTPUT_LEN: Final = 256
+"""Tokens of an answer whose length a file does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportConfig:
+    """What is written of a load test, and where.
+
+    Attributes:
+        compare: URL of a second server, which gets the same load in turn; None = there is none.
+        json: print JSON in place of the text.
+        result_filename: file for that JSON; None = `save_result` names one.
+        save_result: keep the JSON, in a file named after the time.
+        save_detailed: the JSON has the figures of every request.
+        html: file for a page with plots.
+        svg: file for the plots alone.
+        disable_tqdm: show no progress.
+    """
+
+    compare: str | None = None
+    json: bool = False
+    result_filename: Path | None = None
+    save_result: bool = False
+    save_detailed: bool = False
+    html: Path | None = None
+    svg: Path | None = None
+    disable_tqdm: bool = False

@@ -1,0 +1,628 @@
+"""Blocks of prompts on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import struct
+import threading
+import time
+import zlib
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.config import PrefixCacheConfig
+from fastovms.system.disk import lock_file, private_directory
+
+
+@dataclass(slots=True)
+class ModelContents:
+    """The blocks of one model.
+
+    Attributes:
+        folder: where they are, below the directory.
+        used_at: when one of them was used last, in seconds since 1970.
+    """
+
+    folder: str
+    num_blocks: int = 0
+    num_bytes: int = 0
+    used_at: float = 0.0
+
+    @property
+    def model(self) -> str:
+        """The model's name, as far as files may have it."""
+        return self.folder.partition("-")[2]
+
+
+def read_contents_by_model(directory: Path) -> list[ModelContents]:
+    """Returns what there is of each model, the last used first.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    found: dict[str, ModelContents] = {}
+    for entry in block_files(directory):
+        folder = os.path.basename(os.path.dirname(entry.path))
+        with suppress(FileNotFoundError):  # a server has evicted it
+            status = entry.stat(follow_symlinks=False)
+            contents = found.setdefault(folder, ModelContents(folder))
+            contents.num_blocks += 1
+            contents.num_bytes += status.st_size
+            contents.used_at = max(contents.used_at, status.st_mtime)
+    return sorted(found.values(), key=lambda contents: -contents.used_at)
+
+
+def erase(directory: Path, model: str | None) -> int:
+    """Removes the blocks of a model, or all of them, and returns how many these were. A server that
+    uses them computes their tokens again.
+
+    Raises:
+        OSError: they cannot be removed.
+    """
+    num_erased = 0
+    for entry in list(block_files(directory)):
+        folder = os.path.basename(os.path.dirname(entry.path))
+        if model is None or ModelContents(folder).model == model:
+            with suppress(FileNotFoundError):
+                os.unlink(entry.path)
+                num_erased += 1
+    return num_erased
+
+
+KEY_SIZE = 32
+"""Bytes of a key: a SHA-256 digest. Nobody can make two texts with one key."""
+
+
+class PrefixNamespace(NamedTuple):
+    """Whose prefixes these are, and of which kind.
+
+    Attributes:
+        tenant: who may find them; "" where there are no keys.
+        salt: that of the requests.
+        root: the root of the prefix cache in memory; see `engine.scheduling.blocks`.
+    """
+
+    tenant: str
+    salt: bytes
+    root: int
+
+
+def prefix_keys(
+    fingerprint: bytes, namespace: PrefixNamespace, token_ids: array[int], block_size: int
+) -> Iterator[bytes]:
+    """Yields the keys of the full blocks of a text, each of which stands for all tokens up to the
+    block's end.
+
+    Args:
+        fingerprint: stands for the model, and for all else that decides what a block holds.
+    """
+    tenant = namespace.tenant.encode()
+    head = f"{namespace.root} {len(tenant)} {len(namespace.salt)} ".encode()
+    digest = hashlib.sha256(b"".join((fingerprint, head, tenant, namespace.salt)))
+    tokens = memoryview(token_ids).cast("B")
+    size = block_size * token_ids.itemsize
+    for end in range(size, len(tokens) + 1, size):
+        digest.update(tokens[end - size : end])
+        yield digest.digest()
+
+
+# Reads and writes the file of one block: a head with a checksum, then the memory of the block.
+#
+# A file is written under another name and renamed, so that whoever finds it finds it whole,
+# unless the machine has lost its power before the kernel has written it to the disk, which nobody
+# waits for. Whatever is wrong with a file is found when it is read, and costs no more than that.
+
+
+Rows = Sequence[NDArray[np.uint8]]
+"""The memory of a block: contiguous arrays, one or more for each layer."""
+
+UNFINISHED: Final = ".unfinished-"
+"""How the names of files begin that are being written."""
+
+_MAGIC: Final = b"fovmskv1"
+_HEAD: Final = struct.Struct("<8s32sQI")
+"""Magic number, key, size of what follows in bytes, CRC-32 of all this and of what follows."""
+
+HEAD_SIZE: Final = _HEAD.size
+_MAX_VECTORS: Final = 1024
+"""How many arrays Linux reads or writes in one call (IOV_MAX)."""
+
+
+class DamagedBlock(Exception):
+    """A file does not hold what its name says. The text says why."""
+
+
+def write_block(path: Path, key: bytes, content: NDArray[np.uint8]) -> int:
+    """Writes the file of a block, and returns its size in bytes.
+
+    Raises:
+        OSError: it cannot be written; nothing of it is left.
+    """
+    unsigned = _HEAD.pack(_MAGIC, key, content.nbytes, 0)
+    head = _HEAD.pack(_MAGIC, key, content.nbytes, zlib.crc32(content.data, zlib.crc32(unsigned)))
+    unfinished = path.with_name(UNFINISHED + path.name)
+    size = HEAD_SIZE + content.nbytes
+    try:
+        descriptor = os.open(
+            unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
+        )
+        try:
+            rest = [memoryview(head), content.data]
+            while rest:
+                rest = _after(rest, os.writev(descriptor, rest))
+        finally:
+            os.close(descriptor)
+        unfinished.rename(path)
+    except BaseException:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise
+    return size
+
+
+def _after(vectors: list[memoryview], num_bytes: int) -> list[memoryview]:
+    """Returns what is left of vectors behind their first bytes."""
+    left = []
+    for vector in vectors:
+        if num_bytes < len(vector):
+            left.append(vector[num_bytes:])
+        num_bytes = max(0, num_bytes - len(vector))
+    return left
+
+
+def read_block(path: Path, key: bytes, rows: Rows) -> int:
+    """Reads the file of a block into `rows`, whatever is in them, and returns its size in bytes.
+
+    Raises:
+        DamagedBlock: it is cut, changed or another one's. What `rows` hold then is of no use.
+        OSError: it cannot be read, or is not there.
+    """
+    expected = sum(row.nbytes for row in rows)
+    head = bytearray(HEAD_SIZE)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size != HEAD_SIZE + expected:
+            raise DamagedBlock(f"it has {size} bytes, not {HEAD_SIZE + expected}")
+        num_read = os.readv(descriptor, [head])
+        for first in range(0, len(rows), _MAX_VECTORS):
+            num_read += os.readv(
+                descriptor, [row.data for row in rows[first : first + _MAX_VECTORS]]
+            )
+    finally:
+        os.close(descriptor)
+    if num_read != size:
+        raise DamagedBlock(f"only {num_read} of {size} bytes could be read")
+    magic, its_key, num_bytes, checksum = _HEAD.unpack(head)
+    if magic != _MAGIC or its_key != key or num_bytes != expected:
+        raise DamagedBlock("it is not the file of this block")
+    found = zlib.crc32(_HEAD.pack(magic, its_key, num_bytes, 0))
+    for row in rows:
+        found = zlib.crc32(row.data, found)
+    if found != checksum:
+        raise DamagedBlock("its checksum is wrong")
+    return size
+
+
+_DAY = 24 * 3600.0
+
+
+class WrittenToday(NamedTuple):
+    """What has been written on a day.
+
+    Attributes:
+        day: days since 1970.
+    """
+
+    day: int
+    num_bytes: int
+
+
+NOTHING_WRITTEN = WrittenToday(0, 0)
+
+
+class WriteBudget:
+    """Says when the next bytes may be written. It may be asked by several threads.
+
+    Args:
+        bytes_per_second: the rate, over any time.
+        bytes_per_day: the most of a day, which begins at midnight, UTC.
+        written: what was written before, perhaps by another process.
+        clock: seconds, of a clock that goes on steadily.
+        unix_time: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        bytes_per_second: float,
+        bytes_per_day: float,
+        written: WrittenToday = NOTHING_WRITTEN,
+        clock: Callable[[], float] = time.monotonic,
+        unix_time: Callable[[], float] = time.time,
+    ) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._bytes_per_day = bytes_per_day
+        self._written = written
+        self._clock = clock
+        self._unix_time = unix_time
+        self._free_at = clock()
+        self._lock = threading.Lock()
+
+    @property
+    def written(self) -> WrittenToday:
+        """What has been written today so far."""
+        day = int(self._unix_time() / _DAY)
+        return self._written if self._written.day == day else WrittenToday(day, 0)
+
+    def has_room(self, num_bytes: int) -> bool:
+        """Returns whether so many bytes may still be written today."""
+        return self.written.num_bytes + num_bytes <= self._bytes_per_day
+
+    def spend(self, num_bytes: int, share: float = 1.0) -> float:
+        """Takes note of bytes that have been written, and returns for how many seconds nothing is
+        to be written now.
+
+        Args:
+            share: the share of the rate that may be used.
+        """
+        with self._lock:
+            day, before = self.written
+            self._written = WrittenToday(day, before + num_bytes)
+            now = self._clock()
+            seconds = num_bytes / (self._bytes_per_second * share)
+            self._free_at = max(now, self._free_at) + seconds
+            return self._free_at - now
+
+
+# Owns a directory of blocks: which are there, which go when there is no room, and who may use it.
+#
+#     DIRECTORY/lock                     held by the process that uses it
+#     DIRECTORY/written.json             what has been written today
+#     DIRECTORY/MODEL/KEY                a block, see `block_file`
+#
+# MODEL begins with the fingerprint of a model, for people: a key is that of one model alone.
+
+
+logger = logging.getLogger(__name__)
+
+LOCK_FILE: Final = "lock"
+WRITTEN_FILE: Final = "written.json"
+
+MIN_FREE_SHARE: Final = 0.05
+"""The share of the disk that is left free, for others."""
+
+_EVICTED_SHARE: Final = 0.05
+"""The share of what there is that is made free at once, since to find the oldest takes a look at
+all."""
+
+_USED_EVERY: Final = 3600.0
+"""Seconds after which a file that is used is marked as used again: each mark is a write."""
+
+_KEPT_EVERY: Final = 64 * 1024**2
+"""Bytes after which it is written down how many were written today: as many may be forgotten when
+the process is killed."""
+
+_LATER: Final = 1e-3
+"""By how many seconds a block counts as used before the one in front of it, which must not go
+first."""
+
+
+class DirectoryInUse(Exception):
+    """Another process uses the directory."""
+
+
+class NoRoom(Exception):
+    """A block is not to be written now. The text says why."""
+
+
+class Held(NamedTuple):
+    """What a directory, or one of its folders, holds."""
+
+    num_blocks: int = 0
+    num_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Block:
+    """A block on the disk, with when it was last used, in seconds since 1970."""
+
+    path: Path
+    size: int
+    used_at: float
+
+    @property
+    def folder(self) -> str:
+        return self.path.parent.name
+
+
+def block_files(directory: Path) -> Iterator[os.DirEntry[str]]:
+    """Yields the files of all blocks, and those that were never finished. What is no file, but has
+    such a name, is left alone: to open a pipe may take for ever.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    with os.scandir(directory) as folders:
+        for folder in folders:
+            if folder.is_dir(follow_symlinks=False):
+                with os.scandir(folder) as entries:
+                    yield from (
+                        entry
+                        for entry in entries
+                        if _is_ours(entry.name) and entry.is_file(follow_symlinks=False)
+                    )
+
+
+def _is_ours(name: str) -> bool:
+    key = name.removeprefix(UNFINISHED)
+    return len(key) == 2 * KEY_SIZE and not key.strip("0123456789abcdef")
+
+
+class BlockDirectory:
+    """The directory of one process. Its methods may be called by any thread; those that read or
+    write take as long as the disk."""
+
+    def __init__(
+        self,
+        directory: Path,
+        max_bytes: int,
+        *,
+        bytes_per_second: float = float("inf"),
+        bytes_per_day: float = float("inf"),
+        unix_time: Callable[[], float] = time.time,
+    ) -> None:
+        """
+        Raises:
+            DirectoryInUse: another process has it.
+            OSError: it cannot be made or read.
+        """
+        self.directory = directory
+        self._max_bytes = max_bytes
+        self._unix_time = unix_time
+        self._blocks: dict[bytes, _Block] = {}
+        self._num_bytes = 0
+        self._held: defaultdict[str, Held] = defaultdict(Held)
+        self._unkept = 0
+        self._guard = threading.Lock()
+        private_directory(directory)
+        try:
+            self._lock = lock_file(directory / LOCK_FILE)
+        except BlockingIOError:
+            raise DirectoryInUse(f"another process uses {directory}") from None
+        try:
+            written = _read_written(directory / WRITTEN_FILE)
+            self._find_blocks()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self.budget = WriteBudget(bytes_per_second, bytes_per_day, written, unix_time=unix_time)
+
+    def close(self) -> None:
+        """Lets the directory go."""
+        self._keep_written()
+        os.close(self._lock)
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def num_bytes(self) -> int:
+        return self._num_bytes
+
+    def held(self, folder: str) -> Held:
+        """Returns what one of its folders holds."""
+        return self._held.get(folder, Held())
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._blocks
+
+    def read(self, key: bytes, rows: Rows, position: int) -> int:
+        """Reads a block into `rows` and returns the bytes of its file; 0 = it cannot be had, which
+        has been logged, and it is gone.
+
+        Args:
+            position: how many blocks its text has before it.
+        """
+        with self._guard:
+            block = self._blocks.get(key)
+        if block is None:
+            return 0
+        try:
+            num_bytes = read_block(block.path, key, rows)
+        except DamagedBlock as error:
+            logger.warning("prefix cache: %s is damaged: %s", block.path, error)
+        except FileNotFoundError:
+            logger.info("prefix cache: %s is gone", block.path)
+            self._forget_missing()
+        except OSError as error:
+            logger.warning("prefix cache: cannot read %s: %s", block.path, error)
+        else:
+            self._mark_used(block, position)
+            return num_bytes
+        self._drop(key, block)
+        return 0
+
+    def write(self, folder: str, key: bytes, content: NDArray[np.uint8], position: int) -> int:
+        """Writes a block below a folder of the directory, and returns the bytes of its file.
+
+        Args:
+            position: how many blocks its text has before it.
+
+        Raises:
+            NoRoom: the budget of the day is spent, or the disk is nearly full.
+            OSError: it cannot be written.
+        """
+        size = HEAD_SIZE + content.nbytes
+        if not self.budget.has_room(size):
+            raise NoRoom("as much as is allowed has been written today")
+        if not self._make_room(size):
+            raise NoRoom("the disk is nearly full")
+        path = self.directory / folder / key.hex()
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        write_block(path, key, content)
+        block = _Block(path, size, 0.0)
+        with self._guard:
+            self._forget(key)  # it may have been there
+            self._note(key, block)
+        self._mark_used(block, position)
+        self._unkept += size
+        if self._unkept >= _KEPT_EVERY:
+            self._keep_written()
+        return size
+
+    def _keep_written(self) -> None:
+        """Writes down what has been written today, for the next process."""
+        self._unkept = 0
+        with suppress(OSError):
+            descriptor = os.open(
+                self.directory / WRITTEN_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600
+            )
+            with open(descriptor, "w") as file:
+                json.dump(self.budget.written._asdict(), file)
+
+    def _find_blocks(self) -> None:
+        for entry in block_files(self.directory):
+            try:
+                if entry.name.startswith(UNFINISHED):
+                    os.unlink(entry)
+                    continue
+                status = entry.stat(follow_symlinks=False)
+            except OSError:  # somebody has cleared it, or it is read-only
+                continue
+            block = _Block(Path(entry), status.st_size, status.st_mtime)
+            self._note(bytes.fromhex(entry.name), block)
+
+    def _forget_missing(self) -> None:
+        """Forgets the blocks that somebody has erased, so that they may be written again."""
+        with self._guard:
+            blocks = list(self._blocks.items())
+        missing = [(key, block) for key, block in blocks if not os.path.exists(block.path)]
+        with self._guard:
+            for key, block in missing:
+                if self._blocks.get(key) is block:  # it has not been written again meanwhile
+                    self._forget(key)
+
+    def _note(self, key: bytes, block: _Block) -> None:
+        self._blocks[key] = block
+        self._count(block, 1)
+
+    def _forget(self, key: bytes) -> None:
+        block = self._blocks.pop(key, None)
+        if block is not None:
+            self._count(block, -1)
+
+    def _count(self, block: _Block, sign: int) -> None:
+        self._num_bytes += sign * block.size
+        num_blocks, num_bytes = self._held[block.folder]
+        self._held[block.folder] = Held(num_blocks + sign, num_bytes + sign * block.size)
+
+    def _mark_used(self, block: _Block, position: int) -> None:
+        used_at = self._unix_time() - position * _LATER
+        if used_at - block.used_at > _USED_EVERY:
+            with suppress(OSError):
+                os.utime(block.path, (used_at, used_at))
+        block.used_at = used_at
+
+    def _make_room(self, size: int) -> bool:
+        """Removes the blocks that were not used for longest, and returns whether there is room."""
+        missing = self._num_bytes + size - self._max_bytes
+        disk = os.statvfs(self.directory)
+        num_free = disk.f_bavail * disk.f_frsize
+        missing = max(
+            missing, size + int(MIN_FREE_SHARE * disk.f_blocks * disk.f_frsize) - num_free
+        )
+        if missing <= 0:
+            return True
+        if missing > self._num_bytes or size > self._max_bytes:
+            return False
+        missing = max(missing, int(_EVICTED_SHARE * self._num_bytes))
+        with self._guard:
+            oldest = sorted(self._blocks.items(), key=lambda item: item[1].used_at)
+        for key, block in oldest:
+            if missing <= 0:
+                break
+            missing -= block.size
+            self._drop(key, block)
+        return True
+
+    def _drop(self, key: bytes, block: _Block) -> None:
+        with self._guard:
+            self._forget(key)
+        with suppress(OSError):
+            block.path.unlink()
+
+
+def _read_written(path: Path) -> WrittenToday:
+    """Returns what the file says; nothing, if it is damaged or there is none."""
+    try:
+        content = json.loads(path.read_bytes())
+        return WrittenToday(int(content["day"]), int(content["num_bytes"]))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return NOTHING_WRITTEN
+
+
+FOLDER: Final = "prefix-cache"
+"""The directory's name below that of the state."""
+
+_DEFAULT_BYTES: Final = 2 * 1024**3
+_ENOUGH_FREE: Final = 20 * 1024**3
+
+
+def open_block_directory(
+    config: PrefixCacheConfig, state_dir: Path | None
+) -> BlockDirectory | None:
+    """Opens the directory; None = nothing is kept, which has been logged unless the operator wants
+    it so.
+
+    Args:
+        state_dir: that of the state; None = there is none.
+    """
+    directory = config.directory or (None if state_dir is None else state_dir / FOLDER)
+    if directory is None or config.max_bytes == 0:
+        return None
+    try:
+        private_directory(directory)
+        max_bytes = config.max_bytes or _default_bytes(directory)
+        if max_bytes == 0:
+            return None
+        opened = BlockDirectory(
+            directory,
+            max_bytes,
+            bytes_per_second=config.bytes_per_second,
+            bytes_per_day=config.bytes_per_day,
+        )
+    except (DirectoryInUse, OSError) as error:
+        logger.warning("prompts are kept in memory only: %s: %s", directory, error)
+        return None
+    logger.info(
+        "prefix cache: %d blocks, %.3g of %.3g GB, in %s",
+        opened.num_blocks,
+        opened.num_bytes / 1024**3,
+        max_bytes / 1024**3,
+        directory,
+    )
+    return opened
+
+
+def _default_bytes(directory: Path) -> int:
+    disk = os.statvfs(directory)
+    if disk.f_bavail * disk.f_frsize >= _ENOUGH_FREE:
+        return _DEFAULT_BYTES
+    logger.info(
+        "prefix cache: nothing is kept in %s, whose disk has less than 20 GB free; "
+        "--prefix-cache-disk-size says otherwise",
+        directory,
+    )
+    return 0

@@ -1,0 +1,124 @@
+"""Exports traces, and metrics under OVMS's names."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from fastovms.errors import ConfigurationError
+from fastovms.http.messages import Exchange
+from fastovms.telemetry.tracing import Tracer
+
+_OK: Final = 200
+_MALFORMED: Final = 412
+"""Statuses below /v3 that mean that the body was refused before a model was asked."""
+
+_ROUTES: Final = frozenset(
+    f"{prefix}/{endpoint}"
+    for prefix in ("/v1", "/v3", "/v3/v1")
+    for endpoint in ("completions", "chat/completions", "responses", "tokenize")
+)
+"""The routes for which OVMS has one handler each, whichever the prefix."""
+
+_TEXTS: Final = {
+    "accepted": "Requests that named a model which is served here",
+    "rejected": "None: what is wrong with a request is its model's to find",
+    "success": "Accepted requests that were answered to the end",
+    "fail": "Accepted requests that were not",
+}
+
+
+class OvmsMetrics(Collector):
+    """An observer of the requests that a model is to answer. A request that names no model served
+    here is not counted, as in OVMS: the counters are the models'.
+
+    OVMS gives its counters no `_total`, so here they are of unknown type.
+    """
+
+    def __init__(self) -> None:
+        self._counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+
+    def __call__(self, exchange: Exchange) -> None:
+        request = exchange.request
+        model = request.log_fields.get("model")
+        if request.method != "POST" or request.route not in _ROUTES:
+            return
+        if model is None or exchange.status == _MALFORMED:
+            return
+        method = "Stream" if request.log_fields.get("stream") else "Unary"
+        succeeded = exchange.status == _OK and exchange.completed
+        self._counts[method, str(model)].update(("accepted", "success" if succeeded else "fail"))
+
+    def collect(self) -> Iterable[Metric]:
+        for name, text in _TEXTS.items():
+            metric = Metric(f"ovms_requests_{name}", text, "unknown")
+            for (method, model), counts in self._counts.items():
+                metric.add_sample(
+                    metric.name,
+                    {
+                        "api": "V3",
+                        "interface": "REST",
+                        "method": method,
+                        "name": model,
+                        "version": "1",
+                    },
+                    counts[name],
+                )
+            yield metric
+
+
+logger = logging.getLogger(__name__)
+
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_SPOKEN: Final = "http/protobuf"
+_MISSING: Final = (
+    "traces need OpenTelemetry, which is not installed: pip install 'fastovms[otel]' brings it"
+)
+
+
+@contextmanager
+def span_tracer(endpoint: str | None, environment: Mapping[str, str]) -> Iterator[Tracer | None]:
+    """Yields what records spans and sends them when it ends; None = nobody asks for them.
+
+    Args:
+        endpoint: a collector's address; None = the one that the environment names, if it does.
+
+    Raises:
+        ConfigurationError: `endpoint` is given, and nothing can be sent there.
+    """
+    if not _is_wanted(endpoint, environment):
+        yield None
+        return
+    protocol = next(filter(None, map(environment.get, _PROTOCOLS)), _SPOKEN)
+    if protocol != _SPOKEN:
+        raise ConfigurationError(f"traces are sent by {_SPOKEN}, and not by {protocol}")
+    try:
+        from fastovms.service.open_telemetry import OpenTelemetryTracer, otlp_exporter
+    except ImportError:
+        if endpoint is not None:
+            raise ConfigurationError(f"--otlp-traces-endpoint: {_MISSING}") from None
+        logger.warning("the environment has OTEL_EXPORTER_OTLP_ENDPOINT, but %s", _MISSING)
+        yield None
+        return
+    tracer = OpenTelemetryTracer(otlp_exporter(endpoint))
+    try:
+        yield tracer
+    finally:
+        tracer.close()
+
+
+def _is_wanted(endpoint: str | None, environment: Mapping[str, str]) -> bool:
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    if endpoint is not None:
+        return True
+    if environment.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp":
+        return False
+    return any(map(environment.get, _ENDPOINTS))

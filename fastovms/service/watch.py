@@ -1,0 +1,245 @@
+"""Watches the engine and the event loop, and returns unused memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fastovms.backend import Backend
+from fastovms.backend_stats import BackendStats, Histogram
+from fastovms.system.processor_time import ProcessorTime
+
+# Finds engines that hang or have failed, by the progress of their steps.
+
+
+_INTERVAL: Final = 1.0
+
+
+class ProgressWatch:
+    """Watches the steps of one engine.
+
+    Attributes:
+        stalled_for: seconds for which the engine has had work and has finished no step, beyond
+            those that the step was allowed. Only time in which the process could run counts.
+    """
+
+    def __init__(self) -> None:
+        self.stalled_for = 0.0
+        self._num_steps = 0
+        self._in_step_for = 0.0
+
+    def observe(self, stats: BackendStats, seconds: float) -> None:
+        """Takes note of what an engine has done since the last look.
+
+        Args:
+            seconds: time since the last look in which the process could run.
+        """
+        has_work = stats.num_running or stats.num_waiting > stats.num_held
+        if has_work and stats.counters.num_steps == self._num_steps:
+            self._in_step_for += seconds
+        else:
+            self._num_steps = stats.counters.num_steps
+            self._in_step_for = 0.0
+        self.stalled_for = max(0.0, self._in_step_for - stats.step_allowance)
+
+
+class EngineWatch:
+    """Looks at all engines in turn.
+
+    Args:
+        backends: returns those there are at the moment.
+        timeout: seconds without a step after which an engine is declared dead; 0 = never. Time in
+            which other processes or a quota kept the process from running does not count.
+        on_progress: called after each look, at least once in `interval` seconds, while no engine
+            has stalled for `timeout` seconds or for twice the interval.
+        interval: seconds between two looks; None = whenever this class likes.
+        time: counts the seconds in which the process could run.
+    """
+
+    def __init__(
+        self,
+        backends: Callable[[], Iterable[Backend]],
+        *,
+        timeout: float,
+        on_progress: Callable[[], None],
+        interval: float | None,
+        time: ProcessorTime,
+    ) -> None:
+        self._timeout = timeout
+        self._on_progress = on_progress
+        self._backends = backends
+        self._watches: WeakKeyDictionary[Backend, ProgressWatch] = WeakKeyDictionary()
+        # systemd waits twice as long for a sign of life as the interval is.
+        self._patience = min(filter(None, (timeout, 2 * (interval or 0.0))), default=_INTERVAL)
+        self._interval = min(_INTERVAL, interval or _INTERVAL, timeout / 4 or _INTERVAL)
+        self._time = time
+
+    async def run(self) -> str:
+        """Waits for a failure, and returns why an engine can generate no more."""
+        # A hang is the absence of events, so there is none to wait for.
+        while (failure := self.look()) is None:  # noqa: ASYNC110
+            await asyncio.sleep(self._interval)
+        return failure
+
+    def look(self) -> str | None:
+        """Looks at each engine once, and returns why one can generate no more, or None. An engine
+        that hangs is declared dead."""
+        seconds = self._time.take(self._interval)
+        in_order = True
+        for backend in self._backends():
+            watch = self._watches.get(backend)
+            if watch is None:
+                watch = self._watches[backend] = ProgressWatch()
+            watch.observe(backend.stats(), seconds)
+            in_order &= watch.stalled_for < self._patience
+            if self._timeout and watch.stalled_for >= self._timeout:
+                backend.fail(f"no step has ended for {watch.stalled_for:.0f} s")
+            if backend.failure is not None:
+                return backend.failure
+        if in_order:
+            self._on_progress()
+        return None
+
+
+# Measures how late the event loop calls back, and exports it.
+
+
+_LOOP_INTERVAL: Final = 0.05
+"""Seconds between two looks while somebody is connected: the longest pass that the loop is meant to
+make."""
+
+_IDLE_INTERVAL: Final = 1.0
+"""Seconds between two looks while nobody is connected: an idle machine may sleep. What happens in
+the first second of the first connection may therefore go unnoticed."""
+
+_BOUNDS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class LoopWatch(Collector):
+    """Asks the loop for a call at a time, and exports how late each call comes.
+
+    A call is as late as whatever comes in at that moment: because of a callback that runs, of a
+    thread that holds the GIL, or of a machine that has no core for this process. A pass of the loop
+    that takes longer than the time between two looks is seen for its length, less at most that
+    time: 50 ms while somebody is connected, and a second where the first connection has just come.
+
+    Args:
+        is_watched: returns whether anybody would wait. If not, there are fewer looks.
+        clock: tells seconds.
+        thread_clock: tells the seconds for which a processor has run the calling thread.
+    """
+
+    def __init__(
+        self,
+        is_watched: Callable[[], bool],
+        clock: Callable[[], float],
+        thread_clock: Callable[[], float],
+    ) -> None:
+        self._is_watched = is_watched
+        self._clock = clock
+        self._thread_clock = thread_clock
+        self._stalls = Histogram(_BOUNDS)
+        self._longest = 0.0
+        self._longest_busy = 0.0
+        self._ran_before = 0.0
+        self._due = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._wait(loop)
+
+    def stop(self) -> None:
+        self._loop = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def collect(self) -> Iterable[Metric]:
+        name, text = "fastovms_loop_stall_seconds", "How late the event loop came to a timer"
+        stalls = HistogramMetricFamily(name, text)
+        stalls.add_metric([], *self._stalls.buckets())
+        yield stalls
+        yield GaugeMetricFamily(
+            "fastovms_loop_longest_stall_seconds",
+            "How late the event loop came to a timer at most, since models are served",
+            value=self._longest,
+        )
+        yield GaugeMetricFamily(
+            "fastovms_loop_longest_busy_seconds",
+            "How much of such a delay was processor time of the event loop's own, at most",
+            value=self._longest_busy,
+        )
+
+    def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        interval = _LOOP_INTERVAL if self._is_watched() else _IDLE_INTERVAL
+        self._due = self._clock() + interval
+        self._ran_before = self._thread_clock()
+        self._timer = loop.call_later(interval, self._look)
+
+    def _look(self) -> None:
+        stall = max(0.0, self._clock() - self._due)
+        self._stalls.observe(stall)
+        self._longest = max(self._longest, stall)
+        ran = self._thread_clock() - self._ran_before  # before it was due, too
+        self._longest_busy = max(self._longest_busy, min(stall, ran))
+        if self._loop is not None:
+            self._wait(self._loop)
+
+
+logger = logging.getLogger(__name__)
+
+FIRST: Final = 1.0
+"""Seconds until the first trim: loading a model leaves much behind."""
+
+INTERVAL: Final = 30.0
+"""Seconds from the end of a trim, which takes some milliseconds, to the next."""
+
+
+class MemoryTrimmer:
+    """Trims the heap in a thread of its own, one trim at a time, at intervals.
+
+    Large bodies and long answers come and go in many threads, and glibc gives every thread a heap
+    of its own, of which it returns only the end. What lies free in between would add up over days.
+
+    Args:
+        trim: gives free memory back.
+    """
+
+    def __init__(self, trim: Callable[[], None]) -> None:
+        self._trim = trim
+        self._thread = ThreadPoolExecutor(1, "memory-trimmer")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._wait(loop, FIRST)
+
+    def stop(self) -> None:
+        self._loop = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._thread.shutdown(wait=False)
+
+    def _wait(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self._timer = loop.call_later(seconds, self._begin)
+
+    def _begin(self) -> None:
+        if self._loop is not None:
+            trim = self._loop.run_in_executor(self._thread, self._trim)
+            trim.add_done_callback(self._end)
+
+    def _end(self, trim: asyncio.Future[None]) -> None:
+        error = trim.exception()
+        if error is not None:
+            logger.error("the heap could not be trimmed", exc_info=error)
+        if self._loop is not None:
+            self._wait(self._loop, INTERVAL)

@@ -1,0 +1,29 @@
+"""Opens the store that the operator chose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastovms.config import StateConfig
+from fastovms.state.postgres.server_address import extra_needed
+from fastovms.state.sqlite.location import open_location
+from fastovms.state.store import StateStore
+from fastovms.state.tables import Clock
+from fastovms.state.threaded_store import StateBounds, ThreadedStore
+
+
+def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) -> StateStore | None:
+    """Returns the store that the operator chose; None = nothing is to be kept. Where there is a
+    database, only files, batches and prompts are in the directory.
+
+    Raises:
+        errors.ConfigurationError: it cannot be one.
+    """
+    if not config.enable_store:
+        return None
+    bounds = StateBounds(config.max_age, config.max_objects, config.max_bytes)
+    if config.state_url is not None:
+        with extra_needed():
+            from fastovms.state.postgres.shared_state import open_shared_state
+        return open_shared_state(config, bounds, environ, clock)
+    return ThreadedStore(open_location(config, bounds, environ, clock))

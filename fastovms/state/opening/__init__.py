@@ -1,1 +1,0 @@
-"""Opens the store that the operator chose."""

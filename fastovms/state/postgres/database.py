@@ -1,0 +1,468 @@
+"""The store in PostgreSQL."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, NamedTuple
+
+import psycopg
+from psycopg import errors
+
+from fastovms.errors import ConfigurationError, StateFailed
+from fastovms.state.operations import Operations
+from fastovms.state.postgres.schema import (
+    OF_COMMANDS,
+    OF_SERVERS,
+    NoTables,
+    PostgresSession,
+    SharedTables,
+    TimeLimits,
+    Unreachable,
+    make_tables,
+    need_tables,
+    open_session,
+)
+from fastovms.state.postgres.server_address import ServerAddress
+from fastovms.state.running_responses import ONLY_REPLICA, Replica
+from fastovms.state.tables import Clock, Totals, total_of
+from fastovms.state.threaded_store import Eviction, Operation, OperationOutcome, StateBounds
+
+# Holds what the threads of one server share about the database: whether it can be reached, and
+# how much it keeps.
+
+
+logger = logging.getLogger(__name__)
+
+_FIRST_DELAY: Final = 0.25
+_MAX_DELAY: Final = 2.0
+"""The most seconds between two attempts; each delay is about twice the one before. A server must be
+back before its leases expire, which they do some seconds after others are."""
+
+
+def _log_trouble(reason: str) -> None:
+    logger.warning("responses are not stored: %s", reason)
+
+
+class DatabaseLink:
+    """Opens connections to one database. When one cannot be opened, the next attempt comes later,
+    and until then whoever wants one is told so at once.
+
+    Args:
+        clock: tells seconds that only grow.
+        prepare: makes or checks the tables over a new connection.
+        warn: is told why the database cannot be reached, whenever the reason changes.
+
+    Attributes:
+        trouble: why the database cannot be reached; "" = it can.
+        num_connects: how often a connection was opened.
+        totals: what is kept, as of the last look.
+    """
+
+    def __init__(
+        self,
+        address: ServerAddress,
+        clock: Callable[[], float] = time.monotonic,
+        limits: TimeLimits = OF_SERVERS,
+        prepare: Callable[[PostgresSession], None] = make_tables,
+        warn: Callable[[str], None] = _log_trouble,
+    ) -> None:
+        self._address = address
+        self._limits = limits
+        self._prepare = prepare
+        self._warn = warn
+        self._clock = clock
+        self._attempt = threading.Lock()
+        self._changed = threading.Lock()
+        self._delay = _FIRST_DELAY
+        self._due_at = clock()
+        self.trouble = ""
+        self.num_connects = 0
+        self.totals = Totals()
+
+    def connect(self) -> PostgresSession:
+        """Opens a connection to a database that has the tables. While it is known that none can be
+        had, this fails at once.
+
+        Raises:
+            Unreachable: it cannot be had.
+        """
+        if self.trouble:
+            raise Unreachable(self.trouble)
+        return self._open()
+
+    def try_again(self) -> PostgresSession | None:
+        """Opens a connection after a failure, if an attempt is due and no other thread makes it;
+        None = there still is none."""
+        if self.seconds_left() or not self._attempt.acquire(blocking=False):
+            return None
+        try:
+            return self._open()
+        except Unreachable:
+            return None
+        finally:
+            self._attempt.release()
+
+    def seconds_left(self) -> float:
+        """Returns the seconds until the next attempt is due; 0 = it is."""
+        return max(0.0, self._due_at - self._clock())
+
+    def add(self, growth: Totals) -> None:
+        """Counts what a transaction has added, until the next look."""
+        with self._changed:
+            self.totals = self.totals.plus(*growth)
+
+    def _open(self) -> PostgresSession:
+        try:
+            session = open_session(self._address.connection_parameters(), self._limits)
+            try:
+                self._prepare(session)
+            except BaseException:
+                session.close()
+                raise
+        except Unreachable as error:
+            self._note(str(error))
+            raise
+        except (StateFailed, psycopg.Error) as error:
+            reason = " ".join(str(error).split())
+            self._note(reason)
+            raise Unreachable(reason) from None
+        with self._changed:
+            self.num_connects += 1
+            if self.trouble:
+                logger.warning("%s can be reached again", self._address)
+            self.trouble = ""
+            self._delay = _FIRST_DELAY
+        return session
+
+    def _note(self, reason: str) -> None:
+        with self._changed:
+            if reason != self.trouble:
+                self._warn(f"{self._address}: {reason}")
+            self.trouble = reason
+            # Servers that lost the same database do not all come back at the same moment.
+            self._due_at = self._clock() + self._delay * random.uniform(0.5, 1.0)
+            self._delay = min(2 * self._delay, _MAX_DELAY)
+
+
+@contextmanager
+def open_url(
+    address: ServerAddress, bounds: StateBounds, *, must_exist: bool = False
+) -> Iterator[PostgresDatabase]:
+    """Opens the database. Tables are made unless they are there, or must exist.
+
+    Raises:
+        ConfigurationError: there is no state in it, though it must exist.
+        StateFailed: it cannot be read or written, then or within.
+    """
+    link = DatabaseLink(
+        address,
+        limits=OF_COMMANDS,
+        prepare=need_tables if must_exist else make_tables,
+        warn=lambda reason: None,  # whoever has called tells it
+    )
+    database = PostgresDatabase(link, bounds, time.time)
+    try:
+        database.connect()
+        yield database
+    except NoTables as error:
+        raise ConfigurationError(f"there is no state in {address}: {error}") from None
+    except (Unreachable, ConnectionLost, psycopg.Error) as error:
+        raise StateFailed(f"{address}: {' '.join(str(error).split())}") from None
+    finally:
+        database.close()
+
+
+# Runs the transactions of one thread on a PostgreSQL database, which other threads and other
+# servers use too, and keeps it within its bounds.
+
+
+EVICTION_LOCK: Final = 0x6661_7374_0002
+"""The number of the advisory lock that the one server has which evicts."""
+
+_MAX_EVICTED: Final = 128
+"""How many objects one transaction evicts."""
+
+_MAX_ATTEMPTS: Final = 5
+"""How often an operation is tried that others get in the way of."""
+
+_IN_THE_WAY: Final = (errors.DeadlockDetected, errors.SerializationFailure)
+
+_PAUSE: Final = 0.05
+"""Seconds before an operation is tried again that others got in the way of; each time that much
+longer."""
+
+_MAX_WAIT: Final = 30.0
+"""Seconds after which to look how much others have added, at the latest."""
+
+_MIN_WAIT: Final = 0.05
+"""Seconds after which to look again whether the database can be reached, at the earliest."""
+
+_TURN: Final = 1.0
+"""Seconds after which to look again whether anything is left to evict when another server has its
+turn."""
+
+
+class CommitUnknown(Unreachable):
+    """The connection was lost during a commit, and nobody knows whether anything is kept."""
+
+
+class ConnectionLost(StateFailed):
+    """The connection was lost, and nothing was committed."""
+
+
+class _Connected(NamedTuple):
+    """A session, and what works on it."""
+
+    session: PostgresSession
+    tables: SharedTables
+    operations: Operations
+
+
+class PostgresDatabase:
+    """Implements `StateDatabase` on a connection of its own.
+
+    Args:
+        link: what it shares with other threads.
+        clock: tells unix time in seconds, as other servers' clocks do.
+        replica: what the database knows this process as.
+        only_reads: whether its operations change nothing. They all see one state, and wait for
+            nobody who writes.
+    """
+
+    def __init__(
+        self,
+        link: DatabaseLink,
+        bounds: StateBounds,
+        clock: Clock,
+        *,
+        replica: Replica = ONLY_REPLICA,
+        only_reads: bool = False,
+    ) -> None:
+        self._link = link
+        self._bounds = bounds
+        self._clock = clock
+        self._replica = replica
+        self._only_reads = only_reads
+        self._connected: _Connected | None = None
+
+    @property
+    def is_on_disk(self) -> bool:
+        return not self._link.trouble
+
+    @property
+    def totals(self) -> Totals:
+        return self._link.totals
+
+    @property
+    def trouble(self) -> str:
+        trouble = self._link.trouble
+        return f"responses are not stored: {trouble}" if trouble else ""
+
+    def connect(self) -> _Connected:
+        """Returns the connection, a new one if there is none.
+
+        Raises:
+            Unreachable: none can be had.
+        """
+        if self._connected is None:
+            self._use(self._link.connect())
+        assert self._connected is not None
+        return self._connected
+
+    def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
+        """Runs operations in one transaction, and raises nothing. Where one of them raises, or
+        others are in the way, nothing of it is kept, and each gets a transaction of its own."""
+        try:
+            return self._transact(operations)
+        except Unreachable as error:
+            # Clients are not told where the database is, as libpq's message does; the log is.
+            is_unknown = isinstance(error, CommitUnknown)
+            reason = str(error) if is_unknown else "the state cannot be had: its database is gone"
+            return [OperationOutcome(error=StateFailed(reason)) for _ in operations]
+        except Exception as error:
+            if len(operations) > 1:
+                return [self.transact([operation])[0] for operation in operations]
+            if isinstance(error, psycopg.Error | ConnectionLost):
+                error = StateFailed(f"the state cannot be read or written: {_reason(error)}")
+            return [OperationOutcome(error=error)]
+
+    def keep_house(self) -> float:
+        """Connects again if that is due, writes down which objects were used, and evicts a few
+        where that is due. Returns the seconds after which to do so again.
+
+        Raises:
+            StateFailed: nothing is evicted.
+        """
+        try:
+            if self._link.trouble and not self._connect_again():
+                return max(_MIN_WAIT, self._link.seconds_left())
+            self._write_uses()
+            if self._only_reads:
+                return _MAX_WAIT
+            if self.evict():
+                return 0.0
+            expiry = self.seconds_to_expiry()
+        except Unreachable:
+            return max(_MIN_WAIT, self._link.seconds_left())
+        except (psycopg.Error, ConnectionLost) as error:
+            raise StateFailed(f"nothing is evicted: {_reason(error)}") from error
+        return _MAX_WAIT if expiry is None else min(max(expiry, _TURN), _MAX_WAIT)
+
+    def evict(self) -> bool:
+        """Evicts a few objects, where that is due and no other server does so. Returns whether more
+        are.
+
+        Raises:
+            psycopg.Error, Unreachable: nothing is evicted.
+        """
+        if not self._is_due():
+            return False
+        with self.transaction() as tables:
+            [has_turn] = tables.execute(
+                "SELECT pg_try_advisory_xact_lock(?)", (EVICTION_LOCK,)
+            ).fetchone()
+            if not has_turn:
+                return False
+            tables.recount_shares()
+            eviction = Eviction(tables, self._bounds, tables.sum_shares(), _MAX_EVICTED)
+            has_evicted = eviction.run(self._clock())
+        return has_evicted and self._is_due()
+
+    def seconds_to_expiry(self) -> float | None:
+        """Returns the seconds until the next object is too old; None = there is none.
+
+        Raises:
+            psycopg.Error, Unreachable: it cannot be known.
+        """
+        with self.snapshot() as tables:
+            return self._bounds.seconds_to_expiry(tables.oldest_use(), self._clock())
+
+    def check(self) -> None:
+        """Raises AssertionError when what is kept contradicts itself. It reads everything."""
+        assert list(self.faults()) == []
+
+    def faults(self) -> Iterator[str]:
+        """Yields what contradicts what. It reads everything.
+
+        Raises:
+            psycopg.Error, Unreachable: it cannot be read.
+        """
+        with self.snapshot() as tables:
+            yield from tables.faults(tables.sum_slots(), tables.sum_shares())
+
+    def snapshot(self) -> AbstractContextManager[SharedTables]:
+        """A transaction that only reads, and all of whose statements see the same state."""
+        return self.transaction(only_reads=True)
+
+    @contextmanager
+    def transaction(self, *, only_reads: bool = False) -> Iterator[SharedTables]:
+        """Commits what is done within it, or nothing where that raises.
+
+        Raises:
+            Unreachable: there is no connection; or it was lost during the commit, and nobody knows
+                whether anything is kept.
+            ConnectionLost: nothing is kept.
+        """
+        session, tables, _ = self.connect()
+        tables.begin()
+        try:
+            session.begin(only_reads=only_reads)
+            yield tables
+            tables.write_growth()
+            tables.send_notifications()
+        except BaseException as error:
+            session.rollback()
+            if isinstance(error, errors.ReadOnlySqlTransaction):
+                session.close()  # another server is the primary now
+            if session.is_lost:
+                self._disconnect()
+                if isinstance(error, psycopg.Error):
+                    raise ConnectionLost(_reason(error)) from error
+            raise
+        try:
+            session.commit()
+        except psycopg.Error as error:
+            session.rollback()
+            if not session.is_lost:
+                raise
+            self._disconnect()
+            if only_reads:
+                raise ConnectionLost(_reason(error)) from error
+            raise CommitUnknown(
+                "the connection to the database was lost during a commit: what it wrote may be "
+                "kept or not"
+            ) from error
+        self._link.add(total_of(tables.growth))
+
+    def close(self) -> None:
+        self._disconnect()
+
+    def _transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
+        for number in range(1, _MAX_ATTEMPTS):
+            try:
+                return self._transact_once(operations)
+            except ConnectionLost:
+                if number > 1:
+                    raise
+            except _IN_THE_WAY:
+                if len(operations) > 1:
+                    raise
+                # Whoever waited for this one goes first, or both would meet again.
+                time.sleep(random.uniform(0.5, 1.0) * _PAUSE * number)
+        return self._transact_once(operations)
+
+    def _transact_once(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
+        with self.transaction(only_reads=self._only_reads):
+            state = self.connect().operations
+            return [self._run(operation, state) for operation in operations]
+
+    def _run(self, operation: Operation, operations: Operations) -> OperationOutcome:
+        try:
+            return OperationOutcome(operation(operations))
+        except psycopg.Error:
+            raise
+        except Exception as error:
+            if not self._only_reads:
+                raise  # it may have changed something
+            return OperationOutcome(error=error)
+
+    def _connect_again(self) -> bool:
+        """Returns whether the database can be reached again."""
+        session = self._link.try_again()
+        if session is not None:
+            self._disconnect()
+            self._use(session)
+        return session is not None
+
+    def _use(self, session: PostgresSession) -> None:
+        tables = SharedTables(session, self._clock, self._bounds.max_bytes)
+        operations = Operations(tables, self._replica, tables.notify)
+        self._connected = _Connected(session, tables, operations)
+
+    def _disconnect(self) -> None:
+        if self._connected is not None:
+            self._connected.session.close()
+        self._connected = None
+
+    def _write_uses(self) -> None:
+        """Writes down which objects were used. What was used on a lost connection is not noted."""
+        if self._connected is not None and self._connected.tables.has_uses:
+            with self.transaction() as tables:
+                tables.write_uses()
+
+    def _is_due(self) -> bool:
+        with self.snapshot() as tables:
+            totals, oldest_use = tables.sum_slots(), tables.oldest_use()
+        self._link.totals = totals
+        return self._bounds.is_exceeded(totals, oldest_use, self._clock())
+
+
+def _reason(error: Exception) -> str:
+    """Returns what the server says, without the details that quote what is kept."""
+    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return primary or " ".join(str(error).split())

@@ -1,0 +1,392 @@
+"""Copies states between databases and portable files."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sqlite3
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple, Protocol
+
+import orjson
+
+from fastovms.errors import ConfigurationError, StateFailed
+from fastovms.state.postgres.server_address import extra_needed, read_address
+from fastovms.state.sqlite.database import UnusableFile
+from fastovms.state.sqlite.location import STATE_FILE, open_directory
+from fastovms.state.store import ResponseProgress
+from fastovms.state.tables import COLUMNS, MAX_VARIABLES, VERSION, Tables, marks, unseal
+from fastovms.state.threaded_store import StateBounds
+
+# Reads all rows of a state in an order in which they can be added to another one, and adds them.
+
+
+PAGE: Final = 100
+"""How many rows are copied at once."""
+
+
+class TableForm(NamedTuple):
+    """A table whose rows are copied.
+
+    Attributes:
+        columns: what is read of it. The first one is the key of the object that the row is, or
+            belongs to.
+        order: the columns that rows are read by; of items, the order in which they were added, by
+            which the newest one of an id is found.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    order: tuple[str, ...]
+
+
+OBJECTS: Final = TableForm("objects", ("key", *COLUMNS.split(", ")), ("key",))
+ITEMS: Final = TableForm("items", ("object", "position", "side", "id", "body"), ("rowid",))
+EVENTS: Final = TableForm(
+    "event_packs", ("object", "first", "data", "outputs"), ("object", "first")
+)
+JOBS: Final = TableForm("jobs", ("object", "job"), ("object",))
+FORMS: Final = (OBJECTS, ITEMS, EVENTS, JOBS)
+"""The tables, objects before what belongs to them. Who runs a response is not copied."""
+
+Row = Sequence[Any]
+Page = tuple[TableForm, list[Row]]
+
+_PROGRESS: Final = OBJECTS.columns.index("progress")
+_TENANT: Final = OBJECTS.columns.index("tenant")
+_SIZE: Final = OBJECTS.columns.index("size")
+_NAME: Final = slice(1, 4)
+"""The tenant, kind and id of an object."""
+
+
+class RowSource(Protocol):
+    """Where rows are copied from."""
+
+    def num_rows(self) -> int: ...
+
+    def pages(self) -> Iterator[Page]:
+        """Yields the rows, objects before what belongs to them."""
+
+
+class TableRows:
+    """Implements `RowSource` by the tables of a database, within one transaction."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._execute = tables.execute
+
+    def num_rows(self) -> int:
+        counts = (self._execute(f"SELECT count(*) FROM {form.name}").fetchone() for form in FORMS)
+        return sum(count for (count,) in counts)
+
+    def pages(self) -> Iterator[Page]:
+        for form in FORMS:
+            last: Row = (-1,) * len(form.order)
+            while rows := self._page(form, last):
+                yield form, [row[len(form.order) :] for row in rows]
+                last = rows[-1][: len(form.order)]
+
+    def _page(self, form: TableForm, last: Row) -> list[Row]:
+        order = ", ".join(form.order)
+        return self._execute(
+            f"SELECT {order}, {', '.join(form.columns)} FROM {form.name} "
+            f"WHERE ({order}) > ({marks(last)}) ORDER BY {order} LIMIT ?",
+            (*last, PAGE),
+        ).fetchall()
+
+
+class RowTarget:
+    """Adds rows to tables, within one transaction. An object that is there already stays as it is.
+
+    Attributes:
+        num_added: how many objects were added.
+        num_left: how many were there already.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._keys: dict[int, int] = {}
+        self.num_added = 0
+        self.num_left = 0
+
+    def add(self, form: TableForm, rows: Sequence[Row]) -> None:
+        if form is OBJECTS:
+            self._add_objects(rows)
+            return
+        kept = [(self._keys[row[0]], *row[1:]) for row in rows if row[0] in self._keys]
+        list(self._insert(form, form.columns, kept))
+
+    def _add_objects(self, rows: Sequence[Row]) -> None:
+        by_name = {tuple(row[_NAME]): row for row in rows}
+        values = [_interrupted(row)[1:] for row in rows]
+        end = "ON CONFLICT (tenant, kind, id) DO NOTHING RETURNING tenant, kind, id, key"
+        for *name, key in self._insert(OBJECTS, OBJECTS.columns[1:], values, end):
+            row = by_name[tuple(name)]
+            self._keys[row[0]] = key
+            self._tables.count_growth(row[_TENANT], 1, row[_SIZE])
+            self.num_added += 1
+        self.num_left += len(rows)
+        self.num_left -= sum(row[0] in self._keys for row in rows)
+
+    def _insert(
+        self, form: TableForm, columns: Sequence[str], rows: Sequence[Row], end: str = ""
+    ) -> Iterator[Row]:
+        """Inserts rows, and yields what the statement returns of them."""
+        step = MAX_VARIABLES // len(columns)
+        place = f"({marks(columns)})"
+        for start in range(0, len(rows), step):
+            some = rows[start : start + step]
+            cursor = self._tables.execute(
+                f"INSERT INTO {form.name} ({', '.join(columns)}) "
+                f"VALUES {', '.join(place for _ in some)} {end}",
+                [value for row in some for value in row],
+            )
+            yield from cursor.fetchall() if end else ()
+
+
+def _interrupted(row: Row) -> Row:
+    """Returns an object as it is where nobody runs it."""
+    if row[_PROGRESS] != ResponseProgress.RUNNING:
+        return row
+    return [*row[:_PROGRESS], ResponseProgress.INTERRUPTED, *row[_PROGRESS + 1 :]]
+
+
+# Writes a state into a file that any server can read, whatever its database: a JSON text a line,
+# of which the first says what the file is, and the last that it is whole.
+
+
+_FORMAT: Final = "fastovms-state"
+
+_INTEGER_LIMIT: Final = 2**63
+_BLOBS: Final = ("body", "events", "data", "outputs", "job")
+_OLDEST: Final = 3
+"""The first version that there was of such files. Its rows of events end before `outputs`."""
+
+_FORM_OF: Final = {form.name: form for form in FORMS}
+
+
+def write_portable(path: Path, source: RowSource, count: Callable[[int], object]) -> None:
+    """Writes a file that only its owner can read, and that has its name once it is whole.
+
+    Args:
+        count: called with the number of rows that have been written since the last time.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    part = path.with_name(f"{path.name}.part")
+    part.unlink(missing_ok=True)
+    part.touch(mode=0o600)
+    try:
+        with part.open("wb") as file:
+            header = {"format": _FORMAT, "version": VERSION, "num_rows": source.num_rows()}
+            crc, num_rows = zlib.crc32(_line(header)), 0
+            file.write(_line(header))
+            for form, rows in source.pages():
+                lines = b"".join(_line([form.name, *map(_value, row)]) for row in rows)
+                crc = zlib.crc32(lines, crc)
+                file.write(lines)
+                num_rows += len(rows)
+                count(len(rows))
+            file.write(_line({"end": num_rows, "crc": crc}))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+class PortableFile:
+    """Implements `RowSource` by a file. Its methods raise ConfigurationError where it is none, is
+    damaged or has no end."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        line = file.readline()
+        self._crc = zlib.crc32(line)
+        header = _parse(line)
+        if not isinstance(header, dict) or header.get("format") != _FORMAT:
+            raise ConfigurationError(f"{file.name} is no exported state")
+        if (version := header.get("version")) not in range(_OLDEST, VERSION + 1):
+            raise ConfigurationError(f"the format of {file.name} is {version}, not {VERSION}")
+        num_rows = header.get("num_rows")
+        if not isinstance(num_rows, int):
+            raise ConfigurationError(f"{file.name} is damaged")
+        self._num_rows = num_rows
+
+    def num_rows(self) -> int:
+        return self._num_rows
+
+    def pages(self) -> Iterator[Page]:
+        for form, rows in groupby(self._rows(), key=lambda row: row[0]):
+            while some := [row for _, row in islice(rows, PAGE)]:
+                yield form, some
+
+    def _rows(self) -> Iterator[tuple[TableForm, Row]]:
+        for num_rows, line in enumerate(self._file):
+            value = _parse(line)
+            if isinstance(value, dict):
+                if value != {"end": num_rows, "crc": self._crc}:
+                    break
+                return
+            self._crc = zlib.crc32(line, self._crc)
+            yield self._row(value)
+        raise ConfigurationError(f"{self._file.name} is damaged, or was cut off")
+
+    def _row(self, value: Any) -> tuple[TableForm, Row]:
+        try:
+            form = _FORM_OF[value[0]]
+            if form is EVENTS and len(value) == len(form.columns):
+                value = [*value, None]
+            return form, [
+                _column(name, part) for name, part in zip(form.columns, value[1:], strict=True)
+            ]
+        except (LookupError, TypeError, ValueError):
+            raise ConfigurationError(f"{self._file.name} is damaged") from None
+
+
+def _column(name: str, value: Any) -> object:
+    """Returns what a column takes. Raises TypeError or ValueError: no column takes it."""
+    if isinstance(value, bool | list | dict):
+        raise TypeError
+    if isinstance(value, int) and not -_INTEGER_LIMIT <= value < _INTEGER_LIMIT:
+        raise ValueError
+    return base64.b64decode(value) if name in _BLOBS and value is not None else value
+
+
+def _value(value: object) -> object:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def _line(value: object) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _parse(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+
+
+_UNBOUNDED: Final = StateBounds(float("inf"), 2**63, 2**63)
+
+
+class OpenState(Protocol):
+    """A database whose rows can be copied."""
+
+    def snapshot(self) -> AbstractContextManager[Tables]:
+        """A transaction that only reads, and all of whose statements see the same state."""
+
+    def transaction(self) -> AbstractContextManager[Tables]:
+        """Commits what is done within it, or nothing where that raises."""
+
+    def faults(self) -> Iterator[str]:
+        """Yields what contradicts what. It reads everything."""
+
+
+@contextmanager
+def open_place(
+    place: str, password_file: Path | None, environ: Mapping[str, str], *, must_exist: bool = True
+) -> Iterator[OpenState]:
+    """Opens a directory, which no server may use meanwhile, or the database of a URL, which servers
+    may.
+
+    Raises:
+        ConfigurationError: there is no such place, or a server uses the directory.
+        StateFailed: it cannot be read or written, then or within.
+    """
+    if "://" in place:
+        with extra_needed():
+            from fastovms.state.postgres.database import open_url
+        address = read_address(place, password_file, environ)
+        with open_url(address, _UNBOUNDED, must_exist=must_exist) as shared:
+            yield shared
+        return
+    directory = Path(place)
+    if must_exist and not (directory / STATE_FILE).exists():
+        raise ConfigurationError(f"there is no state in {directory}: it has no {STATE_FILE}")
+    try:
+        database = open_directory(directory, _UNBOUNDED, time.time, sets_aside=False)
+    except UnusableFile as error:
+        if error.is_fault:
+            raise StateFailed(f"{directory}: {error}") from None
+        raise ConfigurationError(f"cannot use the state in {directory}: {error}") from None
+    try:
+        yield database
+    except sqlite3.Error as error:
+        raise StateFailed(f"{directory}: {error}") from None
+    finally:
+        database.close()
+
+
+Counter = Callable[[int], object]
+"""Called with the number of rows that are done since the last time."""
+
+
+class Copied(NamedTuple):
+    """How many objects were added, and how many were there already and stayed as they were."""
+
+    num_added: int
+    num_left: int
+
+
+@contextmanager
+def rows_of(state: OpenState) -> Iterator[RowSource]:
+    """Yields the rows of a state, all as of one moment."""
+    with state.snapshot() as tables:
+        yield TableRows(tables)
+
+
+@contextmanager
+def rows_in_file(path: Path) -> Iterator[RowSource]:
+    """Yields the rows of an exported state.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or is none.
+    """
+    try:
+        with path.open("rb") as file:
+            yield PortableFile(file)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+
+
+def copy_rows(source: RowSource, target: OpenState, count: Counter) -> Copied:
+    """Adds all rows to a state, or none where that fails."""
+    with target.transaction() as tables:
+        rows = RowTarget(tables)
+        for form, page in source.pages():
+            rows.add(form, page)
+            count(len(page))
+        return Copied(rows.num_added, rows.num_left)
+
+
+def export(source: RowSource, path: Path, count: Counter) -> None:
+    """Writes all rows into a file.
+
+    Raises:
+        ConfigurationError: it cannot be written.
+    """
+    try:
+        write_portable(path, source, count)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {path}: {error.strerror}") from None
+
+
+def damaged_rows(source: RowSource, count: Counter) -> Iterator[str]:
+    """Yields a line for each row with a text that has not the checksum it had."""
+    for form, page in source.pages():
+        for row in page:
+            for name, value in zip(form.columns, row, strict=True):
+                try:
+                    if isinstance(value, bytes):
+                        unseal(value)
+                except StateFailed:
+                    yield f"{form.name}, object {row[0]}: {name} is damaged"
+        count(len(page))

@@ -1,0 +1,249 @@
+"""Directories, locks and the cache on disk."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import pwd
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal
+
+logger = logging.getLogger(__name__)
+
+NOWHERE: Final = Path("/nonexistent")
+"""The home of users who have none, as Debian's policy has it (9.2.3)."""
+
+_BELOW_HOME: Final = {"cache": ".cache", "state": ".local/state"}
+
+
+def user_directory(kind: Literal["cache", "state"], environ: Mapping[str, str]) -> Path | None:
+    """Returns this program's part of XDG_CACHE_HOME or XDG_STATE_HOME, by default that of ~/.cache
+    or ~/.local/state (XDG Base Directory Specification), or None if the user has no home.
+
+    A relative path in one of the variables is ignored, as the specification says: it would mean
+    another directory wherever the server is started from.
+    """
+    base = environ.get(f"XDG_{kind.upper()}_HOME", "")
+    if not os.path.isabs(base):
+        home = environ.get("HOME", "")
+        if not os.path.isabs(home):
+            home = _home_in_passwords()
+        if not os.path.isabs(home):
+            return None
+        base = os.path.join(home, _BELOW_HOME[kind])
+    return Path(base, "fastovms")
+
+
+def _home_in_passwords() -> str:
+    """Returns the home in the password database, which counts where a service has no HOME in its
+    environment, or "" for users who do not stand there, as in containers."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return ""
+
+
+def private_directory(path: Path) -> None:
+    """Makes a directory for data that this server trusts, or checks the one that exists. If every
+    user may write in it, that permission is removed, or logged where it cannot be removed:
+    Kubernetes mounts an `emptyDir` with it.
+
+    Raises:
+        OSError: it cannot be made, or it belongs to a user other than this one and root.
+    """
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = path.stat()
+    user = os.geteuid()
+    if found.st_uid not in (user, 0):
+        if user != 0:
+            raise PermissionError(errno.EPERM, f"it belongs to the user {found.st_uid}", str(path))
+        logger.warning("%s belongs to the user %d, who can change it", path, found.st_uid)
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        try:
+            path.chmod(stat.S_IMODE(found.st_mode) & ~stat.S_IWOTH)
+        except OSError:
+            logger.warning("every user of this machine can change %s", path)
+
+
+def lock_file(path: Path) -> int:
+    """Returns a descriptor that holds the lock as long as it is open; any end of the process closes
+    it. Makes the file where there is none.
+
+    Raises:
+        BlockingIOError: another process has the lock.
+        OSError: the file cannot be had.
+    """
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise BlockingIOError(error.errno, "another process uses it") from None
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+# Keeps on disk what is costly to compute and may be lost, in a directory that several processes
+# share.
+#
+# An entry is a directory of its own. It is filled under another name and then renamed, so that
+# whoever finds it finds it whole; it is never changed. Nothing breaks when entries vanish or
+# cannot be written.
+
+
+MAX_SIZE: Final = 20 * 1024**3
+"""The most bytes of the cache. The entries that were not used for longest go first."""
+
+_UNFINISHED: Final = ".unfinished-"
+_ENTRY_NAME: Final = re.compile(r"[a-z]+-[0-9a-f]{32}")
+_ABANDONED_AFTER: Final = 3600.0
+"""Seconds after which an entry that is still being filled counts as given up."""
+
+
+def cache_root(directory: str | None, environ: Mapping[str, str]) -> Path | None:
+    """Returns the directory of the cache: `directory`, or by default the user's cache directory
+    (XDG Base Directory Specification). None = there is none: `directory` is "", or the user has no
+    home."""
+    if directory is not None:
+        return Path(directory) if directory else None
+    user_cache = user_directory("cache", environ)
+    return None if user_cache is None else user_cache / "derived"
+
+
+def key_of(*parts: object) -> str:
+    """Returns a key, the same for equal parts. Parts are of JSON's types."""
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def file_identity(paths: Iterable[Path]) -> list[object]:
+    """Returns, for keys, what changes when a file is replaced or written: its place, size and time,
+    as reading a model's weights would take longer than what is cached saves. Files that do not
+    exist count as such."""
+    identity: list[object] = []
+    for path in paths:
+        try:
+            status = path.stat()
+            identity.append([str(path.resolve()), status.st_size, status.st_mtime_ns])
+        except OSError:
+            identity.append([str(path), None])
+    return identity
+
+
+class DiskCache:
+    """A cache that is safe between processes and threads. With None as its root it holds
+    nothing."""
+
+    def __init__(self, root: Path | None, *, max_size: int = MAX_SIZE) -> None:
+        try:
+            if root is not None and root.is_dir():
+                private_directory(root)
+        except OSError as error:
+            logger.warning("the cache is not used: %s", error)
+            root = None
+        self._root = root
+        self._max_size = max_size
+
+    @property
+    def is_kept(self) -> bool:
+        return self._root is not None
+
+    def find(self, kind: str, key: str) -> Path | None:
+        """Returns an entry's directory, which now counts as used, or None."""
+        if self._root is None:
+            return None
+        entry = self._root / f"{kind}-{key}"
+        if not os.path.isdir(entry):  # nor where it may not be looked for, which Path.is_dir raises
+            return None
+        with suppress(OSError):  # somebody else's cache may be read
+            os.utime(entry)
+        return entry
+
+    def put(
+        self, kind: str, key: str, fill: Callable[[Path], None], *, replace: bool = False
+    ) -> Path | None:
+        """Makes an entry by calling `fill` with an empty directory, and returns its directory; None
+        = it could not be kept. What `fill` raises is raised, but for OSError.
+
+        Args:
+            replace: whether an older entry goes; else it stays, as it was made of the same.
+        """
+        if self._root is None:
+            return None
+        entry = self._root / f"{kind}-{key}"
+        unfinished: Path | None = None
+        try:
+            private_directory(self._root)
+            unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._root))
+            fill(unfinished)
+            if replace:
+                shutil.rmtree(entry, ignore_errors=True)
+            _rename(unfinished, entry)
+        except OSError as error:
+            logger.info("nothing is kept in the cache %s: %s", self._root, error)
+            return None
+        finally:
+            if unfinished is not None:
+                shutil.rmtree(unfinished, ignore_errors=True)
+        self._evict(entry)
+        return entry
+
+    def discard(self, entry: Path) -> None:
+        """Drops an entry that turned out to be of no use."""
+        logger.warning("the cache entry %s is broken: dropping it", entry)
+        shutil.rmtree(entry, ignore_errors=True)
+
+    def _evict(self, kept: Path) -> None:
+        assert self._root is not None
+        used: list[tuple[float, int, Path]] = []
+        try:
+            entries = list(filter(_is_ours, self._root.iterdir()))
+        except OSError:  # it may be written, but not listed
+            return
+        for entry in entries:
+            try:
+                modified = entry.stat().st_mtime
+                size = sum(
+                    file.stat().st_size for file in entry.rglob("*") if not file.is_symlink()
+                )
+            except OSError:  # another process was faster
+                continue
+            if not entry.name.startswith(_UNFINISHED):
+                used.append((float("inf") if entry == kept else modified, size, entry))
+            elif modified < time.time() - _ABANDONED_AFTER:
+                shutil.rmtree(entry, ignore_errors=True)
+        total = sum(size for _, size, _ in used)
+        for _, size, entry in sorted(used):
+            if total <= self._max_size or entry == kept:
+                break
+            logger.info("making room in the cache: %s goes", entry.name)
+            shutil.rmtree(entry, ignore_errors=True)
+            total -= size
+
+
+def _is_ours(entry: Path) -> bool:
+    """Returns whether a name is one of the cache's own. What else lies in a directory that an
+    operator named must not be removed."""
+    return entry.name.startswith(_UNFINISHED) or _ENTRY_NAME.fullmatch(entry.name) is not None
+
+
+def _rename(source: Path, target: Path) -> None:
+    """Renames a filled directory. One that another process put there meanwhile is as good."""
+    try:
+        source.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise

@@ -1,0 +1,676 @@
+"""`fastovms chat`: a chat in the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import math
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple, TextIO
+
+import orjson
+import uvloop
+
+from fastovms.client import (
+    DONE,
+    CallPart,
+    HttpClient,
+    RequestFailed,
+    Target,
+    cancelled_by,
+    first_model,
+    read_event,
+)
+from fastovms.errors import ConfigurationError, EngineFailed, FastovmsError
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalConfig:
+    """How a chat begins; its commands change most of it.
+
+    Attributes:
+        model: what requests ask for; None = the first that the server lists.
+        api_key: None = none.
+        insecure: accept any certificate.
+        system: the first message; None = there is none.
+    """
+
+    model: str | None = None
+    api_key: str | None = None
+    insecure: bool = False
+    system: str | None = None
+
+
+_END_TIMEOUT: Final = 10.0
+"""Seconds in which the server must end, before it is killed."""
+
+_DIES_WITH_PARENT: Final = "fastovms.backends.dies_with_parent"
+
+
+@contextmanager
+def local_server(model: str | None) -> Iterator[tuple[str, str]]:
+    """Starts a server of one model on a free port, and yields its URL and the key that it wants,
+    once it answers.
+
+    Args:
+        model: as `serve` takes it; None = the demo model.
+
+    Raises:
+        EngineFailed: it ended before it answered.
+    """
+    key = secrets.token_hex(16)
+    command = [sys.executable, "-m", _DIES_WITH_PARENT, str(os.getpid())]
+    command += [sys.executable, "-m", "fastovms", "serve", *([] if model is None else [model])]
+    command += ["--host", "127.0.0.1", "--port", "0", "--state-dir", ":memory:"]
+    command += ["--log-level", "warning", "--access-log", "off"]
+    with tempfile.TemporaryFile("w+", prefix="fastovms-") as log:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "API_KEY": key},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            process_group=0,  # Ctrl-C is for the answer, not for the server
+        )
+        try:
+            assert process.stdout is not None
+            greeting = process.stdout.readline()
+            if not greeting:
+                raise EngineFailed(f"the server has not started: {_last_line(log)}")
+            yield greeting.split()[-1].rstrip(","), key
+        finally:
+            process.terminate()
+            try:
+                process.wait(_END_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def _last_line(log: IO[str]) -> str:
+    log.seek(0)
+    lines = log.read().splitlines()
+    return lines[-1].removeprefix("fastovms: ") if lines else "it says nothing"
+
+
+_QUOTES: Final = '"""'
+"""What begins and ends a text of several lines."""
+
+ReadLine = Callable[[str], str]
+"""Shows a prompt and returns a line. Raises EOFError at the end of input, KeyboardInterrupt for
+Ctrl-C."""
+
+
+def terminal_line(prompt: str) -> str:
+    """Reads a line of the terminal."""
+    with contextlib.suppress(ImportError):  # Python without it reads lines all the same
+        import readline  # noqa: F401  (`input` uses it once it is imported)
+    try:
+        return input(prompt)
+    except KeyboardInterrupt:
+        print()  # the next prompt goes to a line of its own
+        raise
+
+
+def read_text(read_line: ReadLine, prompt: str) -> str | None:
+    """Returns a line, or what stands between three quotes, without them; Ctrl-C drops what was
+    typed. None = the user ends the chat."""
+    try:
+        text = read_line(prompt)
+        if not text.startswith(_QUOTES):
+            return text.strip()
+        lines = [text.removeprefix(_QUOTES)]
+        while not lines[-1].endswith(_QUOTES):
+            lines.append(read_line("... "))
+        lines[-1] = lines[-1].removesuffix(_QUOTES)
+        return "\n".join(lines).strip()
+    except EOFError:
+        return None
+    except KeyboardInterrupt:
+        return ""
+
+
+# Does what lines with a slash before them ask for, such as `/system Be brief.`
+
+
+class Leave(Exception):
+    """The user wants to end the chat."""
+
+
+class SlashCommand(NamedTuple):
+    """What one of them does.
+
+    Attributes:
+        usage: what follows its name.
+        run: does it, given what follows, and returns what to tell; "" = nothing.
+    """
+
+    usage: str
+    help: str
+    run: Callable[[Dialogue, str], str]
+
+
+def run_command(dialogue: Dialogue, line: str) -> str:
+    """Runs a line that begins with a slash, and returns what to tell of it.
+
+    Raises:
+        WrongInput: there is no such command, or it cannot be done.
+        Leave: the chat is to end.
+    """
+    name, _, rest = line[1:].partition(" ")
+    command = COMMANDS.get(name)
+    if command is None:
+        raise WrongInput(f"there is no command /{name}: see /help")
+    return command.run(dialogue, rest.strip())
+
+
+def _help(dialogue: Dialogue, rest: str) -> str:
+    rows = [
+        (f"/{name} {command.usage}".strip(), command.help) for name, command in COMMANDS.items()
+    ]
+    rows += [('"""', "begins and ends a text of several lines")]
+    rows += [("Ctrl-C", "stops the answer"), ("Ctrl-D", "ends the chat")]
+    return "\n".join(f"{what:<24}{means}" for what, means in rows)
+
+
+def _system(dialogue: Dialogue, rest: str) -> str:
+    dialogue.system = rest or None
+    return f"system: {rest}" if rest else "there is no system message"
+
+
+def _set(dialogue: Dialogue, rest: str) -> str:
+    if rest:
+        name, _, value = rest.partition(" ")
+        dialogue.set_option(name, value.strip())
+    shown = [f"{name} = {value}" for name, value in dialogue.options.items()]
+    return "\n".join(shown) or f"all is the server's default; there are {', '.join(OPTIONS)}"
+
+
+def _model(dialogue: Dialogue, rest: str) -> str:
+    dialogue.model = rest or dialogue.model
+    return f"model: {dialogue.model}"
+
+
+def _tools(dialogue: Dialogue, rest: str) -> str:
+    try:
+        tools = orjson.loads(_read(rest)) if rest else []
+    except ValueError:
+        tools = None
+    if not isinstance(tools, list):
+        raise WrongInput(f"{rest} must have a JSON list of tools, as OpenAI's API takes them")
+    dialogue.tools = tools
+    return f"{len(tools)} tools"
+
+
+def _clear(dialogue: Dialogue, rest: str) -> str:
+    dialogue.messages.clear()
+    return "all messages are forgotten"
+
+
+def _save(dialogue: Dialogue, rest: str) -> str:
+    path = _path(rest)
+    try:
+        path.write_bytes(dialogue.to_json().encode())
+    except (OSError, ValueError) as error:
+        raise WrongInput(f"cannot write {path}: {_reason(error)}") from None
+    return f"saved in {path}"
+
+
+def _load(dialogue: Dialogue, rest: str) -> str:
+    dialogue.restore(_read(rest))
+    return f"{len(dialogue.messages)} messages"
+
+
+def _exit(dialogue: Dialogue, rest: str) -> str:
+    raise Leave
+
+
+COMMANDS: Final[Mapping[str, SlashCommand]] = {
+    "help": SlashCommand("", "shows this", _help),
+    "system": SlashCommand("[TEXT]", "sets the system message, or removes it", _system),
+    "set": SlashCommand("[OPTION [VALUE]]", "sets an option, or removes it; shows all", _set),
+    "model": SlashCommand("[NAME]", "asks another model of the server", _model),
+    "tools": SlashCommand("[FILE]", "offers the tools of a JSON file, or none", _tools),
+    "clear": SlashCommand("", "forgets all messages", _clear),
+    "save": SlashCommand("FILE", "keeps the chat", _save),
+    "load": SlashCommand("FILE", "goes on with a chat that was kept", _load),
+    "exit": SlashCommand("", "ends the chat", _exit),
+    "bye": SlashCommand("", "ends it, too", _exit),
+}
+
+
+def _path(rest: str) -> Path:
+    if not rest:
+        raise WrongInput("it needs the name of a file")
+    try:
+        return Path(rest).expanduser()
+    except (RuntimeError, ValueError):
+        raise WrongInput(f"there is no home directory for {rest}") from None
+
+
+def _read(rest: str) -> str:
+    path = _path(rest)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise WrongInput(f"cannot read {path}: {_reason(error)}") from None
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Says why a file cannot be had; ValueError is of names and texts that files cannot have."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no UTF-8"
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
+# Holds what has been said in a chat, and what requests ask for beside it.
+
+
+class WrongInput(FastovmsError):
+    """What was typed cannot be done; nothing has changed."""
+
+
+def _number(value: str) -> float:
+    """Raises ValueError: JSON has no such number."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def _integer(value: str) -> int:
+    """Raises ValueError: it is none, or too large for those who read JSON."""
+    integer = int(value)
+    if not -(2**63) <= integer < 2**64:
+        raise ValueError
+    return integer
+
+
+OPTIONS: Final[Mapping[str, Callable[[str], object]]] = {
+    "temperature": _number,
+    "top_p": _number,
+    "top_k": _integer,
+    "min_p": _number,
+    "max_tokens": _integer,
+    "seed": _integer,
+    "frequency_penalty": _number,
+    "presence_penalty": _number,
+    "repetition_penalty": _number,
+    "reasoning_effort": str,
+}
+"""Fields of requests that can be set, and how their values are read. The server judges them."""
+
+Message = dict[str, Any]
+
+
+class Dialogue:
+    """The messages of a chat, and the options of its requests.
+
+    Attributes:
+        model: what requests ask for.
+        system: the first message; None = there is none.
+        tools: the functions that the model may call, as OpenAI's API has them.
+    """
+
+    def __init__(self, model: str, system: str | None = None) -> None:
+        self.model = model
+        self.system = system
+        self.tools: list[Any] = []
+        self.options: dict[str, object] = {}
+        self.messages: list[Message] = []
+
+    def body(self) -> dict[str, object]:
+        """Returns the body of a request for the next answer, as a stream."""
+        first = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return {
+            "model": self.model,
+            "messages": [*first, *self.messages],
+            "stream": True,
+            **({"tools": self.tools} if self.tools else {}),
+            **self.options,
+        }
+
+    def set_option(self, name: str, value: str) -> None:
+        """Sets an option, or leaves it to the server where the value is empty.
+
+        Raises:
+            WrongInput: there is no such option, or the value is none of it.
+        """
+        read = OPTIONS.get(name)
+        if read is None:
+            raise WrongInput(f"there is no option {name!r}, only {', '.join(OPTIONS)}")
+        if not value:
+            self.options.pop(name, None)
+            return
+        try:
+            self.options[name] = read(value)
+        except ValueError:
+            kind = "an integer of 64 bits" if read is _integer else "a finite number"
+            raise WrongInput(f"{name} must be {kind}, not {value!r}") from None
+
+    def to_json(self) -> str:
+        """Returns all of it but the model, for `restore`."""
+        kept = {
+            "system": self.system,
+            "tools": self.tools,
+            "options": self.options,
+            "messages": self.messages,
+        }
+        return json.dumps(kept, indent=2, ensure_ascii=False)
+
+    def restore(self, text: str) -> None:
+        """Raises WrongInput: the text is none of `to_json`."""
+        try:
+            kept = orjson.loads(text)  # which refuses what no request can have, as lone surrogates
+            system, tools = kept["system"], kept["tools"]
+            options, messages = kept["options"], kept["messages"]
+        except (ValueError, LookupError, TypeError):
+            raise WrongInput("the file is no chat that was saved here") from None
+        is_whole = (
+            isinstance(system, str | None)
+            and isinstance(tools, list)
+            and isinstance(options, dict)
+            and isinstance(messages, list)
+            and all(isinstance(message, dict) and "role" in message for message in messages)
+        )
+        if not is_whole:
+            raise WrongInput("the file is no chat that was saved here")
+        self.system, self.tools, self.options, self.messages = system, tools, options, messages
+
+
+# Prints an answer as it comes, with thoughts dimmed and calls shown, and keeps it as a message.
+
+
+_DIM: Final = "\x1b[2m"
+_PLAIN: Final = "\x1b[0m"
+
+_BIDI_CONTROLS: Final = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_SURROGATES: Final = range(0xD800, 0xE000)
+_CONTROLS: Final = {
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    for code in (*range(32), *range(127, 160), *_BIDI_CONTROLS, *_SURROGATES)
+    if chr(code) not in "\n\t"
+}
+"""What a terminal obeys, and what turns the direction of writing: shown as escapes, because a model
+may have read them from anybody. So are surrogates, which cannot be written at all."""
+
+
+def visible(text: str) -> str:
+    """Returns the text with escapes for what a terminal would obey, or cannot have."""
+    return text.translate(_CONTROLS)
+
+
+class AnswerPrinter:
+    """Takes the events of one answer.
+
+    Args:
+        output: where the answer goes.
+        is_terminal: whether thoughts and calls are shown there; else it gets the content alone.
+        in_colour: whether thoughts may be dimmed.
+    """
+
+    def __init__(self, output: TextIO, *, is_terminal: bool, in_colour: bool) -> None:
+        self._output = output
+        self._is_terminal = is_terminal
+        self._in_colour = in_colour
+        self._content: list[str] = []
+        self._calls: dict[int, dict[str, Any]] = {}
+        self._is_thinking = False
+        self._ends_line = True
+
+    def on_event(self, data: bytes, now: float) -> None:
+        """Prints what the event adds.
+
+        Raises:
+            RequestFailed: it tells of an error.
+        """
+        if data == DONE:
+            return
+        for choice in read_event(data).choices:
+            part = choice.delta
+            if part is None:
+                continue
+            if part.thought and self._is_terminal:
+                self._think(part.thought)
+            for text in filter(None, (part.content, part.refusal)):
+                self._end_thought()
+                self._content.append(text)
+                self._write(text)
+            for call in part.tool_calls or ():
+                self._end_thought()
+                self._call(call)
+
+    def finish(self) -> Message | None:
+        """Ends the last line, and returns the answer as a message; None = there was none."""
+        self._end_thought()
+        if not self._ends_line:
+            self._write("\n")
+        if not self._content and not self._calls:
+            return None
+        message: Message = {"role": "assistant", "content": "".join(self._content)}
+        if self._calls:
+            message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
+        return message
+
+    def _think(self, text: str) -> None:
+        if not self._is_thinking:
+            self._is_thinking = True
+            if self._in_colour:
+                self._output.write(_DIM)
+        self._write(text)
+
+    def _end_thought(self) -> None:
+        if self._is_thinking:
+            self._is_thinking = False
+            if self._in_colour:
+                self._output.write(_PLAIN)
+            self._write("\n" if self._ends_line else "\n\n")
+
+    def _call(self, part: CallPart) -> None:
+        call = self._calls.get(part.index)
+        if call is None:
+            function = {"name": part.function.name or "", "arguments": ""}
+            call = {"id": part.id or f"call_{part.index}", "type": "function", "function": function}
+            self._calls[part.index] = call
+            if self._is_terminal:
+                self._write(f"{'' if self._ends_line else chr(10)}-> {function['name']} ")
+        arguments = part.function.arguments or ""
+        call["function"]["arguments"] += arguments
+        if self._is_terminal:
+            self._write(arguments)
+
+    def _write(self, text: str) -> None:
+        if text:
+            self._output.write(visible(text))
+            self._output.flush()
+            self._ends_line = text.endswith("\n")
+
+
+# Runs a chat: reads what the user says, asks the server, prints what it answers.
+
+
+_PROMPT: Final = ">>> "
+
+
+class ChatSession:
+    """A chat with a server.
+
+    Args:
+        runner: its loop runs while the server answers.
+        output: gets the answers, and what commands tell.
+        errors: gets what has failed, a line each.
+        is_terminal, in_colour: see `AnswerPrinter`.
+    """
+
+    def __init__(
+        self,
+        client: HttpClient,
+        dialogue: Dialogue,
+        runner: asyncio.Runner,
+        output: TextIO,
+        errors: TextIO,
+        *,
+        is_terminal: bool,
+        in_colour: bool,
+    ) -> None:
+        self._client = client
+        self._dialogue = dialogue
+        self._runner = runner
+        self._output = output
+        self._errors = errors
+        self._is_terminal = is_terminal
+        self._in_colour = in_colour
+
+    def talk(self, read_line: ReadLine) -> None:
+        """Goes on until the user ends it. What fails is told, and the chat goes on."""
+        while (text := read_text(read_line, _PROMPT)) is not None:
+            if not text:
+                continue
+            if not text.startswith("/"):
+                self._turn({"role": "user", "content": text}, read_line)
+                continue
+            try:
+                told = run_command(self._dialogue, text)
+            except WrongInput as error:
+                self._complain(str(error))
+            except Leave:
+                return
+            else:
+                print(visible(told), file=self._output, flush=True)
+        print(file=self._output)  # the shell's prompt goes to a line of its own
+
+    def answer(self, text: str) -> bool:
+        """Answers one text, and returns whether that has succeeded."""
+        return self._ask({"role": "user", "content": text}) is not None
+
+    def _turn(self, message: Message, read_line: ReadLine) -> None:
+        """Answers a message. The results of the calls in an answer are the user's to type."""
+        answer = self._ask(message)
+        while answer is not None and answer.get("tool_calls"):
+            for call in answer["tool_calls"]:
+                name = visible(call["function"]["name"])
+                result = read_text(read_line, f"result of {name}> ")
+                content = {"role": "tool", "tool_call_id": call["id"], "content": result or ""}
+                self._dialogue.messages.append(content)
+            answer = self._ask(None)
+
+    def _ask(self, message: Message | None) -> Message | None:
+        """Prints the answer and keeps it, also one that was stopped. None = it has failed, and the
+        message is forgotten."""
+        messages = self._dialogue.messages
+        before = len(messages)
+        if message is not None:
+            messages.append(message)
+        printer = AnswerPrinter(
+            self._output, is_terminal=self._is_terminal, in_colour=self._in_colour
+        )
+        try:
+            was_stopped = self._runner.run(self._stream(printer))
+        except KeyboardInterrupt:  # just before it was to cancel the task alone
+            was_stopped = True
+        except RequestFailed as error:
+            printer.finish()
+            del messages[before:]
+            self._complain(str(error))
+            return None
+        answer = printer.finish()
+        if was_stopped and answer is not None:
+            answer.pop("tool_calls", None)  # they may be cut, and nobody has their results
+        if answer is None:
+            del messages[before:]
+            self._complain("stopped" if was_stopped else "the model has said nothing")
+            return None
+        messages.append(answer)
+        return answer
+
+    async def _stream(self, printer: AnswerPrinter) -> bool:
+        """Returns whether Ctrl-C has stopped it."""
+        task = asyncio.create_task(self._post(printer))
+        with cancelled_by(signal.SIGINT, task=task):
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+        return task.cancelled()
+
+    async def _post(self, printer: AnswerPrinter) -> None:
+        path = f"{self._client.target.path}/chat/completions"
+        try:
+            body = orjson.dumps(self._dialogue.body())
+        except TypeError as error:  # JSON has no such text or number, as a lone surrogate is one
+            raise RequestFailed("cannot be sent", str(error)) from None
+        async with self._client.connection() as connection:
+            await connection.exchange("POST", path, body, printer.on_event)
+
+    def _complain(self, text: str) -> None:
+        print(f"fastovms: {visible(text)}", file=self._errors, flush=True)
+
+
+_FAILED = 1
+
+
+def chat(place: str | None, config: TerminalConfig, *, in_colour: bool) -> int:
+    """Chats until the user ends it, and returns the exit code. What comes by a pipe is one message,
+    whose answer is all that is written.
+
+    Args:
+        place: the URL of a server, or a model to start one on; None = the demo model.
+
+    Raises:
+        ConfigurationError: it is no URL, or nothing came by the pipe.
+        EngineFailed: the server did not start.
+        RequestFailed: the server cannot be asked which models it has.
+    """
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        # A few bytes of another encoding, as a diff of old files has, do not stand in the way.
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+    is_typed = sys.stdin.isatty()
+    is_terminal = sys.stdout.isatty()
+    text = "" if is_typed else sys.stdin.read().strip()
+    if not is_typed and not text:
+        raise ConfigurationError("there is nothing to say: standard input is empty")
+    with ExitStack() as stack:
+        key = config.api_key
+        if place is not None and "://" in place:
+            target = Target.from_url(place)
+        else:
+            if is_terminal:
+                print(f"starting a server of {place or 'the demo model'} ...", file=sys.stderr)
+            url, key = stack.enter_context(local_server(place))
+            target = Target.from_url(url)
+        runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        client = HttpClient(target, headers=headers, verify=not config.insecure)
+        stack.callback(lambda: runner.run(client.close()))
+        model = config.model or runner.run(first_model(client))
+        session = ChatSession(
+            client,
+            Dialogue(model, config.system),
+            runner,
+            sys.stdout,
+            sys.stderr,
+            is_terminal=is_terminal,
+            in_colour=in_colour,
+        )
+        if not is_typed:
+            return 0 if session.answer(text) else _FAILED
+        if is_terminal:
+            print(f"{model}: /help shows the commands, Ctrl-D ends the chat", file=sys.stderr)
+        # While a line is typed, Ctrl-C drops the line.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        stack.callback(signal.signal, signal.SIGINT, before)
+        session.talk(terminal_line)
+    return 0

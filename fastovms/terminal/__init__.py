@@ -1,1 +1,0 @@
-"""Chats with a server in a terminal, or by pipes: `fastovms chat`."""

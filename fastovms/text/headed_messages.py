@@ -1,0 +1,153 @@
+"""Reads answers that consist of messages with headers, as in OpenAI's harmony format: a header says
+whether a message is a thought, a call or for the user."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from fastovms.text.parameters import Tool
+from fastovms.text.scanning import Incremental, PieceCollector, Scanner
+
+
+class MessageKind(Enum):
+    """What a message is."""
+
+    REASONING = "reasoning"
+    CALL = "call"
+    CONTENT = "content"
+
+
+class Header(NamedTuple):
+    """What a header says. `function` is that of a call."""
+
+    kind: MessageKind
+    function: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadedMessages:
+    """How a family writes messages.
+
+    Attributes:
+        begins: what a message begins with wherever it stands.
+        more_begins: what it may begin with besides, at the beginning, since the prompt may have
+            written a part of it, and behind another message.
+        body: what ends the header.
+        ends: what ends a message.
+        read_header: returns what a header says, given its text with what it begins with, and the
+            names of the functions that may be called.
+        read_call: reads the body of a call, perhaps not to its end, given the function's name.
+        header: matches as much of a text as may belong to a header.
+    """
+
+    begins: Sequence[str]
+    more_begins: Sequence[str]
+    body: str
+    ends: Sequence[str]
+    read_header: Callable[[str, Collection[str]], Header]
+    read_call: Callable[[Scanner, PieceCollector, Sequence[Tool], str], Incremental[None]]
+    header: re.Pattern[str]
+
+
+def parse_messages(
+    scan: Scanner,
+    out: PieceCollector,
+    form: HeadedMessages,
+    *,
+    tools: Sequence[Tool] | None,
+    tells_reasoning: bool,
+    is_inside: bool,
+) -> Incremental[None]:
+    """Reads an answer to its end. Text outside of messages is content; headers never are.
+
+    Args:
+        tools: None = the arguments of calls are content.
+        tells_reasoning: whether thoughts are told apart from content.
+        is_inside: whether the answer begins within a thought.
+    """
+    out.tells_calls = tools is not None
+    functions = frozenset(tool.name for tool in tools or ())
+    if is_inside:
+        yield from _read_text(scan, out, form, is_reasoning=tells_reasoning)
+    while True:
+        space = yield from scan.space()
+        begin = yield from _take_any(scan, (*form.begins, *form.more_begins))
+        if begin is None:
+            out.content(space)
+            begin = yield from scan.until((*form.begins, *form.ends), out.content)
+            if begin is None:
+                return
+            if begin in form.ends:
+                continue
+        opening = yield from _read_opening(scan, form, begin)
+        if opening is None:
+            continue
+        header = form.read_header(opening, functions)
+        if header.kind is MessageKind.CALL:
+            yield from form.read_call(scan, out, tools or (), header.function)
+            space = yield from scan.space()
+            if not (yield from _starts_message(scan, form)):
+                out.content(space)
+                yield from _read_to_end(scan, form, out.content)
+            continue
+        is_reasoning = header.kind is MessageKind.REASONING and tells_reasoning
+        yield from _read_text(scan, out, form, is_reasoning=is_reasoning)
+
+
+def _read_opening(scan: Scanner, form: HeadedMessages, begin: str) -> Incremental[str | None]:
+    """Reads a header and the tag behind it. Where the tag is missing, the text behind the header is
+    next to be read; returns None if there is none, or if a limit has cut the header."""
+    if begin == form.body:
+        return begin
+    pieces = [begin]
+    end = yield from scan.until((form.body, *form.ends), pieces.append)
+    opening = "".join([*pieces, end or ""])
+    if end == form.body:
+        return opening
+    header = form.header.match(opening)
+    rest = opening[header.end() if header else 0 :]
+    text = rest.removesuffix(end or "").strip()
+    is_cut = end is None and scan.is_cut and len(text.split()) <= 1
+    if not text or text.startswith("<") or is_cut:
+        scan.put_back(end or "")
+        return None
+    scan.put_back(rest)
+    return opening
+
+
+def _read_text(
+    scan: Scanner, out: PieceCollector, form: HeadedMessages, *, is_reasoning: bool
+) -> Incremental[None]:
+    if is_reasoning:
+        out.begin_reasoning()
+        yield from _read_to_end(scan, form, out.reasoning)
+        out.end_reasoning()
+    else:
+        out.begin_content()
+        yield from _read_to_end(scan, form, out.content)
+
+
+def _read_to_end(
+    scan: Scanner, form: HeadedMessages, emit: Callable[[str], None]
+) -> Incremental[None]:
+    """Reads a message to its end. One that another one follows need not have an end of its own."""
+    end = yield from scan.until((*form.ends, *form.begins), emit)
+    if end in form.begins:
+        scan.put_back(str(end))
+
+
+def _starts_message(scan: Scanner, form: HeadedMessages) -> Incremental[bool]:
+    if (yield from scan.starts(*form.begins)):
+        return True
+    return (yield from _take_any(scan, form.ends)) is not None
+
+
+def _take_any(scan: Scanner, tags: Sequence[str]) -> Incremental[str | None]:
+    for tag in tags:
+        if (yield from scan.take(tag, is_first=True)):
+            return tag
+    return None

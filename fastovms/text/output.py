@@ -1,0 +1,588 @@
+"""Turns a model's text into content, reasoning and tool calls while it arrives."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from fastovms.errors import ConfigurationError
+from fastovms.grammar_tree import EMPTY, Answer, Node, in_order, one_of
+from fastovms.params import Grammar, GrammarKind
+from fastovms.text.detokenizer import Detokenizer
+from fastovms.text.headed_messages import HeadedMessages, parse_messages
+from fastovms.text.parameters import CallChoice, Tool
+from fastovms.text.reasoning import ReasoningFormat, ThoughtTags, thoughts_before_calls
+from fastovms.text.scanning import (
+    CallArguments,
+    CallBegin,
+    CallEnd,
+    Content,
+    Incremental,
+    IncrementalParser,
+    OutputParser,
+    Piece,
+    PieceCollector,
+    PlainParser,
+    Scanner,
+    joined,
+)
+from fastovms.text.stop import StopMatcher
+from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat
+
+# Tells of calls to custom tools as the client does: their text in place of JSON arguments.
+#
+# The model calls such a tool as a function with one argument, a string: every format of calls has
+# those.
+
+
+INPUT: Final = "input"
+"""The name of the argument."""
+
+_OPENING: Final = ("{", f'"{INPUT}"', ":", '"')
+_HEX: Final = "[0-9a-fA-F]"
+_HIGH: Final = rf"\\u[dD][89abAB]{_HEX}{{2}}"
+_LOW: Final = rf"\\u[dD][c-fC-F]{_HEX}{{2}}"
+_WHOLE: Final = re.compile(
+    rf'(?:[^"\\]|\\["\\/bfnrt]|\\u(?![dD][89abAB]){_HEX}{{4}}|{_HIGH}{_LOW}'
+    rf"|{_HIGH}(?=[^\\]|\\[^u]|\\u[^dD]|\\u[dD][^c-fC-F]))*"
+)
+"""The inside of a JSON string as far as it can be read alone: both halves of a character that is
+written as two (RFC 8259, 7), or a half that certainly has no other."""
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def input_parameters(pattern: str | None = None) -> dict[str, Any]:
+    """Returns the parameters of the function that stands for a custom tool.
+
+    Args:
+        pattern: a regular expression that the text has to match as a whole; None = any text.
+    """
+    text: dict[str, Any] = {"type": "string"}
+    if pattern is not None:
+        text["pattern"] = f"^(?:{pattern})$"
+    return {
+        "type": "object",
+        "properties": {INPUT: text},
+        "required": [INPUT],
+        "additionalProperties": False,
+    }
+
+
+def input_arguments(text: str) -> str:
+    """Returns the arguments of a call with this text."""
+    return json.dumps({INPUT: text}, ensure_ascii=False)
+
+
+class InputReader:
+    """Reads the text out of the arguments of one call, while they arrive. Of arguments that begin
+    otherwise than with it, the text is only told at the end; of those that have none, all of them
+    are."""
+
+    def __init__(self) -> None:
+        self._seen: list[str] = []
+        self._rest = ""
+        self._before_text = list(_OPENING)
+        self._has_text = True
+        self._is_told = False
+
+    def push(self, arguments: str) -> str:
+        """Adds JSON text and returns what it brings of the call's text."""
+        if self._is_told:
+            return ""
+        if self._before_text:
+            self._seen.append(arguments)
+            self._open(arguments)
+        else:
+            self._rest += arguments
+        return "" if self._before_text else self._read()
+
+    def finish(self, *, complete: bool) -> str:
+        """Ends the arguments and returns the rest of the text.
+
+        Args:
+            complete: whether they are all there.
+        """
+        if not self._before_text or not complete:
+            return ""
+        arguments = "".join(self._seen)
+        try:
+            read = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return arguments
+        if isinstance(read, Mapping) and not read:
+            return ""
+        text = read.get(INPUT) if isinstance(read, Mapping) else None
+        return _encodable(text) if isinstance(text, str) else arguments
+
+    def _open(self, arguments: str) -> None:
+        """Reads what stands before the text, unless something else does."""
+        if not self._has_text:
+            return
+        self._rest += arguments
+        while self._before_text:
+            part = self._before_text[0]
+            self._rest = self._rest.lstrip()
+            if not self._rest.startswith(part):
+                self._has_text = part.startswith(self._rest)
+                return
+            self._rest = self._rest.removeprefix(part)
+            self._before_text.pop(0)
+
+    def _read(self) -> str:
+        found = _WHOLE.match(self._rest)
+        assert found is not None
+        self._rest = self._rest[found.end() :]
+        self._is_told = self._rest.startswith('"')
+        return _encodable(json.loads(f'"{found[0]}"', strict=False))
+
+
+def _encodable(text: str) -> str:
+    """Returns the text with the character that stands for a fault in place of halves of others."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+class CustomCallParser:
+    """Implements `OutputParser` around another one.
+
+    Args:
+        names: the functions that stand for custom tools.
+    """
+
+    def __init__(self, parser: OutputParser, names: Collection[str]) -> None:
+        self._parser = parser
+        self._names = names
+        self._reader: InputReader | None = None
+
+    @property
+    def in_reasoning(self) -> bool:
+        return self._parser.in_reasoning
+
+    def push(self, text: str) -> Sequence[Piece]:
+        return list(self._told(self._parser.push(text)))
+
+    def finish(self, *, is_cut: bool = True) -> Sequence[Piece]:
+        return list(self._told(self._parser.finish(is_cut=is_cut)))
+
+    def _told(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        for piece in pieces:
+            match piece:
+                case CallBegin(name=name):
+                    self._reader = InputReader() if name in self._names else None
+                    yield piece
+                case CallArguments(call_index=index, text=arguments) if self._reader is not None:
+                    if text := self._reader.push(arguments):
+                        yield CallArguments(index, text)
+                case CallEnd(call_index=index, complete=complete) if self._reader is not None:
+                    if text := self._reader.finish(complete=complete):
+                        yield CallArguments(index, text)
+                    yield piece
+                case _:
+                    yield piece
+
+
+def call_grammar(
+    tool_format: ToolFormat,
+    reasoning_format: ReasoningFormat | None,
+    choice: CallChoice,
+    *,
+    prompt: str,
+) -> Grammar:
+    """Returns what keeps the arguments of calls to their schemas. Where calls are required, the
+    answer is calls that validate. Else it is free until a call begins; such a grammar may be left
+    out if it turns out not to compile.
+
+    Raises:
+        InvalidField: a schema cannot be kept to in the model's format of calls.
+    """
+    calls = tool_format.grammar(choice)
+    if reasoning_format is None:
+        tree = calls
+    elif isinstance(reasoning_format.parse, ThoughtTags):
+        tree = thoughts_before_calls(
+            reasoning_format.parse,
+            calls,
+            is_inside=opens_reasoning(reasoning_format, prompt),
+            is_required=choice.required,
+            is_strict=choice.strict,
+        )
+    else:
+        # Where nothing has to be, messages of every kind may come.
+        tree = in_order(_reasoning(reasoning_format, prompt) if choice.required else EMPTY, calls)
+    return Grammar(GrammarKind.CALLS, "", "tools", tree)
+
+
+def answer_grammar(
+    grammar: Grammar,
+    reasoning_format: ReasoningFormat | None,
+    *,
+    prompt: str,
+    calls: tuple[ToolFormat, CallChoice] | None = None,
+) -> Grammar:
+    """Returns a grammar that constrains the answer and leaves the reasoning before it free.
+
+    Args:
+        calls: they may be made in place of the answer.
+    """
+    if reasoning_format is None and calls is None:
+        return grammar
+    answer: Node = Answer()
+    if reasoning_format is not None:
+        answer = in_order(reasoning_format.open_answer, answer)
+    if calls is not None:
+        tool_format, choice = calls
+        answer = one_of(answer, tool_format.grammar(replace(choice, required=True)))
+    return replace(grammar, tree=in_order(_reasoning(reasoning_format, prompt), answer))
+
+
+def _reasoning(reasoning_format: ReasoningFormat | None, prompt: str) -> Node:
+    if reasoning_format is None:
+        return EMPTY
+    is_inside = opens_reasoning(reasoning_format, prompt)
+    return reasoning_format.rest if is_inside else reasoning_format.before_answer
+
+
+# Reads answers in which tags mark calls and thoughts, and decides what a call in a thought is.
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedAnswer:
+    """The marks of one request's answer.
+
+    Attributes:
+        calls: None = calls are content.
+        thoughts: None = thoughts are content.
+        tools: what may be called.
+        is_inside: whether the answer begins within a thought.
+    """
+
+    calls: TaggedCalls | None
+    thoughts: ThoughtTags | None
+    tools: Sequence[Tool]
+    is_inside: bool
+
+    def parse(self, scan: Scanner, out: PieceCollector) -> Incremental[None]:
+        """Reads an answer to its end: a thought, if it begins with one, and what follows."""
+        loose: list[str] = []
+        if self.thoughts is not None:
+            loose = yield from self._read_first_thought(scan, out, self.thoughts)
+        if self.calls is not None and self.calls.bare:
+            yield from self._read_bare_calls(scan, out, self.calls)
+        begins = self.calls.begins if self.calls is not None else ()
+        stops = (*begins, *loose, *self._begins_of_thoughts)
+        if not stops:
+            yield from scan.rest(out.content)
+            return
+        while found := (yield from scan.until(stops, out.content)):
+            if found in begins and self.calls is not None:
+                yield from self.calls.read(scan, out, self.tools, found)
+            elif found not in loose:
+                scan.put_back(found)
+                yield from self._read_thought(scan, out, (yield from self._take_begin(scan)))
+
+    @property
+    def _begins_of_thoughts(self) -> list[str]:
+        """Returns what begins a thought behind the beginning of the answer. What another one goes
+        on from stands for both."""
+        if self.thoughts is None or not self.thoughts.anywhere:
+            return []
+        begins = [begin for begin, _ in self.thoughts.pairs]
+        return [
+            b for b in begins if not any(b != other and b.startswith(other) for other in begins)
+        ]
+
+    def _read_first_thought(
+        self, scan: Scanner, out: PieceCollector, thoughts: ThoughtTags
+    ) -> Incremental[list[str]]:
+        """Reads a thought, if one comes first, and returns what is markup from here on though it
+        stands alone."""
+        space = yield from scan.space()
+        end = yield from self._take_begin(scan)
+        loose = []
+        if thoughts.anywhere:
+            loose = [its_end for _, its_end in thoughts.pairs] + list(thoughts.answer or ())
+        if end is None and not self.is_inside:
+            out.content(space)
+            return loose
+        end = end or thoughts.pairs[0][1]
+        if not (yield from self._read_thought(scan, out, end)):
+            loose.append(end)  # a call came before it
+        elif thoughts.answer is not None and not thoughts.anywhere:
+            space = yield from scan.space()
+            if (yield from scan.take(thoughts.answer[0])):
+                loose.append(thoughts.answer[1])
+            else:
+                out.content(space)
+        return loose
+
+    def _take_begin(self, scan: Scanner) -> Incremental[str | None]:
+        """Reads what begins a thought and returns what ends it; None where none begins."""
+        for begin, end in self.thoughts.pairs if self.thoughts is not None else ():
+            if (yield from scan.take(begin, is_first=True)):
+                return end
+        return None
+
+    def _read_thought(
+        self, scan: Scanner, out: PieceCollector, end: str | None
+    ) -> Incremental[bool]:
+        """Reads a thought to its end. Without one, all is the thought. A call within it ends it:
+        then it returns False."""
+        begins = self.calls.begins if self.calls and self.calls.end_thoughts else ()
+        out.begin_reasoning()
+        while found := (yield from scan.until((*([end] if end else []), *begins), out.reasoning)):
+            if found == end or self.calls is None:
+                break
+            yield from self.calls.read(scan, out, self.tools, found)
+            if not out.in_reasoning:
+                return False
+        out.end_reasoning()
+        return True
+
+    def _read_bare_calls(
+        self, scan: Scanner, out: PieceCollector, calls: TaggedCalls
+    ) -> Incremental[None]:
+        out.content((yield from scan.space()))
+        for begin in calls.bare:
+            if (yield from scan.starts(begin, is_first=True)):
+                yield from calls.read(scan, out, self.tools, "")
+                return
+
+
+# Makes the parser of one request's answer, which finds reasoning and calls in it; says whether
+# its prompt opens reasoning, and which formats and tags go together.
+
+
+_LOOK_BACK = 200
+"""How many characters of a prompt's end tell whether reasoning has been opened."""
+
+
+def output_parser(
+    tool_format: ToolFormat | None,
+    reasoning_format: ReasoningFormat | None,
+    *,
+    prompt: str,
+    tools: Sequence[Tool],
+) -> OutputParser:
+    """Returns a new parser for one sample.
+
+    Args:
+        tool_format: how the model writes calls; None = they are content.
+        reasoning_format: how it sets thoughts apart; None = they are content.
+        prompt: the rendered prompt. Where its end has opened reasoning, the answer begins within.
+        tools: what the request lets the model call. Without any, calls are content.
+    """
+    if not tools:
+        tool_format = None
+    if tool_format is None and reasoning_format is None:
+        return PlainParser()
+    is_inside = reasoning_format is not None and opens_reasoning(reasoning_format, prompt)
+    calls = tool_format.parse if tool_format is not None else None
+    thoughts = reasoning_format.parse if reasoning_format is not None else None
+    for form in (calls, thoughts):
+        if isinstance(form, HeadedMessages):
+            parse = partial(
+                parse_messages,
+                form=form,
+                tools=tools if tool_format is not None else None,
+                tells_reasoning=reasoning_format is not None,
+                is_inside=is_inside,
+            )
+            return IncrementalParser(parse)
+    answer = TaggedAnswer(
+        calls if isinstance(calls, TaggedCalls) else None,
+        thoughts if isinstance(thoughts, ThoughtTags) else None,
+        tools,
+        is_inside,
+    )
+    return IncrementalParser(answer.parse)
+
+
+def check_formats(tool_format: ToolFormat | None, reasoning_format: ReasoningFormat | None) -> None:
+    """Checks that a format of calls and one of reasoning can stand in one answer.
+
+    Raises:
+        ConfigurationError: no model writes both.
+    """
+    if tool_format is None or reasoning_format is None:
+        return
+    forms = [found.parse for found in (tool_format, reasoning_format)]
+    if forms[0] is not forms[1] and any(isinstance(form, HeadedMessages) for form in forms):
+        raise ConfigurationError(
+            f"the tool parser {tool_format.name} and the reasoning parser {reasoning_format.name} "
+            "do not go together"
+        )
+
+
+def kept_tags(
+    tool_format: ToolFormat | None, reasoning_format: ReasoningFormat | None
+) -> frozenset[str]:
+    """Returns the texts that must not be skipped in the decoded text, though they may be special
+    tokens."""
+    formats = (tool_format, reasoning_format)
+    return frozenset(tag for found in formats if found is not None for tag in found.tags)
+
+
+def leaves_reasoning_open(reasoning_format: ReasoningFormat, answer: str) -> bool:
+    """Returns whether the beginning of an answer, which the model is to continue, ends within
+    reasoning."""
+    at = answer.rfind(reasoning_format.begin)
+    form = reasoning_format.parse
+    ends = (
+        [end for _, end in form.pairs] if isinstance(form, ThoughtTags) else reasoning_format.tags
+    )
+    rest = answer[at + len(reasoning_format.begin) :]
+    return at >= 0 and not any(end in rest for end in ends)
+
+
+def opens_reasoning(reasoning_format: ReasoningFormat, prompt: str) -> bool:
+    """Returns whether an answer to the prompt begins within reasoning."""
+    prompt = prompt[-_LOOK_BACK:].rstrip()
+    if reasoning_format.end is not None:
+        return not prompt.endswith(reasoning_format.end)
+    return prompt.endswith(reasoning_format.begin)
+
+
+# Turns a sample's tokens into the text, and the pieces of it, that a client may see.
+
+
+def content_of(new_parser: Callable[[], OutputParser], text: str) -> str:
+    """Returns the content of a text."""
+    parser = new_parser()
+    pieces = [*parser.push(text), *parser.finish(is_cut=False)]
+    return "".join(piece.text for piece in pieces if isinstance(piece, Content))
+
+
+class TextDelta(NamedTuple):
+    """What a push added.
+
+    Attributes:
+        text: new text, often empty.
+        stop: the stop string that ended the text; pushes after it add nothing.
+        num_tokens: how many tokens were pushed so far, up to the one that completed the stop
+            string.
+        pieces: what the parser, if there is one, has found in the text.
+    """
+
+    text: str
+    stop: str | None
+    num_tokens: int
+    pieces: Sequence[Piece] = ()
+
+
+class TextStream:
+    """Detokenizes, ends at a stop string and takes the text apart.
+
+    Args:
+        stop: non-empty strings.
+        include_stop: whether to keep the stop string at the end of the text.
+        min_tokens: a stop string that is complete within so many tokens does not end the text.
+        parser: finds pieces in the text; it is handed the text of one token at a time, so that what
+            it makes of it does not depend on how many come at once.
+        stop_in_reasoning: whether a stop string ends the text in reasoning and in calls, too;
+            otherwise only in content.
+
+    Attributes:
+        num_reasoning_tokens: how many tokens the parser has taken for reasoning so far.
+    """
+
+    __slots__ = (
+        "_content_matcher",
+        "_detokenizer",
+        "_matcher",
+        "_min_tokens",
+        "_num_tokens",
+        "_parser",
+        "_stop",
+        "num_reasoning_tokens",
+    )
+
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        stop: Sequence[str] = (),
+        *,
+        include_stop: bool = False,
+        min_tokens: int = 0,
+        parser: OutputParser | None = None,
+        stop_in_reasoning: bool = False,
+    ) -> None:
+        self._detokenizer = detokenizer
+        matcher = StopMatcher(stop, include_stop) if stop else None
+        is_parsed = parser is not None and not isinstance(parser, PlainParser)
+        of_content = is_parsed and not stop_in_reasoning
+        self._matcher = None if of_content else matcher
+        self._content_matcher = matcher if of_content else None
+        self._min_tokens = min_tokens
+        self._parser = parser
+        self._stop: str | None = None
+        self._num_tokens = 0
+        self.num_reasoning_tokens = 0
+
+    def push(self, token_ids: Sequence[int]) -> TextDelta:
+        """Adds tokens, without the end-of-text token."""
+        if self._matcher is None and self._parser is None:
+            self._num_tokens += len(token_ids)
+            return TextDelta(self._detokenizer.push(token_ids), None, self._num_tokens)
+        texts: list[str] = []
+        pieces: list[Piece] = []
+        for token_id in token_ids:
+            if self._stop is not None:
+                break
+            self._num_tokens += 1
+            text = self._detokenizer.push((token_id,))
+            if self._matcher is not None:
+                ends = self._num_tokens > self._min_tokens
+                text, self._stop = self._matcher.push(text, ends=ends)
+            texts.append(text)
+            if self._parser is not None:
+                pieces += self._cut(self._parser.push(text))
+                self.num_reasoning_tokens += self._parser.in_reasoning
+                if self._stop is not None and self._matcher is not None:
+                    pieces += self._parser.finish(is_cut=False)
+        if len(pieces) > 1:
+            pieces = joined(pieces)
+        return TextDelta("".join(texts), self._stop, self._num_tokens, pieces)
+
+    def flush(self, *, is_cut: bool = True) -> TextDelta:
+        """Ends the text: what was held back is released, unless it completes a stop string.
+
+        Args:
+            is_cut: whether a limit ended the text.
+        """
+        text = self._detokenizer.flush()
+        if self._matcher is not None:
+            ends = self._num_tokens > self._min_tokens
+            text, self._stop = self._matcher.push(text, ends=ends)
+            text += self._matcher.flush()
+        pieces: Sequence[Piece] = ()
+        if self._parser is not None:
+            found = [*self._parser.push(text), *self._parser.finish(is_cut=is_cut)]
+            pieces = [*self._cut(found), *self._held()]
+        return TextDelta(text, self._stop, self._num_tokens, pieces)
+
+    def _cut(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """Returns the pieces up to the first stop string in a content. A stop string does not reach
+        over a call or reasoning."""
+        if self._content_matcher is None:
+            return pieces
+        found: list[Piece] = []
+        for piece in pieces:
+            if self._stop is not None:
+                break
+            if not isinstance(piece, Content):
+                found += [*self._held(), piece]
+                continue
+            ends = self._num_tokens > self._min_tokens
+            text, self._stop = self._content_matcher.push(piece.text, ends=ends)
+            found += [Content(text)] if text else []
+        return found
+
+    def _held(self) -> Sequence[Piece]:
+        """Ends a content and returns what was held back of it."""
+        if self._content_matcher is None or self._stop is not None:
+            return ()
+        text = self._content_matcher.flush()
+        return [Content(text)] if text else ()

@@ -1,0 +1,502 @@
+"""Tools and the parameters of their calls, read by their schemas."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from fastovms.errors import InvalidField
+from fastovms.grammar_tree import ANY_TEXT, Json, Regex
+from fastovms.json_types import json_type, resolve
+from fastovms.text.values import JSON, PYTHON, escape, to_json
+
+# Writes grammars of string arguments that are written without quotes.
+
+
+_APPLIED = {"allOf", "anyOf", "oneOf"}
+_MAX_DEPTH = 4
+
+
+def constants(parameter: Parameter) -> list[str] | None:
+    """Returns the values that a string parameter may have, where the schema lists them."""
+    schema = parameter.schema
+    if not parameter.is_text:
+        return None
+    if "const" in schema:
+        return [str(schema["const"])]
+    return [str(value) for value in schema["enum"]] if "enum" in schema else None
+
+
+def text_body(parameter: Parameter, end: str) -> Regex:
+    """Returns the expression of a string parameter's value.
+
+    Args:
+        end: the tag behind the value, which the value cannot hold.
+
+    Raises:
+        InvalidField: the schema asks for something that no expression says.
+    """
+    parts = [] if parameter.is_free else _expressions(parameter, parameter.schema, 0)
+    if not parts:
+        return ANY_TEXT
+    return Regex(parts[0], also=tuple(parts[1:])).excluding(rf"(.|\n)*{re.escape(end)}(.|\n)*")
+
+
+def name_patterns(names: str, pattern: str) -> tuple[str, ...]:
+    """Returns expressions of the names that a format can write and in which a pattern is found."""
+    return (names, _whole(pattern)) if pattern else (names,)
+
+
+def _expressions(parameter: Parameter, schema: Schema, depth: int) -> list[str]:
+    """Returns expressions that a text matches, all of them."""
+    schema = resolve_definition(schema, parameter.definitions)
+    bounds = [schema.get("minLength", 0), schema.get("maxLength", "")]
+    parts = [rf"(.|\n){{{bounds[0]},{bounds[1]}}}"] if bounds != [0, ""] else []
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str):
+        parts.append(_whole(pattern))
+    if depth:
+        parts += _constants(schema)
+    for keyword in _APPLIED & schema.keys():
+        listed = schema[keyword]
+        if not isinstance(listed, list):
+            continue
+        found = [
+            _expressions(parameter, one, depth + 1) if isinstance(one, Mapping) else []
+            for one in (listed if depth < _MAX_DEPTH else ())
+        ]
+        if keyword == "allOf":
+            parts += [one for expressions in found for one in expressions]
+        elif found and all(len(expressions) == 1 for expressions in found):
+            parts.append("|".join(f"({one})" for [one] in found))
+        elif not parameter.is_relaxed and any(found):
+            raise InvalidField(
+                f"{keyword!r} of the string parameter {parameter.name} cannot be enforced in the "
+                "model's format of calls",
+                param="tools",
+            )
+    return parts
+
+
+def _constants(schema: Schema) -> list[str]:
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if not isinstance(values, list):
+        return []
+    return ["|".join(re.escape(value) for value in values if isinstance(value, str))]
+
+
+def _whole(pattern: str) -> str:
+    """Returns an expression for the whole text, from one that has to be found somewhere in it."""
+    any_text = r"(.|\n)*"
+    before = "" if pattern.startswith("^") else any_text
+    is_anchored = pattern.endswith("$") and not pattern.endswith(r"\$")
+    body = pattern.removeprefix("^").removesuffix("$" if is_anchored else "")
+    after = "" if is_anchored else any_text
+    return f"{before}({body}){after}"
+
+
+# Reads the parameters of a function from its JSON schema, for formats that write each argument by
+# itself: its type decides what the text stands for.
+
+
+Schema = Mapping[str, Any]
+Types = frozenset[str]
+
+ANY_TYPE: Types = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
+_ONLY_STRING: Types = frozenset(("string",))
+_DEFINITIONS = ("$defs", "definitions")
+_MAX_SCHEMA_DEPTH = 16
+_MAX_COST = 10_000
+"""How many schemas and values of enumerations are looked at to find the types of one function's
+parameters: some 10 ms, since a call that the model begins may wait for them on the event loop."""
+
+_NOTHING: Schema = {}
+
+_ANNOTATIONS = {"type", "title", "description", "default", "examples", "format", "deprecated"}
+
+_CHOICES = ("anyOf", "oneOf")
+
+_OTHERS = ("additionalProperties", "unevaluatedProperties")
+
+
+class Parameter(NamedTuple):
+    """A parameter of a function.
+
+    Attributes:
+        schema: its value's, references resolved at the top.
+        types: JSON types that the schema allows.
+        is_required: whether it has to be there.
+        definitions: what references in the schema point to.
+        is_relaxed: whether the grammar leaves out what the model's format cannot say of it.
+    """
+
+    name: str
+    schema: Schema
+    types: Types
+    is_required: bool
+    definitions: Schema
+    is_relaxed: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is a string whatever the text looks like."""
+        return self.types == _ONLY_STRING
+
+    @property
+    def is_free(self) -> bool:
+        """Whether any text is a value: the schema asks for nothing, or for any string or a value of
+        another type that is no list or object."""
+        if self.types == ANY_TYPE:
+            return _asks_nothing(self.schema)
+        choices = self.schema.get("anyOf", self.schema.get("oneOf", ()))
+        rest = {k: v for k, v in self.schema.items() if k not in ("anyOf", "oneOf")}
+        return (
+            self.types > _ONLY_STRING
+            and not self.types & {"array", "object"}
+            and _asks_nothing(rest)
+            and all(isinstance(choice, Mapping) and _asks_nothing(choice) for choice in choices)
+        )
+
+    @property
+    def whole_schema(self) -> Schema:
+        """Returns a schema that stands for itself."""
+        return {**self.schema, **self.definitions}
+
+
+class OtherParameters(NamedTuple):
+    """Parameters that a schema allows without their names.
+
+    Attributes:
+        pattern: a regular expression that is found in their names; "" = any name.
+        parameter: what each of them is, without a name.
+    """
+
+    pattern: str
+    parameter: Parameter
+
+
+class Parameters(dict[str, Parameter]):
+    """The parameters of a function by name, in the order of its schema.
+
+    Attributes:
+        others: those that have no names in the schema.
+        unsaid: keywords that say more than can be said one parameter at a time.
+    """
+
+    def __init__(
+        self, others: Sequence[OtherParameters] = (), unsaid: Collection[str] = ()
+    ) -> None:
+        super().__init__()
+        self.others = others
+        self.unsaid = unsaid
+
+    def find(self, name: str) -> Parameter | None:
+        """Returns a parameter. One without a name in the schema may be any of those."""
+        if name in self or not self.others:
+            return self.get(name)
+        if len(self.others) == 1:
+            return self.others[0].parameter
+        types = frozenset[str]().union(*(other.parameter.types for other in self.others))
+        return Parameter(name, _NOTHING, types, False, self.others[0].parameter.definitions)
+
+
+def parameters_of(root: Schema, function: str, *, is_relaxed: bool = False) -> Parameters:
+    """Returns the parameters in the order of the schema.
+
+    Args:
+        is_relaxed: whether what cannot be said one parameter at a time is left out.
+
+    Raises:
+        InvalidField: the schema says more than can be said one parameter at a time.
+    """
+    found = find_parameters(root)
+    if is_relaxed:
+        relaxed = Parameters(
+            [OtherParameters(p, q._replace(is_relaxed=True)) for p, q in found.others]
+        )
+        relaxed.update({name: found[name]._replace(is_relaxed=True) for name in found})
+        return relaxed
+    if found.unsaid:
+        raise InvalidField(
+            f"{' and '.join(map(repr, found.unsaid))} beside the properties of {function} cannot "
+            "be enforced in the model's format of calls",
+            param="tools",
+        )
+    return found
+
+
+def find_parameters(root: Schema) -> Parameters:
+    """Returns the parameters by name. Whatever in the schema is malformed is left out."""
+    members = _Members(root)
+    members.read_all(resolve_definition(root, root))
+    definitions = {key: root[key] for key in _DEFINITIONS if key in root}
+    reader = _TypeReader(root)
+
+    def parameter(name: str, schemas: Sequence[Any]) -> Parameter:
+        schema = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
+        own = _flattened(resolve_definition(schema, root), root)
+        return Parameter(name, own, reader.types(own), name in members.required, definitions)
+
+    others = [
+        OtherParameters(pattern, parameter("", schemas))
+        for pattern, schemas in members.others.items()
+    ]
+    found = Parameters(others, members.unsaid)
+    for name, schemas in members.properties.items():
+        found[name] = parameter(name, schemas or [{}])
+    return found
+
+
+class _Members:
+    """The members that an object may have, as all the parts of its schema say them.
+
+    Attributes:
+        properties: schemas by name; a member follows one of them.
+        others: the same by patterns of names; "" = any name.
+        required: names of members that must be there.
+        unsaid: keywords that say more.
+    """
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._cost_left = _MAX_COST
+        self._is_closed = False
+        self._declares = not root
+        self.properties: dict[str, list[Any]] = {}
+        self.others: dict[str, list[Any]] = {}
+        self.required: dict[str, None] = {}
+        self.unsaid: dict[str, None] = {}
+
+    def read_all(self, schema: Schema) -> None:
+        """Reads the whole schema. An object that declares no properties may have any."""
+        self._read(schema, 0)
+        if not self._declares and not self._is_closed:
+            self.others.setdefault("", [{}])
+
+    def _read(self, schema: Schema, depth: int) -> None:
+        """Adds what one of several schemas says that hold at once."""
+        self._cost_left -= 1
+        if depth == _MAX_SCHEMA_DEPTH or self._cost_left < 0:
+            return
+        required = [name for name in _list(schema.get("required")) if isinstance(name, str)]
+        self.required.update(dict.fromkeys(required))
+        self._add(schema)
+        for name in required:
+            self.properties.setdefault(name, [])
+        least, most = schema.get("minProperties"), schema.get("maxProperties")
+        if isinstance(least, int | float) and least > len(self.required):
+            self.unsaid["minProperties"] = None
+        if isinstance(most, int | float) and (self.others or most < len(self.properties)):
+            self.unsaid["maxProperties"] = None
+        for part in _list(schema.get("allOf")):
+            self._read(resolve_definition(part, self._root), depth + 1)
+        for keyword in _CHOICES:
+            if schema.get(keyword):
+                self.unsaid[keyword] = None
+            for choice in _list(schema.get(keyword)):
+                self._read_choice(resolve_definition(choice, self._root), depth + 1)
+
+    def _read_choice(self, schema: Schema, depth: int) -> None:
+        """Adds what one of several alternatives says, which need not hold."""
+        self._cost_left -= 1
+        if depth < _MAX_SCHEMA_DEPTH and self._cost_left >= 0:
+            self._add(schema)
+            for keyword in ("allOf", *_CHOICES):
+                for part in _list(schema.get(keyword)):
+                    self._read_choice(resolve_definition(part, self._root), depth + 1)
+
+    def _add(self, schema: Schema) -> None:
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping):
+            self._declares = True
+            self._cost_left -= len(properties)
+            for name, one in properties.items():
+                schemas = self.properties.setdefault(name, [])
+                if one not in schemas[:_MAX_SCHEMA_DEPTH]:
+                    schemas.append(one)
+        patterns = schema.get("patternProperties")
+        if isinstance(patterns, Mapping):
+            self._declares = True
+            for pattern, one in patterns.items():
+                self.others.setdefault(pattern, []).append(one)
+        for keyword in _OTHERS:
+            others = schema.get(keyword)
+            if others is False:
+                self._is_closed = True
+            elif keyword in schema:
+                self.others.setdefault("", []).append(others)
+
+
+def _asks_nothing(schema: Schema) -> bool:
+    """Returns whether a schema asks for nothing but a type."""
+    return schema.keys() <= _ANNOTATIONS
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def resolve_definition(schema: object, root: Schema) -> Schema:
+    """Returns the schema behind references to definitions."""
+    for _ in range(_MAX_SCHEMA_DEPTH):
+        if not isinstance(schema, Mapping):
+            return _NOTHING
+        reference = schema.get("$ref")
+        if not isinstance(reference, str):
+            return schema
+        try:
+            schema = resolve(reference, root)
+        except LookupError:
+            return _NOTHING
+    return _NOTHING
+
+
+def _flattened(schema: Schema, root: Schema) -> Schema:
+    """Returns the inner one of a schema that consists of one other, as some generators write a
+    reference with a default."""
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        parts = _list(schema.get(keyword))
+        if len(parts) == 1:
+            rest = {key: value for key, value in schema.items() if key != keyword}
+            return {**resolve_definition(parts[0], root), **rest}
+    return schema
+
+
+class _TypeReader:
+    """Finds which types the schemas within one root allow, at a bounded cost: references may lead
+    back, or to the same schema by a number of ways that grows with each."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._cost_left = _MAX_COST
+
+    def types(self, schema: Schema) -> Types:
+        """Returns the types of the values that a schema allows; all of them where finding out would
+        cost too much."""
+        return self._types(schema, {}, 0) or frozenset()
+
+    def _types(self, schema: Schema, found: dict[int, Types | None], depth: int) -> Types | None:
+        """Returns the types, or None within the schema itself, to which it adds nothing. `found`
+        has those of the schemas that were met before, by identity; None = it is being read."""
+        key = id(schema)
+        if key in found:
+            return found[key]
+        self._cost_left -= 1
+        if depth == _MAX_SCHEMA_DEPTH or self._cost_left < 0:
+            return ANY_TYPE
+        found[key] = None
+        types = self._own_types(schema)
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in schema:
+                choices = _list(schema[keyword])
+                parts = [part for part in self._parts(choices, found, depth) if part is not None]
+                if parts or not choices:
+                    types &= frozenset().union(*parts)
+        for part in self._parts(_list(schema.get("allOf")), found, depth):
+            if part is not None:
+                types &= part
+        found[key] = types
+        return types
+
+    def _parts(
+        self, schemas: Sequence[object], found: dict[int, Types | None], depth: int
+    ) -> Iterator[Types | None]:
+        for schema in schemas:
+            if isinstance(schema, Mapping):
+                self._cost_left -= len(str(schema.get("$ref", ""))) // 100
+            yield self._types(resolve_definition(schema, self._root), found, depth + 1)
+
+    def _own_types(self, schema: Schema) -> Types:
+        """Returns the types that a schema allows, but for what those within it say."""
+        types = ANY_TYPE
+        if "const" in schema:
+            types &= {json_type(schema["const"])}
+        if "enum" in schema:
+            choices = _list(schema["enum"])
+            self._cost_left -= len(choices)
+            types &= {json_type(value) for value in choices}
+        kind = schema.get("type")
+        if isinstance(kind, str):
+            types &= _with_integer({kind})
+        elif kind is not None:
+            types &= _with_integer({k for k in _list(kind) if isinstance(k, str)})
+        return types
+
+
+def _with_integer(kinds: set[str]) -> Types:
+    return frozenset(kinds | {"integer"} if "number" in kinds else kinds)
+
+
+_FIRST_CHARACTERS = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean"}
+
+
+def value_of(text: str, types: Types) -> str:
+    """Returns as JSON what a text stands for as a value of these types: itself, if it is JSON or a
+    literal of Python of one of them, else a string."""
+    word = text.strip()
+    for notation in (JSON, PYTHON):
+        value = to_json(word, notation)
+        if value is not None and (_json_type(value) in types or "string" not in types):
+            return value
+    return f'"{escape(text)}"'
+
+
+def _json_type(text: str) -> str:
+    if text == "null":
+        return "null"
+    number = "integer" if text.lstrip("-").isdigit() else "number"
+    return _FIRST_CHARACTERS.get(text[0], number)
+
+
+_NO_PARAMETERS: Mapping[str, Any] = {"properties": {}, "additionalProperties": False}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that the model may call.
+
+    Attributes:
+        parameters: JSON schema of the arguments; empty = the function takes none.
+        is_relaxed: whether the grammar leaves out what the model's format cannot say of them.
+    """
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    is_relaxed: bool = False
+
+    @cached_property
+    def known_parameters(self) -> Parameters:
+        """The parameters by name, as far as the schema declares them. They are read once: parsers
+        need them at every call."""
+        return find_parameters(self.parameters)
+
+    def enforced_parameters(self) -> Parameters:
+        """Returns the parameters for a grammar that writes them one by one. Raises InvalidField if
+        they cannot be enforced so."""
+        return parameters_of(self.parameters, self.name, is_relaxed=self.is_relaxed)
+
+    @property
+    def arguments(self) -> Json:
+        """The grammar of the arguments as a JSON object."""
+        return Json.of({**(self.parameters or _NO_PARAMETERS), "type": "object"})
+
+
+@dataclass(frozen=True, slots=True)
+class CallChoice:
+    """The calls that a request lets the model make.
+
+    Attributes:
+        tools: the functions that may be called, at least one.
+        required: whether the answer is calls and nothing else; else it may be text, with calls or
+            without.
+        parallel: whether there may be more than one call.
+        strict: whether a call has to follow its function's schema wherever it stands.
+    """
+
+    tools: Sequence[Tool]
+    required: bool = False
+    parallel: bool = True
+    strict: bool = False

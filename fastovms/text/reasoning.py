@@ -1,0 +1,293 @@
+"""Formats of reasoning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fastovms.grammar_tree import (
+    EMPTY,
+    FirstTag,
+    Node,
+    Regex,
+    Tag,
+    Until,
+    after_first_tag,
+    in_order,
+    one_of,
+    optional,
+)
+from fastovms.text.headed_messages import HeadedMessages
+from fastovms.text.tools.named_formats import (
+    GPTOSS_CHANNEL,
+    GPTOSS_END,
+    GPTOSS_MESSAGE,
+    GPTOSS_MESSAGES,
+    GPTOSS_START,
+    GPTOSS_TAGS,
+)
+from fastovms.text.tools.xml_formats import (
+    ONYX_END_MESSAGE,
+    ONYX_MESSAGE,
+    ONYX_MESSAGES,
+    ONYX_START,
+    ONYX_TAGS,
+)
+
+Tags = tuple[str, str]
+"""A tag that begins something and one that ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtTags:
+    """How a family marks the thoughts in its answers.
+
+    Attributes:
+        pairs: the tags that a thought may stand between; where a prompt has begun it, the first
+            pair. The beginning of one may be the beginning of another that stands before it.
+        answer: the tags that the answer may stand between.
+        anywhere: whether the tags are markup wherever they stand, alone too; else a thought comes
+            first or not at all, and an answer between tags comes behind it.
+    """
+
+    pairs: tuple[Tags, ...]
+    answer: Tags | None = None
+    anywhere: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningFormat:
+    """How models of a family set their thoughts apart.
+
+    Attributes:
+        name: as `--reasoning-parser` takes it.
+        tags: the markup. Those of them that are special tokens of the vocabulary must be kept in
+            the decoded text.
+        parse: finds the reasoning; or the form of messages that reasoning is a kind of.
+        begin: what opens reasoning. A prompt that ends with it leaves the answer within.
+        before_answer: the grammar of reasoning, which has to end before a constrained answer
+            begins, or of none.
+        rest: the same where the answer begins within reasoning.
+        end: where answers begin within reasoning unless the prompt has ended it, with what; else
+            None.
+        open_answer: the grammar of the markup between reasoning and content.
+        aliases: names that other servers have for it.
+        marks: sets of texts. A chat template that has all the texts of one of them knows thoughts
+            of this format.
+    """
+
+    name: str
+    tags: tuple[str, ...]
+    parse: ThoughtTags | HeadedMessages
+    begin: str
+    before_answer: Node
+    rest: Node
+    end: str | None = None
+    open_answer: Node = EMPTY
+    aliases: tuple[str, ...] = ()
+    marks: tuple[tuple[str, ...], ...] = ()
+
+    def is_taught_by(self, template: str) -> bool:
+        """Returns whether a chat template, given as its source, knows thoughts of this format."""
+        return any(all(mark in template for mark in marks) for marks in self.marks)
+
+
+THINK: Tags = ("<think>", "</think>")
+
+_BLANK_LINES = Regex(r"\n{0,2}")
+"""The blank lines between reasoning and a constrained answer. Without a bound some models write
+nothing else."""
+
+
+def think_format(
+    name: str,
+    pairs: Sequence[Tags] = (THINK,),
+    *,
+    answer: Tags | None = None,
+    anywhere: bool = False,
+    is_assumed: bool = False,
+    aliases: tuple[str, ...] = (),
+    marks: tuple[tuple[str, ...], ...] = (),
+) -> ReasoningFormat:
+    """Returns a format of reasoning between tags, of which `ThoughtTags` tells more.
+
+    Args:
+        is_assumed: whether answers are reasoning from the beginning, unless the prompt has ended
+            it.
+    """
+    begin, end = pairs[0]
+    thoughts = one_of(*[in_order(Tag(its_begin), Until(its_end)) for its_begin, its_end in pairs])
+    return ReasoningFormat(
+        name,
+        tags=tuple(dict.fromkeys(tag for pair in (*pairs, answer or ()) for tag in pair)),
+        parse=ThoughtTags(tuple(pairs), answer, anywhere),
+        begin=begin.rstrip(),
+        before_answer=optional(in_order(thoughts, _BLANK_LINES)),
+        rest=in_order(Until(end), _BLANK_LINES),
+        end=end if is_assumed else None,
+        open_answer=Tag(answer[0]) if answer and anywhere and answer[0] != end else EMPTY,
+        aliases=aliases,
+        marks=marks,
+    )
+
+
+def thoughts_before_calls(
+    thoughts: ThoughtTags, calls: Node, *, is_inside: bool, is_required: bool, is_strict: bool
+) -> Node:
+    """Returns the grammar of calls that a thought may come before.
+
+    A call's tag within a thought ends it where calls have to follow their schemas: else it may be
+    one that the model writes about, and the thought is free.
+
+    Args:
+        calls: their grammar.
+        is_inside: whether the answer begins within a thought.
+        is_required: whether calls must come.
+        is_strict: whether calls have to follow their schemas.
+    """
+    begun = after_first_tag(calls) if is_required or is_strict else None
+
+    def thought(end: str) -> Node:
+        cases = [(end, in_order(_BLANK_LINES, calls)), *([begun] if begun else [])]
+        return FirstTag(tuple(cases), is_required)
+
+    if is_inside:
+        return thought(thoughts.pairs[0][1])
+    opened = [in_order(Tag(begin), thought(end)) for begin, end in thoughts.pairs]
+    return one_of(*opened, calls)
+
+
+_GPTOSS_BEGIN = in_order(Tag(GPTOSS_CHANNEL), "analysis", Tag(GPTOSS_MESSAGE))
+_GPTOSS_REST = in_order(Until(GPTOSS_END), Tag(GPTOSS_START), "assistant")
+_ONYX_BEGIN = in_order(" to=self", Tag(ONYX_MESSAGE))
+_ONYX_REST = in_order(Until(ONYX_END_MESSAGE), optional(in_order(Tag(ONYX_START), "assistant")))
+
+GPTOSS = ReasoningFormat(
+    "gptoss",
+    tags=GPTOSS_TAGS,
+    parse=GPTOSS_MESSAGES,
+    begin=f"{GPTOSS_CHANNEL}analysis{GPTOSS_MESSAGE}",
+    before_answer=optional(in_order(_GPTOSS_BEGIN, _GPTOSS_REST)),
+    rest=_GPTOSS_REST,
+    open_answer=in_order(Tag(GPTOSS_CHANNEL), "final", Tag(GPTOSS_MESSAGE)),
+    aliases=("openai_gptoss",),
+    marks=((GPTOSS_CHANNEL,),),
+)
+ONYX = ReasoningFormat(
+    "onyx",
+    tags=ONYX_TAGS,
+    parse=ONYX_MESSAGES,
+    begin=f"to=self{ONYX_MESSAGE}",
+    before_answer=optional(in_order(_ONYX_BEGIN, _ONYX_REST)),
+    rest=_ONYX_REST,
+    open_answer=in_order(" to=user", Tag(ONYX_MESSAGE)),
+    marks=(ONYX_TAGS,),
+)
+
+
+# Lists the formats of reasoning, by the names that `--reasoning-parser` takes.
+#
+# Each finds what a model thinks in its text. Whether a client sees it is not decided here.
+
+
+__all__ = [
+    "REASONING_FORMATS",
+    "REASONING_FORMAT_ALIASES",
+    "ReasoningFormat",
+    "detect_reasoning_format",
+]
+
+# Granite 3.2 thinks in words, 3.3 between tags, with the answer between others.
+_GRANITE = (
+    THINK,
+    ("Here is my thought process:", "Here is my response:"),
+    ("Here's my thought process:", "Here's my response:"),
+)
+
+_BY_RANK: Final = (
+    GPTOSS,
+    ONYX,
+    # The word behind the token names the kind of channel, and some answers have none.
+    think_format(
+        "gemma4",
+        (("<|channel>thought\n", "<channel|>"), ("<|channel>", "<channel|>")),
+        anywhere=True,
+        marks=(("<|tool_call>call:",), ("<|channel>thought",)),
+    ),
+    think_format(
+        "apertus",
+        (("<|inner_prefix|>", "<|inner_suffix|>"),),
+        anywhere=True,
+        marks=(("<|inner_prefix|>",),),
+    ),
+    think_format(
+        "apriel",
+        (("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),),
+        answer=("[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"),
+        anywhere=True,
+        marks=(("[BEGIN FINAL RESPONSE]",),),
+    ),
+    think_format(
+        "command_r7b",
+        (("<|START_THINKING|>", "<|END_THINKING|>"),),
+        answer=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+        anywhere=True,
+        aliases=("cohere_command3", "cohere_command4"),
+        marks=(("<|START_THINKING|>",),),
+    ),
+    think_format("seed_oss", (("<seed:think>", "</seed:think>"),), marks=(("<seed:think>",),)),
+    think_format(
+        "hunyuan_a13b",
+        answer=("<answer>", "</answer>"),
+        marks=(("<think>", "<answer>"),),
+    ),
+    think_format("minicpm5", marks=(('<param name="',),)),
+    think_format(
+        "lfm2", marks=(("<|tool_call_start|>", "message.thinking"), ("keep_past_thinking",))
+    ),
+    think_format(
+        "granite",
+        _GRANITE,
+        answer=("<response>", "</response>"),
+        marks=(("Here is my thought process:",), ("<think></think>", "<response></response>")),
+    ),
+    think_format(
+        "ernie45", answer=("<response>", "</response>"), marks=(("<response>", "</think>"),)
+    ),
+    think_format("mistral", (("[THINK]", "[/THINK]"),), marks=(("[THINK]",),)),
+    think_format("deepseek", aliases=("deepseek_v3",), marks=(("<｜Assistant｜>", "<think>"),)),
+    think_format(
+        "qwen3",
+        aliases=(
+            "glm45",
+            "glm47",
+            "hy_v3",
+            "kimi_k2",
+            "mimo",
+            "minimax_m2",
+            "nemotron_v3",
+            "olmo3",
+            "step3",
+            "step3p5",
+        ),
+        marks=(("<think>",), ("content.split('</think>')",)),
+    ),
+    think_format("deepseek_r1", is_assumed=True),
+)
+"""The formats in the order in which a template is searched for their marks: what others have, too,
+comes last."""
+
+REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {
+    found.name: found for found in sorted(_BY_RANK, key=lambda found: found.name)
+}
+REASONING_FORMAT_ALIASES: Final[Mapping[str, str]] = {
+    alias: found.name for found in REASONING_FORMATS.values() for alias in found.aliases
+}
+"""The names of the formats by those that other servers have for them."""
+
+
+def detect_reasoning_format(template: str) -> ReasoningFormat | None:
+    """Returns the format in which a chat template, given as its source, knows thoughts, the first
+    match; None = none."""
+    return next((found for found in _BY_RANK if found.is_taught_by(template)), None)

@@ -1,0 +1,515 @@
+"""Reads a text that arrives in pieces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import lru_cache
+from itertools import groupby
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+# Declares the pieces of a model's answer (content, reasoning, calls), and the parser that finds
+# them.
+#
+# A parser is pushed the text as it is generated and returns pieces. Joined, they are the same
+# however the text was cut: pieces of one kind, and of one call, that follow each other are parts
+# of one text. Markup that turns out to be no well-formed call is content again, down to the last
+# character, unless the end of the text has cut it: then it is dropped. Where a call breaks after
+# its arguments have begun to be told, it stands as told: its `CallEnd` says so, and what follows
+# the fault is content.
+
+
+class Content(NamedTuple):
+    """The next piece of the answer to the user. It is never empty."""
+
+    text: str
+
+
+class Reasoning(NamedTuple):
+    """The next piece of the model's thoughts. It is never empty."""
+
+    text: str
+
+
+class CallBegin(NamedTuple):
+    """The beginning of a call to a function. `call_index` counts the answer's calls from 0. Calls
+    never interleave."""
+
+    call_index: int
+    name: str
+
+
+class CallArguments(NamedTuple):
+    """The next piece of the call's arguments: JSON text. Joined it is an object; of a custom tool
+    it becomes the text that the client gets. It is never empty."""
+
+    call_index: int
+    text: str
+
+
+class CallEnd(NamedTuple):
+    """The end of a call. Its arguments are all there or, not `complete`, will never be: the text
+    ended or broke within them. `position` is how many characters of the answer's text have been
+    read then."""
+
+    call_index: int
+    complete: bool
+    position: int = 0
+
+
+Piece = Content | Reasoning | CallBegin | CallArguments | CallEnd
+
+TEXT_PIECES: Final = (Content, Reasoning, CallArguments)
+"""The types of pieces that are a part of a text."""
+
+
+def joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """Returns the same pieces with each text in one piece."""
+    found: list[Piece] = []
+    for _, run in groupby(pieces, key=lambda piece: (type(piece), piece[:-1])):
+        parts = list(run)
+        first = parts[0]
+        if len(parts) > 1 and isinstance(first, TEXT_PIECES):
+            texts = [part.text for part in parts if isinstance(part, TEXT_PIECES)]
+            found.append(first._replace(text="".join(texts)))
+        else:
+            found += parts
+    return found
+
+
+class OutputParser(Protocol):
+    """Finds the pieces of one sample's text. Takes time in proportion to the new text only."""
+
+    def push(self, text: str) -> Sequence[Piece]:
+        """Adds text and returns what is certain now, often nothing."""
+
+    def finish(self, *, is_cut: bool = True) -> Sequence[Piece]:
+        """Ends the text and returns the rest.
+
+        Args:
+            is_cut: whether a limit ended the text; otherwise the model did, or a stop string.
+        """
+
+    @property
+    def in_reasoning(self) -> bool:
+        """Whether the text so far ends within reasoning. A token is one of `reasoning_tokens` if
+        this holds after it has been pushed."""
+
+
+class PlainParser:
+    """Returns every character as content."""
+
+    in_reasoning = False
+
+    def push(self, text: str) -> Sequence[Piece]:
+        return [Content(text)] if text else []
+
+    def finish(self, *, is_cut: bool = True) -> Sequence[Piece]:
+        return []
+
+
+# Reads text that arrives in pieces as if it were all there, by generators that wait for more.
+#
+# What may have to wait for more text is a generator, to be called with `yield from`: it stops
+# where the text so far does not decide. What it has passed on or skipped is forgotten; only the
+# beginning of a tag is ever looked at twice, so that reading takes time in proportion to the
+# text.
+#
+# A tag that the end of the text cuts is skipped: it is neither content nor a value.
+
+
+T = TypeVar("T")
+Incremental = Generator[None, None, T]
+"""A computation that yields where it needs more text, and returns a T."""
+
+Emit = Callable[[str], None]
+
+_SPACE = re.compile(r"\s*")
+_OPENING = re.compile(r"[<\[]")
+
+
+class Scanner:
+    """The text that has not been read yet, and whether there will be more.
+
+    Attributes:
+        is_ended: whether there will be no more text.
+        is_cut: whether a limit ended the text; otherwise the model did, or a stop string.
+    """
+
+    __slots__ = ("_at", "_last", "_num_forgotten", "_recorded", "_text", "is_cut", "is_ended")
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._at = 0
+        # Characters before those of `_text`, and the last of them.
+        self._num_forgotten = 0
+        self._last = ""
+        self._recorded: list[str] | None = None
+        self.is_ended = False
+        self.is_cut = False
+
+    def feed(self, text: str) -> None:
+        self._num_forgotten += self._at
+        self._last = self._text[self._at - 1] if self._at else self._last
+        self._text = self._text[self._at :] + text
+        self._at = 0
+
+    def end(self, *, is_cut: bool = True) -> None:
+        """Ends the text.
+
+        Args:
+            is_cut: whether a limit ended it.
+        """
+        self.is_ended = True
+        self.is_cut = is_cut
+
+    @property
+    def position(self) -> int:
+        """How many characters have been read."""
+        return self._num_forgotten + self._at
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all text so far has been read."""
+        return self._at == len(self._text)
+
+    def has_cut(self, markup: str) -> bool:
+        """Returns whether the end of the text has cut what began with `markup`, read last. A text
+        that the model has ended itself may end with a bracket that begins nothing."""
+        if not self.is_ended or not self.is_empty:
+            return False
+        return self.is_cut or (len(markup) > 1 and _OPENING.search(markup) is not None)
+
+    def record(self) -> None:
+        """Keeps what is read from here on for `recorded`."""
+        self._recorded = []
+
+    def recorded(self) -> str:
+        """Returns what was read since `record`, which ends here."""
+        recorded, self._recorded = self._recorded or (), None
+        return "".join(recorded)
+
+    def put_back(self, text: str) -> None:
+        """Undoes the reading of `text`, which was read last."""
+        self._num_forgotten = self.position - len(text)
+        self._text = text + self._text[self._at :]
+        self._at = 0
+        if self._recorded is not None:
+            self._recorded = ["".join(self._recorded).removesuffix(text)]
+
+    def peek(self, count: int = 1, expected: str = "") -> Incremental[str]:
+        """Returns the next `count` characters without reading them; fewer only at the end, or where
+        what is there is not what `expected`, if given, begins with."""
+        while True:
+            ahead = self._text[self._at : self._at + count]
+            if len(ahead) == count or self.is_ended:
+                return ahead
+            if expected and not expected.startswith(ahead):
+                return ahead
+            yield
+
+    def read(self, count: int) -> Incremental[str]:
+        """Reads `count` characters; fewer only at the end."""
+        text = yield from self.peek(count)
+        return self._advance(self._at + len(text))
+
+    def take(self, tag: str, *, is_first: bool = False) -> Incremental[bool]:
+        """Reads `tag` if it comes next, or what the end of the text has left of it.
+
+        Args:
+            is_first: whether there is no markup before it, so that it may be content.
+        """
+        while True:
+            ahead = self._text[self._at : self._at + len(tag)]
+            if ahead == tag:
+                self._advance(self._at + len(tag))
+                return True
+            if self.is_ended or not tag.startswith(ahead):
+                self._skip_cut(self._at, (tag,), is_first)
+                return False
+            yield
+
+    def starts(self, *tags: str, is_first: bool = False) -> Incremental[bool]:
+        """Returns whether one of `tags` comes next, and reads what the end of the text has left of
+        one; see `take`."""
+        for tag in tags:
+            if (yield from self.peek(len(tag), tag)) == tag:
+                return True
+        self._skip_cut(self._at, tags, is_first)
+        return False
+
+    def _skip_cut(self, start: int, tags: Sequence[str], is_first: bool) -> None:
+        """At the end of the text, skips what stands from `start` on if it is the beginning of one
+        of `tags`.
+
+        Content that the model has ended itself may end with the first character of a tag. In
+        content that a limit has cut, letters within a word, and the fence of a block of code, are
+        not the beginning of a tag.
+        """
+        rest = self._text[start:]
+        if not self.is_ended or not rest or not any(tag.startswith(rest) for tag in tags):
+            return
+        before = self._text[start - 1] if start else self._last
+        if not is_first:
+            is_tag = True
+        elif not self.is_cut:
+            is_tag = len(rest) > 1 and _OPENING.search(rest) is not None
+        elif rest[0].isalnum():
+            is_tag = not before.isalnum()
+        else:
+            is_tag = bool(rest.strip("`"))
+        if is_tag:
+            self._advance(len(self._text))
+
+    def space(self) -> Incremental[str]:
+        """Reads white space, perhaps none."""
+        pieces = []
+        while True:
+            match = _SPACE.match(self._text, self._at)
+            assert match is not None
+            pieces.append(self._advance(match.end()))
+            if self._at < len(self._text) or self.is_ended:
+                return "".join(pieces)
+            yield
+
+    def run(self, pattern: re.Pattern[str], emit: Emit) -> Incremental[None]:
+        """Passes on the characters that `pattern`, a character class repeated, matches."""
+        while True:
+            if match := pattern.match(self._text, self._at):
+                emit(self._advance(match.end()))
+            if self._at < len(self._text) or self.is_ended:
+                return
+            yield
+
+    def until(self, tags: Sequence[str], emit: Emit) -> Incremental[str | None]:
+        """Passes on the text up to the first of `tags`, reads that and returns it.
+
+        Of two that begin at the same character the one given first counts. None: the text has
+        ended without any.
+        """
+        pattern, first_characters = _any_of(tuple(tags))
+        longest = max(map(len, tags))
+        while True:
+            if match := pattern.search(self._text, self._at):
+                if match.start() > self._at:
+                    emit(self._advance(match.start()))
+                return self._advance(match.end())
+            end = len(self._text)
+            tail = self._text[max(self._at, end - longest + 1) :]
+            if not first_characters.isdisjoint(tail):
+                end -= _length_of_beginning(tail, tags)
+            if end > self._at:
+                emit(self._advance(end))
+            if self.is_ended:
+                self._skip_cut(end, tags, True)
+                if not self.is_empty:
+                    emit(self._advance(len(self._text)))
+                return None
+            yield
+
+    def rest(self, emit: Emit) -> Incremental[None]:
+        """Passes on all text to the end."""
+        while True:
+            if self._at < len(self._text):
+                emit(self._advance(len(self._text)))
+            if self.is_ended:
+                return
+            yield
+
+    def _advance(self, end: int) -> str:
+        text = self._text[self._at : end]
+        self._at = end
+        if self._recorded is not None:
+            self._recorded.append(text)
+        return text
+
+
+@lru_cache(maxsize=256)
+def _any_of(tags: tuple[str, ...]) -> tuple[re.Pattern[str], frozenset[str]]:
+    """Returns an expression of the tags, and the characters that they begin with."""
+    return re.compile("|".join(map(re.escape, tags))), frozenset(tag[0] for tag in tags)
+
+
+def _length_of_beginning(text: str, tags: Sequence[str]) -> int:
+    """Returns the length of the longest end of `text` that one of `tags` begins with."""
+    for start in range(len(text)):
+        if any(tag.startswith(text[start:]) for tag in tags):
+            return len(text) - start
+    return 0
+
+
+# Runs a parser that is written as one computation over the whole text, while the text still
+# arrives.
+
+
+class PieceCollector:
+    """Collects the pieces that a parser finds.
+
+    White space beside a call or a thought belongs to the markup. So content with markup in it, and
+    every thought, is told without white space at its beginning and its end.
+
+    Args:
+        scan: the text that the parser reads.
+
+    Attributes:
+        in_reasoning: whether the parser is within reasoning.
+        num_calls: how many calls have begun so far.
+        tells_calls: whether calls are pieces of their own; otherwise their arguments are content.
+    """
+
+    def __init__(self, scan: Scanner) -> None:
+        self._scan = scan
+        self._pieces: list[Piece] = []
+        self._kind: Callable[[str], Piece] = Content
+        self._texts: list[str] = []
+        self._content = _Space()
+        self._reasoning = _Space()
+        self.in_reasoning = False
+        self.num_calls = 0
+        self.tells_calls = True
+
+    def take(self) -> list[Piece]:
+        """Returns the pieces found since the last time."""
+        self._join()
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def content(self, text: str) -> None:
+        """Adds to the answer; within reasoning, where calls are looked for too, to that."""
+        if self.in_reasoning:
+            self.reasoning(text)
+        else:
+            self._add(Content, self._content.hold(text))
+
+    def broken(self, markup: str) -> None:
+        """Adds markup that has begun no call. It is content, unless the end of the text has cut
+        it."""
+        if not self._scan.has_cut(markup):
+            self.content(markup)
+
+    def begin_content(self) -> None:
+        """Begins a message to the user. Of several, each is told after a space, as in OVMS."""
+        self._content.trim()
+        if self._content.has_text:
+            self._content.held = [" "]
+
+    def begin_reasoning(self) -> None:
+        """Begins a thought. Of several, each begins a line."""
+        self._content.trim()
+        self._reasoning.trim()
+        if self._reasoning.has_text:
+            self._reasoning.held = ["\n"]
+        self.in_reasoning = True
+
+    def reasoning(self, text: str) -> None:
+        self._add(Reasoning, self._reasoning.hold(text))
+
+    def end_reasoning(self) -> None:
+        self.in_reasoning = False
+
+    def begin(self, name: str) -> None:
+        """Begins a call, which ends reasoning."""
+        self.end_reasoning()
+        if not self.tells_calls:
+            self.begin_content()
+            return
+        self._content.trim()
+        self._join()
+        self._pieces.append(CallBegin(self.num_calls, name))
+        self.num_calls += 1
+
+    def arguments(self, text: str) -> None:
+        """Adds to the arguments of the call that was begun last."""
+        if self.tells_calls:
+            self._add(self._arguments, text)
+        else:
+            self.content(text)
+
+    def end(self, *, complete: bool) -> None:
+        if not self.tells_calls:
+            return
+        self._join()
+        self._pieces.append(CallEnd(self.num_calls - 1, complete, self._scan.position))
+
+    def finish(self) -> None:
+        """Ends the text."""
+        self._add(Content, self._content.release())
+
+    def _arguments(self, text: str) -> Piece:
+        return CallArguments(self.num_calls - 1, text)
+
+    def _add(self, kind: Callable[[str], Piece], text: str) -> None:
+        if not text:
+            return
+        if self._texts and kind != self._kind:
+            self._join()
+        self._kind = kind
+        self._texts.append(text)
+
+    def _join(self) -> None:
+        if self._texts:
+            self._pieces.append(self._kind("".join(self._texts)))
+            self._texts.clear()
+
+
+class _Space:
+    """White space at the end of a text, held until it is known what follows."""
+
+    __slots__ = ("_is_trimmed", "has_text", "held")
+
+    def __init__(self) -> None:
+        self._is_trimmed = False
+        self.has_text = False
+        self.held: list[str] = []
+
+    def hold(self, text: str) -> str:
+        """Returns what may be shown of the text held so far and `text`."""
+        shown = text.rstrip()
+        if not shown:
+            if text:
+                self.held.append(text)
+            return ""
+        end = text[len(shown) :]
+        if self.has_text or not self._is_trimmed:
+            shown = "".join(self.held) + shown
+        else:
+            shown = shown.lstrip()
+        self.held = [end] if end else []
+        self.has_text = True
+        self._is_trimmed = False
+        return shown
+
+    def trim(self) -> None:
+        """Takes note that markup stands here. What is held is shown if text follows and there was
+        some before."""
+        self._is_trimmed = True
+
+    def release(self) -> str:
+        """Returns what is held, unless markup stands beside it."""
+        return "" if self._is_trimmed else "".join(self.held)
+
+
+class IncrementalParser:
+    """Implements `OutputParser` by a computation that reads a scanner and fills an output."""
+
+    def __init__(self, start: Callable[[Scanner, PieceCollector], Incremental[None]]) -> None:
+        self._scanner = Scanner()
+        self._output = PieceCollector(self._scanner)
+        self._steps = start(self._scanner, self._output)
+        next(self._steps, None)
+
+    @property
+    def in_reasoning(self) -> bool:
+        return self._output.in_reasoning
+
+    def push(self, text: str) -> Sequence[Piece]:
+        self._scanner.feed(text)
+        next(self._steps, None)
+        return self._output.take()
+
+    def finish(self, *, is_cut: bool = True) -> Sequence[Piece]:
+        self._scanner.end(is_cut=is_cut)
+        for _ in self._steps:
+            raise AssertionError("a parser waits for text after the end")
+        self._output.finish()
+        return self._output.take()

@@ -1,0 +1,170 @@
+"""Ends a text at the first stop string in it, however it is cut into pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from fastovms.text.detokenizer import Detokenizer
+
+_MAX_TOKENS_OF_CHARACTER = 4
+"""The most tokens of one character: one for each byte."""
+
+_NUM_TOKENS_BEFORE = 32
+"""How many tokens are read before the last ones that a stop string may come of: some may have no
+text, and the first of a text may be written otherwise than in the middle of it."""
+
+
+class StopResult(NamedTuple):
+    """Text that may be shown, and the stop string that ended it, if one did."""
+
+    text: str
+    stop: str | None
+
+
+class StopMatcher:
+    """Holds text back while it may be the beginning of a stop string, and no longer.
+
+    The stop string that is complete first wins; of two that are complete at the same character
+    the one given first, as in vLLM. (vLLM looks once a token, so that within the text of one token
+    the order given decides alone; here the result does not depend on how the text is cut.)
+    Time is constant a character and stop string, amortised, and memory is bounded by what matched.
+
+    Args:
+        stop: non-empty strings.
+        include: keep the stop string at the end of the text. Nothing needs to be held back then.
+    """
+
+    __slots__ = ("_held", "_include", "_searches", "_stop")
+
+    def __init__(self, stop: Sequence[str], include: bool = False) -> None:
+        assert all(stop), "a stop string is empty"
+        self._searches = [_PieceSearch(text) for text in stop]
+        self._include = include
+        self._held = ""
+        self._stop: str | None = None
+
+    def push(self, text: str, *, ends: bool = True) -> StopResult:
+        """Adds text. After a stop string everything is dropped and the result repeats the stop.
+
+        Args:
+            ends: whether a stop string that is complete in this text ends it; else it is passed
+                over.
+        """
+        if self._stop is not None:
+            return StopResult("", self._stop)
+        if not self._searches:
+            return StopResult(text, None)
+        end = len(text) + 1
+        num_held = 0
+        for search in self._searches:
+            if not ends:
+                search.pass_over(text)
+                num_held = max(num_held, search.num_matched)
+            elif (found := search.advance(text, end - 1)) is not None:
+                end = found
+                self._stop = search.pattern
+            elif search.num_matched > num_held:
+                num_held = search.num_matched
+        seen = self._held + text
+        if self._stop is not None:
+            end += len(self._held)
+            self._held = ""
+            return StopResult(seen[: end if self._include else end - len(self._stop)], self._stop)
+        if num_held == 0 or self._include:
+            self._held = ""
+            return StopResult(seen, None)
+        self._held = seen[-num_held:]
+        return StopResult(seen[:-num_held], None)
+
+    def flush(self) -> str:
+        """Ends the text and returns what was held back: it became no stop string."""
+        held, self._held = self._held, ""
+        return held
+
+
+def completes_stop(
+    new_detokenizer: Callable[[], Detokenizer],
+    stop: Sequence[str],
+    min_tokens: int,
+    content_of: Callable[[str], str] | None,
+    num_tokens: int,
+    backwards: Iterable[int],
+) -> bool:
+    """Returns whether a stop string is complete in the text of a list of tokens but was not before
+    the last one, nor within the first `min_tokens`. It is for texts that grow in several ways:
+    nothing is remembered of them, and only their end is read.
+
+    Args:
+        content_of: returns the content of a text, where only content is searched. It is given the
+            whole text if its end has a stop string. None = everything is searched.
+        num_tokens: how many tokens the text has.
+        backwards: these, the last one first.
+    """
+    num_read = _NUM_TOKENS_BEFORE + _MAX_TOKENS_OF_CHARACTER * max(map(len, stop))
+    rest = iter(backwards)
+    token_ids = list(islice(rest, num_read))[::-1]
+    num_passed_over = max(0, min_tokens - (num_tokens - len(token_ids)))
+    detokenizer = new_detokenizer()
+    passed_over = detokenizer.push(token_ids[:num_passed_over])
+    text = passed_over + detokenizer.push(token_ids[num_passed_over:])
+    found = [s for s in stop if text.find(s, max(0, len(passed_over) - len(s) + 1)) >= 0]
+    if found and content_of is not None:
+        content = content_of(new_detokenizer().push([*list(rest)[::-1], *token_ids]))
+        found = [s for s in found if s in content]
+    return bool(found)
+
+
+class _PieceSearch:
+    """Searches for one string in text that comes in pieces, as Knuth, Morris and Pratt do.
+
+    `num_matched` is the length of the longest beginning of the pattern that the text seen so far
+    ends with. The failure table grows with it, so that a huge pattern costs nothing until the text
+    follows it.
+    """
+
+    __slots__ = ("_failure", "num_matched", "pattern")
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self.num_matched = 0
+        # _failure[k]: the longest proper prefix of pattern[:k] that is also its suffix.
+        self._failure = [0, 0]
+
+    def advance(self, text: str, end: int) -> int | None:
+        """Reads `text[:end]`, and returns the position behind the first occurrence, or None."""
+        pattern, failure = self.pattern, self._failure
+        num_matched = self.num_matched
+        position = 0
+        while position < end:
+            if num_matched == 0:
+                position = text.find(pattern[0], position, end)
+                if position < 0:
+                    break
+            char = text[position]
+            while num_matched and pattern[num_matched] != char:
+                num_matched = failure[num_matched]
+            if pattern[num_matched] == char:
+                num_matched += 1
+            position += 1
+            if num_matched == len(failure):
+                self._extend_failure()
+            if num_matched == len(pattern):
+                return position
+        self.num_matched = num_matched
+        return None
+
+    def pass_over(self, text: str) -> None:
+        """Reads all of `text`. What is found in it does not count, but its end may begin more."""
+        while (found := self.advance(text, len(text))) is not None:
+            self.num_matched = self._failure[len(self.pattern)]
+            text = text[found:]
+
+    def _extend_failure(self) -> None:
+        pattern, failure = self.pattern, self._failure
+        last = len(failure) - 1
+        border = failure[last]
+        while border and pattern[border] != pattern[last]:
+            border = failure[border]
+        failure.append(border + 1 if pattern[border] == pattern[last] else 0)

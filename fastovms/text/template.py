@@ -1,0 +1,710 @@
+"""Chat templates: found in a model's files, checked, rendered in a sandbox."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, replace
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from threading import local
+from typing import Any, Final, NoReturn
+from xml.etree import ElementTree
+
+import msgspec
+import openvino_genai
+from jinja2 import Template, TemplateError, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from fastovms.errors import ConfigurationError, InvalidField, RequestError
+from fastovms.system.disk import DiskCache, key_of
+from fastovms.text.template_messages import (
+    AS_TEXT,
+    STRICT,
+    TRIED_TOOL,
+    USER,
+    FoundForm,
+    Message,
+    TemplateForm,
+    WriteCall,
+    adapt,
+    find_form,
+    nearest_effort,
+    place_of,
+)
+
+# Renders templates in a sandbox: they reach nothing outside and do not run away.
+
+
+MAX_PRODUCT = 1_000_000
+"""The most items of a repeated string or list, and bits of a power."""
+
+MAX_LENGTH = 64 * 1024 * 1024
+"""The most characters of a text, the prompt among them."""
+
+MAX_PASSES = 10_000_000
+"""The most passes through loops and macros while one prompt is rendered. Some templates look at
+every message for each of them."""
+
+
+_CHANGES: dict[type[Any], tuple[str, ...]] = {list: ("append", "pop"), dict: ("update",)}
+"""Methods by which templates change values."""
+
+CHANGES = re.compile(r"\.(?:append|pop|update)\b")
+"""Finds such a method in a template's source."""
+
+_WIDE = re.compile(r"%[^a-zA-Z%]*(\*|\d{5})")
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """An environment in which nothing outside is reached, no operator makes something huge, and no
+    loop goes on for ever. Templates may change lists and objects in the ways of `CHANGES`, so that
+    those that outlive a rendering have to be copied before. Templates of one environment may be
+    rendered in several threads."""
+
+    intercepted_binops = frozenset(("*", "**", "+", "%"))
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._thread = local()
+
+    def render(self, template: Template, variables: Mapping[str, Any]) -> str:
+        """Renders a template.
+
+        Raises:
+            TemplateError: the template refuses the variables, or does too much.
+            Exception: whatever else its expressions raise.
+        """
+        self._thread.num_passes = 0
+        pieces: list[str] = []
+        length = 0
+        for piece in template.generate(variables):
+            length += len(piece)
+            _check("the prompt", length, MAX_LENGTH)
+            pieces.append(piece)
+        return "".join(pieces)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Returns whether a template may use an attribute. Some keep lists and objects of their own
+        (Kimi K2, Hunyuan)."""
+        if attr in _CHANGES.get(type(obj), ()):
+            return True
+        return super().is_safe_attribute(obj, attr, value)
+
+    def count_pass(self) -> None:
+        """Counts a pass through a loop or a macro; templates call it at each."""
+        self._thread.num_passes += 1
+        if self._thread.num_passes > MAX_PASSES:
+            raise SecurityError(f"the template takes more than {MAX_PASSES} operations")
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        match operator:
+            case "*":
+                for sized, count in ((left, right), (right, left)):
+                    if isinstance(sized, str | list | tuple) and isinstance(count, int):
+                        _check("a product", len(sized) * count, MAX_PRODUCT)
+            case "**" if isinstance(left, int) and isinstance(right, int):
+                _check("a power", left.bit_length() * right, MAX_PRODUCT)
+            case "+" if isinstance(left, str) and isinstance(right, str):
+                _check("a text", len(left) + len(right), MAX_LENGTH)
+            case "%" if isinstance(left, str) and _WIDE.search(left):
+                raise SecurityError("the template pads a text too much")
+        return super().call_binop(context, operator, left, right)
+
+    def join(self, *values: Any) -> str:
+        """Joins texts, as the operator `~` does."""
+        texts = [str(value) for value in values]
+        _check("a text", sum(map(len, texts)), MAX_LENGTH)
+        return "".join(texts)
+
+    def _generate(
+        self,
+        source: nodes.Template,
+        name: str | None,
+        filename: str | None,
+        defer_init: bool = False,
+    ) -> str:
+        """Makes code of a parsed template (a hook of Jinja's), once the checks are put into it."""
+        for repeated in source.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
+            assert isinstance(repeated, nodes.For | nodes.Macro | nodes.CallBlock)
+            repeated.body.insert(0, nodes.ExprStmt(_call("count_pass", [])))
+        _replace_joins(source)
+        return super()._generate(source, name, filename, defer_init)
+
+
+def _replace_joins(node: nodes.Node) -> None:
+    for child in node.iter_child_nodes():
+        _replace_joins(child)
+    for field, value in node.iter_fields():
+        if isinstance(value, nodes.Concat):
+            setattr(node, field, _call("join", value.nodes))
+        elif isinstance(value, list):
+            value[:] = [
+                _call("join", item.nodes) if isinstance(item, nodes.Concat) else item
+                for item in value
+            ]
+
+
+def _call(method: str, arguments: list[nodes.Expr]) -> nodes.Call:
+    """Returns the expression of a call to a method of the environment."""
+    return nodes.Call(nodes.EnvironmentAttribute(method), arguments, [], None, None)
+
+
+def _check(what: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise SecurityError(f"{what} of the template is too large: {size} > {limit}")
+
+
+class GenerationTag(Extension):
+    """Reads `{% generation %}`, which marks what the model wrote, for training. Here only its body
+    counts."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def make_environment(now: Callable[[], datetime]) -> Sandbox:
+    """Returns the environment in which templates are compiled.
+
+    Args:
+        now: tells the local time, for `strftime_now`.
+    """
+    environment = Sandbox(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols", GenerationTag],
+    )
+    environment.filters["tojson"] = _to_json
+    environment.filters["from_json"] = environment.filters["fromjson"] = json.loads
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: now().strftime(form)
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Returns a value as JSON, unlike Jinja's own filter, which escapes for HTML and sorts."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+# Reads what the files of a tokenizer say: chat templates, special tokens, end tokens.
+
+
+DEFAULT: Final = "default"
+TOOL_USE: Final = "tool_use"
+
+_SPECIAL_TOKENS: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+_END_TOKENS: Final = ("eos_token", "eot_token")
+_TOKENIZER_XML: Final = "openvino_tokenizer.xml"
+
+
+def find_templates(model_dir: Path) -> dict[str, str]:
+    """Returns the sources by name, `DEFAULT` among them where there is one; it looks for them as
+    transformers does, and then in openvino_tokenizer.xml, as OpenVINO GenAI does. Files of their
+    own go before what JSON files hold.
+
+    Raises:
+        ConfigurationError: a file is broken.
+    """
+    templates = _named(_runtime_info(model_dir).get("chat_template"))
+    # A processor's template is that of a model with images; the tokenizer's goes before it.
+    for name in ("processor_config.json", "chat_template.json", "tokenizer_config.json"):
+        templates |= _named(read_json(model_dir / name).get("chat_template"))
+    if (path := model_dir / "chat_template.jinja").is_file():
+        templates[DEFAULT] = read_text(path)
+    for path in sorted((model_dir / "additional_chat_templates").glob("*.jinja")):
+        templates[path.stem] = read_text(path)
+    return templates
+
+
+def _named(value: object) -> dict[str, str]:
+    """Returns sources by name. `chat_template` is one source, or named ones: a list of objects, or
+    an object."""
+    if isinstance(value, str):
+        return {DEFAULT: value}
+    if isinstance(value, list):
+        objects = [item for item in value if isinstance(item, dict)]
+        items = [(item.get("name"), item.get("template")) for item in objects]
+    elif isinstance(value, dict):
+        items = list(value.items())
+    else:
+        return {}
+    return {str(name): source for name, source in items if isinstance(source, str)}
+
+
+def special_tokens(model_dir: Path) -> dict[str, Any]:
+    """Returns what templates call `bos_token` and so on: tokenizer_config.json goes before
+    special_tokens_map.json, and this before the ids in openvino_tokenizer.xml."""
+    found: dict[str, Any] = {}
+    info = _runtime_info(model_dir)
+    ids = {kind: _id(info, f"{kind}_token_id") for kind in _SPECIAL_TOKENS}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        config = read_json(model_dir / name)
+        for kind in _SPECIAL_TOKENS:
+            token = _token(config.get(f"{kind}_token"))
+            if token is not None:
+                found[f"{kind}_token"] = token
+        extra = config.get("extra_special_tokens")
+        if isinstance(extra, dict):
+            found |= {key: _token(value) for key, value in extra.items() if _token(value)}
+        more = config.get("additional_special_tokens")
+        if isinstance(more, list):
+            found["additional_special_tokens"] = [t for t in map(_token, more) if t]
+    missing = {kind: i for kind, i in ids.items() if i is not None and f"{kind}_token" not in found}
+    if missing:
+        texts = {i: text for text, i in _token_ids(model_dir, ids=missing.values()).items()}
+        found |= {f"{kind}_token": texts[i] for kind, i in missing.items() if i in texts}
+    return found
+
+
+def end_token_ids(model_dir: Path) -> frozenset[int]:
+    """Returns the ids of the tokens that the tokenizer's files name as the end of a text or of a
+    turn.
+
+    Raises:
+        ConfigurationError: a file is broken.
+    """
+    texts: set[str] = set()
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        config = read_json(model_dir / name)
+        texts.update(text for key in _END_TOKENS if (text := _token(config.get(key))))
+    token_ids = _token_ids(model_dir, texts=texts) if texts else {}
+    found = {token_ids[text] for text in texts if text in token_ids}
+    of_graph = _id(_runtime_info(model_dir), "eos_token_id")
+    return frozenset(found if of_graph is None else found | {of_graph})
+
+
+def _token_ids(
+    model_dir: Path, texts: Collection[str] = (), ids: Collection[int] = ()
+) -> Mapping[str, int]:
+    """Returns ids by the texts of tokens, the wanted ones among them if any file has them. Files
+    that take longer to read are read only if the quicker ones have not all of them."""
+
+    def is_complete() -> bool:
+        return found.keys() >= set(texts) and set(found.values()) >= set(ids)
+
+    added = read_json(model_dir / "tokenizer_config.json").get("added_tokens_decoder")
+    pairs = added.items() if isinstance(added, dict) else ()
+    found = {text: int(id) for id, token in pairs if (text := _token(token)) and id.isdecimal()}
+    if not is_complete():
+        tokenizer = read_json(model_dir / "tokenizer.json")
+        for token in tokenizer.get("added_tokens") or ():
+            found[str(token.get("content"))] = int(token.get("id", -1))
+    if not is_complete() and (model_dir / _TOKENIZER_XML).is_file():
+        try:
+            vocab = openvino_genai.Tokenizer(model_dir).get_vocab()
+        except RuntimeError as error:
+            raise ConfigurationError(f"{model_dir}: the tokenizer cannot be loaded") from error
+        found = {text.decode(errors="replace"): id for text, id in vocab.items()} | found
+    return found
+
+
+def _runtime_info(model_dir: Path) -> Mapping[str, str]:
+    """Returns the members of `rt_info` in openvino_tokenizer.xml. A broken file has none: it is
+    refused when the tokenizer is loaded."""
+    path = model_dir / _TOKENIZER_XML
+    if not path.is_file():
+        return {}
+    try:
+        members = ElementTree.parse(path).getroot().find("rt_info")
+    except (ElementTree.ParseError, OSError):
+        return {}
+    return {} if members is None else {each.tag: each.get("value", "") for each in members}
+
+
+def _id(info: Mapping[str, str], name: str) -> int | None:
+    value = info.get(name, "")
+    return int(value) if value.isdecimal() else None
+
+
+def _token(value: object) -> str | None:
+    """Returns a token's text. A token is written as its text or as an object with it."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def read_text(path: Path) -> str:
+    """Reads a file of UTF-8.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    """Reads a JSON object; an empty one if there is no such file.
+
+    Raises:
+        ConfigurationError: the file cannot be read or holds no object.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(read_text(path))
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{path} must hold an object")
+    return value
+
+
+# Renders chat templates: turns messages into the prompt that the model was trained on.
+
+
+_MAX_REASON: Final = 300
+"""Characters that are repeated of what a template says: it may repeat a whole message."""
+
+_MAX_REPLACED: Final = 8
+"""Templates of requests whose forms are kept in memory."""
+
+_FORMS_VERSION: Final = 1
+"""Changes with the rows of the matrix and the members of the form."""
+
+_FORMS_FILE: Final = "forms.json"
+
+_RESERVED: Final = {"messages", "tools", "documents", "add_generation_prompt"}
+_EFFORT: Final = "reasoning_effort"
+_CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
+"""What is put behind the final message to find its end. It is transformers' own word."""
+
+
+class ChatTemplate:
+    """The templates of one model. Rendering is pure; a long chat belongs in a thread.
+
+    Attributes:
+        source: the template used without tools.
+        tool_source: the template used with tools, by which formats are detected.
+        replaced: returns another template for the same model, given its source. Raises RequestError
+            if it is malformed.
+    """
+
+    def __init__(
+        self,
+        templates: Mapping[str, str],
+        tokens: Mapping[str, Any],
+        *,
+        content_format: str = "auto",
+        now: Callable[[], datetime] = datetime.now,
+        cache: DiskCache | None = None,
+    ) -> None:
+        """
+        Args:
+            templates: sources by name; at least one.
+            tokens: `bos_token` and so on.
+            content_format: the form of the content of messages: "string", or "openai" for a list of
+                parts; "auto" = what the template reads.
+            now: tells the local time.
+            cache: keeps the forms of templates on disk; None = they are found out anew.
+
+        Raises:
+            ConfigurationError: a template is malformed.
+        """
+        self._tokens = dict(tokens)
+        self._content_format = content_format
+        self._now = now
+        self.source = templates.get(DEFAULT) or next(iter(templates.values()))
+        self.tool_source = templates.get(TOOL_USE) or self.source
+        environment = make_environment(now)
+        self._plain = self._with_tools = _Prepared(environment, self.source, self._tokens, now)
+        if self.tool_source != self.source:
+            self._with_tools = _Prepared(environment, self.tool_source, self._tokens, now)
+        self._plain_form, self._tool_form = self._found(cache or DiskCache(None))
+        self.replaced = lru_cache(_MAX_REPLACED)(self._replaced)
+
+    @property
+    def matrix(self) -> Mapping[str, str]:
+        """The outcomes of the kinds of histories: one of `OUTCOMES` each, or a reason why the kind
+        is not shown."""
+        return self._tool_form.matrix
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether the model is shown the tools."""
+        return self._tool_form.form.shows_tools
+
+    @property
+    def has_system_turn(self) -> bool:
+        """Whether messages of the system have a place."""
+        return self._plain_form.form.leading != USER
+
+    @classmethod
+    def load(
+        cls,
+        model_dir: Path,
+        override: Path | str | None = None,
+        *,
+        content_format: str = "auto",
+        now: Callable[[], datetime] = datetime.now,
+        cache: DiskCache | None = None,
+    ) -> ChatTemplate | None:
+        """Returns the model's templates, or `override`, a file or a template itself; None if the
+        model has none.
+
+        Raises:
+            ConfigurationError: a file is broken or a template malformed.
+        """
+        templates = find_templates(model_dir)
+        if override is not None:
+            source = override if isinstance(override, str) else read_text(override)
+            templates = {DEFAULT: source}
+        if not any(templates.values()):
+            return None
+        tokens = special_tokens(model_dir)
+        return cls(templates, tokens, content_format=content_format, now=now, cache=cache)
+
+    def _replaced(self, source: str) -> ChatTemplate:
+        try:
+            return ChatTemplate(
+                {DEFAULT: source}, self._tokens, content_format=self._content_format, now=self._now
+            )
+        except ConfigurationError as error:
+            raise RequestError(str(error), param="chat_template") from error
+
+    def _found(self, cache: DiskCache) -> Sequence[FoundForm]:
+        """Returns the forms of the templates without and with tools, from the cache if possible."""
+        key = key_of(_FORMS_VERSION, self.source, self.tool_source, self._tokens)
+        entry = cache.find("template", key)
+        if entry is not None:
+            try:
+                data = (entry / _FORMS_FILE).read_bytes()
+                found = msgspec.json.decode(data, type=tuple[FoundForm, FoundForm])
+            except (OSError, msgspec.DecodeError):
+                cache.discard(entry)
+                entry = None
+        if entry is None:
+            found = (
+                find_form(self.source, self._plain.render, ()),
+                find_form(self.tool_source, self._with_tools.render, (TRIED_TOOL,)),
+            )
+            data = json.dumps([asdict(form) for form in found]).encode()
+            cache.put("template", key, lambda entry: _write(entry / _FORMS_FILE, data))
+        if self._content_format == "auto":
+            return found
+        has_parts = self._content_format == "openai"
+        return [replace(f, form=replace(f.form, content_parts=has_parts)) for f in found]
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        write_call: WriteCall | None = None,
+        writes_calls: bool = False,
+        warnings: list[str] | None = None,
+    ) -> str:
+        """Returns the prompt. Special tokens are in it; encode it without adding any.
+
+        Args:
+            messages: in OpenAI's form: tool arguments as JSON text, content as text, None or a list
+                of parts.
+            tools: in OpenAI's form, `{"type": "function", "function": {...}}`.
+            add_generation_prompt: whether to end with the beginning of the assistant's answer.
+            continue_final_message: whether to end with the final message's content; excludes the
+                former.
+            kwargs: further variables: `chat_template_kwargs`.
+            write_call: writes the calls that the template cannot show; None = as JSON.
+            writes_calls: whether all calls are written, and their results are turns of the user.
+            warnings: is extended by what the template cannot show as the client sent it.
+
+        Raises:
+            RequestError: the template refuses the chat, with its text.
+            InvalidField: `kwargs` names a variable of our own, or two fields exclude each other.
+        """
+        if continue_final_message and add_generation_prompt:
+            raise InvalidField(
+                "continue_final_message and add_generation_prompt cannot both be true",
+                param="continue_final_message",
+            )
+        prepared = self._with_tools if tools else self._plain
+        form = (self._tool_form if tools else self._plain_form).form
+        noted = [] if warnings is None else warnings
+        if writes_calls:
+            form = replace(form, calls=AS_TEXT, results=False)
+        variables = self._variables(tools, documents, kwargs or {}, add_generation_prompt)
+        if isinstance(level := variables.get(_EFFORT), str):
+            variables[_EFFORT] = nearest_effort(level, form.efforts)
+            if variables[_EFFORT] != level:
+                noted.append(f"{_EFFORT}: the chat template has {variables[_EFFORT]}, not {level}")
+
+        def render(messages: Sequence[Message], form: TemplateForm, notes: list[str]) -> str:
+            adapted = adapt(messages, form, tools or (), write_call)
+            notes += adapted.warnings
+            if not continue_final_message:
+                return prepared.render(adapted.messages, form, variables)
+            tagged = _with_tag(messages, adapted.messages)
+            return _cut_at_tag(prepared.render(tagged, form, variables))
+
+        notes: list[str] = []
+        try:
+            text = render(messages, form, notes)
+        except TemplateFault as fault:
+            notes = [f"turns are merged and calls shown as text: the chat template: {fault.reason}"]
+            form = replace(form, **STRICT)
+            try:
+                text = render(messages, form, notes)
+            except TemplateFault:
+                raise _placed(fault, messages, lambda m: render(m, form, [])) from fault
+        noted += notes
+        return text
+
+    def _variables(
+        self,
+        tools: Sequence[Mapping[str, Any]] | None,
+        documents: Sequence[Mapping[str, Any]] | None,
+        kwargs: Mapping[str, Any],
+        add_generation_prompt: bool,
+    ) -> dict[str, Any]:
+        for name in kwargs:
+            if name in _RESERVED or name in self._tokens:
+                raise InvalidField(
+                    f"chat_template_kwargs.{name} is not allowed: the server sets it",
+                    param=f"chat_template_kwargs.{name}",
+                )
+        return {
+            **kwargs,
+            "tools": list(tools) if tools else None,
+            "documents": list(documents) if documents else None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+
+
+class _Prepared:
+    """A template, ready to be rendered."""
+
+    def __init__(
+        self,
+        environment: Sandbox,
+        source: str,
+        tokens: Mapping[str, Any],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._environment = environment
+        self._tokens = tokens
+        self._now = now
+        self._changes = CHANGES.search(source) is not None
+        self._is_firefunction = "functools[" in source
+        try:
+            self._template = environment.from_string(source)
+        except TemplateError as error:
+            raise ConfigurationError(f"the chat template is malformed: {error}") from error
+
+    def render(
+        self, messages: Sequence[Message], form: TemplateForm, variables: Mapping[str, Any]
+    ) -> str:
+        """Renders adapted messages. Raises TemplateFault."""
+        every: dict[str, Any] = {"tools": None, "documents": None, "add_generation_prompt": True}
+        every |= {**self._tokens, **variables, "messages": messages}
+        if form.empty_lists:
+            every |= {name: every[name] or [] for name in ("tools", "documents")}
+        if self._changes:
+            every = deepcopy(every)
+        if self._is_firefunction:
+            functions = [tool.get("function", tool) for tool in every["tools"] or ()]
+            every.setdefault("functions", json.dumps(functions, ensure_ascii=False))
+            every.setdefault("datetime", self._now().strftime("%B %d %Y %H:%M:%S"))
+        try:
+            return self._environment.render(self._template, every)
+        except (Exception, RecursionError, MemoryError) as error:  # whatever its code raises
+            reason = str(error) or type(error).__name__
+            if len(reason) > _MAX_REASON:
+                reason = f"{reason[:_MAX_REASON]}..."
+            raise TemplateFault(reason) from error
+
+
+class TemplateFault(RequestError):
+    """The template refuses a chat.
+
+    Attributes:
+        reason: the template's own words.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the chat template cannot render the messages: {reason}")
+        self.reason = reason
+
+
+def _placed(
+    fault: TemplateFault, messages: Sequence[Message], render: Callable[[Sequence[Message]], str]
+) -> InvalidField:
+    """Returns the fault of the first message that the template refuses with those before it."""
+    low, high = 0, len(messages) - 1
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            render(messages[: middle + 1])
+        except RequestError:
+            high = middle
+        else:
+            low = middle + 1
+    place = place_of(messages[low], low) if messages else "messages"
+    return InvalidField(f"the chat template cannot render {place}: {fault.reason}", param=place)
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def _with_tag(
+    messages: Sequence[Message], adapted: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Returns the messages with the tag behind the last text of the final one."""
+    has_content = messages and messages[-1].get("content") is not None
+    content = adapted[-1]["content"] if has_content else None
+    if isinstance(content, str):
+        return [*adapted[:-1], {**adapted[-1], "content": content + _CONTINUE}]
+    parts = [dict(part) for part in content] if isinstance(content, list) else []
+    for part in reversed(parts):
+        if isinstance(part.get("text"), str):
+            part["text"] += _CONTINUE
+            return [*adapted[:-1], {**adapted[-1], "content": parts}]
+    raise RequestError(
+        "continue_final_message is set but the final message has no text to continue",
+        param="continue_final_message",
+    )
+
+
+def _cut_at_tag(text: str) -> str:
+    """Returns the prompt up to the tag. A template that trims messages has trimmed the tag's space
+    too; then the text ends where its last word does."""
+    at = text.rfind(_CONTINUE.strip())
+    if at < 0:
+        raise RequestError(
+            "continue_final_message is set but the final message does not appear in the chat "
+            "after applying the chat template",
+            param="continue_final_message",
+        )
+    kept = text[:at]
+    return kept if text.startswith(_CONTINUE, at) else kept.rstrip()

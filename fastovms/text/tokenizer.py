@@ -1,0 +1,533 @@
+"""The tokenizer."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import random
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import openvino as ov
+import openvino_genai
+from numpy.typing import NDArray
+
+from fastovms.errors import ConfigurationError, RequestError
+from fastovms.text.detokenizer import LocatingDetokenizer, TableDetokenizer, WindowDetokenizer
+
+
+class _Format(NamedTuple):
+    """The names of tokens, in the order in which they stand. Where `middle` is None the prompt
+    stands last, behind the suffix, and the model continues it."""
+
+    prefix: str
+    suffix: str
+    middle: str | None
+
+
+_FORMATS: Final = (
+    _Format("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen Coder, CodeGemma
+    _Format("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite, SmolLM
+    _Format("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    _Format("\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>"),  # CodeLlama
+    _Format(
+        "<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"
+    ),  # DeepSeek Coder
+    _Format("[PREFIX]", "[SUFFIX]", None),  # Codestral
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FimTokens:
+    """The token ids with which one model fills in the middle."""
+
+    prefix: int
+    suffix: int
+    middle: int | None
+
+    def join(self, prompt: Sequence[int], suffix: Sequence[int]) -> list[int]:
+        """Returns the token ids that the model continues with the middle."""
+        if self.middle is None:
+            return [self.suffix, *suffix, self.prefix, *prompt]
+        return [self.prefix, *prompt, self.suffix, *suffix, self.middle]
+
+
+def find_fim_tokens(tokenizer: Tokenizer) -> FimTokens | None:
+    """Returns the first of the known formats that the vocabulary has, or None."""
+    ids = iter(tokenizer.find_tokens([piece for names in _FORMATS for piece in names if piece]))
+    for names in _FORMATS:
+        prefix, suffix = next(ids), next(ids)
+        middle = None if names.middle is None else next(ids)
+        if prefix is None or suffix is None or (names.middle is not None and middle is None):
+            continue
+        return FimTokens(prefix, suffix, middle)
+    return None
+
+
+class FimFinder:
+    """Finds the tokens of each model once."""
+
+    def __init__(self) -> None:
+        self._found: WeakKeyDictionary[Tokenizer, FimTokens | None] = WeakKeyDictionary()
+
+    def __call__(self, tokenizer: Tokenizer) -> FimTokens | None:
+        """Returns what `find_fim_tokens` does."""
+        if tokenizer not in self._found:
+            self._found[tokenizer] = find_fim_tokens(tokenizer)
+        return self._found[tokenizer]
+
+
+# Makes a table with the bytes of every token, and checks it against the model's own detokenizer.
+
+
+MIN_NUM_SEQUENCES = 64
+SEQUENCE_LENGTH = 64
+
+PROBE_TEXTS = (
+    "  two spaces before, two behind  ",
+    " one before, one behind ",
+    "He did n't , he 's , I 'm ; we 've . They 're ! Wo n't ? ' no '",
+    "a  b   c\n\n d\t e ( f ) [ g ] : h ## i @@ j </w> k",
+    "Grüße aus Köln, 東京 は 日本 の 首都 です 。 😀 👍🏽 мир !",
+)
+"""Texts that detokenizers with rules beyond the single token change: clean-up of spaces, suffixes
+and prefixes of words. Random sequences seldom meet such a rule."""
+
+_BYTE_TOKEN = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
+
+DecodeBatch = Callable[[list[list[int]], bool], list[str]]
+"""Decodes several sequences of one length; the flag says whether special tokens are skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTable:
+    """What each token contributes to the text.
+
+    Attributes:
+        token_bytes: the bytes of each id; empty where the vocabulary has a gap.
+        special_token_ids: ids that contribute nothing when special tokens are skipped.
+        strip_leading_space: whether one space is dropped from the beginning of a text.
+    """
+
+    token_bytes: Sequence[bytes]
+    special_token_ids: frozenset[int]
+    strip_leading_space: bool = False
+
+    def skipping_special_tokens(self, keep: Collection[bytes] = ()) -> TokenTable:
+        """Returns the table of texts without special tokens, those excepted that a text in `keep`
+        is or begins with."""
+        token_bytes = list(self.token_bytes)
+        for token_id in self.special_token_ids:
+            if not any(text.startswith(token_bytes[token_id]) for text in keep):
+                token_bytes[token_id] = b""
+        return replace(self, token_bytes=token_bytes)
+
+    def detokenizer(self, *, continues: bool = False) -> TableDetokenizer:
+        """Returns a detokenizer for one sample.
+
+        Args:
+            continues: whether the tokens go on with a text rather than begin one.
+        """
+        strip = self.strip_leading_space and not continues
+        return TableDetokenizer(self.token_bytes, strip_leading_space=strip)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        detokenizer = self.detokenizer()
+        return detokenizer.push(token_ids) + detokenizer.flush()
+
+
+def find_special_tokens(vocab_size: int, decode: DecodeBatch) -> frozenset[int]:
+    """Returns the ids whose text disappears when special tokens are skipped."""
+    texts = decode([[token_id] for token_id in range(vocab_size)], True)
+    silent = [token_id for token_id, text in enumerate(texts) if not text]
+    shown = decode([[token_id] for token_id in silent], False) if silent else []
+    return frozenset(token_id for token_id, text in zip(silent, shown, strict=True) if text)
+
+
+def build_token_table(
+    vocab: Mapping[bytes, int],
+    special_token_ids: frozenset[int],
+    probes: Sequence[list[int]],
+    decode: DecodeBatch,
+) -> TokenTable | None:
+    """Returns the table that gives the same texts as `decode`, or None if no known kind of
+    vocabulary does.
+
+    Every token is tried, in random sequences, where characters are torn apart and bytes are
+    invalid, and so is each of the probes, the tokens of `PROBE_TEXTS`.
+    """
+    raw = [b""] * (max(vocab.values()) + 1)
+    for data, token_id in vocab.items():
+        raw[token_id] = data
+    pieces = [_sentencepiece_bytes(data) for data in raw]
+    samples = _samples([[token_ids] for token_ids in probes], decode)
+    samples += _samples([_random_sequences(len(raw))], decode)
+    for token_bytes, strip_leading_space in (
+        (raw, False),  # byte-level BPE: the vocabulary holds the bytes themselves
+        (pieces, True),  # Llama 2, Mistral 7B
+        (pieces, False),  # Gemma
+    ):
+        table = TokenTable(token_bytes, special_token_ids, strip_leading_space)
+        skipping = table.skipping_special_tokens()
+        if all(
+            table.decode(sample.token_ids) == sample.text
+            and skipping.decode(sample.token_ids) == sample.text_without_special_tokens
+            for sample in samples
+        ):
+            return table
+    return None
+
+
+def _sentencepiece_bytes(piece: bytes) -> bytes:
+    """Returns the bytes of a piece: byte tokens stand for one byte, U+2581 for a space."""
+    if match := _BYTE_TOKEN.fullmatch(piece):
+        return bytes.fromhex(match[1].decode())
+    return piece.replace("\N{LOWER ONE EIGHTH BLOCK}".encode(), b" ")
+
+
+class _DecodedText(NamedTuple):
+    token_ids: list[int]
+    text: str
+    text_without_special_tokens: str
+
+
+def _samples(batches: list[list[list[int]]], decode: DecodeBatch) -> list[_DecodedText]:
+    return [
+        _DecodedText(*sample)
+        for batch in batches
+        for sample in zip(batch, decode(batch, False), decode(batch, True), strict=True)
+    ]
+
+
+def _random_sequences(vocab_size: int) -> list[list[int]]:
+    """Returns sequences of one length that have every token in them."""
+    rng = random.Random(0)
+    vocab = range(vocab_size)
+    num_sequences = max(MIN_NUM_SEQUENCES, math.ceil(vocab_size / SEQUENCE_LENGTH))
+    token_ids = rng.sample(vocab, k=vocab_size)
+    token_ids += rng.choices(vocab, k=num_sequences * SEQUENCE_LENGTH - vocab_size)
+    return [
+        token_ids[start : start + SEQUENCE_LENGTH]
+        for start in range(0, len(token_ids), SEQUENCE_LENGTH)
+    ]
+
+
+# Encodes texts and pairs of texts for models that read them as a whole: cut to a length, with the
+# tokens that the tokenizer puts around them.
+
+
+TOKENIZER_FILE: Final = "openvino_tokenizer.xml"
+_DETOKENIZER_FILE: Final = "openvino_detokenizer.xml"
+_TEMPLATES: Final = "processed_post_processor_template"
+"""What the tokenizer's file calls the tokens that it puts around a text, and around two."""
+
+_PROBE: Final = "a"
+_FIRST, _SECOND = -1, -2
+
+_WORDS: Final = ("of the night", "the river")
+"""What shows how texts may be cut: at the space between them."""
+
+TokenIds = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PairTemplate:
+    """What stands before, between and behind two texts.
+
+    Attributes:
+        ids: tokens, -1 = the first text, -2 = the second.
+        type_ids: to which text each of them belongs.
+    """
+
+    ids: Sequence[int]
+    type_ids: Sequence[int]
+
+    @property
+    def num_added(self) -> int:
+        return len(self.ids) - 2
+
+    def join(self, first: TokenIds, second: TokenIds) -> tuple[TokenIds, TokenIds]:
+        """Returns the tokens of a pair, and to which text each belongs."""
+        parts, lengths, kinds = self._constants
+        first_place, second_place = self._places
+        parts, lengths = parts.copy(), lengths.copy()
+        parts[first_place], lengths[first_place] = first, len(first)
+        parts[second_place], lengths[second_place] = second, len(second)
+        return np.concatenate(parts), np.repeat(kinds, lengths)
+
+    @cached_property
+    def _places(self) -> tuple[int, int]:
+        return self.ids.index(_FIRST), self.ids.index(_SECOND)
+
+    @cached_property
+    def _constants(self) -> tuple[list[TokenIds], TokenIds, TokenIds]:
+        """What `join` fills in: the tokens of each place, their numbers and their types."""
+        parts = [np.array([each], np.int64) for each in self.ids]
+        return parts, np.ones(len(parts), np.int64), np.array(self.type_ids, np.int64)
+
+
+class TextEncoder:
+    """Wraps the tokenizer of an encoder, whose methods may be called from several threads at once.
+
+    Attributes:
+        before, behind: the tokens that the tokenizer puts around a text.
+        pair: what it puts around two texts; None = it knows no pairs.
+        pad_token_id: what texts of one batch are filled up with.
+        has_detokenizer: whether it makes texts of tokens, too.
+        keeps_spaces: whether the second of two slices of a text, which have the same tokens apart,
+            begins with the space between them, rather than behind it.
+    """
+
+    def __init__(
+        self,
+        tokenizer: openvino_genai.Tokenizer,
+        pair: PairTemplate | None,
+        *,
+        has_detokenizer: bool,
+    ) -> None:
+        """
+        Raises:
+            RuntimeError: the tokenizer does not work.
+        """
+        self._tokenizer = tokenizer
+        self.pair = pair
+        self.has_detokenizer = has_detokenizer
+        self.pad_token_id: int = max(tokenizer.get_pad_token_id(), 0)
+        self.before, self.behind = self._ends()
+        self.keeps_spaces = self._keeps_spaces()
+
+    @classmethod
+    def load(cls, model_dir: Path) -> TextEncoder:
+        """Loads the tokenizer of a model's directory.
+
+        Raises:
+            ConfigurationError: it is missing or broken.
+        """
+        path = model_dir / TOKENIZER_FILE
+        try:
+            return cls(
+                openvino_genai.Tokenizer(model_dir),
+                _pair_template(path),
+                has_detokenizer=(model_dir / _DETOKENIZER_FILE).is_file(),
+            )
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise ConfigurationError(
+                f"{model_dir}: the tokenizer cannot be loaded: {reason}"
+            ) from error
+
+    def vocabulary(self) -> Mapping[bytes, int]:
+        """Returns the ids of the tokens. Raises RuntimeError where there is no detokenizer."""
+        vocabulary: dict[bytes, int] = self._tokenizer.get_vocab()
+        return vocabulary
+
+    @property
+    def num_added(self) -> int:
+        return len(self.before) + len(self.behind)
+
+    def encode(self, texts: Sequence[str]) -> list[TokenIds]:
+        """Returns the tokens of each text, without those around it.
+
+        Raises:
+            RequestError: a text has a lone surrogate, which is no character.
+        """
+        for text in texts:
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise RequestError(
+                    f"the text has a lone surrogate U+{ord(text[error.start]):04X}"
+                    f" at position {error.start}"
+                ) from None
+        return self._encode(texts, add_special_tokens=False)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Returns the text of tokens. Ids outside the vocabulary contribute nothing. Raises
+        RuntimeError where there is no detokenizer."""
+        texts: list[str] = self._tokenizer.decode(
+            [list(token_ids)], skip_special_tokens=skip_special_tokens
+        )
+        return texts[0]
+
+    def enclosed(self, token_ids: TokenIds) -> TokenIds:
+        """Returns the tokens of a text with those around it."""
+        return np.concatenate([self.before, token_ids, self.behind])
+
+    def _encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[TokenIds]:
+        encoded = self._tokenizer.encode(list(texts), add_special_tokens=add_special_tokens)
+        rows, masks = encoded.input_ids.data, encoded.attention_mask.data
+        return [row[mask != 0].astype(np.int64) for row, mask in zip(rows, masks, strict=True)]
+
+    def _ends(self) -> tuple[TokenIds, TokenIds]:
+        [bare] = self._encode([_PROBE], add_special_tokens=False)
+        [whole] = self._encode([_PROBE], add_special_tokens=True)
+        for start in range(len(whole) - len(bare) + 1):
+            end = start + len(bare)
+            if len(bare) and np.array_equal(whole[start:end], bare):
+                return whole[:start], whole[end:]
+        return whole[:0], whole[:0]
+
+    def _keeps_spaces(self) -> bool:
+        # Tokenizers that put a space before each text make other tokens of one that has its own.
+        first, second = _WORDS
+        whole, *parts = self.encode([f"{first} {second}", first, second])
+        return not np.array_equal(np.concatenate(parts), whole)
+
+
+def _pair_template(path: Path) -> PairTemplate | None:
+    info = ov.Core().read_model(path).get_rt_info()
+    if _TEMPLATES not in info:
+        return None
+    try:
+        found: Any = json.loads(str(info[_TEMPLATES].value))["pair"]
+        ids, type_ids = [int(each) for each in found["ids"]], found["type_ids"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    # Without tokens between them, the texts are joined as text, which has other tokens.
+    if sorted(ids)[:2] != [_SECOND, _FIRST] or len(ids) < 3 or len(type_ids) != len(ids):
+        return None
+    return PairTemplate(ids, [int(each) for each in type_ids])
+
+
+# Encodes texts and decodes token ids with the model's own tokenizer.
+
+
+logger = logging.getLogger(__name__)
+
+MODEL_FILES = ("openvino_tokenizer.xml", "openvino_detokenizer.xml")
+
+
+class Tokenizer:
+    """Wraps `openvino_genai.Tokenizer`, whose methods may be called from several threads at once.
+
+    Encoding holds the GIL for most of its length: about 1 ms for every thousand tokens.
+
+    Attributes:
+        vocab_size: token ids are 0 <= id < vocab_size; the model may have more logits than that.
+        special_token_ids: ids that `decode` leaves out when it skips special tokens.
+        pad_token_id: what texts of one batch are filled up with; 0 where the model names none.
+    """
+
+    def __init__(self, tokenizer: openvino_genai.Tokenizer) -> None:
+        """
+        Raises:
+            ConfigurationError: the tokenizer cannot name its tokens.
+        """
+        self._tokenizer = tokenizer
+        vocab: dict[bytes, int] = tokenizer.get_vocab()
+        if not vocab:
+            raise ConfigurationError("the tokenizer has no vocabulary")
+        self.vocab_size = max(vocab.values()) + 1
+        self.pad_token_id: int = max(tokenizer.get_pad_token_id(), 0)
+        self.special_token_ids = find_special_tokens(self.vocab_size, self._decode_batch)
+        self._table = build_token_table(
+            vocab,
+            self.special_token_ids,
+            [self.encode(text, add_special_tokens=False) for text in PROBE_TEXTS],
+            self._decode_batch,
+        )
+        self._skipping_tables: dict[frozenset[str], TokenTable] = {}
+        if self._table is None:
+            logger.warning(
+                "The model's detokenizer is of an unknown kind: streaming its text costs more time"
+            )
+
+    @classmethod
+    def load(cls, model_dir: Path) -> Tokenizer:
+        """Loads the tokenizer of a model's directory.
+
+        Raises:
+            ConfigurationError: a file is missing or broken.
+        """
+        for name in MODEL_FILES:
+            if not (model_dir / name).is_file():
+                raise ConfigurationError(f"{model_dir} has no {name}")
+        try:
+            return cls(openvino_genai.Tokenizer(model_dir))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{model_dir}: {error}") from None
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise ConfigurationError(
+                f"{model_dir}: the tokenizer cannot be loaded: {reason}"
+            ) from error
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Returns the token ids of a text. Special tokens written out in the text are recognised.
+
+        Raises:
+            RequestError: the text has a lone surrogate, which is no character.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"the text has a lone surrogate U+{ord(text[error.start]):04X}"
+                f" at position {error.start}"
+            ) from None
+        encoded = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        token_ids: list[int] = encoded.input_ids.data[0].tolist()
+        return token_ids
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Returns the text of a whole sequence. Ids outside the vocabulary contribute nothing."""
+        return self._decode_batch([list(token_ids)], skip_special_tokens)[0]
+
+    def detokenizer(
+        self,
+        *,
+        skip_special_tokens: bool = True,
+        continues: bool = False,
+        keep: frozenset[str] = frozenset(),
+    ) -> LocatingDetokenizer:
+        """Returns an incremental `decode` for one sample.
+
+        Args:
+            continues: whether the sample goes on with a text. A space that the vocabulary's first
+                token brings is then kept, where the kind of the detokenizer is known.
+            keep: special tokens that are not skipped, by their text. There is one table for each
+                set, so that sets must be few. A detokenizer of an unknown kind then skips none.
+        """
+        table = self._skipping_table(keep) if skip_special_tokens else self._table
+        if table is not None:
+            return table.detokenizer(continues=continues)
+        skip = skip_special_tokens and not keep
+        return WindowDetokenizer(lambda token_ids: self.decode(token_ids, skip_special_tokens=skip))
+
+    def _skipping_table(self, keep: frozenset[str]) -> TokenTable | None:
+        if self._table is None:
+            return None
+        table = self._skipping_tables.get(keep)
+        if table is None:
+            table = self._table.skipping_special_tokens({text.encode() for text in keep})
+            self._skipping_tables[keep] = table
+        return table
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Returns what one token contributes to a text, special tokens as they are written. It need
+        not be whole characters. Ids outside the vocabulary contribute nothing."""
+        if token_id >= self.vocab_size:
+            return b""
+        if self._table is not None:
+            return self._table.token_bytes[token_id]
+        return self.decode([token_id], skip_special_tokens=False).encode()
+
+    def find_tokens(self, pieces: Sequence[str]) -> list[int | None]:
+        """Returns the ids of tokens by their names in the vocabulary; None for those it does not
+        have. It reads the whole vocabulary, which takes some ten milliseconds."""
+        vocab: dict[bytes, int] = self._tokenizer.get_vocab()
+        return [vocab.get(piece.encode()) for piece in pieces]
+
+    def _decode_batch(self, sequences: list[list[int]], skip_special_tokens: bool) -> list[str]:
+        # Sequences of different lengths would be padded, and the padding shown.
+        texts: list[str] = self._tokenizer.decode(
+            sequences, skip_special_tokens=skip_special_tokens
+        )
+        return texts

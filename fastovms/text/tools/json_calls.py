@@ -1,0 +1,274 @@
+"""Readers of calls in JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+from fastovms.grammar_tree import EMPTY, MAYBE_LINE_BREAK, Node, Tag, in_order, one_of, several
+from fastovms.text.parameters import CallChoice, Tool
+from fastovms.text.scanning import Incremental, PieceCollector, Scanner
+from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat, read_end, tagged_calls
+from fastovms.text.values import JSON, copy_json, read_string, to_json
+
+CallReader = Callable[[Scanner, PieceCollector, str], Incremental[bool]]
+"""Reads a call after the markup that has been read before it, and returns whether it was whole;
+what breaks before the call begins becomes content, that markup included."""
+
+
+def read_list(
+    scan: Scanner, out: PieceCollector, opening: str, read_call: CallReader
+) -> Incremental[bool]:
+    """Reads calls separated by commas up to the bracket that ends their list, and returns whether
+    they were whole. What breaks is treated as by `CallReader`."""
+    while True:
+        opening += yield from scan.space()
+        if not (yield from read_call(scan, out, opening)):
+            return False
+        opening = yield from scan.space()
+        if (yield from scan.take("]")):
+            return True
+        if not (yield from scan.take(",")):
+            out.broken(opening)
+            return False
+        opening += ","
+
+
+# Reads calls that are written as JSON objects: `{"name": "add", "arguments": {"a": 1}}`.
+
+
+_NAMES = ("name", "tool_name")
+_ARGUMENTS = ("arguments", "parameters")
+_OTHERS = ("id", "type", "index", "tool_call_id")
+_FUNCTION = "function"
+_QUOTED = '"{'
+
+
+def json_call(
+    tools: Sequence[Tool],
+    member: str = "arguments",
+    name: str = "name",
+    first: Node = EMPTY,
+    begin: str = "{",
+) -> Node:
+    """Returns the grammar of a call to one of `tools`.
+
+    Args:
+        member: the key of the arguments.
+        name: the key of the function's name.
+        first: the grammar of what stands before that.
+        begin: what the call begins with, perhaps the beginning of a list too. It is one literal
+            with the name, so that it is told from text that begins like it.
+    """
+    calls = []
+    for tool in tools:
+        called = json.dumps(tool.name, ensure_ascii=False)
+        named = f'"{name}": {called}, "{member}": '
+        opened = in_order(begin, first, named) if first != EMPTY else f"{begin}{named}"
+        calls.append(in_order(opened, tool.arguments, "}"))
+    return one_of(*calls)
+
+
+def json_calls(call: Node, *, parallel: bool, begin: str = "[") -> Node:
+    """Returns the grammar of a list of calls. `begin` is what is missing of its beginning."""
+    return in_order(begin, several(call, ", ") if parallel else call, "]")
+
+
+def read_calls(
+    scan: Scanner, out: PieceCollector, opening: str, known: Collection[str] | None = None
+) -> Incremental[bool]:
+    """Reads one call or a list of them, and returns whether they were whole. What breaks is treated
+    as by `read_call`."""
+    opening += yield from scan.space()
+    if not (yield from scan.take("[")):
+        return (yield from read_call(scan, out, opening, known))
+    return (yield from read_list(scan, out, opening + "[", partial(read_call, known=known)))
+
+
+def read_call(
+    scan: Scanner, out: PieceCollector, opening: str, known: Collection[str] | None = None
+) -> Incremental[bool]:
+    """Reads a call and returns whether all of its arguments were there.
+
+    The arguments are passed on as they are generated once the name is known. What breaks before,
+    `opening` included, becomes content; what breaks later ends the call, and the rest is next to be
+    read. Further members are skipped, but none of unknown meaning comes before the name, so that
+    other JSON is soon known. Arguments that are absent, null or "" are `{}`, and those in a string
+    are what the string holds. The whole call may be the member `function` of an object.
+
+    Args:
+        opening: the markup that has been read before it.
+        known: names of functions, where a call to another one is no call; None = any name counts.
+    """
+    scan.record()
+    call = _Call(scan, out, known)
+    is_whole = yield from _read_members(scan, call)
+    if is_whole and not call.is_told:
+        call.begin()
+        call.arguments("{}")
+        call.is_complete = True
+    if not call.is_told:
+        out.broken(opening + scan.recorded())
+        return False
+    out.end(complete=call.is_complete)
+    return call.is_complete
+
+
+class _Call:
+    """What is known of a call so far."""
+
+    def __init__(self, scan: Scanner, out: PieceCollector, known: Collection[str] | None) -> None:
+        self._scan = scan
+        self._out = out
+        self._known = known
+        self._waiting: list[str] = []
+        self.name: str | None = None
+        self.is_told = False
+        self.is_complete = False
+
+    def begin(self) -> None:
+        assert self.name is not None
+        self._scan.recorded()
+        self._out.begin(self.name)
+        self.is_told = True
+
+    def arguments(self, text: str) -> None:
+        if self.is_told:
+            self._out.arguments(text)
+        else:
+            self._waiting.append(text)
+
+    def set_name(self, name: str | None) -> bool:
+        """Takes the name, and returns whether a function may have it."""
+        if not name or (self._known is not None and name not in self._known):
+            return False
+        self.name = name
+        if self._waiting:
+            self.begin()
+            self._out.arguments("".join(self._waiting))
+        return True
+
+
+def _skip(text: str) -> None:
+    """Passes on nothing of a member that is no part of the call."""
+
+
+def _read_members(scan: Scanner, call: _Call, *, may_nest: bool = True) -> Incremental[bool]:
+    yield from scan.space()
+    if not (yield from scan.take("{")):
+        return False
+    while True:
+        yield from scan.space()
+        key = yield from read_string(scan)
+        yield from scan.space()
+        if key is None or not (yield from scan.take(":")):
+            return False
+        yield from scan.space()
+        if key == _FUNCTION and call.name is None and may_nest:
+            is_whole = yield from _read_function(scan, call)
+        else:
+            is_whole = yield from _read_member(scan, call, key)
+        if not is_whole:
+            return False
+        yield from scan.space()
+        if (yield from scan.take("}")):
+            return call.name is not None
+        if not (yield from scan.take(",")):
+            return False
+
+
+def _read_function(scan: Scanner, call: _Call) -> Incremental[bool]:
+    """Reads a function's name, or a call."""
+    if (yield from scan.peek()) == '"':
+        return call.set_name((yield from read_string(scan)))
+    return (yield from _read_members(scan, call, may_nest=False))
+
+
+def _read_member(scan: Scanner, call: _Call, key: str) -> Incremental[bool]:
+    if key in _NAMES and call.name is None:
+        return call.set_name((yield from read_string(scan)))
+    if key not in _ARGUMENTS or call.is_complete:
+        is_known = call.name is not None or key in _OTHERS
+        return is_known and (yield from copy_json(scan, _skip))
+    for empty in ("null", '""'):
+        if (yield from scan.take(empty)):
+            return True
+    first = yield from scan.peek()
+    if first == '"':
+        return (yield from _read_quoted_arguments(scan, call))
+    if first != "{":
+        return False
+    if call.name is not None:
+        call.begin()
+    call.is_complete = yield from copy_json(scan, call.arguments)
+    return call.is_complete
+
+
+def _read_quoted_arguments(scan: Scanner, call: _Call) -> Incremental[bool]:
+    """Reads arguments whose JSON text is a string, all of them before the first is passed on."""
+    if (yield from scan.peek(len(_QUOTED), _QUOTED)) != _QUOTED:
+        return False
+    if call.name is not None:
+        call.begin()
+    text = yield from read_string(scan)
+    told = to_json(text, JSON) if text is not None else None
+    if told is None:
+        return False
+    call.arguments(told)
+    call.is_complete = True
+    return True
+
+
+def tagged_json(
+    name: str,
+    begin: str,
+    end: str,
+    *,
+    also: tuple[str, ...] = (),
+    is_list: bool = True,
+    keys: tuple[str, str] = ("name", "arguments"),
+    kind: str = "",
+    first: Node = EMPTY,
+    line: Node | str = "",
+    aliases: tuple[str, ...] = (),
+    marks: tuple[tuple[str, ...], ...] = (),
+) -> ToolFormat:
+    """Returns a format. Its reader takes one call or a list of them behind each tag.
+
+    Args:
+        end: the tag behind calls; empty = there is none.
+        also: further tags that may begin calls.
+        is_list: whether the calls stand in a list behind one tag; else each has tags of its own.
+        keys: those of a function's name and of its arguments.
+        kind: a tag behind the first, which says that calls follow.
+        first: the grammar of what stands before the name in a call.
+        line: what stands between tags and JSON.
+    """
+
+    def read(
+        scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
+    ) -> Incremental[None]:
+        if kind:
+            if not (yield from scan.take(kind)):
+                out.broken(opening)
+                return
+            opening += kind
+        if (yield from read_calls(scan, out, opening)) and end:
+            yield from read_end(scan, out, end)
+
+    def grammar(choice: CallChoice) -> Node:
+        call = json_call(choice.tools, keys[1], keys[0], first)
+        calls = json_calls(call, parallel=choice.parallel) if is_list else call
+        begun = in_order(Tag(kind), line) if kind else line
+        rest = in_order(begun, calls, *([line, Tag(end)] if end else []))
+        return tagged_calls(choice, begin, rest, between=None if is_list else MAYBE_LINE_BREAK)
+
+    return ToolFormat(
+        name,
+        tags=tuple(filter(None, (begin, *also, kind, end))),
+        parse=TaggedCalls((begin, *also), read),
+        grammar=grammar,
+        aliases=aliases,
+        marks=marks,
+    )

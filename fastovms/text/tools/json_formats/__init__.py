@@ -1,1 +1,0 @@
-"""Formats in which a call is a JSON object."""

@@ -1,1 +1,0 @@
-"""Formats in which a call is a name and a JSON object, with markup between the two."""

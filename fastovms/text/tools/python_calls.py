@@ -1,0 +1,401 @@
+"""Readers of calls in Python's notation, or in braces."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+from fastovms.grammar_tree import (
+    ANY_TEXT,
+    EMPTY,
+    Json,
+    Node,
+    OtherTag,
+    Repeat,
+    Separated,
+    Tag,
+    TextBefore,
+    in_order,
+    one_of,
+)
+from fastovms.text.parameters import (
+    CallChoice,
+    Parameter,
+    Parameters,
+    Tool,
+    constants,
+    name_patterns,
+    text_body,
+)
+from fastovms.text.scanning import Emit, Incremental, PieceCollector, Scanner
+from fastovms.text.tools.json_calls import read_call, read_list
+from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat, tagged_calls
+from fastovms.text.values import (
+    PYTHON,
+    Notation,
+    copy_bare,
+    copy_python,
+    copy_value,
+    escape,
+    read_word,
+    starts_string,
+)
+
+# Reads calls that are written as in Python: `add(a=1, b="x")`.
+
+
+_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+
+
+def read_pythonic_call(
+    scan: Scanner, out: PieceCollector, opening: str, known: Collection[str] | None = None
+) -> Incremental[bool]:
+    """Reads a call and says whether it was a whole one.
+
+    Arguments have names; they are passed on as they are generated. What breaks before the first,
+    `opening` included, becomes content; what breaks later ends the call, and the rest is next to
+    be read.
+
+    Args:
+        opening: the markup that has been read before it.
+        known: names of functions, where a call to another one is no call; None = any name counts.
+    """
+    scan.record()
+    name = yield from read_word(scan)
+    is_call = bool(name) and (known is None or name in known) and (yield from scan.take("("))
+    yield from scan.space()
+    if is_call and (yield from scan.take(")")):
+        scan.recorded()
+        out.begin(name)
+        out.arguments("{}")
+        out.end(complete=True)
+        return True
+    argument = (yield from _read_argument_name(scan)) if is_call else ""
+    if not argument:
+        out.broken(opening + scan.recorded())
+        return False
+    scan.recorded()
+    out.begin(name)
+    is_whole = yield from _read_arguments(scan, out, argument)
+    out.end(complete=is_whole)
+    return is_whole
+
+
+def _read_argument_name(scan: Scanner) -> Incremental[str]:
+    """Reads an argument's name; empty where none comes."""
+    name = yield from read_word(scan)
+    yield from scan.space()
+    return name if name and (yield from scan.take("=")) else ""
+
+
+def _read_arguments(scan: Scanner, out: PieceCollector, name: str) -> Incremental[bool]:
+    before = "{"
+    while True:
+        out.arguments(f'{before}"{escape(name)}":')
+        before = ","
+        if not (yield from copy_python(scan, out.arguments)):
+            return False
+        yield from scan.space()
+        is_end = yield from scan.take(")")
+        if not is_end:
+            if not (yield from scan.take(",")):
+                return False
+            yield from scan.space()
+            is_end = yield from scan.take(")")
+        if is_end:
+            out.arguments("}")
+            return True
+        name = yield from _read_argument_name(scan)
+        if not name:
+            return False
+
+
+def pythonic_calls(choice: CallChoice) -> Node:
+    """Returns the grammar of a list of calls. Values are JSON, which `copy_python` reads too.
+
+    Raises:
+        InvalidField: a schema cannot be kept to in this form.
+    """
+    rests = [
+        in_order(arguments(tool, _argument, separator=", ", end="=", name=_NAME), ")")
+        for tool in choice.tools
+    ]
+
+    # What a name begins with is one literal, so that it is told from text that begins like it.
+    def call(begin: str) -> Node:
+        names = [f"{begin}{tool.name}(" for tool in choice.tools]
+        return one_of(*map(in_order, names, rests))
+
+    more = [Repeat(call(", "))] if choice.parallel else []
+    return in_order(call("["), *more, "]")
+
+
+def pythonic_call(choice: CallChoice) -> Node:
+    """Returns the grammar of a call. It raises as `pythonic_calls` does."""
+    return one_of(
+        *[
+            in_order(
+                f"{tool.name}(",
+                arguments(tool, _argument, separator=", ", end="=", name=_NAME),
+                ")",
+            )
+            for tool in choice.tools
+        ]
+    )
+
+
+def _argument(parameter: Parameter, begin: Node | None = None) -> Node:
+    return in_order(begin or f"{parameter.name}=", Json.of(parameter.whole_schema))
+
+
+Argument = Callable[[Parameter, Node | None], Node]
+"""Makes the grammar of an argument; the second value stands in place of its name if it has none in
+the schema."""
+
+
+def arguments(tool: Tool, argument: Argument, *, separator: str, end: str, name: str) -> Node:
+    """Returns the grammar of a call's arguments in the order of their schema, each as `argument`
+    has it.
+
+    Args:
+        end: what stands behind an argument's name.
+        name: an expression of the names that arguments may have which the schema does not name.
+
+    Raises:
+        InvalidField: the schema says more than can be said a parameter at a time.
+    """
+    found = tool.enforced_parameters()
+    items = [(argument(parameter, None), parameter.is_required) for parameter in found.values()]
+    others = [
+        argument(parameter, OtherTag("", name_patterns(name, pattern), end, tuple(found)))
+        for pattern, parameter in found.others
+    ]
+    if not items and not others:
+        return EMPTY
+    return Separated(tuple(items), separator, one_of(*others) if others else None)
+
+
+# Makes formats of calls whose arguments stand in braces, their keys bare and their strings
+# between tags: `call:add{a:1,s:<|"|>x<|"|>}`.
+
+
+_CALL = "call:"
+_KEY = re.compile(r"[^\s:,{}\[\]<\"]+")
+_OTHER_KEY = r"[^\s:,{}\[\]<\"']+"
+
+
+def braced_calls(
+    name: str,
+    begin: str,
+    end: str,
+    quote: str,
+    *,
+    aliases: tuple[str, ...] = (),
+    marks: tuple[tuple[str, ...], ...] = (),
+) -> ToolFormat:
+    """Returns a format. Several calls may stand between one pair of tags. Keys may be quoted
+    like strings, and strings may lack their quotes.
+
+    Args:
+        begin: the tag before calls.
+        quote: the tag at either end of a string.
+    """
+    notation = _notation(quote, end)
+
+    def read(
+        scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
+    ) -> Incremental[None]:
+        num_calls = out.num_calls
+        opening += yield from scan.space()
+        while (yield from scan.take(_CALL)):
+            if not (yield from _read_call(scan, out, tools, notation, opening + _CALL)):
+                return
+            opening = yield from scan.space()
+            if (yield from scan.take(",")):  # some models put commas between calls
+                opening += "," + (yield from scan.space())
+        is_closed = yield from scan.take(end)
+        if out.num_calls == num_calls:
+            out.broken(opening + end if is_closed else opening)
+        elif not is_closed:
+            out.broken(opening)
+
+    def argument(parameter: Parameter, begin: Node | None = None) -> Node:
+        begun = begin or f"{parameter.name}:"
+        if parameter.is_free:
+            text = in_order(Tag(quote), TextBefore(quote, ANY_TEXT))
+            return in_order(begun, one_of(text, Json.of(parameter.whole_schema)))
+        if not parameter.is_text:
+            return in_order(begun, Json.of(parameter.whole_schema))
+        values = constants(parameter)
+        text = (
+            TextBefore(quote, text_body(parameter, quote))
+            if values is None
+            else in_order(one_of(*values), Tag(quote))
+        )
+        return in_order(begun, Tag(quote), text)
+
+    def grammar(choice: CallChoice) -> Node:
+        calls = [
+            in_order(
+                f"{_CALL}{tool.name}{{",
+                arguments(tool, argument, separator=",", end=":", name=_OTHER_KEY),
+                "}",
+            )
+            for tool in choice.tools
+        ]
+        return tagged_calls(choice, begin, in_order(one_of(*calls), Tag(end)), between="")
+
+    return ToolFormat(
+        name,
+        tags=(begin, end, quote),
+        parse=TaggedCalls((begin,), read),
+        grammar=grammar,
+        aliases=aliases,
+        marks=marks,
+    )
+
+
+def _notation(quote: str, end: str) -> Notation:
+    def copy_string(scan: Scanner, emit: Emit) -> Incremental[bool]:
+        if not (yield from scan.take(quote)):
+            return (yield from copy_string(scan, emit))
+        emit('"')
+        is_whole = (yield from scan.until((quote,), lambda text: emit(escape(text)))) is not None
+        if is_whole:
+            emit('"')
+        return is_whole
+
+    def copy_key(scan: Scanner, emit: Emit) -> Incremental[bool]:
+        if (yield from scan.peek()) in ("<", '"'):
+            return (yield from copy_string(scan, emit))
+        pieces: list[str] = []
+        yield from scan.run(_KEY, pieces.append)
+        if pieces:
+            emit(f'"{escape("".join(pieces))}"')
+        return bool(pieces)
+
+    return Notation(
+        quotes=(quote, '"'),
+        copy_string=copy_string,
+        copy_key=copy_key,
+        convert=PYTHON.convert,
+        convert_cut=PYTHON.convert_cut,
+        brackets={"{": "}", "[": "]"},
+        bare_ends=(",", "}", "]", end, quote),
+    )
+
+
+def _read_call(
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], notation: Notation, opening: str
+) -> Incremental[bool]:
+    scan.record()
+    yield from scan.space()
+    name = yield from read_word(scan)
+    yield from scan.space()
+    if not name or not (yield from scan.take("{")):
+        out.broken(opening + scan.recorded())
+        return False
+    scan.recorded()
+    out.begin(name)
+    out.arguments("{")
+    parameters = next((t.known_parameters for t in tools if t.name == name), Parameters())
+    is_whole = yield from _read_braced_arguments(scan, out, parameters, notation)
+    out.end(complete=is_whole)
+    return is_whole
+
+
+def _read_braced_arguments(
+    scan: Scanner, out: PieceCollector, parameters: Parameters, notation: Notation
+) -> Incremental[bool]:
+    comma = ""
+    while True:
+        yield from scan.space()
+        if (yield from scan.take("}")):
+            out.arguments("}")
+            return True
+        pieces: list[str] = []
+        if not (yield from notation.copy_key(scan, pieces.append)):
+            return False
+        yield from scan.space()
+        if not (yield from scan.take(":")):
+            return False
+        key = "".join(pieces)
+        out.arguments(f"{comma}{key}:")
+        comma = ","
+        if not (yield from _copy_argument(scan, out, parameters.find(json.loads(key)), notation)):
+            return False
+        yield from scan.space()
+        if not (yield from scan.take(",")) and (yield from scan.peek()) != "}":
+            return False
+
+
+def _copy_argument(
+    scan: Scanner, out: PieceCollector, parameter: Parameter | None, notation: Notation
+) -> Incremental[bool]:
+    """Passes on a value. What stands without quotes for a string is one, whatever it looks like."""
+    yield from scan.space()
+    if (
+        parameter is not None
+        and parameter.is_text
+        and not (yield from starts_string(scan, notation))
+        and (yield from scan.peek()) not in notation.brackets
+    ):
+        return (yield from copy_bare(scan, out.arguments, notation, is_text=True))
+    return (yield from copy_value(scan, out.arguments, notation))
+
+
+TAG = "<|python_tag|>"
+LIST_BEGIN = "<|python_start|>"
+LIST_END = "<|python_end|>"
+TAGS = (TAG, LIST_BEGIN, LIST_END)
+
+
+def _read(
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
+) -> Incremental[None]:
+    """Reads calls. Without a tag, only a known function's name makes a call of what looks like
+    one."""
+    num_calls = out.num_calls
+    known = None if opening else [tool.name for tool in tools]
+    opening += yield from scan.space()
+    if (yield from scan.peek()) == "[":
+        yield from read_mixed_list(scan, out, opening, known)
+    else:
+        while (yield from read_call(scan, out, opening, known)):
+            opening = yield from scan.space()
+            if not (yield from scan.take(";")):
+                out.broken(opening)
+                break
+            opening += ";" + (yield from scan.space())
+            if not (yield from scan.peek()):
+                break
+    if out.num_calls > num_calls:
+        out.content((yield from scan.space()))
+        yield from scan.take(LIST_END)
+
+
+CALLS = TaggedCalls((TAG, LIST_BEGIN), _read, bare=("{", "["))
+
+
+def read_mixed_list(
+    scan: Scanner, out: PieceCollector, opening: str, known: Collection[str] | None = None
+) -> Incremental[bool]:
+    """Reads a list of calls, or one in JSON, and says whether they were whole. What breaks before
+    the first, `opening` included, becomes content.
+
+    Args:
+        known: names of functions, where a call to another one is no call; None = any name counts.
+    """
+    opening += yield from scan.space()
+    if (yield from scan.peek()) == "{":
+        return (yield from read_call(scan, out, opening, known))
+    if not (yield from scan.take("[")):
+        out.broken(opening)
+        return False
+    opening += "["
+    opening += yield from scan.space()
+    is_json = (yield from scan.peek()) == "{"
+    reader = read_call if is_json else read_pythonic_call
+    return (yield from read_list(scan, out, opening, partial(reader, known=known)))

@@ -1,0 +1,634 @@
+"""Readers of calls in XML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastovms.grammar_tree import (
+    ANY_TEXT,
+    EMPTY,
+    MAYBE_LINE_BREAK,
+    Json,
+    Node,
+    OtherTag,
+    Regex,
+    Repeat,
+    Tag,
+    TextBefore,
+    in_order,
+    one_of,
+    optional,
+    several,
+)
+from fastovms.text.parameters import (
+    ANY_TYPE,
+    CallChoice,
+    Parameter,
+    Parameters,
+    Tool,
+    constants,
+    find_parameters,
+    name_patterns,
+    text_body,
+    value_of,
+)
+from fastovms.text.scanning import Emit, Incremental, PieceCollector, Scanner
+from fastovms.text.tools.tool_format import (
+    TaggedCalls,
+    ToolFormat,
+    read_begin,
+    read_next,
+    tagged_calls,
+)
+from fastovms.text.values import copy_json, escape
+
+
+def named_call(tools: Sequence[Tool], between: Node | str) -> Node:
+    """Returns the grammar of a call to one of `tools`. `between` is the grammar of the markup."""
+    return one_of(*[in_order(tool.name, between, tool.arguments) for tool in tools])
+
+
+def read_arguments(
+    scan: Scanner, out: PieceCollector, name: str, opening: str, ends: Sequence[str] = ()
+) -> Incremental[bool]:
+    """Reads the arguments of a call and says whether they were all there.
+
+    They are passed on as they are generated. Where something else comes next, `opening`, the
+    markup that has been read before it, becomes content.
+
+    Args:
+        ends: markup before which no arguments at all are `{}`; so are none where the model has
+            ended the text.
+    """
+    space = yield from scan.space()
+    if not name:
+        out.broken(opening + space)
+        return False
+    following = yield from scan.peek()
+    if following == "{":
+        out.begin(name)
+        is_complete = yield from copy_json(scan, out.arguments)
+        out.end(complete=is_complete)
+        return is_complete
+    is_empty = not following and not scan.is_cut
+    if not is_empty and not (yield from scan.starts(*ends)):
+        out.broken(opening + space)
+        return False
+    out.begin(name)
+    out.arguments("{}")
+    out.end(complete=True)
+    return True
+
+
+# Reads and writes arguments as elements that are named for them, with elements within elements
+# for objects and lists: `<a>1</a><o><b>x</b></o><l><item>1</item></l>`, each tag behind a mark.
+
+
+_ITEM = "item"
+_JSON_BEGINS = ("{", "[", '"')
+_MAX_DEPTH = 32
+"""How deep elements may be nested. What a model nests deeper is no call."""
+
+_NAME = re.compile(r"[^\s<>/]+")
+_OTHER_NAME = r"[^\s<>/\"']+"
+
+
+def read_elements(
+    scan: Scanner, out: PieceCollector, mark: str, tool: Tool | None, end: str
+) -> Incremental[bool]:
+    """Reads a call's arguments and the tag behind them, and says whether they were whole. Strings
+    are passed on as they are generated, other values as soon as they are whole.
+
+    Args:
+        mark: what stands before every tag.
+        tool: the function, if it is known.
+        end: the tag, without the mark.
+    """
+    parameters = tool.known_parameters if tool is not None else Parameters()
+    begin = "{"
+    while True:
+        yield from scan.space()
+        if not (yield from scan.take(mark)):
+            return False
+        if (yield from scan.take(end)):
+            out.arguments(begin if begin == "{" else "")
+            out.arguments("}")
+            return True
+        name = yield from _read_element_name(scan)
+        if not name:
+            return False
+        out.arguments(f'{begin}"{escape(name)}":')
+        begin = ","
+        parameter = parameters.find(name)
+        if parameter is not None and parameter.is_text:
+            out.arguments('"')
+            if not (yield from _copy_element_text(scan, out.arguments, f"{mark}</{name}>")):
+                return False
+            out.arguments('"')
+            continue
+        found = yield from _read_value(scan, mark, name, parameter, 0)
+        if found is None:
+            return False
+        out.arguments(found)
+
+
+def _read_element_name(scan: Scanner) -> Incremental[str]:
+    """Reads a tag that begins an element and returns its name; empty where none comes."""
+    if not (yield from scan.take("<")):
+        return ""
+    pieces: list[str] = []
+    yield from scan.run(_NAME, pieces.append)
+    return "".join(pieces) if (yield from scan.take(">")) else ""
+
+
+def _copy_element_text(scan: Scanner, emit: Emit, end: str) -> Incremental[bool]:
+    return (yield from scan.until((end,), lambda text: emit(escape(text)))) is not None
+
+
+def _read_value(
+    scan: Scanner, mark: str, name: str, parameter: Parameter | None, depth: int
+) -> Incremental[str | None]:
+    """Reads an element behind its name and returns its value as JSON; None if it is not whole. JSON
+    ends where it ends, since a string in it may hold the mark."""
+    pieces: list[str] = []
+    types = parameter.types if parameter is not None else ANY_TYPE
+    scan.record()
+    yield from scan.space()
+    if (yield from scan.peek()) in _JSON_BEGINS:
+        is_json = yield from copy_json(scan, pieces.append)
+        yield from scan.space()
+        if is_json and (yield from scan.take(f"{mark}</{name}>")):
+            scan.recorded()
+            return value_of("".join(pieces), types)
+    scan.put_back(scan.recorded())
+    pieces = []
+    if (yield from scan.until((mark,), pieces.append)) is None or depth == _MAX_DEPTH:
+        return None
+    text = "".join(pieces)
+    if (yield from scan.take(f"</{name}>")):
+        return value_of(text, types)
+    if text.strip():
+        return None
+    return (yield from _read_children(scan, mark, name, parameter, depth))
+
+
+def _read_children(
+    scan: Scanner, mark: str, name: str, parameter: Parameter | None, depth: int
+) -> Incremental[str | None]:
+    """Reads the elements within one, from behind the mark of the first, to its end."""
+    schema: Mapping[str, Any] = parameter.whole_schema if parameter is not None else {}
+    is_list = (
+        parameter is not None and "array" in parameter.types and "object" not in parameter.types
+    )
+    items = find_parameters({**schema, "properties": {_ITEM: schema.get("items", {})}})
+    children = items if is_list else find_parameters(schema)
+    found: dict[str, list[str]] = {}
+    while True:
+        child = yield from _read_element_name(scan)
+        if not child:
+            return None
+        value = yield from _read_value(scan, mark, child, children.find(child), depth + 1)
+        if value is None:
+            return None
+        found.setdefault(child, []).append(value)
+        yield from scan.space()
+        if not (yield from scan.take(mark)):
+            return None
+        if (yield from scan.take(f"</{name}>")):
+            break
+    may_be_list = parameter is None or "array" in parameter.types
+    if is_list or (may_be_list and found.keys() == {_ITEM} and _ITEM not in children):
+        return f"[{','.join(value for values in found.values() for value in values)}]"
+    members = [f'"{escape(key)}":{_joined(values)}' for key, values in found.items()]
+    return f"{{{','.join(members)}}}"
+
+
+def _joined(values: Sequence[str]) -> str:
+    """Returns the value of an element, and a list of those of several with one name."""
+    return values[0] if len(values) == 1 else f"[{','.join(values)}]"
+
+
+def nested_elements(tool: Tool, mark: str) -> Node:
+    """Returns the grammar of a call's arguments. Those that are no strings are JSON.
+
+    Raises:
+        InvalidField: a schema cannot be kept to in this form.
+    """
+    arguments = []
+    found = tool.enforced_parameters()
+    for parameter in found.values():
+        begin, end = f"{mark}<{parameter.name}>", f"{mark}</{parameter.name}>"
+        argument = in_order(Tag(begin), _element_value(parameter, end))
+        arguments.append(argument if parameter.is_required else optional(argument))
+    for pattern, parameter in found.others:
+        begun = OtherTag("<", name_patterns(_OTHER_NAME, pattern), ">", tuple(found))
+        ended = Regex(rf"</{_OTHER_NAME}>")
+        value: Node = Json.of(parameter.whole_schema)
+        if parameter.is_text or parameter.is_free:
+            value = TextBefore(mark, text_body(parameter, mark))
+            arguments.append(Repeat(in_order(Tag(mark), begun, value, ended)))
+        else:
+            arguments.append(Repeat(in_order(Tag(mark), begun, value, Tag(mark), ended)))
+    return in_order(*arguments)
+
+
+def _element_value(parameter: Parameter, end: str) -> Node:
+    if not parameter.is_text and not parameter.is_free:
+        return in_order(Json.of(parameter.whole_schema), Tag(end))
+    values = constants(parameter)
+    if values is not None:
+        return in_order(one_of(*values), Tag(end))
+    body = text_body(parameter, end)
+    return TextBefore(end, ANY_TEXT if body == ANY_TEXT else body)
+
+
+# Reads calls that are written as elements, each argument one of its own:
+# `<function=add><parameter=a>1</parameter></function>`.
+
+
+_CDATA = "<![CDATA["
+_CDATA_END = "]]>"
+_QUOTES = ('"', "'")
+_KIND = re.compile(r"""(.*?)\s+string\s*=\s*["']?(true|false)["']?\s*""")
+
+
+@dataclass(frozen=True, slots=True)
+class XmlForm:
+    """How a format writes elements.
+
+    Attributes:
+        function: what stands before and after a function's name. Quotes around a name are
+            written as here; any, or none, are read.
+        parameter: the same of a parameter.
+        value: what stands before a value, if its parameter's tag does not do.
+        line: what stands around a value: a line break or nothing.
+        trims_lines: whether one line break at either end of a value is not part of it in any case.
+        gap: what stands after a tag that is not beside a value.
+        has_cdata: whether a value may be wrapped in `<![CDATA[` and `]]>`.
+        mends_ends: whether a value whose end tag is missing ends where the next parameter, or the
+            function's end, begins a line.
+        kinds: what stands behind a parameter's name where that says whether its value is a string:
+            one for strings, one for others.
+        tokens: tags, or beginnings of tags, that may be special tokens.
+    """
+
+    function: tuple[str, str]
+    function_end: str
+    parameter: tuple[str, str]
+    parameter_end: str
+    value: str = ""
+    line: str = ""
+    trims_lines: bool = True
+    gap: str = ""
+    has_cdata: bool = False
+    mends_ends: bool = False
+    kinds: tuple[str, str] | None = None
+    tokens: tuple[str, ...] = ()
+
+    @property
+    def function_begin(self) -> str:
+        """Returns what stands before a function's name and the quote before it."""
+        return self.function[0].removesuffix('"')
+
+    @property
+    def parameter_begin(self) -> str:
+        """Returns the same of a parameter."""
+        return self.parameter[0].removesuffix('"')
+
+    @property
+    def late_ends(self) -> tuple[str, ...]:
+        """Returns what ends a value that has no end tag, a line break first."""
+        if not self.mends_ends:
+            return ()
+        return (f"\n{self.parameter_begin}", f"\n{self.function_end}")
+
+
+def read_call(
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], form: XmlForm, opening: str
+) -> Incremental[bool]:
+    """Reads a call from its function's name on and says whether it was a whole one.
+
+    String arguments are passed on as they are generated, others as soon as they are whole, since
+    what a text stands for may depend on its end. What breaks before the first argument, `opening`
+    included, becomes content; what breaks later ends the call, and the rest is next to be read.
+
+    Args:
+        opening: the markup that has been read before it.
+    """
+    scan.record()
+    name = yield from read_name(scan, form.function[1].removeprefix('"'))
+    return (yield from read_named_call(scan, out, tools, form, name, opening))
+
+
+def read_named_call(
+    scan: Scanner,
+    out: PieceCollector,
+    tools: Sequence[Tool],
+    form: XmlForm,
+    name: str,
+    opening: str,
+) -> Incremental[bool]:
+    """Does the same from behind the function's name, which has been recorded."""
+    yield from scan.space()
+    starts = name and (yield from scan.starts(form.parameter_begin, form.function_end))
+    if not starts:
+        out.broken(opening + scan.recorded())
+        return False
+    scan.recorded()
+    out.begin(name)
+    parameters = next((t.known_parameters for t in tools if t.name == name), Parameters())
+    is_whole = yield from _read_arguments(scan, out, parameters, form)
+    if is_whole:
+        out.arguments("}")
+    out.end(complete=is_whole)
+    return is_whole
+
+
+def read_name(scan: Scanner, end: str) -> Incremental[str]:
+    """Reads a name, which may stand in quotes, and the markup behind it. Returns "" if there is no
+    name."""
+    return unquoted((yield from _read_tag(scan, end)))
+
+
+def _read_tag(scan: Scanner, end: str) -> Incremental[str]:
+    """Reads the rest of a tag, which has no tags and no line breaks in it."""
+    pieces: list[str] = []
+    stops = (end, "\n") if end.startswith("<") else (end, "<", "\n")
+    found = yield from scan.until(stops, pieces.append)
+    if found is not None and found != end:
+        scan.put_back(found)
+        return ""
+    rest = "".join(pieces)
+    return rest if found and "<" not in rest else ""
+
+
+def unquoted(name: str) -> str:
+    """Returns a name without white space and quotes around it."""
+    name = name.strip()
+    return name.strip(name[0]).strip() if name.startswith(_QUOTES) else name
+
+
+def _read_arguments(
+    scan: Scanner, out: PieceCollector, parameters: Parameters, form: XmlForm
+) -> Incremental[bool]:
+    told: set[str] = set()
+    while True:
+        yield from scan.space()
+        if (yield from scan.take(form.function_end)):
+            if not told:
+                out.arguments("{")
+            return True
+        if not (yield from scan.take(form.parameter_begin)):
+            return False
+        tag = yield from _read_tag(scan, form.parameter[1].removeprefix('"'))
+        kind = _KIND.fullmatch(tag) if form.kinds else None
+        name = unquoted(tag if kind is None else kind[1])
+        if not name or not (yield from _take_value_tag(scan, form)):
+            return False
+        emit = out.arguments
+        if name in told:  # the first one counts
+            emit = _skip
+        emit(f'{"," if told else "{"}"{escape(name)}":')
+        told.add(name)
+        parameter = parameters.find(name)
+        may_be_text = parameter is None or "string" in parameter.types
+        says_text = kind is not None and kind[2] == "true"
+        is_text = (says_text and may_be_text) or (parameter is not None and parameter.is_text)
+        if is_text:
+            is_whole = yield from _copy_text(scan, emit, form)
+        else:
+            is_whole = yield from _copy_other(scan, emit, form, parameter)
+        if not is_whole:
+            return False
+
+
+def _take_value_tag(scan: Scanner, form: XmlForm) -> Incremental[bool]:
+    if not form.value:
+        return True
+    yield from scan.space()
+    return (yield from scan.take(form.value))
+
+
+def _copy_other(
+    scan: Scanner, emit: Emit, form: XmlForm, parameter: Parameter | None
+) -> Incremental[bool]:
+    """Passes on a value whose type its text decides. JSON, where the schema asks for it, ends where
+    it ends, since a string in it may hold the tag behind it. What only begins like JSON is read
+    again, up to the tag; at the end of the text that may be much, and happens once."""
+    if parameter is not None and not parameter.is_free and not scan.is_ended:
+        scan.record()
+        yield from scan.space()
+        if (yield from scan.peek()) in _JSON_BEGINS:
+            pieces: list[str] = []
+            is_json = yield from copy_json(scan, pieces.append)
+            yield from scan.space()
+            if is_json and (yield from scan.take(form.parameter_end)):
+                scan.recorded()
+                emit(value_of("".join(pieces), parameter.types))
+                return True
+        scan.put_back(scan.recorded())
+    pieces = []
+    is_whole = yield from _read_text(scan, pieces.append, form)
+    if is_whole:
+        emit(value_of("".join(pieces), parameter.types if parameter is not None else ANY_TYPE))
+    return is_whole
+
+
+def _skip(text: str) -> None:
+    """Passes on nothing of a repeated argument."""
+
+
+def _copy_text(scan: Scanner, emit: Emit, form: XmlForm) -> Incremental[bool]:
+    emit('"')
+    is_whole = yield from _read_text(scan, lambda text: emit(escape(text)), form)
+    if is_whole:
+        emit('"')
+    return is_whole
+
+
+def _read_text(scan: Scanner, emit: Emit, form: XmlForm) -> Incremental[bool]:
+    """Passes on a value without the line breaks around it, and reads the tag behind it."""
+    if not form.trims_lines:
+        return (yield from _read_to_end(scan, emit, form, (form.parameter_end,)))
+    yield from scan.take("\n")
+    if form.has_cdata and (yield from scan.take(_CDATA)):
+        if (yield from scan.until((_CDATA_END,), emit)) is None:
+            return False
+        yield from scan.space()
+        return (yield from scan.take(form.parameter_end))
+    # A line break is held until it is known that it is not the last.
+    ends = (f"\n{form.parameter_end}", form.parameter_end)
+    return (yield from _read_to_end(scan, emit, form, ends))
+
+
+def _read_to_end(
+    scan: Scanner, emit: Emit, form: XmlForm, ends: tuple[str, ...]
+) -> Incremental[bool]:
+    end = yield from scan.until((*ends, *form.late_ends), emit)
+    if end in form.late_ends:
+        scan.put_back(end)
+    return end is not None
+
+
+def xml_calls(tools: Sequence[Tool], form: XmlForm, *, begun: str = "") -> Node:
+    """Returns the grammar of a call to one of `tools`.
+
+    Args:
+        begun: what stands there already of the function's tag.
+
+    Raises:
+        InvalidField: a schema cannot be kept to in this form.
+    """
+    calls = []
+    for tool in tools:
+        begin = f"{form.function[0]}{tool.name}{form.function[1]}{form.gap}".removeprefix(begun)
+        arguments = xml_arguments(tool, form)
+        calls.append(in_order(_markup(form, begin), arguments, Tag(form.function_end)))
+    return one_of(*calls)
+
+
+def xml_arguments(tool: Tool, form: XmlForm) -> Node:
+    """Returns the grammar of a call's arguments. It raises as `xml_calls` does."""
+    arguments = []
+    found = tool.enforced_parameters()
+    for parameter in found.values():
+        argument = _argument(parameter, form)
+        arguments.append(argument if parameter.is_required else optional(argument))
+    others = [
+        one
+        for pattern, parameter in found.others
+        for one in _others(
+            parameter, name_patterns(_OTHER_PARAMETER_NAME, pattern), tuple(found), form
+        )
+    ]
+    return in_order(*arguments, Repeat(one_of(*others))) if others else in_order(*arguments)
+
+
+def _markup(form: XmlForm, text: str) -> Node:
+    """Returns the grammar of text in which tokens may stand for tags."""
+    pieces = re.split(f"({'|'.join(map(re.escape, form.tokens))})", text) if form.tokens else [text]
+    return in_order(*[Tag(piece) if piece in form.tokens else piece for piece in pieces])
+
+
+def _argument(parameter: Parameter, form: XmlForm) -> Node:
+    kind = form.kinds[not parameter.is_text] if form.kinds else ""
+    begin = _markup(form, f"{form.parameter[0]}{parameter.name}{_name_end(form, kind)}")
+    if form.value:
+        begin = in_order(begin, MAYBE_LINE_BREAK, Tag(form.value))
+    return in_order(begin, form.line, _value(parameter, form), form.gap)
+
+
+def _name_end(form: XmlForm, kind: str) -> str:
+    """Returns what stands behind a parameter's name, with what says whether it is a string."""
+    if not form.kinds:
+        return form.parameter[1]
+    return f"{form.parameter[1][0]}{kind}{form.parameter[1][1:]}"
+
+
+_OTHER_PARAMETER_NAME = r"[^\s<>\"']([^<>\"'\n]*[^\s<>\"'])?"
+
+
+def _others(
+    parameter: Parameter, patterns: tuple[str, ...], names: tuple[str, ...], form: XmlForm
+) -> list[Node]:
+    """Returns grammars of an argument without a name in the schema. What stands before the name
+    after the last token is one text with it, so that it is told from other names."""
+    kinds = form.kinds or ("",)
+    if form.kinds and not parameter.is_free:
+        kinds = (form.kinds[not parameter.is_text],)
+    found: list[Node] = []
+    for kind in kinds:
+        before, after = form.parameter[0], _name_end(form, kind)
+        tokens = [token for token in form.tokens if token in before]
+        cut = max((before.rfind(token) + len(token) for token in tokens), default=0)
+        behind = [token for token in form.tokens if after.startswith(token)]
+        end = Tag(after) if behind else EMPTY
+        begin = OtherTag(before[cut:], patterns, "" if behind else after, names)
+        start = in_order(_markup(form, before[:cut]), begin, end)
+        if form.value:
+            start = in_order(start, MAYBE_LINE_BREAK, Tag(form.value))
+        is_json = form.kinds is not None and kind == form.kinds[1]
+        value = _json(parameter, form) if is_json else _value(parameter, form)
+        found.append(in_order(start, form.line, value, form.gap))
+    return found
+
+
+def _json(parameter: Parameter, form: XmlForm) -> Node:
+    return in_order(Json.of(parameter.whole_schema), form.line, Tag(form.parameter_end))
+
+
+def _value(parameter: Parameter, form: XmlForm) -> Node:
+    """Returns the grammar of a value and the tag behind it."""
+    end = in_order(form.line, Tag(form.parameter_end))
+    if not parameter.is_text and not parameter.is_free:
+        return _json(parameter, form)
+    values = constants(parameter)
+    if values is not None:
+        return in_order(one_of(*values), end)
+    body = text_body(parameter, form.parameter_end)
+    if body != ANY_TEXT:
+        unlike = _NO_MARKUP[form.has_cdata] if form.trims_lines and not form.line else ()
+        return TextBefore(form.parameter_end, body.excluding(*unlike), gap=form.line)
+    if not form.has_cdata:
+        late = [rf"(.|\n)*{re.escape(end)}(.|\n)*" for end in form.late_ends]
+        return TextBefore(form.parameter_end, ANY_TEXT.excluding(*late))
+    cdata = in_order(_CDATA, TextBefore(_CDATA_END, ANY_TEXT), Tag(form.parameter_end))
+    return one_of(TextBefore(form.parameter_end, _NOT_CDATA), cdata)
+
+
+# A value that the reader would take for something else: line breaks at its ends are not part of
+# it, and CDATA is unwrapped.
+_NO_MARKUP = {
+    False: (r"\n(.|\n)*", r"(.|\n)*\n"),
+    True: (r"[\n<](.|\n)*", r"(.|\n)*\n"),
+}
+_NOT_CDATA = Regex(r"([^\n<](.|\n)*)?")
+
+
+def tagged_xml(
+    name: str,
+    begin: str,
+    end: str,
+    form: XmlForm,
+    *,
+    is_list: bool = False,
+    between: str | Node = "\n",
+    aliases: tuple[str, ...] = (),
+    marks: tuple[tuple[str, ...], ...] = (),
+) -> ToolFormat:
+    """Returns a format. Its reader takes any number of elements behind the tag, and elements
+    without it.
+
+    Args:
+        end: the tag behind the elements.
+        is_list: whether all calls stand behind one tag; else each has tags of its own.
+        between: what stands between a call and the next.
+    """
+    function = form.function_begin
+
+    def read(
+        scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
+    ) -> Incremental[None]:
+        if opening == begin:
+            opening = yield from read_begin(scan, out, begin, function)
+        while opening and (yield from read_call(scan, out, tools, form, opening)):
+            opening = yield from read_next(scan, out, function, end)
+
+    def grammar(choice: CallChoice) -> Node:
+        call = xml_calls(choice.tools, form)
+        if is_list and choice.parallel:
+            call = several(call, "\n")
+        rest = in_order("\n", call, "\n", Tag(end))
+        return tagged_calls(choice, begin, rest, between=None if is_list else between)
+
+    return ToolFormat(
+        name,
+        tags=(begin, end),
+        parse=TaggedCalls((begin, function), read),
+        grammar=grammar,
+        aliases=aliases,
+        marks=marks,
+    )

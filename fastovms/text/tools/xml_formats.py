@@ -1,0 +1,483 @@
+"""Formats of calls in XML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order, one_of, several
+from fastovms.text.headed_messages import HeadedMessages, Header, MessageKind
+from fastovms.text.parameters import CallChoice, Tool
+from fastovms.text.scanning import Incremental, PieceCollector, Scanner
+from fastovms.text.tools.tool_format import (
+    TaggedCalls,
+    ToolFormat,
+    read_begin,
+    read_end,
+    read_next,
+    tagged_calls,
+)
+from fastovms.text.tools.xml_calls import (
+    XmlForm,
+    nested_elements,
+    read_call,
+    read_elements,
+    read_name,
+    read_named_call,
+    tagged_xml,
+    unquoted,
+    xml_arguments,
+    xml_calls,
+)
+
+# <｜DSML｜function_calls> <｜DSML｜invoke name="add"> <｜DSML｜parameter name="a"
+# string="false">1</｜DSML｜parameter> </｜DSML｜invoke> </｜DSML｜function_calls>
+
+
+DEEPSEEK_V32_TOKEN = "｜DSML｜"
+DEEPSEEK_V32_FORM = XmlForm(
+    function=(f'<{DEEPSEEK_V32_TOKEN}invoke name="', '">'),
+    function_end=f"</{DEEPSEEK_V32_TOKEN}invoke>",
+    parameter=(f'<{DEEPSEEK_V32_TOKEN}parameter name="', '">'),
+    parameter_end=f"</{DEEPSEEK_V32_TOKEN}parameter>",
+    trims_lines=False,
+    gap="\n",
+    kinds=(' string="true"', ' string="false"'),
+    tokens=(DEEPSEEK_V32_TOKEN,),
+)
+
+_FOUND = tagged_xml(
+    "deepseek_v32",
+    f"<{DEEPSEEK_V32_TOKEN}function_calls>",
+    f"</{DEEPSEEK_V32_TOKEN}function_calls>",
+    DEEPSEEK_V32_FORM,
+    is_list=True,
+    marks=((DEEPSEEK_V32_TOKEN,),),
+)
+DEEPSEEK_V32 = replace(_FOUND, tags=(DEEPSEEK_V32_TOKEN,))
+
+
+# <tool_call>add <arg_key>a</arg_key> <arg_value>1</arg_value> </tool_call>
+
+
+GLM45_BEGIN = "<tool_call>"
+GLM45_END = "</tool_call>"
+GLM45_FORM = XmlForm(
+    function=("", ""),
+    function_end=GLM45_END,
+    parameter=("<arg_key>", "</arg_key>"),
+    parameter_end="</arg_value>",
+    value="<arg_value>",
+    trims_lines=False,
+    gap="\n",
+    tokens=("<arg_key>", "</arg_key>"),
+)
+GLM45_TAGS = (
+    GLM45_BEGIN,
+    GLM45_END,
+    *GLM45_FORM.parameter,
+    GLM45_FORM.value,
+    GLM45_FORM.parameter_end,
+)
+
+
+def read_glm45(
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
+) -> Incremental[None]:
+    name = yield from read_glm45_name(scan)
+    yield from read_named_call(scan, out, tools, GLM45_FORM, name, opening)
+
+
+def read_glm45_name(scan: Scanner) -> Incremental[str]:
+    """Reads a function's name, which ends before a line break or a tag. What it reads is
+    recorded."""
+    scan.record()
+    yield from scan.space()
+    pieces: list[str] = []
+    end = yield from scan.until(("\n", "<"), pieces.append)
+    if end:
+        scan.put_back(end)
+    return unquoted("".join(pieces))
+
+
+def glm45_grammar(choice: CallChoice) -> Node:
+    calls = [
+        in_order(tool.name, MAYBE_LINE_BREAK, xml_arguments(tool, GLM45_FORM))
+        for tool in choice.tools
+    ]
+    rest = in_order(one_of(*calls), Tag(GLM45_END))
+    return tagged_calls(choice, GLM45_BEGIN, rest, between=MAYBE_LINE_BREAK)
+
+
+GLM45 = ToolFormat(
+    "glm45",
+    tags=GLM45_TAGS,
+    parse=TaggedCalls((GLM45_BEGIN,), read_glm45),
+    grammar=glm45_grammar,
+    aliases=("glm47",),
+    marks=(("<arg_key>", "<arg_value>"),),
+)
+
+
+# <tool_calls> <tool_call>add<tool_sep> <arg_key>a</arg_key> <arg_value>1</arg_value> </tool_call>
+# </tool_calls>
+
+
+HUNYUAN_V3_ALL_BEGIN = "<tool_calls>"
+HUNYUAN_V3_ALL_END = "</tool_calls>"
+HUNYUAN_V3_SEPARATOR = "<tool_sep>"
+
+
+def read_hunyuan_v3(
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
+) -> Incremental[None]:
+    if opening == HUNYUAN_V3_ALL_BEGIN:
+        opening = yield from read_begin(scan, out, HUNYUAN_V3_ALL_BEGIN, GLM45_BEGIN)
+        if not opening:
+            return
+    name = yield from read_glm45_name(scan)
+    yield from scan.take(HUNYUAN_V3_SEPARATOR)
+    if (yield from read_named_call(scan, out, tools, GLM45_FORM, name, opening)):
+        yield from read_end(scan, out, HUNYUAN_V3_ALL_END)
+
+
+def hunyuan_v3_grammar(choice: CallChoice) -> Node:
+    calls = [
+        in_order(
+            Tag(GLM45_BEGIN),
+            tool.name,
+            Tag(HUNYUAN_V3_SEPARATOR),
+            "\n",
+            xml_arguments(tool, GLM45_FORM),
+        )
+        for tool in choice.tools
+    ]
+    call = in_order(one_of(*calls), Tag(GLM45_END), "\n")
+    calls_then_end = in_order(
+        several(call, "") if choice.parallel else call, Tag(HUNYUAN_V3_ALL_END)
+    )
+    return tagged_calls(choice, HUNYUAN_V3_ALL_BEGIN, in_order("\n", calls_then_end), between=None)
+
+
+HUNYUAN_V3 = ToolFormat(
+    "hunyuan_v3",
+    tags=(HUNYUAN_V3_ALL_BEGIN, HUNYUAN_V3_ALL_END, HUNYUAN_V3_SEPARATOR, *GLM45_TAGS),
+    parse=TaggedCalls((HUNYUAN_V3_ALL_BEGIN, GLM45_BEGIN), read_hunyuan_v3),
+    grammar=hunyuan_v3_grammar,
+    aliases=("hy_v3",),
+    marks=(("<tool_sep>", "<arg_key>"),),
+)
+
+
+# Values with markup or line breaks in them are wrapped in CDATA.
+
+
+TOKENS = ("<function", "<param")
+MINICPM5_FORM = XmlForm(
+    function=('<function name="', '">'),
+    function_end="</function>",
+    parameter=('<param name="', '">'),
+    parameter_end="</param>",
+    has_cdata=True,
+    tokens=TOKENS,
+)
+
+
+def read_minicpm5(
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
+) -> Incremental[None]:
+    yield from read_call(scan, out, tools, MINICPM5_FORM, opening)
+
+
+def minicpm5_grammar(choice: CallChoice) -> Node:
+    begin, _ = TOKENS
+    call = xml_calls(choice.tools, MINICPM5_FORM, begun=begin)
+    return tagged_calls(choice, begin, call, between=MAYBE_LINE_BREAK)
+
+
+MINICPM5 = ToolFormat(
+    "minicpm5",
+    tags=(*TOKENS, MINICPM5_FORM.function_end, MINICPM5_FORM.parameter_end),
+    parse=TaggedCalls((MINICPM5_FORM.function_begin,), read_minicpm5),
+    grammar=minicpm5_grammar,
+    marks=(('<param name="',),),
+)
+
+
+# <minimax:tool_call> <invoke name="add"> <parameter name="a">1</parameter> </invoke>
+# </minimax:tool_call>
+
+
+MINIMAX_M2_FORM = XmlForm(
+    function=('<invoke name="', '">'),
+    function_end="</invoke>",
+    parameter=('<parameter name="', '">'),
+    parameter_end="</parameter>",
+    trims_lines=False,
+    gap="\n",
+)
+
+MINIMAX_M2 = tagged_xml(
+    "minimax_m2",
+    "<minimax:tool_call>",
+    "</minimax:tool_call>",
+    MINIMAX_M2_FORM,
+    is_list=True,
+    marks=(("<minimax:tool_call>",),),
+)
+
+
+# <tool_call> <invoke name="add"><a>1</a><more><item>2</item></more></invoke> </tool_call>
+
+
+MINIMAX_M3_TOKEN = "]<]minimax[>["
+MINIMAX_M3_BEGIN, MINIMAX_M3_END = (
+    f"{MINIMAX_M3_TOKEN}<tool_call>",
+    f"{MINIMAX_M3_TOKEN}</tool_call>",
+)
+INVOKE, INVOKE_END = f"{MINIMAX_M3_TOKEN}<invoke name=", "</invoke>"
+
+
+def read_minimax_m3(
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
+) -> Incremental[None]:
+    if opening == MINIMAX_M3_BEGIN:
+        opening = yield from read_begin(scan, out, MINIMAX_M3_BEGIN, INVOKE)
+    while opening and (yield from _read_minimax_m3_call(scan, out, tools, opening)):
+        opening = yield from read_next(scan, out, INVOKE, MINIMAX_M3_END)
+
+
+def _read_minimax_m3_call(
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
+) -> Incremental[bool]:
+    scan.record()
+    name = yield from read_name(scan, ">")
+    read = scan.recorded()
+    if not name:
+        out.broken(opening + read)
+        return False
+    out.begin(name)
+    tool = next((tool for tool in tools if tool.name == name), None)
+    is_whole = yield from read_elements(scan, out, MINIMAX_M3_TOKEN, tool, INVOKE_END)
+    out.end(complete=is_whole)
+    return is_whole
+
+
+def minimax_m3_grammar(choice: CallChoice) -> Node:
+    calls = [
+        in_order(
+            Tag(f'{INVOKE}"{tool.name}">'),
+            nested_elements(tool, MINIMAX_M3_TOKEN),
+            Tag(f"{MINIMAX_M3_TOKEN}{INVOKE_END}"),
+        )
+        for tool in choice.tools
+    ]
+    call = several(one_of(*calls), "\n") if choice.parallel else one_of(*calls)
+    return tagged_calls(
+        choice, MINIMAX_M3_BEGIN, in_order("\n", call, "\n", Tag(MINIMAX_M3_END)), between=None
+    )
+
+
+MINIMAX_M3 = ToolFormat(
+    "minimax_m3",
+    tags=(MINIMAX_M3_TOKEN,),
+    parse=TaggedCalls((MINIMAX_M3_BEGIN, INVOKE), read_minimax_m3),
+    grammar=minimax_m3_grammar,
+    marks=((MINIMAX_M3_TOKEN,),),
+)
+
+
+# to=self<|message|>why<|eom|> <|start|>assistant to=add<|message|><atem:function_calls>
+# <atem:invoke name="add"> <atem:parameter name="a">1</atem:parameter> </atem:invoke>
+# </atem:function_calls><|eom|> <|start|>assistant to=user<|message|>answer<|eot|>
+
+
+ONYX_START, ONYX_MESSAGE = "<|start|>", "<|message|>"
+ONYX_END_MESSAGE, ONYX_END_TURN = "<|eom|>", "<|eot|>"
+ONYX_BEGIN = "<atem:function_calls>"
+ONYX_END = "</atem:function_calls>"
+ONYX_FORM = XmlForm(
+    function=('<atem:invoke name="', '">'),
+    function_end="</atem:invoke>",
+    parameter=('<atem:parameter name="', '">'),
+    parameter_end="</atem:parameter>",
+    trims_lines=False,
+    gap="\n",
+)
+_ENDS = (ONYX_END_MESSAGE, ONYX_END_TURN)
+_KINDS = {"user": MessageKind.CONTENT, "self": MessageKind.REASONING}
+_RECIPIENT = re.compile(r"to=([^\s<]+)")
+
+
+def _read_header(text: str, functions: Collection[str]) -> Header:
+    match = _RECIPIENT.search(text)
+    recipient = match[1] if match is not None else "user"
+    kind = _KINDS.get(recipient, MessageKind.CALL)
+    return Header(kind, recipient if kind is MessageKind.CALL else "")
+
+
+def _read_onyx_call(
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], function: str
+) -> Incremental[None]:
+    """Reads a call. The elements name the functions, not the header."""
+    invoke = ONYX_FORM.function_begin
+    while (found := (yield from scan.until((ONYX_BEGIN, invoke, *_ENDS), out.content))) is not None:
+        if found in _ENDS:
+            scan.put_back(found)
+            return
+        opening = found
+        if found == ONYX_BEGIN:
+            opening = yield from read_begin(scan, out, ONYX_BEGIN, invoke)
+        while opening and (yield from read_call(scan, out, tools, ONYX_FORM, opening)):
+            yield from scan.space()
+            opening = invoke
+            if not (yield from scan.take(invoke)):
+                yield from scan.take(ONYX_END)
+                break
+
+
+ONYX_MESSAGES = HeadedMessages(
+    header=re.compile(r"(\s|<\|start\|>\w*|to=[^\s<]*)*"),
+    begins=(ONYX_START,),
+    more_begins=("to=", ONYX_MESSAGE),
+    body=ONYX_MESSAGE,
+    ends=_ENDS,
+    read_header=_read_header,
+    read_call=_read_onyx_call,
+)
+
+
+def onyx_grammar(choice: CallChoice) -> Node:
+    if not choice.required:
+        return tagged_calls(choice, ONYX_BEGIN, _elements(choice.tools), between="")
+    headers = [in_order(f" to={tool.name}", Tag(ONYX_MESSAGE), ONYX_BEGIN) for tool in choice.tools]
+    elements = [_elements([tool]) for tool in choice.tools]
+    call = one_of(*map(in_order, headers, elements))
+    between = in_order(Tag(ONYX_END_MESSAGE), Tag(ONYX_START), "assistant")
+    return several(call, between) if choice.parallel else call
+
+
+def _elements(tools: Sequence[Tool]) -> Node:
+    return in_order("\n", xml_calls(tools, ONYX_FORM), "\n", ONYX_END)
+
+
+ONYX_TAGS = (ONYX_START, ONYX_MESSAGE, ONYX_END_MESSAGE, ONYX_END_TURN)
+ONYX = ToolFormat(
+    "onyx", tags=ONYX_TAGS, parse=ONYX_MESSAGES, grammar=onyx_grammar, marks=(ONYX_TAGS,)
+)
+
+
+#     <tool_call>
+#     <function=add>
+#     <parameter=a>
+#     1
+#     </parameter>
+#     </function>
+#     </tool_call>
+#
+# The outer tags may be missing. Nemotron 3, Step 3.5 and MiMo write the same.
+
+
+QWEN3CODER_FORM = XmlForm(
+    function=("<function=", ">"),
+    function_end="</function>",
+    parameter=("<parameter=", ">"),
+    parameter_end="</parameter>",
+    line="\n",
+    gap="\n",
+    mends_ends=True,
+)
+
+QWEN3CODER = tagged_xml(
+    "qwen3coder",
+    "<tool_call>",
+    "</tool_call>",
+    QWEN3CODER_FORM,
+    between=MAYBE_LINE_BREAK,
+    aliases=("qwen3_coder", "qwen3_xml", "step3p5", "mimo", "nemotron_v3"),
+    marks=(("<tool_call>", "<function=", "<parameter="),),
+)
+
+
+# <seed:tool_call> <function=add> <parameter=a>1</parameter> </function> </seed:tool_call>
+
+
+SEED_OSS_FORM = XmlForm(
+    function=("<function=", ">"),
+    function_end="</function>",
+    parameter=("<parameter=", ">"),
+    parameter_end="</parameter>",
+    trims_lines=False,
+    gap="\n",
+)
+
+SEED_OSS = tagged_xml(
+    "seed_oss",
+    "<seed:tool_call>",
+    "</seed:tool_call>",
+    SEED_OSS_FORM,
+    marks=(("<seed:tool_call>",),),
+)
+
+
+# <｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="add">
+# <steptml:parameter name="a">1</steptml:parameter></steptml:invoke><｜tool_call_end｜>
+# <｜tool_calls_end｜>
+
+
+STEP3_ALL_BEGIN, STEP3_ALL_END = "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"
+STEP3_BEGIN, STEP3_END, STEP3_SEPARATOR = (
+    "<｜tool_call_begin｜>",
+    "<｜tool_call_end｜>",
+    "<｜tool_sep｜>",
+)
+_KIND = "function"
+STEP3_FORM = XmlForm(
+    function=('<steptml:invoke name="', '">'),
+    function_end="</steptml:invoke>",
+    parameter=('<steptml:parameter name="', '">'),
+    parameter_end="</steptml:parameter>",
+    trims_lines=False,
+)
+
+
+def read_step3(
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
+) -> Incremental[None]:
+    """Reads a call. What the markup before it says is in it, too."""
+    if opening == STEP3_ALL_BEGIN:
+        opening += yield from scan.space()
+        if (yield from scan.take(STEP3_BEGIN)):
+            opening += STEP3_BEGIN
+    pieces: list[str] = []
+    invoke = STEP3_FORM.function_begin
+    found = yield from scan.until((invoke, STEP3_END, STEP3_ALL_END), pieces.append)
+    opening += "".join(pieces) + (found or "")
+    if found != invoke:
+        out.broken(opening)
+    elif (yield from read_call(scan, out, tools, STEP3_FORM, opening)):
+        yield from read_end(scan, out, STEP3_END)
+        yield from scan.take(STEP3_SEPARATOR)
+        yield from read_end(scan, out, STEP3_ALL_END)
+
+
+def step3_grammar(choice: CallChoice) -> Node:
+    call = in_order(
+        Tag(STEP3_BEGIN),
+        _KIND,
+        Tag(STEP3_SEPARATOR),
+        xml_calls(choice.tools, STEP3_FORM),
+        Tag(STEP3_END),
+    )
+    calls = several(call, "") if choice.parallel else call
+    return tagged_calls(choice, STEP3_ALL_BEGIN, in_order(calls, Tag(STEP3_ALL_END)), between=None)
+
+
+STEP3 = ToolFormat(
+    "step3",
+    tags=(STEP3_ALL_BEGIN, STEP3_ALL_END, STEP3_BEGIN, STEP3_END, STEP3_SEPARATOR),
+    parse=TaggedCalls((STEP3_ALL_BEGIN, STEP3_BEGIN), read_step3),
+    grammar=step3_grammar,
+    marks=(("steptml:invoke",),),
+)

@@ -1,1 +1,0 @@
-"""Formats in which a call is an element, and each argument one of its own."""

@@ -1,0 +1,404 @@
+"""Values in calls, in JSON or in Python notation, read while they arrive."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fastovms.text.scanning import Emit, Incremental, Scanner
+
+# Reads values in the notation of a model, and passes them on as JSON meanwhile.
+#
+# What has been passed on can always become valid JSON. Reading stops before the first character
+# that the notation does not have there, which is then next to be read.
+
+
+_SPACE = re.compile(r"[ \t\n\r]+")
+_WORD = re.compile(r"[-+.\w]+", re.ASCII)
+
+Copy = Callable[[Scanner, Emit], Incremental[bool]]
+"""Passes something on as JSON; returns False if what comes next is not it, or not whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """How a model writes values.
+
+    Attributes:
+        quotes: what strings begin with.
+        copy_string: reads a string from its quote on.
+        copy_key: reads the key of an object.
+        convert: returns a number or a name as JSON, or None if it is neither.
+        convert_cut: the same for one that the text's end has cut.
+        brackets: what arrays and objects begin and end with.
+        is_json: whether white space is passed on, and no comma stands before a closing bracket.
+        bare_ends: what ends a scalar that may be a string without quotes; empty = strings have
+            quotes.
+    """
+
+    quotes: tuple[str, ...]
+    copy_string: Copy
+    copy_key: Copy
+    convert: Callable[[str], str | None]
+    convert_cut: Callable[[str], str | None]
+    brackets: Mapping[str, str]
+    is_json: bool = False
+    bare_ends: tuple[str, ...] = ()
+
+
+def copy_value(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[bool]:
+    """Passes on one value, strings as they are generated, and returns whether it was a whole
+    one."""
+    closers: list[str] = []
+    while True:
+        if not (yield from _copy_opening(scan, emit, notation, closers)):
+            return False
+        while True:  # behind a value
+            if not closers:
+                return True
+            yield from copy_space(scan, emit, notation)
+            if (yield from scan.take(closers[-1])):
+                emit(_json_bracket(closers.pop()))
+                continue
+            if not (yield from scan.take(",")):
+                return False
+            if not notation.is_json:
+                yield from scan.space()
+                if (yield from scan.peek()) == closers[-1]:
+                    continue
+            emit(",")
+            if closers[-1] == "}" and not (yield from _copy_key(scan, emit, notation)):
+                return False
+            break
+
+
+def copy_space(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[None]:
+    if notation.is_json:
+        yield from scan.run(_SPACE, emit)
+    else:
+        yield from scan.space()
+
+
+def _copy_opening(
+    scan: Scanner, emit: Emit, notation: Notation, closers: list[str]
+) -> Incremental[bool]:
+    """Passes on a scalar or an empty container, or the beginning of containers down to the first
+    value of the innermost, which then ends here."""
+    while True:
+        yield from copy_space(scan, emit, notation)
+        if (yield from starts_string(scan, notation)):
+            return (yield from notation.copy_string(scan, emit))
+        char = yield from scan.peek()
+        if char not in notation.brackets or not char:
+            return (yield from _copy_scalar(scan, emit, notation))
+        yield from scan.read(1)
+        closer = notation.brackets[char]
+        emit("{" if closer == "}" else "[")
+        yield from copy_space(scan, emit, notation)
+        if (yield from scan.take(closer)):
+            emit(_json_bracket(closer))
+            return True
+        closers.append(closer)
+        if closer == "}" and not (yield from _copy_key(scan, emit, notation)):
+            return False
+
+
+def starts_string(scan: Scanner, notation: Notation) -> Incremental[bool]:
+    return (yield from scan.starts(*notation.quotes))
+
+
+def _json_bracket(closer: str) -> str:
+    return "}" if closer == "}" else "]"
+
+
+def _copy_key(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[bool]:
+    yield from copy_space(scan, emit, notation)
+    if not (yield from notation.copy_key(scan, emit)):
+        return False
+    yield from copy_space(scan, emit, notation)
+    if not (yield from scan.take(":")):
+        return False
+    emit(":")
+    return True
+
+
+def _copy_scalar(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[bool]:
+    """Passes on a number or a name whole, or as far as the end has cut it."""
+    if notation.bare_ends:
+        return (yield from copy_bare(scan, emit, notation))
+    word = yield from read_word(scan)
+    converted = notation.convert(word)
+    is_at_end = scan.is_ended and not (yield from scan.peek())
+    if converted is None and is_at_end and (cut := notation.convert_cut(word)) is not None:
+        emit(cut)
+        return False
+    if converted is None:
+        scan.put_back(word)
+        return False
+    emit(converted)
+    return True
+
+
+def copy_bare(
+    scan: Scanner, emit: Emit, notation: Notation, *, is_text: bool = False
+) -> Incremental[bool]:
+    """Passes on a scalar that `bare_ends` ends: a number, a name, or else a string.
+
+    Args:
+        is_text: whether it is a string in any case.
+    """
+    pieces: list[str] = []
+    end = yield from scan.until(notation.bare_ends, pieces.append)
+    word = "".join(pieces).strip()
+    if end is None:
+        cut = None if is_text else notation.convert_cut(word)
+        emit(json.dumps(word, ensure_ascii=False)[:-1] if cut is None else cut)
+        return False
+    scan.put_back(end)
+    converted = None if is_text else notation.convert(word)
+    emit(json.dumps(word, ensure_ascii=False) if converted is None else converted)
+    return True
+
+
+def read_word(scan: Scanner) -> Incremental[str]:
+    """Reads what numbers and names consist of, perhaps nothing."""
+    pieces: list[str] = []
+    yield from scan.run(_WORD, pieces.append)
+    return "".join(pieces)
+
+
+def to_json(text: str, notation: Notation) -> str | None:
+    """Returns a text that is one value and nothing else as JSON; None if it is not."""
+    scan = Scanner()
+    scan.feed(text)
+    scan.end(is_cut=False)
+    pieces: list[str] = []
+    copying = copy_value(scan, pieces.append, notation)
+    while True:
+        try:
+            next(copying)
+        except StopIteration as end:
+            return "".join(pieces) if end.value and scan.is_empty else None
+
+
+# Reads JSON as models write it, with their usual faults mended, while it arrives.
+
+
+_PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
+_SCALAR = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?|true|false|null")
+_CUT_SCALAR = re.compile(
+    r"-?|-?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][-+]?[0-9]*)?|t(ru?)?|f(a(ls?)?)?|n(ul?)?"
+)
+_ESCAPED = frozenset('"\\/bfnrt')
+_CUT_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{0,3})?")
+_HEX = re.compile(r"[0-9A-Fa-f]{4}")
+_HALF = re.compile(r"\\u[dD][89a-fA-F][0-9A-Fa-f]{2}")
+_BOTH_HALVES = re.compile(r"\\u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}")
+_CUT_HALVES = re.compile(r"\\u[dD][89abAB][0-9A-Fa-f]{2}(\\(u([dD]([c-fC-F][0-9A-Fa-f]?)?)?)?)?")
+_SHORT_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+_TO_ESCAPE = re.compile(r'["\\\x00-\x1f]')
+
+
+def escape(text: str) -> str:
+    """Returns the inside of a JSON string."""
+    return _TO_ESCAPE.sub(
+        lambda match: _SHORT_ESCAPES.get(match[0], f"\\u{ord(match[0]):04x}"), text
+    )
+
+
+def copy_string(scan: Scanner, emit: Emit) -> Incremental[bool]:
+    """Passes on a string as it is generated.
+
+    Three faults of models are mended, since nothing else can be meant: control characters become
+    their escapes, a backslash that escapes nothing is doubled, and half of a character becomes the
+    one that stands for a fault.
+    """
+    if not (yield from scan.take('"')):
+        return False
+    emit('"')
+    while True:
+        yield from scan.run(_PLAIN, emit)
+        char = yield from scan.peek()
+        if char == '"':
+            emit((yield from scan.read(1)))
+            return True
+        if char == "\\":
+            if not (yield from _copy_escape(scan, emit)):
+                return False
+        elif char:
+            emit(escape((yield from scan.read(1))))
+        else:
+            return False
+
+
+def _copy_escape(scan: Scanner, emit: Emit) -> Incremental[bool]:
+    following = yield from scan.peek(2)
+    if following[1:] == "u":
+        following = yield from scan.peek(6)
+        is_escape = _HEX.fullmatch(following, 2) is not None
+    else:
+        is_escape = following[1:] in _ESCAPED
+    if not is_escape and scan.is_ended and _CUT_ESCAPE.fullmatch(following):
+        emit((yield from scan.read(len(following))))
+        return False
+    if is_escape and _HALF.fullmatch(following):
+        return (yield from copy_half(scan, emit))
+    if is_escape:
+        emit((yield from scan.read(len(following))))
+    else:
+        yield from scan.read(1)
+        emit("\\\\")
+    return True
+
+
+def copy_half(scan: Scanner, emit: Emit) -> Incremental[bool]:
+    r"""Passes on the escape of half of a character (`\ud83d`) with its other half, which is next.
+    Where that is missing, the character that stands for a fault is passed on: UTF-8, in which the
+    client gets the string, has no halves (RFC 3629, 3), and many readers of JSON take none."""
+    halves = yield from scan.peek(12)
+    if _BOTH_HALVES.fullmatch(halves):
+        emit((yield from scan.read(12)))
+        return True
+    if scan.is_ended and _CUT_HALVES.fullmatch(halves):
+        emit((yield from scan.read(len(halves))))
+        return False
+    yield from scan.read(6)
+    emit("\\ufffd")
+    return True
+
+
+JSON = Notation(
+    quotes=('"',),
+    copy_string=copy_string,
+    copy_key=copy_string,
+    convert=lambda word: word if _SCALAR.fullmatch(word) else None,
+    convert_cut=lambda word: word if _CUT_SCALAR.fullmatch(word) else None,
+    brackets={"{": "}", "[": "]"},
+    is_json=True,
+)
+
+
+def copy_json(scan: Scanner, emit: Emit) -> Incremental[bool]:
+    """Passes on one JSON value, white space included."""
+    return (yield from copy_value(scan, emit, JSON))
+
+
+def read_string(scan: Scanner) -> Incremental[str | None]:
+    """Reads a string; None if there is none, or not a whole one."""
+    pieces: list[str] = []
+    if not (yield from copy_string(scan, pieces.append)):
+        return None
+    text: str = json.loads("".join(pieces))
+    return text
+
+
+def is_json(text: str) -> bool:
+    """Returns whether the text is one JSON value, of any depth."""
+    return to_json(text, JSON) == text
+
+
+# Reads literals of Python as models write them, and passes them on as JSON.
+
+
+_PYTHON_PLAIN = {quote: re.compile(rf"[^{quote}\\\n]+") for quote in "'\""}
+_NUMBER = re.compile(r"[-+]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)([eE][-+]?\d+)?")
+_JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_CUT_NUMBER = re.compile(r"-?|-?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][-+]?[0-9]*)?")
+_NAMES = {"True": "true", "False": "false", "None": "null"}
+_NAMES |= {name: name for name in _NAMES.values()}
+_ESCAPES = {
+    "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\\": "\\",
+    "'": "'", '"': '"', "/": "/", "\n": "",
+}  # fmt: skip
+_CODE_LENGTHS = {"x": 2, "u": 4, "U": 8}
+
+
+def copy_python_string(scan: Scanner, emit: Emit) -> Incremental[bool]:
+    """Passes on a string of either quote as a JSON string, as it is generated."""
+    quote = yield from scan.peek()
+    if quote not in _PYTHON_PLAIN:
+        return False
+    yield from scan.read(1)
+    emit('"')
+    while True:
+        yield from scan.run(_PYTHON_PLAIN[quote], lambda text: emit(escape(text)))
+        char = yield from scan.peek()
+        if char == quote:
+            yield from scan.read(1)
+            emit('"')
+            return True
+        if char == "\\":
+            if not (yield from _copy_python_escape(scan, emit)):
+                return False
+        elif char:
+            emit(escape((yield from scan.read(1))))  # a line break, which Python does not allow
+        else:
+            return False
+
+
+def _copy_python_escape(scan: Scanner, emit: Emit) -> Incremental[bool]:
+    """Passes on an escape. What is no escape stands for itself, its backslash included."""
+    following = yield from scan.peek(2)
+    if len(following) < 2:
+        yield from scan.read(1)
+        return False
+    length = _CODE_LENGTHS.get(following[1])
+    if length is not None:
+        code = yield from scan.peek(2 + length)
+        digits = code[2:]
+        if len(digits) == length and all(digit in "0123456789abcdefABCDEF" for digit in digits):
+            value = int(digits, 16)
+            is_half = 0xD800 <= value <= 0xDFFF
+            if is_half and length == _CODE_LENGTHS["u"]:
+                # Python knows no pairs of escapes, but models write them, as in JSON.
+                return (yield from copy_half(scan, emit))
+            if value <= 0x10FFFF:
+                yield from scan.read(2 + length)
+                emit(json.dumps("\ufffd" if is_half else chr(value))[1:-1])
+                return True
+        if scan.is_ended and len(digits) < length:
+            yield from scan.read(len(code))
+            return False
+    elif following[1] in _ESCAPES:
+        yield from scan.read(2)
+        emit(escape(_ESCAPES[following[1]]))
+        return True
+    yield from scan.read(1)
+    emit("\\\\")
+    return True
+
+
+def _convert(word: str) -> str | None:
+    if _JSON_NUMBER.fullmatch(word):
+        return word
+    if _NUMBER.fullmatch(word):
+        digits = word.replace("_", "").removeprefix("+")
+        if digits.lstrip("-").isdigit():
+            return digits[: digits.startswith("-")] + (digits.lstrip("-0") or "0")
+        number = float(digits)
+        return json.dumps(number) if math.isfinite(number) else None
+    return _NAMES.get(word)
+
+
+def _convert_cut(word: str) -> str | None:
+    if _CUT_NUMBER.fullmatch(word):
+        return word
+    return next((value[: len(word)] for n, value in _NAMES.items() if n.startswith(word)), None)
+
+
+PYTHON = Notation(
+    quotes=("'", '"'),
+    copy_string=copy_python_string,
+    copy_key=copy_python_string,
+    convert=_convert,
+    convert_cut=_convert_cut,
+    brackets={"{": "}", "[": "]", "(": ")"},
+)
+
+
+def copy_python(scan: Scanner, emit: Emit) -> Incremental[bool]:
+    """Passes on one literal as JSON."""
+    return (yield from copy_value(scan, emit, PYTHON))

@@ -1,0 +1,106 @@
+"""The whole API over fakes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from itertools import count
+
+import orjson
+from prometheus_client import CollectorRegistry
+
+from fastovms.api.admin import HealthRoutes, ServerStatus
+from fastovms.api.body import BodyReader
+from fastovms.api.context import ApiContext
+from fastovms.api.responses.background import ResponsesState
+from fastovms.api.routes import add_health_routes, add_model_routes
+from fastovms.api.served import ChatModel, ImageInput, ServedModel, ServedModels
+from fastovms.config import ApiConfig, ModelLimits
+from fastovms.http.messages import Headers, Request, Response
+from fastovms.http.routing import Match, Router
+from fastovms.telemetry.metrics import GenerationCollector, GenerationMetrics
+from fastovms.telemetry.tracing import Tracer
+from tests.api.described import check_answer, check_events, check_taken, operation_of
+from tests.fakes import ByteTokenizer, FakeBackend, FakeStream, make_request
+
+
+class Api:
+    """Calls the routes as the HTTP layer would, without it. What is taken and what is answered is
+    held to what describes it."""
+
+    def __init__(
+        self,
+        backend: FakeBackend,
+        config: ApiConfig,
+        limits: ModelLimits,
+        tokenizer: ByteTokenizer,
+        chat: ChatModel,
+        state: ResponsesState | None,
+        images: ImageInput | None,
+        first_id: int,
+        tracer: Tracer | None,
+    ) -> None:
+        self.backend = backend
+        self.last_request: Request | None = None
+        self.registry = CollectorRegistry()
+        self.metrics = GenerationMetrics(backend.model.name, backend.stats)
+        self.registry.register(GenerationCollector(lambda: [self.metrics]))
+        model = ServedModel(backend, tokenizer, self.metrics, limits, chat, images=images)
+        models = ServedModels([model])
+        ids = count(first_id)
+        self.router = Router()
+        self.context = ApiContext(
+            models,
+            config,
+            new_id=lambda: f"{next(ids):032x}",
+            unix_time=lambda: 1_750_000_000.5,
+            system_fingerprint="fp_test",
+            bodies=BodyReader(),
+            tracer=tracer,
+        )
+        add_model_routes(self.router, self.context, state)
+        self.status = ServerStatus.serving(models)
+        add_health_routes(self.router, HealthRoutes(self.status, self.registry, "1.2.3"))
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        stream: FakeStream | None = None,
+        *,
+        tenant: str = "",
+        is_admin: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response | None:
+        raw_path, _, query = path.partition("?")
+        match = self.router.match(method, raw_path)
+        assert isinstance(match, Match), path
+        request = self.last_request = make_request(raw_path, body, method=method, stream=stream)
+        request.query = query
+        request.tenant, request.is_admin = tenant, is_admin or request.is_admin
+        request.headers = Headers((headers or {}).items())
+        request.path_params = match.path_params
+        answer = match.handler(request)
+        response = await answer if inspect.isawaitable(answer) else answer
+        if response is None or response.status == 200:
+            check_taken(method, match.pattern, body)
+        if response is not None:
+            check_answer(method, match.pattern, response)
+        elif stream is not None and stream.closed:
+            has_lines = operation_of(method, match.pattern).lines is not None
+            check_events(method, match.pattern, stream.lines if has_lines else stream.events)
+        return response
+
+    async def post(self, path: str, body: object) -> tuple[int, dict]:
+        """Status and body of an answer that is not streamed."""
+        response = await self.call("POST", path, body, FakeStream())
+        assert response is not None, "the answer was streamed"
+        return response.status, orjson.loads(response.body)
+
+    async def stream(self, path: str, body: dict) -> list:
+        """The events of a streamed answer."""
+        stream = FakeStream()
+        assert await self.call("POST", path, {**body, "stream": True}, stream) is None
+        assert stream.closed
+        return stream.events

@@ -1,0 +1,264 @@
+"""Tests of `fastovms/api/ollama/models.py`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import orjson
+import pytest
+
+from fastovms.api.ollama.generation import timestamp
+from fastovms.api.ollama.models import full_card, list_card, running_card
+from fastovms.api.served import KnownModel, ServedModel
+from fastovms.params import SamplingDefaults, WeightCount
+from fastovms.telemetry.metrics import GenerationMetrics
+from tests.api.chat_models import SOURCE, chat_model
+from tests.api.encoder_api import served_encoder
+from tests.api.ollama.ollama_requests import make, refused
+from tests.fakes import ByteTokenizer, FakeBackend, model_info
+
+# What is told of models.
+
+
+WEIGHTS = WeightCount(751_632_384, "u4")
+CONFIG = {
+    "model_type": "qwen3",
+    "hidden_size": 1024,
+    "text_config": {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8},
+}
+
+
+def loaded(weights: WeightCount | None = WEIGHTS) -> KnownModel:
+    defaults = SamplingDefaults(temperature=0.6, top_k=20, repetition_penalty=1.1)
+    info = replace(model_info(defaults=defaults), config=CONFIG, fingerprint="f", weights=weights)
+    backend = FakeBackend(lambda request, index: b"a", info)
+    metrics = GenerationMetrics("fake", backend.stats)
+    return KnownModel.of(ServedModel(backend, ByteTokenizer(), metrics, chat=chat_model()))
+
+
+def test_a_model_in_memory() -> None:
+    model = loaded()
+    model.size, model.file_size = 50, 5
+    card = full_card(model, fills_in=True)
+    assert card["capabilities"] == ["completion", "tools", "insert", "thinking"]
+    assert card["model_info"] == {
+        "general.architecture": "qwen3",
+        "general.basename": "fake",
+        "general.parameter_count": 751_632_384,
+        "qwen3.context_length": 64,
+        "qwen3.embedding_length": 1024,
+        "qwen3.block_count": 28,
+        "qwen3.attention.head_count": 16,
+        "qwen3.attention.head_count_kv": 8,
+    }
+    assert card["template"] == SOURCE
+    assert [line.split() for line in card["parameters"].splitlines()] == [
+        ["temperature", "0.6"],
+        ["top_k", "20"],
+        ["repeat_penalty", "1.1"],
+    ]
+    listed = list_card(model, "other")
+    assert (listed["name"], listed["model"], listed["size"]) == ("other", "other", 5)
+    assert listed["details"]["families"] == ["qwen3"]
+    assert len(listed["digest"]) == 64
+    running = running_card(model, 0.0, None)
+    assert running["size"] == 50
+    assert running["context_length"] == 64
+    assert running["expires_at"].startswith("2069-")
+    assert running["digest"] == listed["digest"]
+
+
+def test_a_model_is_told_of_alike_when_it_has_left_memory() -> None:
+    model = loaded()
+    before = list_card(model, "fake"), full_card(model, fills_in=True)["model_info"]
+    model.served = None
+    assert (list_card(model, "fake"), full_card(model, fills_in=True)["model_info"]) == before
+
+
+def test_a_model_that_was_never_loaded() -> None:
+    model = KnownModel("m", created=5)
+    card = full_card(model, fills_in=False)
+    assert card["capabilities"] == ["completion"]
+    assert card["model_info"] == {"general.architecture": "openvino", "general.basename": "m"}
+    assert card["details"]["families"] == []
+    assert list_card(model, "m")["digest"] != list_card(loaded(), "fake")["digest"]
+    assert "context_length" not in running_card(model, 0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("weights", "size", "level"),
+    [
+        (WeightCount(7_615_616_512, "u4"), "7.6B", "INT4"),
+        (WeightCount(134_515_008, "i8"), "134.52M", "INT8"),
+        (WeightCount(1918, "f16"), "1.92K", "F16"),
+        (WeightCount(7, "nf4"), "7", "NF4"),
+        (None, "", ""),
+    ],
+)
+def test_what_the_weights_are(weights: WeightCount | None, size: str, level: str) -> None:
+    details = list_card(loaded(weights), "fake")["details"]
+    assert (details["parameter_size"], details["quantization_level"]) == (size, level)
+
+
+def test_a_model_that_leaves_when_nobody_asks() -> None:
+    assert running_card(loaded(), 0.0, 90.0)["expires_at"] == "1970-01-01T00:01:30.000000Z"
+
+
+# What Ollama's clients ask about models.
+
+
+__all__ = ["make"]
+
+
+async def get(api, path: str):
+    response = await api.call("GET", path)
+    assert response.status == 200
+    return orjson.loads(response.body)
+
+
+async def test_lists(make):
+    api = make()
+    assert (await get(api, "/api/version"))["version"].count(".") == 2
+    [model] = (await get(api, "/api/tags"))["models"]
+    assert (model["name"], model["modified_at"]) == ("fake", "2023-11-14T22:13:20.000000Z")
+    [model] = (await get(api, "/api/ps"))["models"]
+    assert (model["name"], model["context_length"]) == ("fake", 2000)
+    assert model["expires_at"].startswith("21")
+    [known] = api.context.models.known
+    known.served, known.aliases = None, ("alias",)
+    assert (await get(api, "/api/ps"))["models"] == []
+    assert [m["name"] for m in (await get(api, "/api/tags"))["models"]] == ["fake", "alias"]
+
+
+async def test_a_model_that_will_leave(make):
+    api = make()
+    api.context.models.holder = SimpleNamespace(seconds_to_leave=lambda name: 90.0)
+    now = api.context.unix_time()
+    [model] = (await get(api, "/api/ps"))["models"]
+    assert model["expires_at"] == timestamp(now + 90)
+
+
+@pytest.mark.parametrize("name", ["model", "name"])
+async def test_one_model(make, name):
+    status, card = await make().post("/api/show", {name: "fake:latest"})
+    assert status == 200
+    assert "insert" not in card["capabilities"]
+    tokens = {"<|fim_prefix|>": 1, "<|fim_suffix|>": 2, "<|fim_middle|>": 3}
+    _, card = await make(tokenizer=ByteTokenizer(**tokens)).post("/api/show", {name: "fake"})
+    assert "insert" in card["capabilities"]
+    assert await refused(make(), "/api/show", {name: "x"}, 404) == "model 'x' not found"
+    assert "model is required" in await refused(make(), "/api/show", {})
+
+
+async def test_pulls(make):
+    response = await make().call("POST", "/api/pull", {"model": "fake"})
+    assert response.content_type == "application/x-ndjson"
+    statuses = [orjson.loads(line)["status"] for line in response.body.splitlines()]
+    assert statuses == ["pulling manifest", "success"]
+    assert await make().post("/api/pull", {"name": "fake", "stream": False}) == (
+        200,
+        {"status": "success"},
+    )
+    error = await refused(make(), "/api/pull", {"model": "x"}, 404)
+    assert error.startswith("model 'x' not found, and none is pulled")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "what"),
+    [
+        ("POST", "/api/push", "push"),
+        ("POST", "/api/create", "create"),
+        ("POST", "/api/copy", "copy"),
+        ("DELETE", "/api/delete", "delete"),
+        ("POST", "/api/blobs/sha256:abc", "blobs"),
+    ],
+)
+async def test_models_are_not_changed(make, method, path, what):
+    response = await make().call(method, path, {"model": "fake"})
+    assert response.status == 400
+    assert orjson.loads(response.body)["error"].startswith(f"this server does not do {what}:")
+
+
+# Vectors for Ollama's clients.
+
+
+@pytest.mark.parametrize(
+    ("given", "number"), [("ab", 1), (["a", "b"], 2), ("", 0), ([], 0), (None, 0)]
+)
+async def test_vectors(make_encoder_api, given, number):
+    api = make_encoder_api(served_encoder())
+    status, answer = await api.post("/api/embed", {"model": "fake:latest", "input": given})
+    assert status == 200, answer
+    assert answer["model"] == "fake:latest"
+    assert len(answer["embeddings"]) == number
+    assert all(abs(np.linalg.norm(row) - 1) < 1e-5 for row in answer["embeddings"])
+    assert (answer["prompt_eval_count"] > 0) is (number > 0)
+    assert answer["total_duration"] >= answer["load_duration"] >= 0
+
+
+async def test_the_older_endpoint(make_encoder_api):
+    api = make_encoder_api(served_encoder())
+    _, new = await api.post("/api/embed", {"model": "fake", "input": "ab"})
+    body = {"model": "fake", "prompt": "ab"}
+    assert await api.post("/api/embeddings", body) == (200, {"embedding": new["embeddings"][0]})
+    body = {"model": "fake"}
+    assert await api.post("/api/embeddings", body) == (200, {"embedding": []})
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [({"input": 5}, "input must be"), ({"input": ["a"] * 9}, "input must have at most 8 entries"),
+     ({"keep_alive": "five"}, "keep_alive must be"), ({"options": 5}, "options must be"),
+     ({"input": "a", "truncate": 5}, "truncate must be"),
+     ({"input": "a" * 65, "truncate": False}, "maximum context length is 64 tokens"),
+     ({"input": "a", "dimensions": 0}, "dimensions must be from 1")],
+)  # fmt: skip
+async def test_refusals(make_encoder_api, fields, words):
+    api = make_encoder_api(served_encoder(max_inputs=8))
+    status, answer = await api.post("/api/embed", {"model": "fake", **fields})
+    assert status == 400
+    assert words in answer["error"]
+
+
+@pytest.mark.parametrize(("path", "field"), [("embed", "input"), ("embeddings", "prompt")])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_ctx": "2048"}, "options.num_ctx must be an integer or a number"),
+        ({"num_ctx": 1.5}, "options.num_ctx must be an integer, not 1.5"),
+        ({"temperature": "hot"}, "options.temperature must be a number"),
+        ({"use_mmap": 5}, "options.use_mmap must be"),
+        ({"num_ctx": 2048.0, "temperature": 0.5, "unknown": []}, None),
+    ],
+)
+async def test_options_have_their_types(make_encoder_api, path, field, options, words):
+    api = make_encoder_api(served_encoder())
+    body = {"model": "fake", field: "a", "options": options}
+    status, answer = await api.post(f"/api/{path}", body)
+    assert status == (200 if words is None else 400)
+    assert words is None or answer["error"].startswith(words)
+
+
+async def test_longer_texts_are_cut(make_encoder_api):
+    api = make_encoder_api(served_encoder())
+    status, answer = await api.post("/api/embed", {"model": "fake", "input": "a" * 99})
+    assert (status, answer["prompt_eval_count"]) == (200, 64)
+
+
+@pytest.mark.parametrize(("path", "field"), [("embed", "input"), ("embeddings", "prompt")])
+async def test_the_operators_instruction_stands_before_documents(make_encoder_api, path, field):
+    api = make_encoder_api(served_encoder(document_instruction="doc: "))
+    status, _ = await api.post(f"/api/{path}", {"model": "fake", field: "ab"})
+    assert status == 200
+    [([text], _)] = api.served[0].backend.encoded
+    assert bytes(text.token_ids[1:-1].tolist()) == b"doc: ab"
+
+
+@pytest.mark.parametrize("path", ["embed", "embeddings"])
+async def test_a_model_that_stays_is_said_to_stay(make_encoder_api, path):
+    api = make_encoder_api(served_encoder())
+    response = await api.call("POST", f"/api/{path}", {"model": "fake", "keep_alive": 0})
+    assert response.status == 200
+    assert "keep_alive changes nothing" in dict(response.headers)["Warning"]

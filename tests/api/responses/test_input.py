@@ -1,0 +1,397 @@
+"""Tests of `fastovms/api/responses/input.py`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from openai.types.responses import ResponseInputItemParam
+
+from fastovms.api.chat_messages import seal_summary, told_summary
+from fastovms.api.dialect import OPENAI, OVMS, Dialect
+from fastovms.api.responses.input import (
+    CONFIGURATION,
+    REFUSED,
+    ItemRules,
+    read_input,
+    read_items,
+    text_of,
+    to_messages,
+)
+from fastovms.api.responses.job import transcript
+from fastovms.api.served import UnseenParts
+from fastovms.errors import InvalidField
+from fastovms.media.loader import GivenImages, image_tag
+
+# Every type of item that OpenAI's client can send is told to the model, or refused by name.
+
+
+RULES = ItemRules(OPENAI, lambda prefix: f"{prefix}_new")
+NOTE = "[image: this model cannot read it]"
+TOOL = {"type": "function", "name": "f", "parameters": {}}
+
+
+def call(name: str, arguments: object, result: str | None = None, id: str = "c") -> list[Any]:
+    """The messages of a call, and of what it has answered."""
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    made = {"type": "function", "id": id, "function": function}
+    told: list[Any] = [{"role": "assistant", "content": "", "tool_calls": [made]}]
+    return told if result is None else [*told, *answer(result, id)]
+
+
+def answer(text: str, id: str = "c") -> list[Any]:
+    return [{"role": "tool", "content": text, "tool_call_id": id}]
+
+
+HOSTED: dict[str, tuple[dict[str, Any], list[Any]]] = {
+    "apply_patch_call": (
+        {"call_id": "c", "operation": {"path": "a"}},
+        call("apply_patch", {"operation": {"path": "a"}}),
+    ),
+    "apply_patch_call_output": (
+        {"call_id": "c", "status": "failed", "output": "no"},
+        answer('{"status": "failed", "output": "no"}'),
+    ),
+    "code_interpreter_call": (
+        {"id": "c", "code": "1", "outputs": [{"type": "logs", "logs": "2"}]},
+        call("code_interpreter", {"code": "1"}, '[{"type": "logs", "logs": "2"}]'),
+    ),
+    "computer_call": (
+        {"call_id": "c", "action": {"type": "wait"}},
+        call("computer", {"action": {"type": "wait"}}),
+    ),
+    "computer_call_output": (
+        {"call_id": "c", "output": {"type": "computer_screenshot", "image_url": "data:,"}},
+        answer(NOTE),
+    ),
+    "file_search_call": (
+        {"id": "c", "queries": ["a"], "results": None},
+        call("file_search", {"queries": ["a"]}, "{}"),
+    ),
+    "image_generation_call": (
+        {"id": "c", "result": "AAAA", "revised_prompt": "a cat"},
+        call("image_generation", {"revised_prompt": "a cat"}, NOTE),
+    ),
+    "local_shell_call": (
+        {"call_id": "c", "action": {"command": ["ls"]}},
+        call("local_shell", {"action": {"command": ["ls"]}}),
+    ),
+    "local_shell_call_output": ({"id": "c", "output": "a"}, answer("a")),
+    "mcp_call": (
+        {"id": "c", "name": "m", "arguments": "{}", "output": "x"}, call("m", {}, "x")
+    ),
+    "program": ({"call_id": "c", "id": "p", "code": "1"}, call("program", {"code": "1"})),
+    "program_output": ({"call_id": "c", "result": "1"}, answer("1")),
+    "shell_call": (
+        {"call_id": "c", "action": {"commands": ["ls"]}},
+        call("shell", {"action": {"commands": ["ls"]}}),
+    ),
+    "shell_call_output": (
+        {"call_id": "c", "output": [{"stdout": "é"}]}, answer('[{"stdout": "é"}]')
+    ),
+    "tool_search_call": (
+        {"call_id": "c", "arguments": {"q": "a"}}, call("tool_search", {"q": "a"})
+    ),
+    "tool_search_output": (
+        {"call_id": "c", "tools": [TOOL, {"type": "namespace", "name": "n", "description": "",
+                                          "tools": [TOOL]}, {"type": "mcp"}]},
+        answer("Tools found: f, n__f"),
+    ),
+    "web_search_call": (
+        {"id": "c", "status": "completed", "action": {"type": "search", "query": "a"}},
+        call("web_search", {"action": {"type": "search", "query": "a"}}, "completed"),
+    ),
+    "additional_tools": ({"role": "developer", "tools": [TOOL]}, []),
+    "configuration_update": ({"reasoning": {"effort": "low"}}, []),
+}  # fmt: skip
+
+
+def types_of_the_client() -> Iterator[str]:
+    for member in get_args(ResponseInputItemParam):
+        hint = get_type_hints(member)["type"]
+        yield from (kind for part in (hint, *get_args(hint)) for kind in get_args(part))
+
+
+def test_the_client_has_no_other_types() -> None:
+    known = {
+        *HOSTED, *REFUSED, "message", "function_call", "function_call_output", "custom_tool_call",
+        "custom_tool_call_output", "reasoning", "compaction", "item_reference",
+    }  # fmt: skip
+    assert {kind for kind in types_of_the_client() if isinstance(kind, str)} <= known
+
+
+@pytest.mark.parametrize("kind", HOSTED)
+def test_items_are_told_as_functions(kind: str) -> None:
+    members, messages = HOSTED[kind]
+    read = read_items([{"type": kind, **members}], "input", RULES)
+    assert read_items(read, "input", RULES) == read, "what is kept is read again"
+    assert read[0].items() >= members.items()
+    assert to_messages(read).messages == messages
+    assert bool(transcript(read, 999, len)) == (kind not in CONFIGURATION)
+
+
+def test_images_of_tools_are_shown_to_models_that_take_some() -> None:
+    kinds = ("computer_call_output", "image_generation_call")
+    given = [{"type": kind, **HOSTED[kind][0]} for kind in kinds]
+    images = GivenImages(2)
+    messages = to_messages(read_items(given, "input", RULES), images=images).messages
+    assert [messages[0]["content"], messages[2]["content"]] == [image_tag(0), image_tag(1)]
+    assert [image.url for image in images.sources] == ["data:,", "data:image/png;base64,AAAA"]
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_items_that_ask_for_what_there_is_not_are_refused(kind: str) -> None:
+    with pytest.raises(InvalidField, match=f'items\\[0\\].type "{kind}" is not supported: .* '):
+        read_items([{"type": kind}], "items", RULES)
+
+
+# The texts of contents, with tags in place of images.
+
+
+URL = "data:image/png;base64,AAAA"
+IMAGE = {"type": "input_image", "image_url": URL}
+PARTS = [
+    {"type": "input_text", "text": "a"},
+    {"type": "refusal", "refusal": "b"},
+    IMAGE,
+    {"type": "output_text", "text": "c"},
+]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [("a", "a"), ([], ""), (PARTS[:2], "a\nb"), (PARTS, f"a\nb{image_tag(0)}c")],
+)
+def test_texts(content, text):
+    images = GivenImages(1)
+    assert text_of(content, "input[0].content", images) == text
+    assert [image.url for image in images.sources] == [URL] * (content is PARTS)
+
+
+def test_an_image_too_many():
+    with pytest.raises(InvalidField) as caught:
+        text_of([*PARTS, IMAGE], "input[0].content", GivenImages(1))
+    assert caught.value.param == "input[0].content[4].image_url"
+
+
+FILE = {"type": "input_file", "filename": "a.pdf", "file_id": "f"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "images", "place"),
+    [
+        (PARTS, None, "input[2]"),
+        ([FILE], None, "input[0]"),
+        ([FILE], GivenImages(1), "input[0]"),
+        ([{"type": "input_image", "file_id": "f"}], GivenImages(1), "input[0].file_id"),
+    ],
+)
+def test_media_that_the_model_cannot_read_are_refused_or_noted(parts, images, place):
+    with pytest.raises(InvalidField) as caught:
+        text_of(parts, images=images)
+    assert caught.value.param == place
+    unseen = UnseenParts()
+    assert "this model cannot read it]" in text_of(parts, images=images, unseen=unseen)
+    assert place.removesuffix(".file_id") in unseen.warnings[0]
+
+
+# Items of requests in the form that is stored, listed and told to models.
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "id"),
+    [
+        ({"role": "user", "content": "a"}, "message", "msg_new"),
+        ({"type": "message", "role": "user", "content": "a", "id": "own"}, "message", "own"),
+        ({"type": "reasoning", "summary": []}, "reasoning", "rs_new"),
+        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+         "function_call", "fc_new"),
+        ({"type": "function_call_output", "call_id": "c", "output": "x"},
+         "function_call_output", "fco_new"),
+    ],
+)  # fmt: skip
+def test_items_without_ids_get_one(given: dict[str, Any], kind: str, id: str) -> None:
+    [item] = read_items([given], "input", RULES)
+    assert (item["type"], item["id"]) == (kind, id)
+    assert read_items([item], "input", RULES) == [item], "what is told is read again"
+
+
+@pytest.mark.parametrize(
+    ("given", "contents"), [(None, []), ("", [""]), ("a", ["a"]), ([], [])], ids=repr
+)
+def test_a_text_is_what_the_user_says(given: Any, contents: list[str]) -> None:
+    items = read_input(given, RULES)
+    assert [item["content"][0]["text"] for item in items] == contents
+
+
+@pytest.mark.parametrize("given", ["", []])
+def test_nothing_is_refused_by_one_dialect(given: Any) -> None:
+    with pytest.raises(InvalidField, match="input must not be empty"):
+        read_input(given, RULES._replace(dialect=OVMS))
+
+
+@pytest.mark.parametrize("kind", ["unknown", "compaction_trigger", "mcp_list_tools"])
+@pytest.mark.parametrize("dialect", [OPENAI, OVMS])
+def test_unsupported_types_are_refused_by_name(kind: str, dialect: Dialect) -> None:
+    with pytest.raises(InvalidField, match=kind) as caught:
+        read_items([{"type": kind, "id": "a"}], "items", RULES._replace(dialect=dialect))
+    assert caught.value.param == "items[0].type"
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"role": "nobody", "content": "a"}, "items[0].role"),
+        ({"type": 5}, "items[0].type"),
+        ({"role": "user", "content": [{"type": "input_text", "text": 5}]},
+         "items[0].content[0].text"),
+        ({"type": "function_call", "call_id": "c", "arguments": "{}"}, "items[0].name"),
+        ({"role": "user", "content": "a", "id": "a b"}, "items[0].id"),
+        ({"type": "shell_call_output", "output": []}, "items[0].call_id"),
+        ({"type": "mcp_call", "arguments": "{}"}, "items[0].name"),
+        ({"type": "additional_tools", "tools": 5}, "items[0].tools"),
+        ({"type": "additional_tools", "role": "user", "tools": []}, "items[0].role"),
+        ({"type": "additional_tools", "tools": [{"type": "function"}]}, "items[0].tools[0].name"),
+        ({"type": "tool_search_output", "call_id": "c"}, "items[0].tools"),
+        ({"type": "configuration_update", "reasoning": 5}, "items[0].reasoning"),
+        ({"type": "configuration_update", "reasoning": {"effort": "much"}},
+         "items[0].reasoning.effort"),
+        ({"type": "configuration_update", "text": {"format": "text"}}, "items[0].text.format"),
+    ],
+)  # fmt: skip
+def test_faults_are_named_by_their_place(given: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        read_items([given], "items", RULES)
+    assert caught.value.param == param
+
+
+# Items become the messages of a chat template.
+
+
+SUMMARY = {"type": "compaction", "encrypted_content": seal_summary("It rains.")}
+TOLD = told_summary(SUMMARY["encrypted_content"])
+READING = ItemRules(OPENAI, lambda prefix: f"{prefix}_new")
+
+
+def said(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "content": text}
+
+
+def thought(text: str) -> dict[str, Any]:
+    return {"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]}
+
+
+def called(name: str, arguments: str = "{}") -> dict[str, Any]:
+    return {
+        "type": "function_call",
+        "call_id": f"call_{name}",
+        "name": name,
+        "arguments": arguments,
+    }
+
+
+def answered(name: str, output: Any) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": f"call_{name}", "output": output}
+
+
+def items_to_messages_call(name: str, arguments: str = "{}") -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"type": "function", "id": f"call_{name}", "function": function}
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        ([], []),
+        ([said("user", "a"), said("user", "b")], [said("user", "a"), said("user", "b")]),
+        (
+            [
+                said("user", "a"),
+                SUMMARY,
+                said("user", "b"),
+                said("assistant", "c"),
+                said("user", "d"),
+                said("user", "e"),
+            ],
+            [
+                said("user", f"a\n\n{TOLD}\n\nb"),
+                said("assistant", "c"),
+                said("user", "d"),
+                said("user", "e"),
+            ],
+        ),
+        (
+            [said("system", "s"), said("user", "a"), said("user", "b"), SUMMARY, called("f")],
+            [
+                said("system", "s"),
+                said("user", f"a\n\nb\n\n{TOLD}"),
+                {**said("assistant", ""), "tool_calls": [items_to_messages_call("f")]},
+            ],
+        ),
+        (
+            [SUMMARY, said("system", "s"), SUMMARY],
+            [said("user", TOLD), said("system", "s"), said("user", TOLD)],
+        ),
+        (
+            [said("assistant", "a"), said("assistant", "b")],
+            [said("assistant", "a"), said("assistant", "b")],
+        ),
+        (
+            [thought("hm"), said("assistant", "a")],
+            [{**said("assistant", "a"), "reasoning_content": "hm"}],
+        ),
+        (
+            [thought("hm"), thought("ah"), called("f"), called("g", "")],
+            [
+                {
+                    **said("assistant", ""),
+                    "reasoning_content": "hm\nah",
+                    "tool_calls": [items_to_messages_call("f"), items_to_messages_call("g")],
+                }
+            ],
+        ),
+        (
+            [called("f"), said("assistant", "a")],
+            [{**said("assistant", "a"), "tool_calls": [items_to_messages_call("f")]}],
+        ),
+        (
+            [said("assistant", "a"), called("f"), answered("f", "x"), said("assistant", "b")],
+            [
+                {**said("assistant", "a"), "tool_calls": [items_to_messages_call("f")]},
+                {"role": "tool", "content": "x", "tool_call_id": "call_f"},
+                said("assistant", "b"),
+            ],
+        ),
+        (
+            [thought("hm"), said("user", "a")],
+            [{**said("assistant", ""), "reasoning_content": "hm"}, said("user", "a")],
+        ),
+        (
+            [called("f"), thought("hm"), called("g")],
+            [
+                {**said("assistant", ""), "tool_calls": [items_to_messages_call("f")]},
+                {
+                    **said("assistant", ""),
+                    "reasoning_content": "hm",
+                    "tool_calls": [items_to_messages_call("g")],
+                },
+            ],
+        ),
+        (
+            [answered("f", [{"type": "input_text", "text": part} for part in "ab"])],
+            [{"role": "tool", "content": "a\nb", "tool_call_id": "call_f"}],
+        ),
+        (
+            [said("assistant", [{"type": "refusal", "refusal": "no"}])],  # type: ignore[arg-type]
+            [said("assistant", "no")],
+        ),
+    ],
+)
+def test_messages(items, expected):
+    read = read_items(items, "input", READING)
+    assert to_messages(read).messages == expected
+    assert to_messages(read, "rules").messages == [said("system", "rules"), *expected]
+    again = read_items(read, "input", READING)
+    assert again == read

@@ -1,0 +1,519 @@
+"""Tests of `fastovms/api/responses/job.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count, islice
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from fastovms.api.chat_messages import seal_summary
+from fastovms.api.dialect import OPENAI, OVMS
+from fastovms.api.responses.input import ItemRules, read_items
+from fastovms.api.responses.job import (
+    KeptJob,
+    echoed_choice,
+    echoed_tools,
+    item_ids,
+    newest,
+    numbered_ids,
+    read_job,
+    resumption_of,
+    transcript,
+    with_seed,
+    write_job,
+)
+from fastovms.api.responses.request import ResponsesRequest
+from fastovms.config import ModelLimits
+from fastovms.params import SamplingDefaults
+from fastovms.text.template import ChatTemplate
+from tests.api.chat_models import prompt_of
+from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
+from tests.fakes import model_info
+
+# Conversations are written down as far as there is room.
+
+
+PIXEL = "data:image/png;base64,AAAA"
+ITEMS = [
+    {"role": "developer", "content": "Be brief."},
+    {"role": "user", "content": "What is the weather?"},
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]},
+    {"type": "function_call", "call_id": "1", "name": "look", "arguments": '{"a":1}'},
+    {"type": "function_call_output", "call_id": "1", "output": "sunny"},
+    {"type": "custom_tool_call", "call_id": "2", "name": "write", "input": "sun"},
+    {"type": "custom_tool_call_output", "call_id": "2", "output": "done"},
+    {"role": "assistant", "content": "Sunny."},
+    {"role": "user", "content": [{"type": "input_text", "text": "And here?"},
+                                 {"type": "input_image", "image_url": PIXEL}]},
+]  # fmt: skip
+WHOLE = """developer: Be brief.
+
+user: What is the weather?
+
+assistant calls look: {"a":1}
+
+result: sunny
+
+assistant calls write: sun
+
+result: done
+
+assistant: Sunny.
+
+user: And here?
+[image]"""
+SUMMARY = {"type": "compaction", "encrypted_content": seal_summary("It rained.")}
+RULES = ItemRules(OPENAI, lambda prefix: f"{prefix}_new")
+
+
+def read(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return read_items(items, "input", RULES)
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def test_all_of_it():
+    assert transcript(read(ITEMS), 1000, words) == WHOLE
+
+
+def test_an_earlier_summary_is_told_first():
+    told = transcript(read([SUMMARY, *ITEMS]), 1000, words)
+    assert told == f"summary of what came before: It rained.\n\n{WHOLE}"
+    told = transcript(read([SUMMARY, *ITEMS * 10]), 200, len)
+    assert told.startswith("summary of what")
+    assert told.endswith("[image]")
+
+
+@pytest.mark.parametrize("room", [0, 8, 32, 64, 200])
+def test_the_newest_items_are_told(room):
+    items = read(ITEMS * 50)
+    told = transcript(items, room, words)
+    assert words(told) <= room
+    assert bool(told) == (room > 8)
+    assert told.endswith("image]" if told else "")
+    assert room < 64 or "assistant: Sunny.\n\nuser: And here?" in told
+
+
+@pytest.mark.parametrize("count", [len, words])
+@pytest.mark.parametrize("room", [100, 1000])
+def test_no_item_takes_all_the_room(count, room):
+    long = [{"type": "function_call_output", "call_id": "1", "output": "x " * 100_000}]
+    counted: list[int] = []
+
+    def count_tokens(text: str) -> int:
+        counted.append(len(text))
+        return count(text)
+
+    told = transcript(read([*ITEMS[:2], *long]), room, count_tokens)
+    assert told.startswith("developer: Be")
+    assert "[...]" in told
+    assert count(told) <= room
+    assert max(counted) <= room * 3, "a long text is cut before it is counted"
+
+
+@pytest.mark.parametrize(
+    ("room", "places"),
+    [(1000, [0, 1, 8]), (7, [0, 8]), (2, [0]), (0, [])],
+)
+def test_the_newest_messages(room, places):
+    items = read(ITEMS)
+    assert newest(items, room, words) == [items[place] for place in places]
+
+
+def test_a_message_that_is_far_too_long_is_not_counted():
+    items = read([{"role": "user", "content": "x" * 1000}])
+    assert newest(items, 10, lambda text: pytest.fail("it was counted")) == []
+
+
+# Tools and choices are repeated as OpenAI has them.
+
+
+FUNCTION = {"type": "function", "name": "f"}
+TOLD = {"type": "function", "name": "f", "description": None, "parameters": None, "strict": None}
+CUSTOM = {"type": "custom", "name": "c", "format": {"type": "text"}}
+NAMESPACE = {"type": "namespace", "name": "n", "description": "N", "tools": [FUNCTION, CUSTOM]}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (FUNCTION, [TOLD]),
+        ({"type": "function", "function": {"name": "f"}}, [TOLD]),
+        (CUSTOM, [CUSTOM]),
+        ({"type": "custom", "custom": {"name": "c"}}, [{"type": "custom", "name": "c"}]),
+        (NAMESPACE, [{**NAMESPACE, "tools": [TOLD, CUSTOM]}]),
+        ({**NAMESPACE, "tools": [NAMESPACE]}, [{**NAMESPACE, "tools": []}]),
+        ({"type": "web_search"}, []),
+    ],
+)
+def test_tools(given, told):
+    assert echoed_tools([given]) == told
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (None, "auto"),
+        ("required", "required"),
+        (FUNCTION, FUNCTION),
+        ({"type": "function", "function": {"name": "f"}}, FUNCTION),
+        ({"type": "custom", "name": "c"}, {"type": "custom", "name": "c"}),
+        (
+            {"type": "allowed_tools", "tools": [FUNCTION, {"type": "web_search"}, CUSTOM]},
+            {"type": "allowed_tools", "mode": "auto",
+             "tools": [FUNCTION, {"type": "custom", "name": "c"}]},
+        ),
+    ],
+)  # fmt: skip
+def test_choices(given, told):
+    assert echoed_choice(given) == told
+
+
+# What an answer holds, and what it repeats of its request.
+
+
+TOLD_TOOL = {**TOOL, "description": None, "strict": None}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"instructions": "Be kind."}, {}),
+        ({"metadata": {"a": "b"}}, {}),
+        ({"max_output_tokens": 50}, {}),
+        ({"max_tool_calls": 3}, {}),
+        ({"temperature": 0.5, "top_p": 0.9}, {}),
+        ({"presence_penalty": 0.5, "frequency_penalty": -0.5}, {}),
+        ({"parallel_tool_calls": False}, {}),
+        ({"user": "me", "safety_identifier": "us", "prompt_cache_key": "key"}, {}),
+        ({"prompt_cache_retention": "24h"}, {}),
+        ({"service_tier": "flex"}, {}),
+        ({"service_tier": None}, {"service_tier": "default"}),
+        ({"truncation": "auto"}, {}),
+        ({"truncation": None}, {"truncation": "disabled"}),
+        ({"store": False}, {}),
+        ({"store": None}, {"store": True}),
+        ({"top_logprobs": 3}, {}),
+        ({"reasoning": {"effort": "high"}}, {"reasoning": {"effort": "high", "summary": None}}),
+        (
+            {"reasoning": {"generate_summary": "concise"}},
+            {"reasoning": {"effort": None, "summary": "concise"}},
+        ),
+        ({"text": None}, {"text": {"format": {"type": "text"}}}),
+        (
+            {"text": {"verbosity": "low"}},
+            {"text": {"format": {"type": "text"}, "verbosity": "low"}},
+        ),
+        ({"text": {"format": {"type": "json_object"}}}, {}),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}},
+            {
+                "text": {
+                    "format": {
+                        "type": "json_schema",
+                        "name": "x",
+                        "description": None,
+                        "schema": {},
+                        "strict": False,
+                    }
+                }
+            },
+        ),
+        (
+            {"tools": [TOOL]},
+            {"tools": [TOLD_TOOL], "tool_choice": "auto"},
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": "none"},
+            {"tools": [TOLD_TOOL]},
+        ),
+        (
+            {"tools": [{**TOOL, "strict": True}], "tool_choice": "required"},
+            {"tools": [{**TOOL, "description": None, "strict": True}]},
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "function", "name": "get_weather"}},
+            {"tools": [TOLD_TOOL]},
+        ),
+        (
+            {
+                "tools": [TOOL, {**TOOL, "name": "other"}],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "mode": "required",
+                    "tools": [{"type": "function", "name": "other"}],
+                },
+            },
+            {
+                "tools": [
+                    {**TOOL, "name": name, "description": None, "strict": None}
+                    for name in ("get_weather", "other")
+                ]
+            },
+        ),
+    ],
+)
+@pytest.mark.parametrize("path", [V1, V3])
+async def test_the_request_is_repeated(make, fields, expected, path):
+    status, body = await ask(make(), "POST", path, {**BODY, **fields})
+    assert status == 200, body
+    for name, value in {**fields, **expected}.items():
+        assert body[name] == value, name
+
+
+async def test_ovms_repeats_min_p(make):
+    api = make()
+    for path, told in ((V1, None), (V3, 0.25)):
+        _, body = await ask(api, "POST", path, {**BODY, "min_p": 0.25})
+        assert body.get("min_p") == told
+
+
+async def test_what_is_used_is_told_where_the_request_says_nothing(make):
+    api = make(defaults=SamplingDefaults(temperature=0.25, top_p=0.5))
+    _, body = await ask(api, "POST", V1, BODY)
+    assert (body["temperature"], body["top_p"]) == (0.25, 0.5)
+
+
+SCHEMA = {"type": "object", "properties": {}}
+NO_FORMAT = {"type": "text"}
+
+
+@pytest.mark.parametrize(
+    ("response_format", "told"),
+    [
+        ({"type": "json_object"}, {"type": "json_object"}),
+        (
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}},
+            {
+                "type": "json_schema",
+                "name": "x",
+                "description": None,
+                "schema": SCHEMA,
+                "strict": True,
+            },
+        ),
+        ({"type": "regex", "pattern": "a+"}, {"type": "regex", "pattern": "a+"}),
+    ],
+)
+async def test_the_format_of_chats_is_repeated_as_that_of_responses(make, response_format, told):
+    api = make()
+    for path, format in ((V1, told), (V3, NO_FORMAT)):  # OVMS says so, whatever it was asked
+        status, body = await ask(api, "POST", path, {**BODY, "response_format": response_format})
+        assert (status, body["text"]["format"]) == (200, format)
+
+
+# How much of a context fits, and how its tokens are counted.
+
+
+def turns(number: int) -> list[dict[str, str]]:
+    return [
+        {"role": role, "content": f"{role[0]}{turn:04}"}
+        for turn in range(number)
+        for role in ("user", "assistant")
+    ]
+
+
+LONG = [{"role": "system", "content": "rules"}, *turns(100), {"role": "user", "content": "last"}]
+
+
+async def test_a_context_that_is_too_long_is_refused(make):
+    api = make(context=200)
+    status, body = await ask(api, "POST", V1, {**BODY, "input": LONG})
+    assert status == 400
+    assert body["error"]["code"] == "context_length_exceeded"
+    assert body["error"]["param"] == "input"
+    assert "200 tokens" in body["error"]["message"]
+
+
+async def test_a_context_that_is_too_long_loses_its_oldest_messages(make):
+    api = make(context=200)
+    body = {**BODY, "input": LONG, "truncation": "auto", "max_output_tokens": 20}
+    status, body = await ask(api, "POST", V1, body)
+    assert status == 200
+    prompt = prompt_of(api)
+    assert prompt.startswith("s:rules;u:u0")
+    assert prompt.endswith("a:a0099;u:last;>")
+    assert 180 - 16 < len(prompt) <= 180
+
+
+async def test_more_messages_than_the_context_has_tokens_are_not_rendered(make, monkeypatch):
+    rendered = []
+    render = ChatTemplate.render
+
+    def note(self, messages, **options):
+        rendered.append(len(messages))
+        return render(self, messages, **options)
+
+    monkeypatch.setattr(ChatTemplate, "render", note)
+    api = make(context=200)
+    body = {**BODY, "input": [{"role": "user", "content": "x"}] * 5000}
+    status, answer = await ask(api, "POST", V1, body)
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    assert answer["error"]["param"] == "input"
+    assert "5000 items" in answer["error"]["message"]
+    assert not rendered
+    status, _ = await ask(api, "POST", V1, {**body, "truncation": "auto"})
+    assert status == 200
+    assert max(rendered) <= 200
+
+
+@pytest.mark.parametrize(
+    ("path", "max_output_tokens", "limit", "num_kept"),
+    [
+        (V1, 190, None, 100),  # an answer that may be cut leaves half of the context
+        (V1, None, 80, 175),
+        (V3, 80, None, 120),
+        (V3, 150, None, 50),
+        (V3, None, 80, 120),
+    ],
+)
+async def test_messages_make_room_for_the_answer(make, path, max_output_tokens, limit, num_kept):
+    api = make(context=200, limits=ModelLimits(max_tokens_limit=limit))
+    body = {**BODY, "input": LONG, "truncation": "auto", "max_output_tokens": max_output_tokens}
+    status, answer = await ask(api, "POST", path, body)
+    assert status == 200, answer
+    assert num_kept - 16 < answer["usage"]["input_tokens"] <= num_kept
+
+
+async def test_a_last_message_that_is_too_long_is_refused(make):
+    body = {**BODY, "input": [*turns(3), {"role": "user", "content": "x" * 300}]}
+    status, body = await ask(make(context=200), "POST", V1, {**body, "truncation": "auto"})
+    assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
+
+
+async def test_a_large_max_output_tokens_is_cut_to_what_fits(make):
+    api = make("x" * 300, context=200)
+    _, body = await ask(api, "POST", V1, {**BODY, "max_output_tokens": 200})
+    assert body["status"] == "incomplete"
+    assert body["usage"]["total_tokens"] == 200
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"instructions": "Be kind."},
+        {"tools": [TOOL]},
+        {"input": LONG},
+        {"reasoning": {"effort": "low"}},
+    ],
+)
+async def test_tokens_are_counted_as_usage_does(make, fields):
+    api = make(context=4000)
+    _, body = await ask(api, "POST", V1, {**BODY, **fields})
+    status, counted = await ask(api, "POST", f"{V1}/input_tokens", {**BODY, **fields})
+    assert status == 200
+    expected = body["usage"]["input_tokens"]
+    assert counted == {"object": "response.input_tokens", "input_tokens": expected}
+
+
+# What was asked for is written without what the store has already, and read again.
+
+
+def kept_job(**fields) -> KeptJob:
+    return KeptJob(
+        model="f m",
+        dialect="openai",
+        body=msgspec.convert({"model": "m", "input": "Hi", **fields}, ResponsesRequest),
+        created=7,
+        id_key="k",
+        prompt_token_ids=[1, 2],
+        prompt_text=None,
+    )
+
+
+def test_it_is_read_as_it_was_but_for_the_input():
+    fields = {"temperature": 0.5, "metadata": {"a": "\u20ac"}, "stop": ["x"], "tools": []}
+    read = read_job(write_job(kept_job(**fields)))
+    body = msgspec.structs.replace(kept_job(**fields).body, input=None)
+    assert read == msgspec.structs.replace(kept_job(), body=body)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: b"", "another version"),
+        (lambda data: data[:-1], "another version"),
+        (lambda data: data.replace(b'"id_key"', b'"other"'), "another version"),
+        (lambda data: data.replace(b'"form":1', b'"form":2'), "form of the request is 2, not 1"),
+    ],
+)
+def test_what_another_version_has_written(change, message):
+    with pytest.raises(ValueError, match=message):
+        read_job(change(write_job(kept_job())))
+
+
+def test_what_cannot_be_written():
+    assert write_job(kept_job(metadata={"a": "\ud800"})) is None
+
+
+def test_a_seed_is_kept_or_given():
+    body = kept_job(seed=5).body
+    assert with_seed(body) is body
+    seeds = {with_seed(kept_job().body).seed for _ in range(20)}
+    assert len(seeds) == 20
+    assert all(0 <= seed < 2**32 for seed in seeds)
+
+
+def test_ids_are_those_of_their_key():
+    first = list(islice(iter(numbered_ids("a"), None), 50))
+    assert list(islice(iter(numbered_ids("a"), None), 50)) == first
+    assert len({*first, *islice(iter(numbered_ids("b"), None), 50)}) == 100
+    assert all(len(id) == 32 and int(id, 16) >= 0 for id in first)
+
+
+def job(*, num_samples: int = 1, images: Sequence[str] | None = None) -> Any:
+    """What of a job decides."""
+    prompt = None if images is None else SimpleNamespace(images=images)
+    return SimpleNamespace(
+        options=SimpleNamespace(candidates=SimpleNamespace(num_samples=num_samples)),
+        task=SimpleNamespace(prompt=prompt),
+        prompt=SimpleNamespace(token_ids=(1, 2), text="Hi"),
+        preparation=SimpleNamespace(
+            body=kept_job().body, model=SimpleNamespace(info=replace(model_info(), fingerprint="f"))
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_kept"),
+    [({}, True), ({"images": ()}, True), ({"images": ("i",)}, False), ({"num_samples": 2}, False)],
+)
+def test_what_can_be_gone_on_with(fields, is_kept):
+    resumption = resumption_of(job(**fields), OPENAI, 7, "k")
+    assert (resumption is not None) == is_kept
+    if resumption is not None:
+        assert resumption.model == "f fake"
+        read = read_job(resumption.job)
+        assert (read.model, read.dialect, read.created) == ("f fake", OPENAI.name, 7)
+        assert (read.prompt_token_ids, read.prompt_text) == ([1, 2], "Hi")
+
+
+# The generation and the run that answer a request for a response.
+
+
+@pytest.mark.parametrize(
+    ("dialect", "ids"), [(OPENAI, ["msg_0", "rs_1"]), (OVMS, ["msg-0", "rs-1"])]
+)
+def test_ids_have_the_form_of_the_dialect(dialect, ids):
+    numbers = count()
+    new_id = item_ids(lambda: str(next(numbers)), dialect)
+    assert [new_id("msg"), new_id("rs")] == ids
+
+
+@pytest.mark.parametrize("path", [V1, V3])
+async def test_calls_have_ids_of_their_own(make, path):
+    script = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+    body = {"model": "fake", "input": "Hi", "tools": [TOOL]}
+    status, answer = await ask(make(script * 2), "POST", path, body)
+    assert status == 200
+    ids = [item["call_id"] for item in answer["output"]]
+    assert len(set(ids)) == 2
+    assert all(id.startswith("call_") and len(id) == 29 for id in ids)

@@ -1,0 +1,142 @@
+"""Streams of responses that run on another replica."""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+import pytest
+
+from fastovms.api.dialect import frame
+from fastovms.api.responses import background
+from fastovms.api.responses.stored import pack_frames
+from fastovms.errors import StateFailed
+from fastovms.state.store import EventPack, ResponseKey, ResponseProgress, StoredResponse
+from tests.api.responses.conftest import ask, resume
+from tests.api.responses.events import check
+from tests.api.responses.test_background import V1, V3, replayed, start, wait_for
+from tests.api.responses.test_resumption import running
+from tests.fakes import FakeStream
+
+
+@pytest.mark.parametrize("after", [None, 0, 3, 100])
+@pytest.mark.parametrize("path", [V1, V3])
+async def test_a_response_is_followed_through_another_replica(make_replicas, after, path):
+    (a, b), _ = make_replicas("a", "b")
+    id = await running(a)
+    query = {} if after is None else {"starting_after": after}
+    followers = [
+        asyncio.ensure_future(replayed(replica.api, id, path, **query)) for replica in (a, b)
+    ]
+    for _ in range(5):
+        resume(a.api, 1)
+        await asyncio.sleep(0.005)
+    resume(a.api)
+    here, elsewhere = await asyncio.gather(*followers)
+    assert elsewhere == here
+    assert await replayed(b.api, id, path, **query) == here
+    if after is None:
+        check(here)
+
+
+async def test_events_are_sent_as_they_come(make_replicas, monkeypatch):
+    monkeypatch.setattr(background, "LOOK_AGAIN", 3600.0)
+    (a, b), _ = make_replicas("a", "b")
+    id = await start(a.api)
+    stream = FakeStream()
+    follower = asyncio.ensure_future(b.api.call("GET", f"{V1}/{id}?stream=true", None, stream))
+    for text in ("H", "e", "l"):
+        resume(a.api, 1)
+        async with asyncio.timeout(10):
+            while not stream.writes or f'"delta":"{text}"' not in str(stream.writes[-1]):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+    resume(a.api)
+    await follower
+    check(stream.events)
+
+
+async def test_a_notification_that_is_missed_costs_no_event(make_replicas, monkeypatch):
+    monkeypatch.setattr(background, "LOOK_AGAIN", 0.01)
+    (a, b), _ = make_replicas("a", "b")
+    b.store.deafen()
+    id = await running(a)
+    follower = asyncio.ensure_future(replayed(b.api, id))
+    await asyncio.sleep(0.02)
+    resume(a.api)
+    assert await follower == await replayed(a.api, id)
+
+
+async def test_a_store_that_is_gone_for_a_while_costs_no_event(make_replicas, monkeypatch):
+    monkeypatch.setattr(background, "LOOK_AGAIN", 0.01)
+    (a, b), _ = make_replicas("a", "b")
+    id = await running(a)
+    stream = FakeStream()
+    follower = asyncio.ensure_future(b.api.call("GET", f"{V1}/{id}?stream=true", None, stream))
+    await stream.first_write.wait()
+    b.store.error = StateFailed("gone")
+    resume(a.api)
+    await asyncio.sleep(0.03)
+    assert not follower.done()
+    b.store.error = None
+    await follower
+    assert stream.events == await replayed(a.api, id)
+
+
+async def test_a_follower_is_told_of_a_deletion(make_replicas):
+    (a, b), _ = make_replicas("a", "b")
+    id = await running(a)
+    stream = FakeStream()
+    follower = asyncio.ensure_future(b.api.call("GET", f"{V1}/{id}?stream=true", None, stream))
+    await stream.first_write.wait()
+    await a.store.delete_response("", id)
+    await follower
+    events = stream.events
+    assert [event["type"] for event in events[-3:-1]] == ["error", "response.failed"]
+    assert events[-2]["response"]["error"]["message"] == "the response was deleted"
+
+
+async def test_nothing_is_left_of_a_client_that_leaves(make_replicas):
+    (a, b), _ = make_replicas("a", "b")
+    id = await running(a)
+    with b.store.watch_cancels():
+        await asyncio.sleep(0)  # what listens for all
+    before = asyncio.all_tasks()
+    stream = FakeStream()
+    follower = asyncio.ensure_future(b.api.call("GET", f"{V1}/{id}?stream=true", None, stream))
+    await stream.first_write.wait()
+    follower.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await follower
+    assert asyncio.all_tasks() == before
+    assert not b.store._watchers._watches
+
+
+async def test_after_a_restart_the_events_until_then_are_told(make, make_state):
+    state = make_state()
+    done = make(state=state)
+    kept = await wait_for(done, await start(done), "completed")
+    whole = await replayed(done, kept["id"])
+    lost = orjson.dumps({name: value for name, value in kept.items() if name != "output"})
+    running = StoredResponse("resp_lost", lost, progress=ResponseProgress.RUNNING)
+    await state.store.add_response("", running)
+    frames = [frame(orjson.dumps(event), event["type"]) for event in whole[:5]]
+    await state.store.add_events("", "resp_lost", EventPack(0, pack_frames(frames)))
+    await state.store.give_up([ResponseKey("", "resp_lost")])
+    events = await replayed(done, "resp_lost")
+    assert events[:5] == whole[:5]
+    assert [event["type"] for event in events[5:-1]] == ["error", "response.failed"]
+    assert [event["sequence_number"] for event in events[:-1]] == list(range(7))
+    assert await replayed(done, "resp_lost", starting_after=2) == events[3:]
+
+
+async def test_others_do_not_follow_it(make_replicas):
+    (a, b), _ = make_replicas("a", "b")
+    id = await running(a)
+    for method, place in (
+        ("GET", id),
+        ("GET", f"{id}?stream=true"),
+        ("POST", f"{id}/cancel"),
+        ("DELETE", id),
+    ):
+        assert (await ask(b.api, method, f"{V1}/{place}", tenant="other"))[0] == 404
+    assert not a.api.backend.aborted

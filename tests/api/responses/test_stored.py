@@ -1,0 +1,802 @@
+"""Tests of `fastovms/api/responses/stored.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Task
+from dataclasses import replace
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastovms.api.responses import stored
+from fastovms.api.responses.background import ResponsesState
+from fastovms.api.responses.output import ResponseForm, ResponseStatus
+from fastovms.api.responses.stored import (
+    EventLog,
+    EventWriter,
+    found,
+    from_record,
+    list_body,
+    not_found,
+    pack_frames,
+    pack_outputs,
+    previous_not_found,
+    to_items,
+    to_record,
+    unpack_outputs,
+)
+from fastovms.errors import NotFound, StateFailed, TooLarge
+from fastovms.params import FinishReason, GenerationOutput
+from fastovms.state.store import (
+    EventPack,
+    FoundResponse,
+    ItemPage,
+    ResponseKey,
+    ResponseProgress,
+    StoredItem,
+)
+from tests.api.chat_models import call_text, prompt_of
+from tests.api.responses.conftest import BODY, TOOL, ask
+from tests.api.responses.events import check
+from tests.api.responses.test_conversations import ITEMS, V1
+from tests.fakes import FakeStream, token_logprobs
+
+# Responses as they are stored, and as they are read again.
+
+
+FORM = ResponseForm({"id": "resp_1", "previous_response_id": "resp_0", "store": True}, "length")
+RECORDS_ITEMS = [{"id": "msg_1", "text": "é"}, {"id": "msg_2"}]
+
+
+def test_a_record_has_the_object_without_its_output() -> None:
+    status = ResponseStatus("completed", completed_at=5)
+    record = to_record(FORM, status, [StoredItem("in", b"{}")], RECORDS_ITEMS, events=b"e")
+    assert (record.id, record.previous_id, record.events) == ("resp_1", "resp_0", b"e")
+    assert "output" not in orjson.loads(record.body)
+    assert [item.id for item in record.output] == ["msg_1", "msg_2"]
+    assert record.progress is ResponseProgress.FINISHED
+
+
+@pytest.mark.parametrize(
+    ("progress", "status", "reason"),
+    [
+        (ResponseProgress.FINISHED, "completed", None),
+        (ResponseProgress.INTERRUPTED, "failed", "the server was stopped"),
+        (ResponseProgress.RUNNING, "failed", "could not be kept"),
+    ],
+)
+def test_what_was_left_running_has_failed(
+    progress: ResponseProgress, status: str, reason: str | None
+) -> None:
+    record = to_record(FORM, ResponseStatus("completed", completed_at=5), [], RECORDS_ITEMS)
+    told = orjson.loads(from_record(FoundResponse(record.body, to_items(RECORDS_ITEMS), progress)))
+    assert (told["id"], told["status"], told["output"]) == ("resp_1", status, RECORDS_ITEMS)
+    error = told["error"]
+    assert error is None if reason is None else reason in error["message"]
+
+
+# What is not kept is a 404 that names it.
+
+
+def test_what_is_there_is_returned() -> None:
+    assert found(b"", "Response", "resp_1") == b""
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(NotFound, match=r"^Response with id 'resp_1' not found\.$"):
+        found(None, "Response", "resp_1")
+
+
+def test_long_ids_are_cut_and_faults_named() -> None:
+    error = not_found("Item", "x" * 300, param="input", code="c")
+    assert (error.param, error.code) == ("input", "c")
+    assert "x" * 200 + "'" in str(error)
+
+
+def test_what_cannot_be_continued_has_a_code() -> None:
+    error = previous_not_found("resp_1")
+    assert (error.param, error.code) == ("previous_response_id", "previous_response_not_found")
+
+
+# Queries of lists, and pages of them.
+
+
+@pytest.fixture
+async def kept(make):
+    api = make()
+    status, response = await ask(api, "POST", V1, {"model": "fake", "input": ITEMS})
+    assert status == 200
+    return api, response
+
+
+@pytest.mark.parametrize(
+    ("query", "expected", "has_more"),
+    [
+        ("", "43210", False),
+        ("order=asc", "01234", False),
+        ("limit=2", "43", True),
+        ("limit=2&order=asc", "01", True),
+        ("include[]=message.output_text.logprobs&limit=1", "4", True),
+        ("include=message.output_text.logprobs&order=desc", "43210", False),
+    ],
+)
+async def test_input_items(kept, query, expected, has_more):
+    api, response = kept
+    status, body = await ask(api, "GET", f"{V1}/{response['id']}/input_items?{query}")
+    assert status == 200
+    assert "".join(item["content"][0]["text"] for item in body["data"]) == expected
+    assert body["object"] == "list"
+    assert body["has_more"] is has_more
+    assert body["first_id"] == body["data"][0]["id"]
+    assert body["last_id"] == body["data"][-1]["id"]
+
+
+async def test_pages_follow_each_other(kept):
+    api, response = kept
+    place = f"{V1}/{response['id']}/input_items?limit=2"
+    texts = []
+    after = ""
+    while True:
+        _, body = await ask(api, "GET", f"{place}{after}")
+        texts += [item["content"][0]["text"] for item in body["data"]]
+        if not body["has_more"]:
+            break
+        after = f"&after={body['last_id']}"
+    assert texts == ["4", "3", "2", "1", "0"]
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("limit=0", "limit"),
+        ("limit=101", "limit"),
+        ("limit=x", "limit"),
+        ("limit=", "limit"),
+        ("limit=%D9%A3", "limit"),
+        ("order=up", "order"),
+        ("after=msg_none", "after"),
+        ("include=everything", "include[0]"),
+        ("x=1&" * 200, None),
+    ],
+)
+async def test_queries_that_are_refused(kept, query, param):
+    api, response = kept
+    status, body = await ask(api, "GET", f"{V1}/{response['id']}/input_items?{query}")
+    assert (status, body["error"]["param"]) == (400, param)
+
+
+# Pages of lists.
+
+
+@pytest.mark.parametrize(("ids", "has_more"), [([], False), (["a"], True), (["a", "b"], False)])
+def test_a_page_tells_its_ends(ids: list[str], has_more: bool) -> None:
+    items = [StoredItem(id, b'{"id":"%b"}' % id.encode()) for id in ids]
+    assert orjson.loads(list_body(ItemPage(items, has_more=has_more))) == {
+        "object": "list",
+        "data": [{"id": id} for id in ids],
+        "first_id": ids[0] if ids else None,
+        "last_id": ids[-1] if ids else None,
+        "has_more": has_more,
+    }
+
+
+# What came before: previous responses, conversations, references to items.
+
+
+async def create(api, text: str, *, tenant: str = "", **fields) -> dict:
+    body = {"model": "fake", "input": text, **fields}
+    status, response = await ask(api, "POST", V1, body, tenant=tenant)
+    assert status == 200, response
+    return response
+
+
+async def test_a_chain_holds_everything_but_the_instructions(make):
+    api = make()
+    first = await create(api, "A", instructions="Be kind.")
+    second = await create(api, "B", previous_response_id=first["id"])
+    third = await create(api, "C", previous_response_id=second["id"], instructions="Be brief.")
+    assert prompt_of(api) == "s:Be brief.;u:A;a:Hello!;u:B;a:Hello!;u:C;>"
+    assert third["previous_response_id"] == second["id"]
+    assert third["instructions"] == "Be brief."
+
+
+async def test_branches_do_not_see_each_other(make):
+    api = make()
+    root = await create(api, "root")
+    await create(api, "left", previous_response_id=root["id"])
+    await create(api, "right", previous_response_id=root["id"])
+    assert prompt_of(api) == "u:root;a:Hello!;u:right;>"
+
+
+async def test_calls_and_thoughts_are_in_the_chain(make):
+    calls_text = f"<think>hm</think>{call_text()}{call_text('other', '{}')}"
+
+    def script(request, index):
+        has_outputs = b"t:1;" in bytes(request.prompt_token_ids)
+        return list(b"Sunny." if has_outputs else calls_text.encode())
+
+    api = make(script)
+    tools = [TOOL, {"type": "function", "name": "other"}]
+    first = await create(api, "Weather?", tools=tools)
+    calls = [item for item in first["output"] if item["type"] == "function_call"]
+    outputs = [
+        {"type": "function_call_output", "call_id": call["call_id"], "output": f"{place}"}
+        for place, call in enumerate(calls)
+    ]
+    second = await create(api, outputs, previous_response_id=first["id"], tools=tools)
+    assert prompt_of(api) == (
+        "<tool get_weather><tool other>u:Weather?;"
+        "a:(hm){get_weather {'city': 'Paris'}}{other {}};t:0;t:1;>"
+    )
+    assert second["output"][0]["content"][0]["text"] == "Sunny."
+
+
+async def test_a_stream_can_be_continued_as_soon_as_it_has_ended(make):
+    api = make()
+    stream = FakeStream()
+    body = {"model": "fake", "input": "A", "stream": True}
+    await api.call("POST", V1, body, stream)
+    await create(api, "B", previous_response_id=check(stream.events)["id"])
+    assert prompt_of(api) == "u:A;a:Hello!;u:B;>"
+
+
+async def test_a_cut_answer_goes_on(make):
+    api = make()
+    first = await create(api, "A", max_output_tokens=3)
+    await create(api, [], previous_response_id=first["id"])
+    assert prompt_of(api) == "u:A;a:Hel"
+
+
+async def test_a_chain_goes_over_dialects(make):
+    api = make()
+    first = await create(api, "A")
+    body = {"model": "fake", "input": "B", "previous_response_id": first["id"]}
+    status, _ = await ask(api, "POST", "/v3/responses", body)
+    assert status == 200
+    assert prompt_of(api) == "u:A;a:Hello!;u:B;>"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"previous_response_id": "resp_none"}, "previous_response_id"),
+        ({"conversation": "conv_none"}, "conversation"),
+        ({"conversation": {"id": "conv_none"}}, "conversation"),
+        ({"input": [{"type": "item_reference", "id": "msg_none"}]}, "input"),
+    ],
+)
+async def test_what_is_not_there(make, fields, param):
+    api = make()
+    status, body = await ask(api, "POST", V1, {"model": "fake", "input": "A", **fields})
+    assert status == 404
+    assert body["error"]["param"] == param
+    assert "not found" in body["error"]["message"]
+
+
+async def test_what_was_not_stored_or_is_deleted_cannot_be_continued(make):
+    api = make()
+    for response in (await create(api, "A", store=False), await create(api, "B")):
+        await ask(api, "DELETE", f"{V1}/{response['id']}")
+        body = {"model": "fake", "input": "C", "previous_response_id": response["id"]}
+        status, answer = await ask(api, "POST", V1, body)
+        assert status == 404
+        assert answer["error"]["code"] == "previous_response_not_found"
+
+
+async def test_a_chain_with_a_gap_names_what_is_missing(make):
+    api = make()
+    first = await create(api, "A")
+    second = await create(api, "B", previous_response_id=first["id"])
+    await ask(api, "DELETE", f"{V1}/{first['id']}")
+    body = {"model": "fake", "input": "C", "previous_response_id": second["id"]}
+    status, answer = await ask(api, "POST", V1, body)
+    assert status == 404
+    assert first["id"] in answer["error"]["message"]
+
+
+async def test_tenants_do_not_find_each_others_responses(make):
+    api = make()
+    response = await create(api, "A", tenant="one")
+    reference = {"type": "item_reference", "id": response["output"][0]["id"]}
+    for method, path, body in (
+        ("GET", f"{V1}/{response['id']}", None),
+        ("DELETE", f"{V1}/{response['id']}", None),
+        ("POST", f"{V1}/{response['id']}/cancel", None),
+        ("GET", f"{V1}/{response['id']}/input_items", None),
+        ("POST", V1, {"model": "fake", "input": "B", "previous_response_id": response["id"]}),
+        ("POST", V1, {"model": "fake", "input": [reference]}),
+    ):
+        status, _ = await ask(api, method, path, body, tenant="two")
+        assert status == 404
+    assert (await ask(api, "GET", f"{V1}/{response['id']}", tenant="one"))[0] == 200
+
+
+async def test_references_stand_for_items(make):
+    api = make()
+    first = await create(api, "A")
+    _, listed = await ask(api, "GET", f"{V1}/{first['id']}/input_items")
+    references = [
+        {"type": "item_reference", "id": listed["data"][0]["id"]},
+        {"id": first["output"][0]["id"]},
+        {"role": "user", "content": "B"},
+    ]
+    second = await create(api, references)
+    assert prompt_of(api) == "u:A;a:Hello!;u:B;>"
+    _, listed = await ask(api, "GET", f"{V1}/{second['id']}/input_items?order=asc")
+    assert [item["type"] for item in listed["data"]] == ["message"] * 3
+
+
+async def test_many_references_are_looked_up_in_parts(make, make_state):
+    state = make_state()
+    api = make(state=state, context=10_000)
+    sizes = []
+    find = state.store.find_items
+
+    async def note(tenant, ids):
+        sizes.append(len(ids))
+        return await find(tenant, ids)
+
+    state.store.find_items = note  # type: ignore[method-assign]
+    known = (await create(api, "A"))["output"][0]["id"]
+    references = [{"type": "item_reference", "id": id} for id in [known] * 300 + ["x"] * 9000]
+    status, _ = await ask(api, "POST", V1, {"model": "fake", "input": references})
+    assert status == 404
+    assert sizes == [256, 256]
+
+
+async def test_a_long_chain_is_refused_or_loses_its_beginning(make):
+    api = make(context=100)
+    response = await create(api, "0")
+    for number in range(1, 6):
+        fields = {"previous_response_id": response["id"], "max_output_tokens": 10}
+        response = await create(api, f"{number}", **fields)
+    body = {"model": "fake", "input": "x" * 20, "previous_response_id": response["id"]}
+    status, answer = await ask(api, "POST", V1, body)
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    await create(api, "x" * 20, previous_response_id=response["id"], truncation="auto")
+    assert prompt_of(api).startswith("u:2;a:Hello!;u:3;")
+
+
+# Conversations
+
+
+async def new_conversation(api, **fields) -> dict:
+    status, conversation = await ask(api, "POST", "/v1/conversations", fields)
+    assert status == 200
+    return conversation
+
+
+async def test_a_conversation_grows(make):
+    api = make()
+    conversation = await new_conversation(api, items=[{"role": "system", "content": "rules"}])
+    id = conversation["id"]
+    first = await create(api, "A", conversation=id)
+    assert first["conversation"] == {"id": id}
+    await create(api, "B", conversation={"id": id}, store=True)
+    assert prompt_of(api) == "s:rules;u:A;a:Hello!;u:B;>"
+    _, listed = await ask(api, "GET", f"/v1/conversations/{id}/items?order=asc")
+    assert [item["role"] for item in listed["data"]] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+    ]
+    assert listed["data"][2] == first["output"][0]
+
+
+async def test_a_response_that_is_not_stored_still_adds_to_its_conversation(make):
+    api = make()
+    id = (await new_conversation(api))["id"]
+    response = await create(api, "A", conversation=id, store=False)
+    assert (await ask(api, "GET", f"{V1}/{response['id']}"))[0] == 404
+    await create(api, "B", conversation=id)
+    assert prompt_of(api) == "u:A;a:Hello!;u:B;>"
+
+
+async def test_a_deleted_response_stays_in_its_conversation(make):
+    api = make()
+    id = (await new_conversation(api))["id"]
+    response = await create(api, "A", conversation=id)
+    await ask(api, "DELETE", f"{V1}/{response['id']}")
+    await create(api, "B", conversation=id)
+    assert prompt_of(api) == "u:A;a:Hello!;u:B;>"
+
+
+async def test_a_failed_response_adds_nothing_to_its_conversation(make):
+    api = make()
+    id = (await new_conversation(api))["id"]
+    api.backend.fail_after = 2
+    stream = FakeStream()
+    body = {"model": "fake", "input": "A", "conversation": id, "stream": True}
+    await api.call("POST", V1, body, stream)
+    assert check(stream.events)["status"] == "failed"
+    _, listed = await ask(api, "GET", f"/v1/conversations/{id}/items")
+    assert listed["data"] == []
+
+
+# A store that fails, or that there is not
+
+
+class FailingStore:
+    def __getattr__(self, name: str):
+        async def fail(*args: object, **keywords: object) -> None:
+            raise StateFailed("the disk is full")
+
+        return fail
+
+
+@pytest.fixture
+def failing(make, make_state):
+    return make(state=ResponsesState(FailingStore(), make_state().runs))  # type: ignore[arg-type]
+
+
+async def test_an_answer_that_cannot_be_kept_is_given_and_says_so(failing):
+    status, body = await ask(failing, "POST", V1, {"model": "fake", "input": "A"})
+    assert (status, body["status"], body["store"]) == (200, "completed", False)
+    stream = FakeStream()
+    body = {"model": "fake", "input": "A", "stream": True}
+    await failing.call("POST", V1, body, stream)
+    assert stream.events[0]["response"]["store"] is True
+    assert check(stream.events)["store"] is False
+
+
+async def test_what_cannot_be_read_or_kept_is_an_error(failing):
+    for fields in ({"previous_response_id": "x"}, {"background": True}, {"conversation": "x"}):
+        body = {"model": "fake", "input": "A", **fields}
+        assert (await ask(failing, "POST", V1, body))[0] == 503
+    assert (await ask(failing, "GET", f"{V1}/x"))[0] == 503
+
+
+async def test_a_server_that_keeps_nothing(make):
+    api = make(state=None)
+    status, body = await ask(api, "POST", V1, {"model": "fake", "input": "A"})
+    assert (status, body["store"]) == (200, False)
+    assert (await ask(api, "GET", f"{V1}/{body['id']}"))[0] == 404
+    for fields, param in (
+        ({"previous_response_id": "x"}, "previous_response_id"),
+        ({"conversation": "x"}, "conversation"),
+        ({"background": True}, "background"),
+    ):
+        body = {"model": "fake", "input": "A", **fields}
+        status, answer = await ask(api, "POST", V1, body)
+        assert (status, answer["error"]["param"]) == (400, param)
+    assert (await ask(api, "POST", "/v1/conversations", {}))[0] == 400
+
+
+async def test_more_items_than_the_context_has_tokens_are_not_even_read(make, monkeypatch):
+    read = []
+    monkeypatch.setattr(stored, "read_input", lambda given, reading: read.append(len(given)))
+    body = {**BODY, "input": [{"role": "user", "content": "x"}] * 201}
+    status, answer = await ask(make(context=200), "POST", V1, body)
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    assert not read
+
+
+# A log gives back the events that it was given.
+
+
+FRAMES = st.lists(st.binary(max_size=20).map(lambda data: b"data: %b\n\n" % data.hex().encode()))
+
+
+@given(st.lists(FRAMES, max_size=5), FRAMES, st.integers(0, 30))
+def test_the_log_gives_back_what_it_was_given(batches, last, start):
+    log = EventLog()
+    for batch in batches:
+        log.append(batch)
+        log._seal()
+    frames = [frame for batch in batches for frame in batch]
+    assert log.num_events == len(frames)
+    assert read_all(log, start) == frames[start:]
+    loaded = EventLog()
+    loaded.extend(EventPack(0, log.dump(last)))
+    assert read_all(loaded, start) == [*frames, *last][start:]
+
+
+def test_a_long_log_is_compressed():
+    log = EventLog()
+    frames = [b'data: {"sequence_number":%d,"delta":"some text"}\n\n' % n for n in range(50_000)]
+    for frame in frames:
+        log.append([frame])
+    assert sum(map(len, log._packs)) < sum(map(len, frames)) / 5
+    assert read_all(log, 0) == frames
+    loaded = EventLog(49_990)
+    loaded.extend(EventPack(0, log.dump([])))
+    assert loaded.num_bytes < 64 * 1024
+    assert read_all(loaded, 49_990) == frames[49_990:]
+
+
+def read_all(log: EventLog, start: int) -> list[bytes]:
+    frames: list[bytes] = []
+    while start + len(frames) < log.num_events:
+        some = log.read(start + len(frames))
+        assert some
+        frames += some
+    return frames
+
+
+def pack(start: int, end: int) -> EventPack:
+    frames = [b"data: %d\n\n" % number for number in range(start, end)]
+    return EventPack(start, pack_frames(frames))
+
+
+@given(st.integers(0, 12), st.lists(st.integers(1, 5), min_size=1, max_size=5))
+def test_a_log_takes_packs_that_overlap(start, lengths):
+    """As a follower reads them while the last one is still written in place of a shorter one."""
+    log, position = EventLog(start), 0
+    for length in lengths:
+        for shorter in range(1, length + 1):
+            log.extend(pack(position, position + shorter))
+        position += length
+    expected = [b"data: %d\n\n" % number for number in range(start, position)]
+    assert read_all(log, start) == expected
+    log.append([b"data: end\n\n"], closes=True)
+    assert read_all(log, start) == [*expected, b"data: end\n\n"]
+
+
+def test_a_log_has_no_gaps():
+    log = EventLog()
+    log.extend(pack(0, 2))
+    with pytest.raises(ValueError, match="from 2 to 3"):
+        log.extend(pack(3, 4))
+
+
+def test_listeners_are_told_until_they_are_forgotten():
+    log = EventLog()
+    seen = []
+    log.listen("a", lambda: seen.append(log.num_events))
+    log.append([b"x\n\n"])
+    log.append([], closes=True)
+    log.forget("a")
+    log.append([b"x\n\n"])
+    assert seen == [1, 1]
+
+
+# What a model has said is heard again as it was.
+
+
+PLAIN = GenerationOutput(0, [1, 2, 70_000], None, 3, logprobs=[])
+OUTPUTS = [
+    PLAIN,
+    replace(PLAIN, num_cached_tokens=16, logprobs=[token_logprobs(token, 2) for token in (3, 4)]),
+    replace(PLAIN, token_ids=[], finish_reason=FinishReason.STOP, stop_token_id=9),
+    replace(PLAIN, finish_reason=FinishReason.LENGTH, num_prompt_tokens=40),
+]
+
+
+@pytest.mark.parametrize("outputs", [[], OUTPUTS[:1], OUTPUTS])
+def test_it_is_heard_word_for_word(outputs):
+    assert unpack_outputs(pack_outputs(outputs)) == outputs
+
+
+def test_what_measures_a_process_is_its_own():
+    measured = replace(PLAIN, queue_time=0.5, num_accepted_tokens=2)
+    assert unpack_outputs(pack_outputs([measured])) == [PLAIN]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"other", pack_outputs([PLAIN])[:-5], pack_outputs([replace(PLAIN, token_ids=["a"])])],
+    ids=["nothing", "other", "cut", "texts for tokens"],
+)
+def test_what_it_is_not(data):
+    with pytest.raises(ValueError, match="not as it was kept"):
+        unpack_outputs(data)
+
+
+# Events are written as they come: one write at a time, each with all that has gathered.
+
+
+KEY = ResponseKey("t", "r")
+
+
+class SlowStore:
+    """Keeps packs when it is told to.
+
+    Attributes:
+        outcomes: what the next writes return or raise; True when there are none left.
+    """
+
+    lease = 8.0
+
+    def __init__(self, *outcomes: bool | Exception) -> None:
+        self.packs: list[EventPack] = []
+        self.outcomes = list(outcomes)
+        self.go_on = asyncio.Semaphore(0)
+        self.num_writing = 0
+
+    async def add_events(self, tenant: str, id: str, pack: EventPack) -> bool:
+        assert (tenant, id) == KEY
+        assert self.num_writing == 0
+        self.num_writing += 1
+        await self.go_on.acquire()
+        self.num_writing -= 1
+        outcome = self.outcomes.pop(0) if self.outcomes else True
+        if isinstance(outcome, Exception):
+            raise outcome
+        if outcome:
+            self.packs.append(pack)
+        return outcome
+
+
+def frames(*numbers: int) -> list[bytes]:
+    return [b"event: x\ndata: %d\n\n" % number for number in numbers]
+
+
+@pytest.fixture
+async def write(monkeypatch):
+    """Begins to write to a store what is added to a writer; `losses` gets a word when the response
+    is lost."""
+    monkeypatch.setattr(stored, "SHARED_INTERVAL", 0.0)
+    monkeypatch.setattr(stored, "_RETRY", 0.0)
+    tasks = []
+
+    def start(log: EventLog, store: SlowStore, losses: list[str]) -> tuple[EventWriter, Task]:
+        writer = EventWriter(log, store, KEY, keeps_outputs=True)  # type: ignore[arg-type]
+        tasks.append(asyncio.ensure_future(writer.run(lambda: losses.append("lost"))))
+        return writer, tasks[-1]
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def said(*token_ids: int) -> GenerationOutput:
+    return GenerationOutput(0, list(token_ids), None, len(token_ids))
+
+
+async def test_what_comes_during_a_write_goes_into_the_next(write):
+    log, store = EventLog(), SlowStore()
+    writer, _ = write(log, store, [])
+    writer.add(frames(0))
+    await settle()
+    for number in range(1, 10):
+        writer.add(frames(number))
+        await settle()
+    for _ in range(2):
+        store.go_on.release()
+        await settle()
+    assert [pack.first for pack in store.packs] == [0, 1]
+    writer.add(frames(10))
+    store.go_on.release()
+    await settle()
+    copy = EventLog()
+    for pack in store.packs:
+        copy.extend(pack)
+    assert read_all(copy, 0) == frames(*range(11))
+
+
+async def test_nobody_is_sent_what_is_not_kept(write):
+    log, store = EventLog(), SlowStore()
+    writer, _ = write(log, store, [])
+    writer.add(frames(0, 1))
+    await settle()
+    writer.add(frames(2))
+    assert log.num_events == 0
+    store.go_on.release()
+    await settle()
+    assert read_all(log, 0) == frames(0, 1)
+    assert writer.take_unsent() == frames(2)
+
+
+async def test_events_are_kept_with_what_they_were_made_of(write):
+    log, store = EventLog(), SlowStore()
+    writer, _ = write(log, store, [])
+    writer.add(frames(0))
+    await settle()
+    for number in (1, 2, 3):
+        writer.add_output(said(number))
+        writer.add(frames(number) if number != 2 else [])
+    writer.add_output(said(4, 5))
+    for _ in range(2):
+        store.go_on.release()
+        await settle()
+    assert store.packs[0].outputs is None
+    outputs = unpack_outputs(store.packs[1].outputs)
+    assert [output.token_ids for output in outputs] == [[1], [2], [3], [4, 5]]
+
+
+async def test_a_write_that_fails_is_made_again_with_what_came_meanwhile(write):
+    log, store = EventLog(), SlowStore(StateFailed("gone"), StateFailed("still"))
+    writer, _ = write(log, store, losses := [])
+    writer.add_output(said(1))
+    writer.add(frames(0, 1))
+    await settle()
+    writer.add_output(said(2))
+    writer.add(frames(2))
+    store.go_on.release()
+    await settle()
+    assert read_all(log, 0) == frames(0, 1, 2), "clients do not wait for a disk that fails"
+    for _ in range(2):
+        store.go_on.release()
+        await settle()
+    assert [pack.first for pack in store.packs] == [0]
+    copy = EventLog()
+    copy.extend(store.packs[0])
+    assert read_all(copy, 0) == frames(0, 1, 2)
+    outputs = unpack_outputs(store.packs[0].outputs)
+    assert [output.token_ids for output in outputs] == [[1], [2]]
+    assert losses == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected", "logged"), [(False, ["lost"], 0), (TooLarge("full"), [], 2)]
+)
+async def test_writing_ends(write, outcome, expected, logged):
+    log, store = EventLog(), SlowStore(outcome)
+    writer, task = write(log, store, losses := [])
+    writer.add(frames(0))
+    store.go_on.release()
+    await task
+    writer.add(frames(1))
+    assert losses == expected
+    assert log.num_events == logged
+
+
+async def test_there_is_a_pause_between_writes(write, monkeypatch):
+    """It begins with the first one that has what the model has said, which is made at once."""
+    monkeypatch.setattr(stored, "SHARED_INTERVAL", 3600.0)
+    log, store = EventLog(), SlowStore()
+    store.go_on = asyncio.Semaphore(100)
+    writer, task = write(log, store, [])
+    writer.add(frames(0))
+    await settle()
+    assert not writer.advanced.is_set()
+    writer.add_output(said(1))
+    writer.add(frames(1))
+    await settle()
+    assert writer.advanced.is_set()
+    writer.add_output(said(2))
+    writer.add(frames(2))
+    await settle()
+    assert [pack.first for pack in store.packs] == [0, 1]
+    task.cancel()
+    await writer.flush()
+    assert [pack.first for pack in store.packs] == [0, 1, 2]
+    assert read_all(log, 0) == frames(0, 1, 2)
+
+
+async def test_what_makes_no_event_yet_is_kept_too(write):
+    log, store = EventLog(), SlowStore()
+    store.go_on = asyncio.Semaphore(100)
+    writer, _ = write(log, store, [])
+    writer.add(frames(0))
+    await settle()
+    for number in (1, 2):
+        writer.add_output(said(number))
+        await settle()
+    writer.add_output(said(3))
+    writer.add(frames(1))
+    await settle()
+    packs = {pack.first: pack for pack in store.packs}  # one takes the place of another
+    assert len(store.packs) == 4
+    assert list(packs) == [0, 1]
+    outputs = unpack_outputs(packs[1].outputs)
+    assert [output.token_ids for output in outputs] == [[1], [2], [3]]
+    copy = EventLog()
+    for pack in store.packs:
+        copy.extend(pack)
+    assert read_all(copy, 0) == read_all(log, 0) == frames(0, 1)
+    writer.add_output(said(4))
+    await settle()
+    assert store.packs[-1].first == 2
+
+
+async def test_a_log_that_others_have_begun_goes_on(write):
+    log, store = EventLog(), SlowStore()
+    store.go_on = asyncio.Semaphore(100)
+    log.append(frames(0, 1, 2))
+    writer, _ = write(log, store, [])
+    writer.add(frames(3))
+    await settle()
+    assert [pack.first for pack in store.packs] == [3]
+    assert read_all(log, 0) == frames(0, 1, 2, 3)

@@ -1,0 +1,531 @@
+"""Tests of `fastovms/api/chat.py`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+
+import pytest
+
+from fastovms.api.chat import CallForms, ChatMessageForm
+from fastovms.api.chat_prompt import ShownPieces
+from fastovms.api.chat_tools import ToolTarget
+from fastovms.api.dialect import OPENAI, OVMS
+from fastovms.api.scoring import ContentTokens
+from fastovms.params import FinishReason, GrammarKind, SamplingDefaults
+from fastovms.text.scanning import CallArguments, CallBegin, Content, Piece, Reasoning
+from tests.api.chat_models import (
+    MESSAGES,
+    PARAMETERS,
+    call_text,
+    chat_model,
+    custom,
+    grammar_format,
+    prompt_of,
+    tool,
+)
+from tests.api.chats import BODY, THOUGHT, V1, V3, content_logprobs, join, make
+from tests.fakes import FakeStream
+
+# Calls to custom tools, and those of requests with `functions`, over fakes.
+
+
+__all__ = ["make"]
+
+TEXT = 'print("é")\n'
+WRITTEN = call_text("write", json.dumps({"input": TEXT}))
+FUNCTIONS = [{"name": "get_weather", "parameters": PARAMETERS}, {"name": "add"}]
+
+NULLS = {
+    **dict.fromkeys(("refusal", "audio", "reasoning", "reasoning_content")),
+    "annotations": [],
+}
+
+
+def deltas(events: list) -> list[dict]:
+    return [event["choices"][0]["delta"] for event in events if event != "[DONE]"]
+
+
+@pytest.mark.parametrize("path", [V1, V3])
+async def test_calls_to_custom_tools(make, path):
+    api = make(WRITTEN + call_text())
+    body = {**BODY, "tools": [custom(), tool()]}
+    _, answer = await api.post(path, body)
+    choice = answer["choices"][0]
+    first, second = choice["message"]["tool_calls"]
+    assert first == {
+        "id": first["id"], "type": "custom", "custom": {"name": "write", "input": TEXT},
+    }  # fmt: skip
+    assert second["function"] == {"name": "get_weather", "arguments": '{"city":"Paris"}'}
+    assert choice["finish_reason"] == "tool_calls"
+    events = await api.stream(path, body)
+    assert events[-2]["choices"][0]["finish_reason"] == "tool_calls"
+    [begin], *others = [delta["tool_calls"] for delta in deltas(events) if "tool_calls" in delta]
+    assert begin == {
+        "id": begin["id"], "type": "custom", "index": 0, "custom": {"name": "write", "input": ""},
+    }  # fmt: skip
+    told = [call["custom"]["input"] for [call] in others if call["index"] == 0]
+    assert "".join(told) == TEXT
+    assert len(told) > 5, "the text is told as it is written"
+
+
+async def test_the_model_is_told_of_a_custom_tool_as_of_a_function(make):
+    api = make(WRITTEN)
+    body = {**BODY, "tools": [custom(description="Runs code.")], "tool_choice": "required"}
+    assert (await api.post(V1, body))[0] == 200
+    assert prompt_of(api) == "<tool write>u:Hi;>"
+    grammar = api.backend.submitted[0].params.grammar
+    assert grammar.kind is GrammarKind.CALLS
+    assert '"required": ["input"]' in repr(grammar.tree)
+
+
+async def test_custom_calls_in_the_history(make):
+    api = make()
+    call = {"id": "1", "type": "custom", "custom": {"name": "write", "input": "a\n"}}
+    messages = [
+        *MESSAGES,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "done"},
+    ]
+    assert (await api.post(V1, {**BODY, "messages": messages, "tools": [custom()]}))[0] == 200
+    shown = prompt_of(api).replace('"', "'")
+    assert "{write {'input': 'a\\n'}}" in shown.replace("\\\\", "\\")
+    assert shown.endswith("t:done;>")
+
+
+@pytest.mark.parametrize("choice", [None, {"type": "custom", "custom": {"name": "write"}}])
+async def test_a_grammar_of_a_custom_tool_is_enforced(make, choice):
+    api = make(WRITTEN)
+    tools = [custom(format=grammar_format("[a-z]{3}", "regex"))]
+    assert (await api.post(V1, {**BODY, "tools": tools, "tool_choice": choice}))[0] == 200
+    assert '"pattern": "^(?:[a-z]{3})$"' in repr(api.backend.submitted[0].params.grammar.tree)
+
+
+async def test_a_grammar_of_a_custom_tool_that_is_no_grammar_is_a_fault(make):
+    tools = [custom(format=grammar_format("bad", "regex"))]
+    status, answer = await make().post(V1, {**BODY, "tools": tools})
+    assert (status, answer["error"]["param"]) == (400, "tools[0].custom.format.grammar.definition")
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_grammar_that_cannot_be_enforced_is_warned_of(make, streamed, caplog):
+    tools = [custom(format=grammar_format('start: "(" start ")" | "x"'))]
+    body = {**BODY, "tools": tools, "stream": streamed}
+    stream = FakeStream()
+    with caplog.at_level(logging.WARNING):
+        response = await make().call("POST", V1, body, stream)
+    headers = dict((stream if streamed else response).headers)
+    assert "tools[0].custom.format.grammar.definition is told" in headers["Warning"]
+    assert "tools[0].custom.format.grammar.definition is told" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("choice", "content", "reason"),
+    [(None, "Well.", "function_call"), ({"name": "get_weather"}, None, "stop")],
+)
+async def test_functions(make, choice, content, reason):
+    api = make("Well." + call_text() + call_text("add"))
+    body = {**BODY, "functions": FUNCTIONS, "function_call": choice}
+    _, answer = await api.post(V1, body)
+    [found] = answer["choices"]
+    assert found["message"] == {
+        "role": "assistant",
+        "content": content,
+        **NULLS,
+        "function_call": {"name": "get_weather", "arguments": '{"city":"Paris"}'},
+    }
+    assert found["finish_reason"] == reason
+    events = await api.stream(V1, body)
+    assert events[-2]["choices"][0]["finish_reason"] == reason
+    told = deltas(events)
+    assert told[0] == {"role": "assistant", "content": None}
+    begin, *others = [delta["function_call"] for delta in told if "function_call" in delta]
+    assert begin == {"name": "get_weather", "arguments": ""}
+    assert [set(delta) for delta in others] == [{"arguments"}] * len(others)
+    assert "".join(delta["arguments"] for delta in others) == '{"city":"Paris"}'
+
+
+async def test_without_a_call_functions_change_nothing(make):
+    for choice in ("auto", "none"):
+        body = {**BODY, "functions": FUNCTIONS, "function_call": choice}
+        _, answer = await make("Hello!").post(V1, body)
+        [found] = answer["choices"]
+        message = {"role": "assistant", "content": "Hello!", **NULLS, "function_call": None}
+        assert found["message"] == message
+        assert found["finish_reason"] == "stop"
+
+
+async def test_functions_in_the_history(make):
+    api = make()
+    called = {"name": "add", "arguments": '{"a": 1}'}
+    messages = [
+        *MESSAGES,
+        {"role": "assistant", "content": None, "function_call": called},
+        {"role": "function", "name": "add", "content": "2"},
+    ]
+    body = {**BODY, "messages": messages, "functions": FUNCTIONS}
+    assert (await api.post(V1, body))[0] == 200
+    shown = prompt_of(api).replace('"', "'")
+    assert shown == "<tool get_weather><tool add>u:Hi;a:{add {'a': 1}};t:2;>"
+
+
+# What the client of a chat is shown of an answer.
+
+
+FORM = ChatMessageForm(
+    role="assistant",
+    prefix="",
+    shown=ShownPieces(),
+    is_named=False,
+    drops_cut_call=False,
+    may_call=True,
+    calls=CallForms(ToolTarget, lambda: "call_1"),
+    new_content_tokens=lambda: ContentTokens(None),
+)
+PIECES: list[Piece] = [
+    Content("a"),
+    Reasoning("b"),
+    CallBegin(0, "f"),
+    CallArguments(0, "{}"),
+    CallBegin(1, "g"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({}, [0, 1, 2, 3, 4]),
+        ({"hides_content": True}, [1, 2, 3, 4]),
+        ({"hides_reasoning": True}, [0, 2, 3, 4]),
+        ({"one_call": True}, [0, 1, 2, 3]),
+    ],
+)
+def test_pieces_that_the_client_gets(fields: dict[str, bool], shown: list[int]) -> None:
+    form = replace(FORM, shown=ShownPieces(**fields))
+    assert [index for index, piece in enumerate(PIECES) if form.shows(piece)] == shown
+
+
+@pytest.mark.parametrize(
+    ("is_named", "reason", "are_whole", "expected"),
+    [
+        (False, FinishReason.STOP, [], "stop"),
+        (False, FinishReason.STOP, [True, True], "tool_calls"),
+        (False, FinishReason.STOP, [True, False], "stop"),
+        (False, FinishReason.LENGTH, [True], "length"),
+    ],
+)
+def test_finish_reasons(
+    is_named: bool, reason: FinishReason, are_whole: list[bool], expected: str
+) -> None:
+    for dialect in (OPENAI, OVMS):
+        assert (
+            replace(FORM, is_named=is_named).finish_reason(reason, are_whole, dialect) == expected
+        )
+
+
+@pytest.mark.parametrize("dialect", [OPENAI, OVMS])
+def test_a_call_of_the_function_that_the_request_names(dialect) -> None:
+    form = replace(FORM, is_named=True)
+    expected = "stop" if dialect.ends_named_call_with_stop else "tool_calls"
+    assert form.finish_reason(FinishReason.STOP, [True], dialect) == expected
+
+
+# Bodies and chunks of chats, in both dialects.
+
+
+async def test_unary_body_of_openai(make):
+    status, body = await make().post(V1, BODY)
+    assert status == 200
+    assert body == {
+        "id": "chatcmpl-" + 32 * "0",
+        "object": "chat.completion",
+        "created": 1_750_000_000,
+        "model": "fake",
+        "system_fingerprint": "fp_test",
+        "choices": [
+            {
+                "index": 0,
+                "message": {
+                    "role": "assistant",
+                    "content": "Hello!",
+                    "refusal": None,
+                    "annotations": [],
+                    "audio": None,
+                    "function_call": None,
+                    "reasoning_content": None,
+                    "reasoning": None,
+                },
+                "logprobs": None,
+                "finish_reason": "stop",
+                "stop_reason": None,
+                "token_ids": None,
+            }
+        ],
+        "service_tier": None,
+        "prompt_logprobs": None,
+        "prompt_token_ids": None,
+        "kv_transfer_params": None,
+        "usage": {
+            "prompt_tokens": 6,
+            "completion_tokens": 7,
+            "total_tokens": 13,
+            "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        },
+    }
+
+
+@pytest.mark.parametrize("path", [V3, "/v3/v1/chat/completions"])
+async def test_unary_body_of_ovms(make, path):
+    status, body = await make().post(path, BODY)
+    assert status == 200
+    assert set(body) == {"object", "created", "model", "choices", "usage"}
+    assert body["object"] == "chat.completion"
+    assert body["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Hello!", "tool_calls": []},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ]
+
+
+# Bodies and chunks of chats, in both dialects.
+
+
+async def test_stream_of_openai(make):
+    stream = FakeStream()
+    body = {**BODY, "stream": True, "stream_options": {"include_usage": True}}
+    assert await make("hi").call("POST", V1, body, stream) is None
+    *chunks, usage, done = stream.events
+    assert [chunk["choices"] for chunk in chunks] == [
+        [{"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None,
+          "finish_reason": None}],
+        [{"index": 0, "delta": {"content": "h"}, "logprobs": None, "finish_reason": None}],
+        [{"index": 0, "delta": {"content": "i"}, "logprobs": None, "finish_reason": None}],
+        [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop",
+          "stop_reason": None}],
+    ]  # fmt: skip
+    assert all(chunk["usage"] is None for chunk in chunks)
+    assert {event["object"] for event in (*chunks, usage)} == {"chat.completion.chunk"}
+    assert {event["id"] for event in (*chunks, usage)} == {"chatcmpl-" + 32 * "0"}
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 3
+    assert done == "[DONE]"
+    assert len(stream.writes) == 3, "the last delta, usage and end share one write"
+
+
+async def test_stream_of_ovms(make):
+    body = {**BODY, "stream_options": {"include_usage": True}}
+    *chunks, usage, _ = await make("hi").stream(V3, body)
+    handshake = {"role": "assistant", "content": None}
+    assert chunks[0]["choices"] == [{"index": 0, "delta": handshake, "finish_reason": None}]
+    assert "usage" not in chunks[0]
+    assert "id" not in chunks[0]
+    assert all(chunk["usage"] is None for chunk in chunks[1:])
+    assert [chunk["choices"][0]["delta"] for chunk in chunks[1:]] == [
+        {"content": "h"}, {"content": "i"}, {},
+    ]  # fmt: skip
+    assert usage["usage"]["total_tokens"] == 9
+
+
+async def test_running_usage(make):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    events = await make("hi").stream(V1, {**BODY, "stream_options": options})
+    assert [event["usage"] and event["usage"]["completion_tokens"] for event in events[:-1]] == [
+        0, 1, 2, 3, 3,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", [{}, {"use_beam_search": True, "n": 2}])
+async def test_a_step_of_many_tokens_is_one_delta(make, fields):
+    text = THOUGHT + call_text()
+    events = await make(text, tokens_per_step=1000).stream(
+        V1, {**BODY, "tools": [tool()], **fields}
+    )
+    deltas = [e["choices"][0]["delta"] for e in events[:-1] if e["choices"][0]["index"] == 0]
+    assert [list(delta) for delta in deltas] == [
+        ["role", "content"], ["reasoning_content", "reasoning"], ["content"], ["tool_calls"],
+        ["tool_calls"], [],
+    ]  # fmt: skip
+
+
+# What a chat's body asks for.
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_echo(make, streamed):
+    cases = (
+        ({"messages": [*MESSAGES, {"role": "assistant", "content": "Well, "}],
+          "continue_final_message": True, "add_generation_prompt": False}, "Well, Hello!"),
+        ({"messages": [*MESSAGES, {"role": "assistant", "content": "Well, "}]}, "Well, Hello!"),
+        ({}, "Hello!"),
+    )  # fmt: skip
+    for fields, content in cases:
+        body = {**BODY, **fields, "echo": True, "n": 2}
+        if streamed:
+            found = [choice["content"] for choice in join(await make().stream(V1, body)).values()]
+        else:
+            _, answer = await make().post(V1, body)
+            found = [choice["message"]["content"] for choice in answer["choices"]]
+        assert found == [content, content]
+
+
+async def test_role_of_the_answer(make):
+    _, body = await make(chat=chat_model(response_role="critic")).post(V1, BODY)
+    assert body["choices"][0]["message"]["role"] == "critic"
+    messages = [{"role": "user", "content": "Once upon"}]
+    fields = {"messages": messages, "continue_final_message": True}
+    events = await make().stream(V1, {**BODY, **fields})
+    assert join(events)[0]["role"] == "user"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"chat_template_kwargs": {"add_generation_prompt": False}},
+        {"messages": [{"role": "system", "content": "S"}], "add_generation_prompt": False},
+        {"continue_final_message": True},
+    ],
+)
+async def test_role_of_an_answer_without_a_generation_prompt(make, fields):
+    """vLLM's is the last message's, OVMS knows none but the assistant's."""
+    body = {**BODY, **fields}
+    for path, role in ((V1, body["messages"][-1]["role"]), (V3, "assistant")):
+        _, answer = await make().post(path, body)
+        assert answer["choices"][0]["message"]["role"] == role
+        assert join(await make().stream(path, body))[0]["role"] == role
+
+
+async def test_best_of(make):
+    api = make(lambda request, index: b"acbd"[index : index + 1] * 2)
+    _, answer = await api.post(V1, {**BODY, "n": 2, "best_of": 4})
+    assert len(answer["choices"]) == 2
+    assert answer["choices"][0]["logprobs"] is None
+    assert api.backend.submitted[0].params.n == 4
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "expected"),
+    [
+        (V1, {}, None),
+        (V3, {}, None),
+        (V1, {"max_tokens": 7}, 7),
+        (V1, {"max_tokens": 7, "max_completion_tokens": 5}, 5),
+        (V1, {"max_completion_tokens": 5}, 5),
+        (V1, {"max_tokens": 10_000}, 1994),
+        (V3, {"max_completion_tokens": 5, "max_tokens": 7}, 5),
+    ],
+)
+async def test_max_tokens(make, path, fields, expected):
+    api = make()
+    assert (await api.post(path, {**BODY, **fields}))[0] == 200
+    assert api.backend.submitted[0].params.max_tokens == expected
+    api = make(defaults=SamplingDefaults(max_new_tokens=3))
+    await api.post(path, {**BODY, **fields})
+    assert api.backend.submitted[0].params.max_tokens == (expected or 3)
+
+
+# Chat completions over fakes: bodies, reasoning, and the prompts that the model gets.
+
+
+@pytest.mark.parametrize("path", [V1, V3])
+@pytest.mark.parametrize("tokens_per_step", [1, 3, 1000])
+async def test_reasoning(make, path, tokens_per_step):
+    api = make(THOUGHT, tokens_per_step=tokens_per_step)
+    _, body = await api.post(path, BODY)
+    message = body["choices"][0]["message"]
+    names = ["reasoning_content", "reasoning"] if path == V1 else ["reasoning_content"]
+    assert {name: message.get(name) for name in ("reasoning_content", "reasoning")} == {
+        name: "hm, hm" if name in names else None for name in ("reasoning_content", "reasoning")
+    }
+    assert message["content"] == "Hello!"
+    reasoning_tokens = body["usage"]["completion_tokens_details"]["reasoning_tokens"]
+    events = await api.stream(path, {**BODY, "stream_options": {"include_usage": True}})
+    joined = join(events)[0]
+    assert joined == {
+        "role": "assistant",
+        "content": "Hello!",
+        **dict.fromkeys(names, "hm, hm"),
+        "calls": [],
+        "finish_reason": "stop",
+    }
+    assert events[-2]["usage"] == body["usage"]
+    assert len("hm, hm") <= reasoning_tokens <= len(THOUGHT) - len("Hello!")
+
+
+async def test_reasoning_that_the_template_has_opened(make):
+    kwargs = {"chat_template_kwargs": {"opened": True}}
+    _, body = await make("hm</think>Hello!").post(V1, {**BODY, **kwargs})
+    message = body["choices"][0]["message"]
+    assert (message["reasoning"], message["content"]) == ("hm", "Hello!")
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_reasoning_may_be_left_out(make, streamed):
+    body = {**BODY, "include_reasoning": False, "logprobs": True, "return_token_ids": True}
+    api = make(THOUGHT)
+    if streamed:
+        events = await api.stream(V1, body)
+        message, told = join(events)[0], json.dumps(events)
+        choices = [event["choices"][0] for event in events[:-1]]
+    else:
+        _, answer = await api.post(V1, body)
+        choices = answer["choices"]
+        message, told = choices[0]["message"], json.dumps(answer)
+    assert message["content"] == "Hello!"
+    assert message.get("reasoning") is None
+    assert "".join(entry["token"] for entry in content_logprobs(choices)) == "Hello!"
+    assert '"token_ids":[' not in told.replace(" ", "")
+
+
+async def test_log_probabilities(make):
+    api = make("ab")
+    body = {**BODY, "logprobs": True, "top_logprobs": 2}
+    _, answer = await api.post(V1, body)
+    logprobs = answer["choices"][0]["logprobs"]
+    assert logprobs["refusal"] is None
+    assert logprobs["content"] == [
+        {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [
+            {"token": "a", "logprob": -0.5, "bytes": [97]},
+            {"token": "b", "logprob": -1.0, "bytes": [98]}]},
+        {"token": "b", "logprob": -0.5, "bytes": [98], "top_logprobs": [
+            {"token": "b", "logprob": -0.5, "bytes": [98]},
+            {"token": "c", "logprob": -1.0, "bytes": [99]}]},
+    ]  # fmt: skip
+    _, answer = await api.post(V1, {**BODY, "logprobs": True})
+    assert [entry["top_logprobs"] for entry in answer["choices"][0]["logprobs"]["content"]] == [
+        [], [],
+    ]  # fmt: skip
+
+
+async def test_prompt_log_probabilities(make):
+    body = {**BODY, "prompt_logprobs": 1, "return_prompt_text": True}
+    _, answer = await make().post(V1, body)
+    assert answer["prompt_text"] == "u:Hi;>"
+    assert answer["prompt_logprobs"][0] is None
+    assert len(answer["prompt_logprobs"]) == 6
+    events = await make().stream(V1, {**BODY, "return_prompt_text": True})
+    assert events[0]["prompt_text"] == "u:Hi;>"
+
+
+async def test_stop_string_in_an_answer(make):
+    for streamed in (False, True):
+        body = {**BODY, "stop": ["lo"]}
+        if streamed:
+            joined = join(await make().stream(V1, body))[0]
+            assert (joined["content"], joined["finish_reason"]) == ("Hel", "stop")
+        else:
+            _, answer = await make().post(V1, body)
+            choice = answer["choices"][0]
+            assert (choice["message"]["content"], choice["stop_reason"]) == ("Hel", "lo")
+    assert join(await make().stream(V3, body))[0]["content"] == "Hello"
+
+
+async def test_long_chats_are_rendered_off_the_loop(make):
+    api = make()
+    messages = [{"role": "user", "content": "x" * 10}] * 150
+    status, body = await api.post(V1, {**BODY, "messages": messages})
+    assert (status, body["usage"]["prompt_tokens"]) == (200, 150 * 13 + 1)

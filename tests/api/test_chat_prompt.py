@@ -1,0 +1,132 @@
+"""Tests of `fastovms/api/chat_prompt.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastovms.api.chat_prompt import ShownPieces
+from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Reasoning
+from tests.api.chat_models import MESSAGES, chat_model, prompt_of, tool
+from tests.api.chats import BODY, V1, V3, make
+
+# Chats as the model reads them.
+
+
+__all__ = ["make"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompt"),
+    [
+        ({}, "u:Hi;>"),
+        ({"messages": "Hi"}, "u:Hi;>"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"},
+                                                    {"type": "text", "text": "b"}]}]}, "u:a\nb;>"),
+        ({"messages": [{"role": "user"}]}, "u:;>"),
+        ({"messages": [{"role": "user", "content": None, "name": "Ann", "extra": [1]}]}, "u:;>"),
+        ({"messages": [{"role": "system", "content": "S"}, *MESSAGES]}, "s:S;u:Hi;>"),
+        ({"messages": [*MESSAGES, {"role": "assistant", "content": None, "refusal": "no"}]},
+         "u:Hi;a:no;>"),
+        ({"messages": [*MESSAGES, {"role": "assistant", "content": "A", "reasoning": "why"}]},
+         "u:Hi;a:A(why);>"),
+        ({"messages": [*MESSAGES, {"role": "assistant", "content": "A",
+                                   "reasoning_content": "why"}]}, "u:Hi;a:A(why);>"),
+        ({"messages": [{"role": "function", "name": "f", "content": "18"}]}, "t:18;>"),
+        ({"messages": [{"role": "tool", "tool_call_id": "1", "content": "18"}]}, "t:18;>"),
+        ({"messages": [{"role": "critic", "content": "x"}]}, "c:x;>"),
+        ({"add_generation_prompt": False}, "u:Hi;"),
+        ({"chat_template_kwargs": {"add_generation_prompt": False}}, "u:Hi;"),
+        ({"chat_template_kwargs": {"style": "terse"}}, "u:Hi;<style terse>>"),
+        ({"enable_thinking": True}, "u:Hi;<thinking True>>"),
+        ({"chat_template_kwargs": {"enable_thinking": False}, "enable_thinking": True},
+         "u:Hi;<thinking False>>"),
+        ({"reasoning_effort": "low"}, "u:Hi;<effort low><thinking True>>"),
+        ({"reasoning_effort": "none"}, "u:Hi;<effort none><thinking False>>"),
+        ({"reasoning_effort": "none", "enable_thinking": True},
+         "u:Hi;<effort none><thinking True>>"),
+        ({"documents": [{"title": "D", "text": "T"}]}, "u:Hi;<doc D>>"),
+        ({"messages": [*MESSAGES, {"role": "assistant", "content": "Well"}],
+          "continue_final_message": True}, "u:Hi;a:Well"),
+        ({"messages": [*MESSAGES, {"role": "assistant", "content": "Well"}],
+          "continue_final_message": True, "add_generation_prompt": False}, "u:Hi;a:Well"),
+        ({"tools": [tool()]}, "<tool get_weather>u:Hi;>"),
+        ({"tools": []}, "u:Hi;>"),
+        ({"tools": [tool(), tool("add")], "tool_choice":
+            {"type": "function", "function": {"name": "add"}}}, "<tool add>u:Hi;>"),
+        ({"tools": [tool(), tool("add")], "tool_choice":
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools":
+                [{"type": "function", "function": {"name": "add"}}]}}}, "<tool add>u:Hi;>"),
+    ],
+)  # fmt: skip
+async def test_prompt(make, fields, prompt):
+    api = make()
+    status, body = await api.post(V1, {**BODY, **fields})
+    assert status == 200, body
+    assert prompt_of(api) == prompt
+
+
+async def test_templates_of_requests(make):
+    body = {**BODY, "chat_template": "{{ messages[0].content }}!"}
+    status, answer = await make().post(V1, body)
+    assert (status, answer["error"]["param"]) == (400, "chat_template")
+    chat = chat_model(trust_request_chat_template=True)
+    api = make(chat=chat)
+    assert (await api.post(V1, body))[0] == 200
+    assert prompt_of(api) == "Hi!"
+    status, answer = await api.post(V1, {**body, "chat_template": "{% if %}"})
+    assert (status, answer["error"]["param"]) == (400, "chat_template")
+
+
+async def test_the_operators_variables_of_the_template(make):
+    chat = chat_model(default_chat_template_kwargs={"style": "terse", "enable_thinking": False})
+    api = make(chat=chat)
+    await api.post(V1, BODY)
+    await api.post(
+        V1, {**BODY, "chat_template_kwargs": {"style": "long"}, "reasoning_effort": "low"}
+    )
+    assert prompt_of(api, 0) == "u:Hi;<thinking False><style terse>>"
+    assert prompt_of(api, 1) == "u:Hi;<effort low><thinking True><style long>>"
+
+
+async def test_a_refusal_of_the_template_is_told(make):
+    for path in (V1, V3):
+        status, body = await make().post(
+            path, {**BODY, "messages": [{"role": "user", "content": "bad"}]}
+        )
+        message = body["error"]["message"] if path == V1 else body["error"]
+        assert (status, "no such role: bad" in message) == (400, True)
+
+
+async def test_a_model_without_a_template_still_completes(make_api):
+    api = make_api("x")
+    for path in (V1, V3):
+        status, body = await api.post(path, BODY)
+        message = body["error"]["message"] if path == V1 else body["error"]
+        assert (status, "no chat template" in message) == (400, True)
+    assert (await api.post("/v1/completions", {"prompt": "a"}))[0] == 200
+
+
+# What is left out of an answer.
+
+
+PIECES = [
+    Content("a"),
+    Reasoning("b"),
+    CallBegin(0, "f"),
+    CallArguments(0, "{}"),
+    CallEnd(0, True),
+    CallBegin(1, "g"),
+]
+
+
+@pytest.mark.parametrize(
+    ("shown", "indices"),
+    [
+        (ShownPieces(), [0, 1, 2, 3, 4, 5]),
+        (ShownPieces(hides_content=True), [1, 2, 3, 4, 5]),
+        (ShownPieces(hides_reasoning=True), [0, 2, 3, 4, 5]),
+        (ShownPieces(one_call=True), [0, 1, 2, 3, 4]),
+    ],
+)
+def test_shown(shown: ShownPieces, indices: list[int]) -> None:
+    assert [index for index, piece in enumerate(PIECES) if shown.shows(piece)] == indices

@@ -1,0 +1,232 @@
+"""Tests of `fastovms/api/chat_task.py`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fastovms.api.chat import names_of
+from fastovms.api.chat_prompt import TemplateOptions
+from fastovms.api.chat_task import Constraint, constraint, usable
+from fastovms.api.chat_tools import read_tools
+from fastovms.api.dialect import OPENAI
+from fastovms.api.prompt import Preparation
+from fastovms.api.request_schemas import ChatRequest
+from fastovms.api.served import ServedModel
+from fastovms.config import ApiConfig
+from fastovms.errors import BackendUnavailable, InvalidField
+from fastovms.telemetry.metrics import GenerationMetrics
+from tests.api.chat_models import (
+    PARAMETERS,
+    call_text,
+    chat_model,
+    custom,
+    grammar_format,
+    prompt_of,
+    tool,
+    tool_choice,
+)
+from tests.api.chats import BODY, V1, V3, make
+from tests.fakes import ByteTokenizer, FakeBackend
+from tests.vocabularies import vocabulary
+
+# Which parser reads a chat's answer.
+
+
+__all__ = ["make"]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_a_text_with_special_tokens_is_parsed_in_openais_dialect_alone(make, choice):
+    body = {**BODY, "tools": [tool()], "tool_choice": choice, "skip_special_tokens": False}
+    _, answer = await make(call_text()).post(V1, body)
+    assert answer["choices"][0]["message"]["tool_calls"]
+    _, answer = await make(call_text()).post(V3, body)
+    assert answer["choices"][0]["message"]["content"] == call_text()
+
+
+async def test_a_chat_longer_than_the_context(make):
+    for length in (2001, 100_000):
+        body = {**BODY, "messages": [{"role": "user", "content": "x" * length}]}
+        status, answer = await make().post(V1, body)
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+        assert answer["error"]["param"] == "messages"
+    body = {**BODY, "truncate_prompt_tokens": 3}
+    api = make()
+    assert (await api.post(V1, body))[0] == 200
+    assert prompt_of(api) == "i;>"
+
+
+# What the answer to a chat is allowed to be.
+
+
+FORMAT = {
+    "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": PARAMETERS}}
+}
+JSON = '{"city":"Paris"}'
+THOUGHT = "<think>\nhm\n</think>\n\n"
+CALL = call_text()
+WRONG_CALL = call_text(arguments='{"town":"Paris"}')
+UNKNOWN_CALL = call_text("other")
+AUTO = {"tools": [tool(), tool("add")]}
+ONE = {**AUTO, "parallel_tool_calls": False}
+REQUIRED = {**AUTO, "tool_choice": "required"}
+NAMED = {**AUTO, "tool_choice": tool_choice("get_weather")}
+OFF = {"enable_thinking": False}
+
+
+def served() -> ServedModel:
+    backend = FakeBackend(lambda request, index: ())
+    metrics = GenerationMetrics("fake", backend.stats)
+    return ServedModel(backend, ByteTokenizer(), metrics, chat=chat_model())
+
+
+def preparation(
+    model: ServedModel, body: ChatRequest, config: ApiConfig | None = None
+) -> Preparation[ChatRequest]:
+    return Preparation(body, 0, model, OPENAI, config or ApiConfig(), names_of(body), client="")
+
+
+def constraint_of(
+    fields: dict[str, Any],
+    kwargs: dict[str, Any] | None = None,
+    prompt: str = "",
+    config: ApiConfig | None = None,
+) -> Constraint | None:
+    body = ChatRequest(**fields)
+    tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, OPENAI)
+    options = TemplateOptions(kwargs=kwargs or {})
+    return constraint(preparation(served(), body, config), tools, prompt, options)
+
+
+@pytest.mark.parametrize(
+    ("fields", "allowed", "refused"),
+    [
+        (AUTO, ["", "Hi", THOUGHT + "Hi", CALL, "Hi" + CALL + "\n" + CALL, THOUGHT + CALL],
+         [WRONG_CALL, UNKNOWN_CALL]),
+        (ONE, ["Hi", CALL, "Hi" + CALL], [CALL + CALL, CALL + "Hi", WRONG_CALL]),
+        (REQUIRED, [CALL, THOUGHT + CALL, CALL + "\n" + call_text("add")],
+         ["", "Hi", "Hi" + CALL, WRONG_CALL, UNKNOWN_CALL]),
+        (NAMED, [CALL, THOUGHT + CALL], ["Hi", CALL + "\n" + CALL, call_text("add")]),
+        (FORMAT, [JSON, THOUGHT + JSON], ["Hi", "{}", THOUGHT + "Hi", CALL]),
+        ({**AUTO, **FORMAT}, [JSON, CALL, THOUGHT + JSON, THOUGHT + CALL],
+         ["Hi", "{}", WRONG_CALL, JSON + CALL]),
+        ({**REQUIRED, **FORMAT}, [CALL], [JSON]),
+    ],
+    ids=["auto", "one", "required", "named", "format", "auto and format", "required and format"],
+)  # fmt: skip
+def test_answers(fields, allowed, refused):
+    wanted = constraint_of(fields)
+    assert wanted is not None
+    accepts = vocabulary().accepts
+    assert {text: accepts(wanted.grammar, text) for text in allowed} == dict.fromkeys(allowed, True)
+    assert not any(accepts(wanted.grammar, text) for text in refused)
+
+
+@pytest.mark.parametrize(("strict", "may_have_more"), [(None, True), (False, True), (True, False)])
+def test_a_strict_tool_is_closed_whatever_its_schema_says(strict, may_have_more):
+    open_ = tool(parameters={**PARAMETERS, "additionalProperties": True}, strict=strict)
+    wanted = constraint_of({"tools": [open_], "tool_choice": "required"})
+    assert wanted is not None
+    accepts = vocabulary().accepts
+    assert accepts(wanted.grammar, CALL) is True
+    more = call_text(arguments='{"city":"Paris","more":1}')
+    assert (accepts(wanted.grammar, more) is True) == may_have_more
+
+
+def test_no_reasoning_where_thinking_is_off():
+    accepts = vocabulary().accepts
+    for fields, answer in ((FORMAT, JSON), (REQUIRED, CALL)):
+        wanted = constraint_of(fields, OFF)
+        assert wanted is not None
+        assert accepts(wanted.grammar, answer)
+        assert accepts(wanted.grammar, THOUGHT + answer) is False
+
+
+def test_reasoning_that_the_prompt_has_opened():
+    for kwargs in ({}, OFF):
+        wanted = constraint_of(FORMAT, kwargs, prompt="a:<think>\n")
+        assert wanted is not None
+        accepts = vocabulary().accepts
+        assert accepts(wanted.grammar, f"hm\n</think>\n\n{JSON}")
+        assert not accepts(wanted.grammar, JSON)
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_optional"),
+    [(AUTO, True), (REQUIRED, False), (NAMED, False), ({"tools": [tool(strict=True)]}, False)],
+)
+def test_what_cannot_be_constrained_may_go_free(fields, is_optional):
+    wanted = constraint_of(fields)
+    assert wanted is not None
+    assert wanted.is_optional == is_optional
+
+
+def test_schemas_that_are_too_long_are_refused_where_they_have_to_be_kept_to() -> None:
+    config = ApiConfig(max_grammar_length=100)
+    long = [tool(parameters={"type": "object", "description": "x" * 100})]
+    wanted = constraint_of({**AUTO, "tools": long}, config=config)
+    assert wanted is not None
+    assert wanted.grammar is None
+    assert "tools must be at most 100 characters" in wanted.warnings[0]
+    with pytest.raises(InvalidField, match=r"^tools must be at most 100 characters, not \d+") as e:
+        constraint_of({**REQUIRED, "tools": long}, config=config)
+    assert e.value.param == "tools"
+    assert constraint_of({**REQUIRED, "tools": long}) is not None
+
+
+async def test_what_cannot_be_compiled_now_may_go_free(monkeypatch):
+    model = served()
+
+    async def fail(grammar: object, client: str) -> None:
+        raise BackendUnavailable("grammars cannot be compiled now")
+
+    monkeypatch.setattr(model.backend, "compile_grammar", fail)
+    assert await usable(preparation(model, ChatRequest()), constraint_of(AUTO)) is None
+    with pytest.raises(BackendUnavailable):
+        await usable(preparation(model, ChatRequest()), constraint_of(REQUIRED))
+
+
+@pytest.mark.parametrize("fields", [{}, {"tool_choice": "required"}, FORMAT])
+@pytest.mark.parametrize("form", [grammar_format("(bad", "regex"), grammar_format("start: /(bad/")])
+async def test_a_format_at_fault_is_named(fields, form):
+    fine = custom("fine", format=grammar_format("a+", "regex"))
+    wanted = constraint_of({**fields, "tools": [tool(), fine, custom(format=form)]})
+    with pytest.raises(InvalidField, match=r"^tools\[2\]\.custom\.format\..*: bad regex") as e:
+        await usable(preparation(served(), ChatRequest()), wanted)
+    assert e.value.param == "tools[2].custom.format.grammar.definition"
+
+
+def test_a_tool_at_fault_is_named():
+    short = {"type": "object", "properties": {"a": {"type": "string", "minLength": -1}}}
+    tools = [tool(), tool("add", parameters=short)]
+    reason = r'parameters of "add" cannot be used: properties\.a: minLength'
+    with pytest.raises(InvalidField, match=reason) as e:
+        constraint_of({**REQUIRED, "tools": tools})
+    assert e.value.param == "tools"
+    for fields in (AUTO, {**AUTO, **FORMAT}):
+        wanted = constraint_of({**fields, "tools": tools})
+        assert wanted is not None
+        assert ['parameters of "add" are not enforced' in one for one in wanted.warnings] == [True]
+        assert vocabulary().accepts(wanted.grammar, CALL)
+        assert not vocabulary().accepts(wanted.grammar, WRONG_CALL)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"tools": []}, {**AUTO, "tool_choice": "none"}, {"response_format": None}]
+)
+def test_nothing_to_constrain(fields):
+    assert constraint_of(fields) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["prüfen", "a b", 'a"b', "a\\b", "%json", "@answer", "<[5]>", "😀"]
+)
+def test_any_name_of_a_tool(name):
+    wanted = constraint_of({"tools": [tool(name)], "tool_choice": "required"})
+    assert wanted is not None
+    written = json.dumps(name, ensure_ascii=False)
+    text = f'<tool_call>\n{{"name": {written}, "arguments": {JSON}}}\n</tool_call>'
+    assert vocabulary().accepts(wanted.grammar, text)

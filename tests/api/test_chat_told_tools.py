@@ -1,0 +1,105 @@
+"""Chats with tools of models whose template knows none."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from fastovms.api.served import ChatModel
+from fastovms.text.template import ChatTemplate
+from fastovms.text.tools import PLAIN_JSON, TOOL_FORMATS
+from tests.api.chat_models import MESSAGES, call_text, prompt_of, tool, tool_choice
+from tests.api.chats import BODY, V1, join, make
+from tests.fakes import FakeStream
+
+__all__ = ["make"]
+
+SOURCE = """
+{%- for message in messages %}
+{%- if message.role == 'system' and not system %}{{ raise_exception('no system') }}{% endif %}
+{%- if (message.role == 'assistant') != (loop.previtem is defined and
+       loop.previtem.role == 'user') %}{{ raise_exception('turns must alternate') }}{% endif %}
+{{- message.role }}:{{ message.content }};
+{%- endfor %}>"""
+SYSTEM = SOURCE.replace("and not system", "and False")
+NOW = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+TOOLS = {"tools": [tool()]}
+RESULTS = [
+    *MESSAGES,
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{
+            "id": "1", "type": "function",
+            "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'},
+        }],
+    },
+    {"role": "tool", "tool_call_id": "1", "content": "18"},
+]  # fmt: skip
+
+
+def model(source: str = SOURCE, name: str = "json") -> ChatModel:
+    return ChatModel(ChatTemplate({"default": source}, {}), TOOL_FORMATS[name])
+
+
+@pytest.mark.parametrize(
+    ("source", "begin"),
+    [
+        (SOURCE, "user:You can call these functions"),
+        (SYSTEM, "system:You can call these functions"),
+    ],
+)
+async def test_tools_are_told_where_the_template_has_a_place(make, source, begin):
+    api = make(chat=model(source))
+    status, body = await api.post(V1, {**BODY, **TOOLS})
+    assert status == 200, body
+    prompt = prompt_of(api)
+    assert prompt.startswith(begin)
+    assert '"name": "get_weather", "description": "A tool"' in prompt
+    assert prompt.endswith("Hi;>")
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", tool_choice("get_weather")])
+@pytest.mark.parametrize("name", ["json", "hermes3"])
+async def test_calls_are_found_and_streamed(make, choice, name):
+    text = NOW if name == "json" else call_text()
+    body = {**BODY, **TOOLS, "tool_choice": choice}
+    status, answer = await make(text, chat=model(name=name)).post(V1, body)
+    assert status == 200, answer
+    [call] = answer["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == "get_weather"
+    events = await make(text, chat=model(name=name)).stream(V1, {**body, "stream": True})
+    [[called, arguments]] = join(events)[0]["calls"]
+    assert (called, arguments) == ("get_weather", call["function"]["arguments"])
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("json", NOW), ("hermes3", f"<tool_call>{NOW}</tool_call>")]
+)
+async def test_results_are_told_as_the_users(make, name, told):
+    api = make(chat=model(name=name))
+    more = [*RESULTS, {"role": "user", "content": "So?"}]
+    status, body = await api.post(V1, {**BODY, "messages": more})
+    assert status == 200, body
+    result = "Result of the call of get_weather:\n18\n\nSo?"
+    assert prompt_of(api) == f"user:Hi;assistant:{told};user:{result};>"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_model_that_makes_no_calls_says_so(make, streamed, caplog):
+    chat = ChatModel(ChatTemplate({"default": SOURCE}, {}))
+    stream = FakeStream()
+    with caplog.at_level(logging.WARNING):
+        response = await make(NOW, chat=chat).call(
+            "POST", V1, {**BODY, **TOOLS, "stream": streamed}, stream
+        )
+    headers = dict((stream if streamed else response).headers)
+    assert "without a tool parser" in headers["Warning"]
+    assert "without a tool parser" in caplog.text
+    status, answer = await make(chat=chat).post(V1, {**BODY, **TOOLS, "tool_choice": "required"})
+    assert (status, answer["error"]["param"]) == (400, "tool_choice")
+
+
+def test_plain_json_is_a_format_of_its_own():
+    assert TOOL_FORMATS["json"] is PLAIN_JSON

@@ -1,0 +1,236 @@
+"""Tests of `fastovms/api/completions.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastovms.api.completions import make_echo
+from fastovms.api.prompt import Prompt
+from fastovms.text.tokenizer import Tokenizer
+from tests.api.completion_requests import BODY, STREAM, V1, V3, texts
+from tests.fakes import FakeStream, model_info, token_logprobs
+from tests.paths import FIXTURES
+
+# The prompt stands before its text where a request sets `echo`, with its tokens.
+
+
+async def test_echo_without_logprobs_scores_nothing(make_api):
+    api = make_api("z")
+    await api.post(V1, {**BODY, "echo": True})
+    assert api.backend.submitted[0].params.prompt_logprobs is None
+    assert api.backend.submitted[0].params.logprobs is None
+
+
+@pytest.mark.parametrize(
+    ("skip_special_tokens", "text"), [(True, "Hello"), (False, "<|endoftext|>Hello")]
+)
+def test_an_echo_of_token_ids_shows_special_tokens_where_wanted(skip_special_tokens, text):
+    tokenizer = Tokenizer.load(FIXTURES / "byte_level")
+    prompt = Prompt(tokenizer.encode("<|endoftext|>Hello"))
+    logprobs = [None] * len(prompt.token_ids)
+    echo = make_echo(prompt, logprobs, tokenizer, len, skip_special_tokens=skip_special_tokens)
+    assert (echo.text, echo.length) == (text, len(text))
+    assert echo.tokens[1].offset == text.index("Hello")
+
+
+@pytest.mark.parametrize("fixture", ["byte_level", "sentencepiece", "clean_up"])
+@pytest.mark.parametrize(
+    "text", ["Hello there, small world", "größe 😀 größe", "", "a", "<|endoftext|>x", "</s> y"]
+)
+def test_offsets_of_an_echoed_prompt(fixture, text):
+    """The echoed text is what was sent, whatever special tokens stand before it or in it."""
+    tokenizer = Tokenizer.load(FIXTURES / fixture)
+    token_ids = tokenizer.encode(text)
+    prompt = Prompt(token_ids, text)
+    logprobs = [None, *(token_logprobs(token_id, 1) for token_id in token_ids[1:])]
+    echo = make_echo(prompt, logprobs[: len(token_ids)], tokenizer, len)
+    assert (echo.text, echo.length) == (text, len(text))
+    offsets = [token.offset for token in echo.tokens]
+    assert [token.token_id for token in echo.tokens] == token_ids
+    assert offsets == sorted(offsets)
+    assert not offsets or (offsets[0] == 0 and offsets[-1] <= len(text))
+    if fixture == "byte_level" and text.isascii():
+        pieces = [tokenizer.token_bytes(token_id).decode() for token_id in token_ids]
+        starts = [len("".join(pieces[:place])) for place in range(len(pieces))]
+        assert offsets == starts
+
+
+# Bodies and chunks of completions, in both dialects.
+
+
+async def test_unary_body_of_openai(make_api):
+    status, body = await make_api("hello").post(V1, BODY)
+    assert status == 200
+    assert body == {
+        "id": "cmpl-" + 32 * "0",
+        "object": "text_completion",
+        "created": 1_750_000_000,
+        "model": "fake",
+        "system_fingerprint": "fp_test",
+        "choices": [
+            {
+                "index": 0,
+                "text": "hello",
+                "logprobs": None,
+                "finish_reason": "stop",
+                "stop_reason": None,
+                "token_ids": None,
+                "prompt_logprobs": None,
+                "prompt_token_ids": None,
+            }
+        ],
+        "service_tier": None,
+        "kv_transfer_params": None,
+        "usage": {
+            "prompt_tokens": 2,
+            "completion_tokens": 6,
+            "total_tokens": 8,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        },
+    }
+
+
+@pytest.mark.parametrize("path", ["/v3/completions", "/v3/v1/completions"])
+async def test_unary_body_of_ovms(make_api, path):
+    status, body = await make_api("hello").post(path, BODY)
+    assert status == 200
+    assert set(body) == {"object", "created", "model", "choices", "usage"}
+    assert body["object"] == "text_completion"
+    assert body["choices"] == [
+        {"index": 0, "text": "hello", "logprobs": None, "finish_reason": "stop"}
+    ]
+
+
+async def test_cached_tokens_are_reported(make_api):
+    api = make_api()
+    api.backend.num_cached_tokens = 1
+    _, body = await api.post(V1, {**BODY, "prompt": ["ab", "cd"]})
+    assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+
+
+# Bodies and chunks of completions, in both dialects.
+
+
+async def test_stream_of_openai(make_api):
+    stream = FakeStream()
+    body = {**STREAM, "stream_options": {"include_usage": True}}
+    assert await make_api("hi").call("POST", V1, body, stream) is None
+    *chunks, usage, done = stream.events
+    assert [chunk["choices"][0]["text"] for chunk in chunks] == ["h", "i", ""]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, "stop"]
+    assert all(chunk["usage"] is None for chunk in chunks)
+    assert all(chunk["object"] == "text_completion" for chunk in chunks)
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 3
+    assert {event["id"] for event in (*chunks, usage)} == {"cmpl-" + 32 * "0"}
+    assert done == "[DONE]"
+    assert len(stream.writes) == 3, "the last delta, usage and end share one write"
+
+
+async def test_stream_of_ovms_opens_with_a_handshake_when_the_first_token_has_no_text(make_api):
+    events = await make_api("é").stream(V3, BODY)
+    assert events[0]["object"] == "text_completion.chunk"
+    assert "id" not in events[0]
+    assert [event["choices"][0]["text"] for event in events[:-1]] == ["", "é", ""]
+    assert [event["choices"][0]["finish_reason"] for event in events[:-1]] == [None, None, "stop"]
+    events = await make_api("é").stream(V1, BODY)
+    assert [event["choices"][0]["text"] for event in events[:-1]] == ["é", ""]
+
+
+async def test_running_usage(make_api):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    events = await make_api("hi").stream(V1, {**BODY, "stream_options": options})
+    assert [event["usage"]["completion_tokens"] for event in events[:-1]] == [1, 2, 3, 3]
+    events = await make_api("hi").stream(V1, {**BODY, "stream_options": {}})
+    assert not any("usage" in event for event in events[:-1])
+
+
+# What a completion's body asks for.
+
+
+@pytest.mark.parametrize("prompt", ["ab", ["ab"], [97, 98], [[97, 98]]])
+async def test_prompt_forms(make_api, prompt):
+    api = make_api("z")
+    status, body = await api.post(V1, {"prompt": prompt, "echo": True})
+    assert status == 200
+    assert body["choices"][0]["text"] == "abz"
+    assert list(api.backend.submitted[0].prompt_token_ids) == [97, 98]
+
+
+@pytest.mark.parametrize("path", [V1, V3])
+async def test_echo(make_api, path):
+    body = {**BODY, "prompt": ["ab", "c"], "n": 2, "echo": True}
+    events = await make_api("zz").stream(path, body)
+    assert texts(events) == {0: "abzz", 1: "abzz", 2: "czz", 3: "czz"}
+    first = {e["choices"][0]["index"]: e["choices"][0]["text"] for e in reversed(events[:-1])}
+    assert first == {0: "abz", 1: "abz", 2: "cz", 3: "cz"}
+
+
+@pytest.mark.parametrize("path", [V1, V3])
+async def test_echo_of_the_prompt_alone(make_api, path):
+    api = make_api("never")
+    body = {**BODY, "max_tokens": 0, "echo": True, "n": 2}
+    _, answer = await api.post(path, body)
+    assert [choice["text"] for choice in answer["choices"]] == ["ab", "ab"]
+    assert [choice["finish_reason"] for choice in answer["choices"]] == ["length", "length"]
+    assert answer["usage"]["completion_tokens"] == 0
+    assert texts(await api.stream(path, body)) == {0: "ab", 1: "ab"}
+    assert api.backend.submitted == []
+
+
+async def test_values_that_ask_for_nothing_are_accepted(make_api):
+    fields = {
+        "logprobs": None,
+        "suffix": None,
+        "logit_bias": {},
+        "use_beam_search": False,
+        "bad_words": [],
+        "stop_token_ids": [],
+        "allowed_token_ids": None,
+        "spaces_between_special_tokens": False,
+        "thinking_token_budget": -1,
+        "stop": [],
+        "user": "me",
+        "unknown": {"a": [1]},
+        "response_format": {"type": "text"},
+        "stream_options": None,
+        "n": None,
+        "echo": None,
+        "seed": None,
+    }
+    for path in (V1, V3):
+        status, body = await make_api().post(path, {**BODY, **fields})
+        assert status == 200, body
+
+
+async def test_long_prompts_are_encoded_off_the_loop(make_api):
+    api = make_api(model=model_info(max_model_len=5000))
+    status, body = await api.post(V1, {**BODY, "prompt": "x" * 4000})
+    assert (status, body["usage"]["prompt_tokens"]) == (200, 4000)
+
+
+# Completions over fakes: bodies, streams, and what the model is asked.
+
+
+def spell(request, index: int) -> list[int]:
+    """A text that tells prompts and samples apart."""
+    return [*request.prompt_token_ids, *f"-{index}!".encode()]
+
+
+@pytest.mark.parametrize("tokens_per_step", [1, 2, 100])
+async def test_several_prompts_and_samples(make_api, tokens_per_step):
+    api = make_api(spell, tokens_per_step=tokens_per_step)
+    body = {**BODY, "prompt": ["x", "yy"], "n": 2, "stream_options": None}
+    status, answer = await api.post(V1, body)
+    assert status == 200
+    wanted = ["x-0!", "x-1!", "yy-0!", "yy-1!"]
+    assert [choice["text"] for choice in answer["choices"]] == wanted
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    assert answer["usage"]["prompt_tokens"] == 3
+    assert answer["usage"]["completion_tokens"] == 5 + 5 + 6 + 6
+    assert [request.params.n for request in api.backend.submitted] == [2, 2]
+    events = await api.stream(V1, {**body, "stream_options": {"include_usage": True}})
+    assert list(dict(sorted(texts(events).items())).values()) == wanted
+    finished = [e["choices"][0]["finish_reason"] for e in events[:-2]]
+    assert finished.count("stop") == 4
+    assert events[-2]["usage"] == answer["usage"]

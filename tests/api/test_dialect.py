@@ -1,0 +1,180 @@
+"""Tests of `fastovms/api/dialect.py`."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from fastovms.api.dialect import (
+    ANTHROPIC,
+    ANTHROPIC_ERRORS,
+    COHERE,
+    COHERE_ERRORS,
+    DIALECTS,
+    DONE,
+    OLLAMA,
+    OLLAMA_ERRORS,
+    OPENAI,
+    OPENAI_ERRORS,
+    OVMS,
+    OVMS_ERRORS,
+    Dialect,
+    ErrorForm,
+    Range,
+    ToldError,
+    dialect_of,
+    frame,
+    render_error,
+    split_frame,
+    without_name,
+)
+from fastovms.errors import CONTEXT_EXCEEDED
+from fastovms.http.messages import Request
+
+# What stands around the JSON of an event.
+
+
+def test_frames() -> None:
+    assert frame(b'{"a":1}') == b'data: {"a":1}\n\n'
+    assert frame(b"{}", "response.created") == b"event: response.created\ndata: {}\n\n"
+    assert DONE == b"data: [DONE]\n\n"
+
+
+def test_a_name_can_be_left_out() -> None:
+    assert without_name(frame(b"{}", "error")) == without_name(frame(b"{}")) == frame(b"{}")
+
+
+def test_a_frame_is_taken_apart() -> None:
+    assert split_frame(frame(b'{"a":1}', "response.created")) == (b"response.created", b'{"a":1}')
+
+
+# Each family of clients reads errors in its own form.
+
+
+TYPES = [
+    # status, OpenAI's type, Anthropic's
+    (400, "invalid_request_error", "invalid_request_error"),
+    (401, "authentication_error", "authentication_error"),
+    (403, "permission_error", "permission_error"),
+    (404, "not_found_error", "not_found_error"),
+    (405, "invalid_request_error", "invalid_request_error"),
+    (413, "invalid_request_error", "request_too_large"),
+    (429, "rate_limit_error", "rate_limit_error"),
+    (500, "server_error", "api_error"),
+    (503, "server_error", "overloaded_error"),
+]
+
+
+@pytest.mark.parametrize(("status", "openai", "anthropic"), TYPES)
+def test_members(status: int, openai: str, anthropic: str) -> None:
+    error = ToldError(status, "why", "n", "a_code", "r-1")
+    assert OPENAI_ERRORS.members(error) == {
+        "error": {"message": "why", "type": openai, "param": "n", "code": "a_code"}
+    }
+    assert OVMS_ERRORS.members(error) == {"error": "why"}
+    assert ANTHROPIC_ERRORS.members(error) == {
+        "type": "error",
+        "error": {"type": anthropic, "message": "why", "details": {"error_code": "a_code"}},
+        "request_id": "r-1",
+    }
+    assert COHERE_ERRORS.members(error) == {"id": "r-1", "message": "why"}
+    assert COHERE_ERRORS.members(error._replace(request_id="")) == {"message": "why"}
+
+
+def test_claude_code_knows_a_prompt_that_is_too_long() -> None:
+    error = ToldError(400, "why", "n", CONTEXT_EXCEEDED)
+    assert ANTHROPIC_ERRORS.members(error)["error"]["message"] == "prompt is too long: why"
+    assert OPENAI_ERRORS.members(error)["error"]["message"] == "why"
+
+
+@pytest.mark.parametrize(
+    ("form", "frames"),
+    [
+        (OPENAI_ERRORS, b"data: {}\n\ndata: [DONE]\n\n"),
+        (OVMS_ERRORS, b"data: {}\n\ndata: [DONE]\n\n"),
+        (OLLAMA_ERRORS, b"{}\n"),
+        (ANTHROPIC_ERRORS, b"event: error\ndata: {}\n\n"),
+        (COHERE_ERRORS, b"data: {}\n\n"),
+    ],
+)
+def test_ends_of_streams(form: ErrorForm, frames: bytes) -> None:
+    assert form.last_frames(b"{}") == frames
+
+
+# Ranges in words, and which paths are answered in which dialect.
+
+
+@pytest.mark.parametrize(
+    ("range_", "inside", "outside", "words"),
+    [
+        (Range(0, 2), [0, 1.5, 2], [-0.1, 2.1], "at least 0 and at most 2"),
+        (Range(0, 1, low_open=True), [1e-9, 1], [0, -1], "greater than 0 and at most 1"),
+        (Range(0, 1, high_open=True), [0, 0.9], [1], "at least 0 and less than 1"),
+        (Range(1, also=-1), [-1, 1, 9**99], [0, -2], "-1 or at least 1"),
+        (Range(high=3), [-(9**99), 3], [4], "at most 3"),
+    ],
+)
+def test_ranges(range_: Range, inside: list[float], outside: list[float], words: str) -> None:
+    assert all(value in range_ for value in inside)
+    assert not any(value in range_ for value in outside)
+    assert str(range_) == words
+
+
+@pytest.mark.parametrize(
+    ("path", "dialect"),
+    [
+        ("/v1/models", OPENAI),
+        ("/v3", OVMS),
+        ("/v3/v1/models", OVMS),
+        ("/v2/health/ready", OVMS),
+        ("/v2/rerank", COHERE),
+        ("/v33/models", OPENAI),
+        ("/api/chat", OLLAMA),
+        ("/apis", OPENAI),
+        ("/v1/messages", ANTHROPIC),
+        ("/v1/messages/count_tokens", ANTHROPIC),
+        ("/v1/messagesx", OPENAI),
+        ("/", OPENAI),
+        ("", OPENAI),
+    ],
+)
+def test_paths(path: str, dialect: Dialect) -> None:
+    assert dialect_of(path) is dialect
+
+
+def test_both_know_the_same_fields_and_no_prefix_twice() -> None:
+    assert OPENAI.ranges.keys() == OVMS.ranges.keys()
+    prefixes = [prefix for dialect in DIALECTS for prefix in dialect.prefixes]
+    assert len(set(prefixes)) == len(prefixes)
+
+
+# Errors of the HTTP layer have the form of their path's clients.
+
+
+ERROR_RESPONSES_OPENAI = {
+    "error": {"message": "why", "type": "authentication_error", "param": None, "code": None}
+}
+ERROR_RESPONSES_ANTHROPIC = {
+    "type": "error",
+    "error": {"type": "authentication_error", "message": "why"},
+    "request_id": "r-1",
+}
+
+
+@pytest.mark.parametrize(
+    ("paths", "body"),
+    [
+        (("/v1/nothing", "/health", "", "*", "/v3x", "/v1/messagesx"), ERROR_RESPONSES_OPENAI),
+        (("/v3/nothing", "/v3/v1/nothing", "/v3"), {"error": "why"}),
+        (("/v2/rerank",), {"id": "r-1", "message": "why"}),
+        (
+            ("/v1/messages", "/v1/messages/count_tokens", "/v1/messages/nothing"),
+            ERROR_RESPONSES_ANTHROPIC,
+        ),
+    ],
+)
+def test_errors_of_the_http_layer(paths: tuple[str, ...], body: object) -> None:
+    for path in paths:
+        response = render_error(Request("POST", path, id="r-1"), 401, "why")
+        assert response.status == 401
+        assert orjson.loads(response.body) == body

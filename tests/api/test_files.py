@@ -1,0 +1,637 @@
+"""Tests of `fastovms/api/files.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import openai
+import pytest
+from openai.types import FileObject
+
+from fastovms.api.batches import (
+    UPLOAD_ROUTES,
+    BatchEndpoints,
+    Batches,
+    KeptBatches,
+    add_batch_routes,
+)
+from fastovms.api.body import BodyReader
+from fastovms.api.dialect import render_error
+from fastovms.api.files import (
+    Files,
+    FormReader,
+    KeptFiles,
+    UploadSink,
+    byte_range,
+    file_object,
+    seconds_of,
+    send_content,
+)
+from fastovms.config import FilesConfig, HttpConfig
+from fastovms.errors import InvalidField, NotFound, RequestError, StateFailed
+from fastovms.files import FileRecord, FileStore
+from fastovms.http import HttpServer, JsonOnly, Router
+from fastovms.http.messages import Headers, Request
+from fastovms.system.threads import DiskThreads
+from tests.api.documented_values import of_files_and_batches
+from tests.api.forms import BOUNDARY, CONTENT_TYPE, form, part
+
+# What is told of a file.
+
+
+def test_it_is_openais() -> None:
+    record = FileRecord(
+        id="file-1", tenant="a", name="b", purpose="batch", size=5, created_at=1, expires_at=9
+    )
+    told = file_object(record)
+    assert FileObject(**told).model_dump() == told
+    assert "a" not in told.values()
+
+
+# After how long files expire.
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [(None, None), ({"anchor": "created_at", "seconds": 3600}, 3600)],
+)
+def test_what_is_taken(given, seconds) -> None:
+    assert seconds_of(given, "a") == seconds
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({}, "a.anchor"),
+        ({"anchor": "last_used_at", "seconds": 3600}, "a.anchor"),
+        ({"anchor": "created_at"}, "a.seconds"),
+        ({"anchor": "created_at", "seconds": 3599}, "a.seconds"),
+        ({"anchor": "created_at", "seconds": 2592001}, "a.seconds"),
+        ({"anchor": "created_at", "seconds": "3600"}, "a.seconds"),
+    ],
+)
+def test_what_is_refused(given, param) -> None:
+    with pytest.raises(InvalidField) as caught:
+        seconds_of(given, "a")
+    assert caught.value.param == param
+
+
+# Forms are read however they are cut into pieces, and the file of one goes to its path alone.
+
+
+END = f"--{BOUNDARY}--\r\n".encode()
+
+
+def read(path, body: bytes, size: int = 7, max_size: int = 1000) -> FormReader:
+    reader = FormReader(CONTENT_TYPE, path / "content", max_size)
+    try:
+        reader.feed([body[start : start + size] for start in range(0, len(body), size)])
+        reader.finish()
+    except BaseException:
+        reader.discard()
+        raise
+    return reader
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100, 5000])
+def test_any_pieces(tmp_path, size: int) -> None:
+    content = b"\r\n--xy\r\n--" + bytes(range(256)) + b"\r\n"
+    reader = read(tmp_path, form({"purpose": "batch"}, content, "../../é.jsonl"), size)
+    assert reader.fields == {"purpose": "batch"}
+    assert (reader.file_name, reader.size) == ("../../é.jsonl", len(content))
+    assert [path.name for path in tmp_path.iterdir()] == ["content"]
+    assert (tmp_path / "content").read_bytes() == content
+    assert (tmp_path / "content").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (form(file=None), "file is required"),
+        (form()[:-10], "the form ends before its last boundary"),
+        (b"", "the form ends before its last boundary"),
+        (b"no form", "cannot be read"),
+        (form(file=b"x" * 1001), "the file is larger than 1000 bytes"),
+        (form({"a": "x" * 1025}), "a must have at most 1024 bytes"),
+        (form({f"a{i}": "" for i in range(17)}), "at most 16 fields"),
+        (part('name="a"', b"1") * 2 + END, "each of them once"),
+        (part('filename="a"', b"1") + END, "must not be a file"),
+        (part('name="b"; filename="a"', b"1") + END, "b must not be a file"),
+        (part('name="file"; filename="a"', b"1") * 2 + END, "one file, not several"),
+        (form(name="x" * 257), "at most 256 characters"),
+        (part('x="a"', b"1") + END, "must have a name"),
+        (part('name="a"', b"\xff") + END, "a must be UTF-8"),
+    ],
+)
+def test_form_reader_what_is_refused(tmp_path, body: bytes, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        read(tmp_path, body)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content_type", ["multipart/form-data", f"a/b; boundary={'x' * 300}"])
+def test_boundaries(tmp_path, content_type: str) -> None:
+    with pytest.raises(RequestError, match=r"[bB]oundary"):
+        FormReader(content_type, tmp_path / "content", 10)
+
+
+# Uploads go to the disk as they come, and leave nothing where they end early.
+
+
+MB = 1024 * 1024
+
+
+class Upload:
+    def __init__(self, path, config: FilesConfig | None = None) -> None:
+        self.store = FileStore(path, config or FilesConfig(), time.time, DiskThreads("a"))
+        self.partial = self.store.new_partial()
+        size = self.store.config.max_file_size
+        self.reader = FormReader(CONTENT_TYPE, self.partial, size)
+        self.closed = asyncio.Event()
+        self.changed = asyncio.Event()
+        self.sink = UploadSink(self.store, self.reader, self.closed.set)
+        self.sink.on_change = self.changed.set
+
+    async def close(self) -> None:
+        self.sink.close()
+        self.sink.close()
+        await self.closed.wait()
+        assert not self.partial.exists()
+        assert self.store.num_bytes == 0
+        self.store.close()
+
+
+async def test_a_whole_form(tmp_path) -> None:
+    upload = Upload(tmp_path)
+    body = form({"purpose": "batch"}, b"content")
+    for start in range(0, len(body), 20):
+        upload.sink.write(body[start : start + 20])
+    reader = await upload.sink.form()
+    assert reader.fields == {"purpose": "batch"}
+    assert reader.path.read_bytes() == b"content"
+    await upload.close()
+
+
+async def test_what_is_read_waits_for_the_disk(tmp_path) -> None:
+    upload = Upload(tmp_path)
+    gate = threading.Event()
+    feed = upload.reader.feed
+    upload.reader.feed = lambda pieces: (gate.wait(), feed(pieces))[1]
+    body = form({"purpose": "batch"}, b"x" * 3 * MB)
+    upload.sink.write(body[:MB])
+    assert not upload.sink.is_full
+    upload.sink.write(body[MB:])
+    assert upload.sink.is_full
+    assert not upload.changed.is_set()
+    gate.set()
+    await upload.changed.wait()
+    assert not upload.sink.is_full
+    assert (await upload.sink.form()).size == 3 * MB
+    await upload.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "config", "status", "message"),
+    [
+        (b"no form at all", FilesConfig(), 400, "cannot be read"),
+        (form(file=b"x" * 11), FilesConfig(max_file_size=10), 413, "larger than 10 bytes"),
+        (form(), FilesConfig(max_files_size=10), 413, "more than 10 bytes"),
+    ],
+)
+async def test_faults_are_told_at_once(tmp_path, body, config, status, message) -> None:
+    upload = Upload(tmp_path, config)
+    upload.sink.write(body)
+    await upload.changed.wait()
+    assert upload.sink.fault[0] == status
+    assert message in upload.sink.fault[1]
+    upload.sink.write(b"more")
+    with pytest.raises(RequestError, match=message):
+        await upload.sink.form()
+    await upload.close()
+
+
+async def test_a_disk_that_fails(tmp_path, caplog) -> None:
+    upload = Upload(tmp_path)
+
+    def fail(pieces) -> None:
+        raise OSError(28, "No space left on device")
+
+    upload.reader.feed = fail
+    upload.sink.write(b"x")
+    await upload.changed.wait()
+    assert upload.sink.fault == (503, "the file cannot be kept: No space left on device")
+    with pytest.raises(StateFailed):
+        await upload.sink.form()
+    assert "No space left" in caplog.text
+    await upload.close()
+
+
+async def test_a_client_that_leaves(tmp_path) -> None:
+    upload = Upload(tmp_path)
+    upload.sink.write(form(file=b"x" * MB)[:-100])
+    await upload.close()
+
+
+async def test_a_client_that_leaves_at_the_end(tmp_path, monkeypatch) -> None:
+    upload = Upload(tmp_path)
+    upload.sink.write(form({"purpose": "batch"}))
+    begun, go, is_open = threading.Event(), threading.Event(), []
+
+    def sync(descriptor: int) -> None:
+        begun.set()
+        go.wait()
+        is_open.append(os.readlink(f"/proc/self/fd/{descriptor}") == str(upload.partial))
+
+    monkeypatch.setattr("os.fsync", sync)
+    taking = asyncio.ensure_future(upload.sink.form())
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(begun.wait)
+    taking.cancel()
+    closing = asyncio.ensure_future(upload.close())
+    await asyncio.sleep(0.05)
+    assert not closing.done()
+    go.set()
+    await closing
+    assert is_open == [True]
+    assert upload.reader._file is None
+
+
+# Contents are sent whole or in part, and no faster than the client reads.
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        (None, range(10)),
+        ("bytes=0-4", range(5)),
+        ("bytes=4-", range(4, 10)),
+        ("bytes=-3", range(7, 10)),
+        ("bytes=-30", range(10)),
+        ("bytes=5-99", range(5, 10)),
+        ("bytes=10-", None),
+        ("bytes=-0", None),
+        ("bytes=5-4", range(10)),
+        ("bytes=0-1,3-4", range(10)),
+        ("bytes=-", range(10)),
+        ("lines=1-2", range(10)),
+    ],
+)
+def test_ranges(asked, wanted) -> None:
+    assert byte_range(asked, 10) == wanted
+
+
+class Sent:
+    """A stream that is never read faster than `on_writable` is called."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.writable = self.started = True
+        self.closed = False
+        self.on_writable = None
+
+    def send(self, data: bytes) -> None:
+        assert self.writable
+        self.pieces.append(data)
+        self.writable = False
+        asyncio.get_running_loop().call_soon(self.read)
+
+    def read(self) -> None:
+        self.writable = True
+        self.on_writable()
+
+    def finish(self, data: bytes = b"") -> None:
+        self.closed = True
+
+
+def record(size: int) -> FileRecord:
+    return FileRecord(id="file-1", tenant="", name="a", purpose="batch", size=size, created_at=1)
+
+
+async def ask(path, size: int, asked: str | None = None, threads: DiskThreads | None = None):
+    threads = threads or DiskThreads("files")
+    stream = Sent()
+    opened: list[tuple] = []
+
+    def open_stream(request, head, ping):
+        opened.append((head.status, dict(head.headers), head.length))
+        return stream
+
+    headers = Headers([] if asked is None else [("range", asked)])
+    request = Request("GET", "/", headers=headers, open_stream=open_stream)
+    response = await send_content(request, record(size), path, threads)
+    return response, stream, opened
+
+
+async def test_large_files_come_piece_by_piece(tmp_path) -> None:
+    content = bytes(range(256)) * 4096
+    (tmp_path / "a").write_bytes(content)
+    response, stream, opened = await ask(tmp_path / "a", len(content))
+    assert response is None
+    assert stream.closed
+    assert b"".join(stream.pieces) == content
+    assert len(stream.pieces) == 4
+    assert opened == [(200, {"Accept-Ranges": "bytes"}, len(content))]
+
+
+async def test_small_ones_and_ranges_come_at_once(tmp_path) -> None:
+    (tmp_path / "a").write_bytes(b"0123456789")
+    response, *_ = await ask(tmp_path / "a", 10)
+    assert (response.status, response.body) == (200, b"0123456789")
+    response, *_ = await ask(tmp_path / "a", 10, "bytes=2-3")
+    assert (response.status, response.body) == (206, b"23")
+    assert dict(response.headers)["Content-Range"] == "bytes 2-3/10"
+    response, *_ = await ask(tmp_path / "a", 10, "bytes=10-")
+    assert (response.status, dict(response.headers)["Content-Range"]) == (416, "bytes */10")
+
+
+async def test_a_content_that_is_gone(tmp_path) -> None:
+    with pytest.raises(NotFound, match="No such File object: file-1"):
+        await ask(tmp_path / "a", 10)
+
+
+async def test_a_content_that_cannot_be_read(tmp_path) -> None:
+    with pytest.raises(StateFailed, match="cannot be read: Is a directory"):
+        await ask(tmp_path, 10)
+
+
+def num_open(path) -> int:
+    """Returns how many descriptors lead to a file."""
+    num = 0
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            num += os.readlink(link) == str(path)
+        except FileNotFoundError:
+            continue  # that of the directory itself
+    return num
+
+
+@pytest.mark.parametrize("call", ["open", "pread"])
+async def test_who_leaves_leaves_nothing_open(tmp_path, monkeypatch, call: str) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"0123456789")
+    real, begun, go = getattr(os, call), threading.Event(), threading.Event()
+    results: list[object] = []
+
+    def wait(*args):
+        begun.set()
+        go.wait()
+        results.append(real(*args))
+        return results[-1]
+
+    monkeypatch.setattr(os, call, wait)
+    threads = DiskThreads("files")
+    asking = asyncio.ensure_future(ask(path, 10, threads=threads))
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(begun.wait)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await asyncio.to_thread(int)
+    go.set()
+    await threads.close()
+    assert num_open(path) == 0
+    if call == "pread":
+        assert results == [b"0123456789"]  # it was open until then
+
+
+# The endpoints of files, used by OpenAI's client over a real connection.
+
+
+FORM = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+
+
+@dataclass
+class Site:
+    server: HttpServer
+    store: FileStore | None
+    url: str
+
+    def client(self, prefix: str = "/v1") -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=self.url + prefix, api_key="a", max_retries=0)
+
+    @property
+    def partial(self) -> list:
+        return list(self.store._partial.iterdir())
+
+
+@pytest.fixture
+async def start(tmp_path):
+    sites = []
+
+    async def begin(*, keeps: bool = True, **limits) -> Site:
+        router = Router()
+        store = None
+        if keeps:
+            config = FilesConfig(**limits)
+            store = FileStore(tmp_path / "files", config, time.time, DiskThreads("files"))
+        kept = KeptFiles(store, "no reason")
+        ids = itertools.count()
+        files = Files(kept, lambda: f"{next(ids):032x}", time.time)
+        endpoints = BatchEndpoints(router, None, 10)
+        batches = Batches(
+            kept, KeptBatches(None, "no reason"), endpoints, BodyReader(), lambda: "x", time.time
+        )
+        add_batch_routes(router, files, batches)
+        server = HttpServer(
+            HttpConfig(port=0, max_body=1024, linger_timeout=0.1, close_timeout=0.1),
+            router,
+            render_error=render_error,
+            checks=[JsonOnly(render_error, UPLOAD_ROUTES)],
+        )
+        await server.start()
+        port = server.addresses[0].rpartition(":")[2]
+        sites.append(Site(server, store, f"http://127.0.0.1:{port}"))
+        return sites[-1]
+
+    yield begin
+    for site in sites:
+        await site.server.close()
+        if site.store is not None:
+            site.store.check()
+            site.store.close()
+
+
+@pytest.mark.parametrize("prefix", ["/v1", "/v3", "/v3/v1"])
+async def test_every_call_of_the_client(start, prefix: str) -> None:
+    site = await start()
+    content = b'{"a":1}\n' * 100_000  # many times what a body may be
+    async with site.client(prefix) as client:
+        first = await client.files.create(file=("../a.jsonl", content), purpose="batch")
+        second = await client.files.create(
+            file=b"x",
+            purpose="user_data",
+            expires_after={"anchor": "created_at", "seconds": 3600},
+        )
+        assert (first.filename, first.bytes) == ("../a.jsonl", len(content))
+        assert first.expires_at - first.created_at == 30 * 24 * 3600
+        assert second.expires_at - second.created_at == 3600
+        assert await client.files.retrieve(first.id) == first
+        assert (await client.files.content(first.id)).read() == content
+        listed = [file.id async for file in client.files.list(limit=1, order="asc")]
+        assert listed == [first.id, second.id]
+        found = await client.files.list(purpose="user_data")
+        assert [file.id for file in found.data] == [second.id]
+        assert (await client.files.delete(first.id)).deleted
+        with pytest.raises(openai.NotFoundError):
+            await client.files.content(first.id)
+    assert site.partial == []
+
+
+CASES = [
+    (form({"purpose": "x"}), FORM, 400, "purpose must be one of"),
+    (form(), FORM, 400, "purpose must be one of"),
+    (form({"purpose": "batch"}, None), FORM, 400, "file is required"),
+    (
+        form({"purpose": "batch", "expires_after[anchor]": "created_at"}),
+        FORM,
+        400,
+        "expires_after.seconds must be",
+    ),
+    (b"{}", {"Content-Type": "application/json"}, 400, "multipart/form-data"),
+    (b"no form", FORM, 400, "cannot be read"),
+    (form({"purpose": "batch"}, b"x" * 101), FORM, 413, "larger than 100 bytes"),
+    (form({"purpose": "batch"}, b"x" * 70_000), FORM, 413, "larger than"),
+]
+
+
+@pytest.mark.parametrize(("body", "headers", "status", "message"), CASES)
+async def test_file_endpoints_what_is_refused(start, body, headers, status, message) -> None:
+    site = await start(max_file_size=100)
+    async with httpx2.AsyncClient() as client:
+        answer = await client.post(f"{site.url}/v1/files", content=body, headers=headers)
+        assert answer.status_code == status
+        assert message in answer.json()["error"]["message"]
+        assert (await client.get(f"{site.url}/v1/files")).json()["data"] == []
+
+
+async def test_other_bounds(start) -> None:
+    site = await start(max_files=1)
+    async with httpx2.AsyncClient() as client:
+        url = f"{site.url}/v1/files"
+        good = form({"purpose": "batch"})
+        assert (await client.post(url, content=good, headers=FORM)).status_code == 200
+        full = await client.post(url, content=good, headers=FORM)
+        assert (full.status_code, "1 files are kept" in full.text) == (400, True)
+        for query in ("limit=0", "order=x", "purpose=x", "after=x"):
+            assert (await client.get(f"{url}?{query}")).status_code == 400
+        ranged = await client.get(
+            f"{url}/{full_id(client, site)}/content", headers={"Range": "bytes=0-0"}
+        )
+        assert (ranged.status_code, ranged.content) == (206, b"{")
+
+
+def full_id(client, site: Site) -> str:
+    [record] = site.store.list("")
+    return record.id
+
+
+async def test_a_client_that_leaves_leaves_nothing(start) -> None:
+    site = await start()
+    _, writer = await asyncio.open_connection("127.0.0.1", int(site.url.rpartition(":")[2]))
+    writer.write(
+        b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n"
+        b"Content-Type: multipart/form-data; boundary=xyz\r\n\r\n" + form(file=b"x" * 5000)[:4000]
+    )
+    while not site.partial:  # noqa: ASYNC110 (a thread makes it)
+        await asyncio.sleep(0.001)
+    writer.close()
+    while site.partial or site.store.num_bytes:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("num_syncs", [0, 1, 3])  # while the upload, or its record, is written
+async def test_a_client_that_leaves_at_the_end_leaves_nothing(
+    start, monkeypatch, num_syncs: int
+) -> None:
+    site = await start()
+    sync, begun, go, left = os.fsync, threading.Event(), threading.Event(), [None] * num_syncs
+
+    def wait(descriptor: int) -> None:
+        if left:
+            left.pop()
+        else:
+            begun.set()
+            go.wait()
+        sync(descriptor)
+
+    monkeypatch.setattr("os.fsync", wait)
+    _, writer = await asyncio.open_connection("127.0.0.1", int(site.url.rpartition(":")[2]))
+    body = form({"purpose": "batch"})
+    head = f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    writer.write(f"{head}Content-Type: multipart/form-data; boundary=xyz\r\n\r\n".encode() + body)
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(begun.wait)
+        writer.close()
+        while site.server.num_connections:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        go.set()
+        while site.server.num_requests or site.store._records:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    await site.server.close()
+    await site.store.threads.close()
+    assert site.store.num_bytes == 0
+    directory = site.store._contents.parent
+    assert [path.name for path in directory.rglob("*") if path.is_file()] == ["lock"]
+
+
+async def test_a_file_that_cannot_be_deleted_is_still_there(start, monkeypatch) -> None:
+    site = await start()
+    async with site.client() as client:
+        file = await client.files.create(file=b"x", purpose="batch")
+        with monkeypatch.context() as patched:
+            patched.setattr(site.store, "_erase", lambda id: os.unlink("/dev/null/x"))
+            with pytest.raises(openai.InternalServerError, match="cannot be deleted"):
+                await client.files.delete(file.id)
+        assert await client.files.retrieve(file.id) == file
+        site.store.path_of(file.id).unlink()
+        with pytest.raises(openai.NotFoundError, match="No such File object"):
+            await client.files.content(file.id)
+        assert (await client.files.delete(file.id)).deleted
+        with pytest.raises(openai.NotFoundError):
+            await client.files.delete(file.id)
+
+
+async def test_without_a_directory(start) -> None:
+    site = await start(keeps=False)
+    async with site.client() as client:
+        for call in (
+            client.files.list(),
+            client.files.create(file=b"x", purpose="batch"),
+            client.batches.list(),
+            client.batches.create(
+                input_file_id="a", endpoint="/v1/completions", completion_window="24h"
+            ),
+        ):
+            with pytest.raises(
+                openai.BadRequestError, match=r"keeps no (files|batches): no reason"
+            ):
+                await call
+
+
+FORM_ROWS = {
+    field: values
+    for field, values in of_files_and_batches().items()
+    if field == "purpose" or "[" in field
+}
+
+
+@pytest.mark.parametrize("prefix", ["/v1", "/v3", "/v3/v1"])
+async def test_documented_values(start, prefix: str) -> None:
+    assert set(FORM_ROWS) == {"purpose", "expires_after[anchor]", "expires_after[seconds]"}
+    site = await start()
+    async with httpx2.AsyncClient() as client:
+        for field, (taken, refused) in FORM_ROWS.items():
+            for members in (*taken, *refused):
+                body = form({"purpose": "batch", **members})
+                answer = await client.post(f"{site.url}{prefix}/files", content=body, headers=FORM)
+                assert answer.status_code == (200 if members in taken else 400), members
+                if members in refused:
+                    named = field.replace("[", ".").rstrip("]")
+                    assert named in answer.text.replace("[", "."), members

@@ -1,0 +1,492 @@
+"""Tests of `fastovms/api/model_pool.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from fastovms.api.model_pool import (
+    ModelCollector,
+    ModelPlan,
+    ModelPool,
+    ModelWaiters,
+    departure,
+    unloads,
+)
+from fastovms.api.served import KnownModel, ModelState, Residency, ServedModel, ServedModels
+from fastovms.config import ModelConfig, ResidencyConfig
+from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField
+from fastovms.telemetry.metrics import FinishedRequest, GenerationMetrics, render
+from tests.fakes import ByteTokenizer, FakeBackend, make_request, model_info
+
+# How long a model is to stay.
+
+
+@pytest.mark.parametrize(
+    ("given", "leaves"),
+    [
+        (None, False),
+        (0, True),
+        (0.0, True),
+        (-1, False),
+        (300, False),
+        ("0", True),
+        ("0s", True),
+        ("0m0s", True),
+        ("5m", False),
+        ("1h30m", False),
+        ("1.5h", False),
+        ("-1m", False),
+        ("-1", False),
+        ("500\u00b5s", False),
+    ],
+)
+def test_durations(given: str | float | None, leaves: bool) -> None:
+    assert unloads(given) is leaves
+
+
+@pytest.mark.parametrize("given", ["", "m", "5 minutes", "five", "1d", "1" * 100])
+def test_no_durations(given: str) -> None:
+    with pytest.raises(InvalidField, match="keep_alive must be"):
+        unloads(given)
+
+
+class Holder:
+    def __init__(self, loads_on_demand: bool) -> None:
+        self.loads_on_demand = loads_on_demand
+        self.dismissed: list[str] = []
+
+    def dismiss(self, name: str) -> None:
+        self.dismissed.append(name)
+
+
+@pytest.mark.parametrize(
+    ("keep_alive", "loads_on_demand", "is_admin", "reason"),
+    [
+        (0, True, True, None),
+        (0, True, False, "only an operator may unload it"),
+        (0, False, True, "does not load models on demand"),
+        (0, None, True, "does not load models on demand"),
+        ("5m", False, True, None),
+        (None, True, True, None),
+    ],
+)
+def test_who_has_a_model_leave(keep_alive, loads_on_demand, is_admin, reason) -> None:
+    models, request = ServedModels(), make_request("POST", "/api/chat")
+    request.is_admin = is_admin
+    holder = None if loads_on_demand is None else Holder(loads_on_demand)
+    models.holder = holder
+    with departure(keep_alive, request, KnownModel("m"), models) as leaving:
+        assert holder is None or not holder.dismissed
+    assert leaving.is_wanted is (keep_alive == 0)
+    assert leaving.happens is (leaving.is_wanted and reason is None)
+    assert (reason is None) is (leaving.warnings == ())
+    assert reason is None or reason in leaving.warnings[0]
+    assert holder is None or holder.dismissed == ["m"] * leaving.happens
+
+
+REFUSAL = BackendUnavailable("no")
+
+
+@pytest.fixture
+def residency() -> Residency:
+    residency = Residency(ResidencyConfig())
+    residency.add("a", 1)
+    return residency
+
+
+@pytest.fixture
+def waiters(residency: Residency) -> ModelWaiters:
+    return ModelWaiters(residency, lambda: 0.0)
+
+
+def load(residency: Residency) -> None:
+    assert residency.next_move(0.0) is not None
+    residency.loaded(0.0)
+
+
+async def test_each_who_waits_has_the_model_in_use(
+    residency: Residency, waiters: ModelWaiters
+) -> None:
+    first, second = waiters.add("a"), waiters.add("a", is_order=True)
+    second.cancel()
+    assert (waiters.num_waiting("a"), waiters.names) == (2, ["a"])
+    load(residency)
+    waiters.hand_over("a")
+    assert first.done()
+    assert residency["a"].num_uses == 1, "who has left uses nothing"
+    assert (residency["a"].num_waiting, waiters.names) == (0, [])
+    assert not waiters.remove("a", first)
+
+
+async def test_who_leaves_waits_no_longer(residency: Residency, waiters: ModelWaiters) -> None:
+    waiting = waiters.add("a")
+    assert waiters.remove("a", waiting)
+    assert residency["a"].num_waiting == waiters.num_waiting("a") == 0
+
+
+async def test_orders_may_be_refused_while_requests_wait_on(
+    residency: Residency, waiters: ModelWaiters
+) -> None:
+    request, order = waiters.add("a"), waiters.add("a", is_order=True)
+    waiters.refuse_orders("a", REFUSAL)
+    assert order.exception() is REFUSAL
+    assert not request.done()
+    assert residency["a"].num_waiting == 1
+    waiters.refuse("a", REFUSAL)
+    assert request.exception() is REFUSAL
+    assert residency["a"].num_waiting == 0
+
+
+# Models come and go as requests want it, over a loader that plays.
+
+
+class Loader:
+    """Loads at once, unless told to wait or to fail."""
+
+    def __init__(self) -> None:
+        self.moves: list[str] = []
+        self.error: Exception | None = None
+        self.go = asyncio.Event()
+        self.go.set()
+        self.warm = asyncio.Event()
+        self.warm.set()
+        self.failure: str | None = None
+        self.may_reclaim = asyncio.Event()
+        self.may_reclaim.set()
+
+    async def load(self, config: ModelConfig, num_loaded: int) -> ServedModels:
+        self.moves.append(f"load {config.name} beside {num_loaded}")
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        if "broken" in config.names:
+            raise ConfigurationError("it is broken")
+        backend = FakeBackend(lambda request, index: b"a", model_info(name=config.name))
+        backend.warm = self.warm
+        backend.failure = self.failure
+        metrics = GenerationMetrics(config.name, backend.stats)
+        model = ServedModel(backend, ByteTokenizer(), metrics, aliases=config.names[1:])
+        return ServedModels([model], close=lambda: self.moves.append(f"close {config.name}"))
+
+    async def reclaim(self) -> None:
+        await self.may_reclaim.wait()
+        self.moves.append("reclaim")
+
+
+def plan(name: str, *aliases: str) -> ModelPlan:
+    config = ModelConfig(Path(name), (name, *aliases))
+    return ModelPlan(config, KnownModel(name, aliases), 1)
+
+
+class Pool(ModelPool):
+    """A pool with its loader and its clock.
+
+    Attributes:
+        now: what the clock says beside the loop's time.
+    """
+
+    def __init__(self, *plans: ModelPlan, wait_timeout: float = 20.0, **config: float) -> None:
+        self.models, self.loader, self.now = ServedModels(), Loader(), 0.0
+        loop = asyncio.get_running_loop()
+        super().__init__(
+            self.models,
+            Residency(ResidencyConfig(**config)),  # type: ignore[arg-type]
+            self.loader,
+            clock=lambda: loop.time() + self.now,
+            wait_timeout=wait_timeout,
+        )
+        self.start(plans)
+
+    async def use(self, name: str) -> None:
+        async with asyncio.timeout(20):
+            (await self.hold(name))()
+
+    def state(self, name: str) -> ModelState:
+        known = self.models.get(name)
+        assert known is not None
+        return known.state
+
+
+async def test_a_model_is_loaded_for_all_who_wait_and_makes_room_for_another() -> None:
+    pool = Pool(plan("a", "alias"), plan("b"), max_loaded_models=1)
+    assert pool.state("alias") is ModelState.UNLOADED
+    assert pool.try_hold("a") is None
+    async with asyncio.timeout(20):
+        held = await asyncio.gather(*(pool.hold("a") for _ in range(3)))
+    assert pool.loader.moves == ["load a beside 0"]
+    assert pool.state("a") is ModelState.AVAILABLE
+    other = asyncio.ensure_future(pool.use("b"))
+    await asyncio.sleep(0.01)
+    assert not other.done()
+    [model] = pool.models
+    again = model.hold()  # a response in the background outlives its request
+    for release in held:
+        release()
+    await asyncio.sleep(0.01)
+    assert not other.done()
+    again()
+    await other
+    assert pool.loader.moves[1:] == ["close a", "reclaim", "load b beside 0"]
+    assert pool.state("a") is ModelState.UNLOADED
+    await pool.close()
+
+
+async def test_a_client_that_leaves_waits_no_longer() -> None:
+    pool = Pool(plan("a"), plan("b"), max_loaded_models=1)
+    held = await pool.hold("a")
+    gone = asyncio.ensure_future(pool.hold("b"))
+    await asyncio.sleep(0.01)
+    assert pool.num_waiting() == {"a": 0, "b": 1}
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    assert pool.num_waiting() == {"a": 0, "b": 0}
+    held()
+    await asyncio.sleep(0.01)
+    assert pool.loader.moves == ["load a beside 0"]
+    await pool.close()
+
+
+async def test_a_client_that_leaves_as_its_model_comes_holds_nothing() -> None:
+    pool = Pool(plan("a"), plan("b"), max_loaded_models=1)
+    gone = asyncio.ensure_future(pool.hold("a"))
+    await asyncio.sleep(0)
+    while not (handed := pool.state("a") is ModelState.AVAILABLE or gone.done()):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert handed
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    if not gone.cancelled():
+        gone.result()()
+    await pool.use("b")  # else `a` could not leave
+    await pool.close()
+
+
+async def test_a_load_that_fails_says_why_and_is_not_tried_in_a_loop() -> None:
+    pool = Pool(plan("a"), max_loaded_models=1)
+    pool.loader.error = ConfigurationError("a file is broken")
+    for _ in range(3):
+        with pytest.raises(BackendUnavailable, match="model a could not be loaded: a file is") as e:
+            await pool.use("a")
+    assert e.value.retry_after > 1
+    assert len(pool.loader.moves) == 1
+    assert pool.state("a") is ModelState.FAILED
+    pool.now, pool.loader.error = 3.0, ValueError("odd")
+    with pytest.raises(BackendUnavailable, match="odd"):
+        await pool.use("a")
+    pool.loader.error = None
+    await pool.load("a")  # an operator does not wait
+    assert pool.state("a") is ModelState.AVAILABLE
+    await pool.close()
+
+
+async def test_who_waits_too_long_is_told() -> None:
+    pool = Pool(plan("a"), wait_timeout=0.01, max_loaded_models=1)
+    pool.loader.go.clear()
+    with pytest.raises(BackendUnavailable, match=r"not be loaded within 0.01 s"):
+        await pool.hold("a")
+    waiting = asyncio.ensure_future(pool.hold("a"))
+    await asyncio.sleep(0)
+    await pool.close()
+    with pytest.raises(BackendUnavailable):
+        await waiting
+
+
+async def test_whoever_unloads_a_model_that_is_leaving_waits_until_it_is_out_of_memory() -> None:
+    pool = Pool(plan("a"))
+    await pool.use("a")
+    pool.loader.may_reclaim.clear()
+    orders = [asyncio.ensure_future(pool.unload("a"))]
+    while pool.state("a") is not ModelState.UNLOADING:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    orders.append(asyncio.ensure_future(pool.unload("a")))
+    done, _ = await asyncio.wait(orders, timeout=0.02)
+    assert not done
+    pool.loader.may_reclaim.set()
+    async with asyncio.timeout(20):
+        await asyncio.gather(*orders)
+    assert pool.state("a") is ModelState.UNLOADED
+    await pool.close()
+
+
+async def test_whoever_unloads_a_model_that_cannot_be_loaded_is_told_at_once() -> None:
+    pool = Pool(plan("a"), max_loaded_models=1)
+    pool.loader.go.clear()
+    pool.loader.error = ConfigurationError("a file is broken")
+    waiting = asyncio.ensure_future(pool.hold("a"))
+    while pool.state("a") is not ModelState.LOADING:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    order = asyncio.ensure_future(pool.unload("a"))
+    await asyncio.sleep(0)
+    pool.loader.go.set()
+    async with asyncio.timeout(10):
+        await order
+        with pytest.raises(BackendUnavailable, match="a file is broken"):
+            await waiting
+    assert pool.state("a") is ModelState.FAILED
+    await pool.close()
+
+
+async def test_operators_unload_and_idle_models_leave() -> None:
+    pool = Pool(plan("a"), idle_unload=0.02)
+    await pool.use("a")
+    while pool.state("a") is not ModelState.UNLOADED:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    held = await pool.hold("a")
+    leaving = asyncio.ensure_future(pool.unload("a"))
+    await asyncio.sleep(0.005)
+    assert pool.try_hold("a") is None
+    held()
+    async with asyncio.timeout(20):
+        await leaving
+        await pool.unload("a")  # nothing is there to be unloaded
+    assert pool.state("a") is ModelState.UNLOADED
+    assert pool.loads_on_demand
+    held = await pool.hold("a")
+    pool.dismiss("a")
+    held()
+    while pool.state("a") is not ModelState.UNLOADED:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    await pool.close()
+
+
+async def test_a_list_that_changes() -> None:
+    pool = Pool(plan("a"), plan("b"))
+    await asyncio.gather(pool.use("a"), pool.use("b"))
+    held = await pool.hold("b")
+    assert not pool.apply([plan("a"), plan("b")]).is_any
+    pool.loader.moves.clear()
+    changed = plan("b", "new")
+    changes = pool.apply([plan("c"), changed])
+    assert changes.is_any
+    assert [model.name for model in pool.models.known] == ["c", "b"]
+    assert pool.models.get("a") is None
+    assert pool.models.get("new") is pool.models.get("b")
+    with pytest.raises(BackendUnavailable, match="no longer served"):
+        await pool.hold("a")
+    held()
+    async with asyncio.timeout(20):
+        await asyncio.wait(changes.loads)
+    moves = sorted(move.partition(" beside")[0] for move in pool.loader.moves)
+    assert moves == ["close a", "close b", "load b", "load c", "reclaim", "reclaim"]
+    assert pool.apply([changed]).is_any  # `c` goes
+    await pool.use("b")
+    await pool.close()
+
+
+async def test_a_model_that_cannot_be_loaded_as_it_was_changed_is_loaded_as_it_was() -> None:
+    pool = Pool(plan("a", "old"))
+    await pool.use("a")
+    for _ in range(2):
+        [load] = pool.apply([plan("a", "broken")]).loads
+        with pytest.raises(BackendUnavailable, match="it is broken"):
+            await load
+        await pool.use("a")
+        assert list(pool.configs["a"].names) == ["a", "old"]
+        assert pool.state("old") is ModelState.AVAILABLE
+        assert pool.models.get("broken") is None
+    assert pool.apply([plan("a")]).is_any
+    await pool.use("a")
+    pool.apply([])
+    [load] = pool.apply([plan("a", "broken")]).loads  # another one of that name
+    with pytest.raises(BackendUnavailable, match="it is broken"):
+        await load
+    assert pool.state("a") is ModelState.FAILED
+    await pool.close()
+
+
+async def test_requests_wait_while_a_model_is_loaded_as_it_was() -> None:
+    pool = Pool(plan("a"))
+    await pool.use("a")
+    pool.loader.go.clear()
+    [load] = pool.apply([plan("a", "broken")]).loads
+    waiting = asyncio.ensure_future(pool.use("a"))
+    while len(pool.loader.moves) < 4:  # noqa: ASYNC110 - two loads, and an unload in between
+        await asyncio.sleep(0)
+    pool.loader.go.set()
+    with pytest.raises(BackendUnavailable, match="it is broken"):
+        await load
+    await waiting
+    await pool.close()
+
+
+async def test_a_removed_model_is_watched_while_it_finishes() -> None:
+    pool = Pool(plan("a"), plan("b"))
+    held = await pool.hold("a")
+    await pool.use("b")
+    pool.apply([plan("b")])
+    assert [model.info.name for model in pool.models] == ["b", "a"]
+    [_, leaving] = pool.models
+    leaving.backend.fail("hangs")
+    assert pool.models.failure == "hangs"
+    held()
+    await asyncio.sleep(0.01)
+    assert [model.info.name for model in pool.models] == ["b"]
+    assert pool.models.failure is None
+    await pool.close()
+
+
+async def test_counters_go_on_when_a_model_is_back() -> None:
+    pool = Pool(plan("a"), max_loaded_models=1)
+    registry = CollectorRegistry()
+    registry.register(ModelCollector(pool.models, pool))
+    counts = []
+    for _ in range(2):
+        await pool.use("a")
+        [model] = pool.models
+        model.metrics.request_finished(FinishedRequest(1.0, ["stop"], 3, 4, 1, 16))
+        await pool.unload("a")
+        [metrics] = pool.models.metrics()
+        counts.append(metrics.finished["stop"])
+        assert metrics.request_params_n.count == counts[-1]
+    assert counts == [1, 2]
+    text = render(registry, "")[0].decode()
+    assert 'fastovms_model_state{model_name="a",state="unloaded"} 1.0' in text
+    assert 'fastovms_model_unloads_total{model_name="a"} 2.0' in text
+    await pool.close()
+
+
+async def test_a_model_is_handed_over_once_it_is_warm() -> None:
+    pool = Pool(plan("a"), max_loaded_models=1)
+    pool.loader.warm.clear()
+    used = asyncio.ensure_future(pool.use("a"))
+    await asyncio.sleep(0.01)
+    assert not used.done()
+    assert pool.state("a") is ModelState.LOADING
+    pool.loader.warm.set()
+    await used
+    await pool.close()
+
+
+async def test_a_model_that_cannot_warm_up_is_not_loaded() -> None:
+    pool = Pool(plan("a"), max_loaded_models=1)
+    pool.loader.failure = "no such instruction"
+    with pytest.raises(BackendUnavailable, match="could not be loaded: no such instruction"):
+        await pool.use("a")
+    assert pool.state("a") is ModelState.FAILED
+    assert not list(pool.models)
+    await pool.close()
+
+
+# Each model is in one state.
+
+
+async def test_states() -> None:
+    pool = Pool(plan("a"), plan("b"), max_loaded_models=1)
+    registry = CollectorRegistry()
+    registry.register(ModelCollector(pool.models, pool))
+    await pool.use("a")
+    lines = render(registry, "")[0].decode().splitlines()
+    of_models = {
+        name: [line for line in lines if f'{{model_name="{name}",state=' in line] for name in "ab"
+    }
+    for name, state in (("a", "available"), ("b", "unloaded")):
+        assert len(of_models[name]) == len(ModelState)
+        [there] = [line for line in of_models[name] if line.endswith(" 1.0")]
+        assert f'state="{state}"' in there
+    assert 'fastovms_num_requests_waiting_for_model{model_name="b"} 0.0' in lines
+    assert 'fastovms_model_loads_total{model_name="a"} 1.0' in lines
+    await pool.close()

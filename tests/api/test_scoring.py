@@ -1,0 +1,202 @@
+"""Tests of `fastovms/api/scoring.py`."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastovms.api.scoring import ContentTokens, TokenAligner, mean_logprob
+from fastovms.params import TokenLogprobs
+from fastovms.text.detokenizer import TextToken
+from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, Reasoning
+from tests.api.test_logprobs import BODY, V1, V3, joined, whole
+from tests.fakes import FakeStream, model_info, token_logprobs
+
+# The tokens of a text are found among those of its whole answer.
+
+
+def aligned(texts: list[str], tags: tuple[str, ...] = ()) -> TokenAligner:
+    """One that has been pushed tokens with these texts."""
+    offsets = accumulate(map(len, texts[:-1]), initial=0)
+    aligner = TokenAligner(tags)
+    aligner.push("".join(texts), [TextToken(i, offset, None) for i, offset in enumerate(offsets)])
+    return aligner
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.text(alphabet="ab ü\ufffd", min_size=1, max_size=6))),
+    st.data(),
+)
+def test_the_tokens_of_a_text_are_found(pieces, data):
+    """Whatever markup is between, and however all of it was cut into tokens."""
+    spans = []
+    whole = ""
+    for place, (is_text, text) in enumerate(pieces):
+        start = len(whole)
+        whole += text if is_text else f"<{place}>"
+        spans.append((start, len(whole)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=20)))
+    tokens = list(pairwise([0, *cuts, len(whole)]))
+    aligner = aligned([whole[start:end] for start, end in tokens])
+    told = set()
+    for (is_text, text), (start, end) in zip(pieces, spans, strict=True):
+        if is_text:
+            of_text = [
+                token for token, (s, e) in enumerate(tokens) if start <= s < end or s < start < e
+            ]
+            expected = [token for token in of_text if token not in told]
+            told.update(expected)
+            assert [token.token_id for token in aligner.take(text)] == expected
+
+
+@pytest.mark.parametrize(
+    ("tokens", "piece", "expected"),
+    [
+        (["</think>", "\n", "in", " the"], "in the", [2, 3]),
+        (["</think>", "\n", "in", " the"], "in", [2]),
+        (["<think>", "</think>", "t", "h"], "th", [2, 3]),
+        (["</think>", "x"], "</think>", [0]),  # a text may say it, too
+        (["</think>", "x"], "k", []),
+        (["<think>", "</think>"], "k", []),
+        (["<b>in", "in"], "in", [0]),
+    ],
+)
+def test_no_piece_is_found_within_a_tag(tokens, piece, expected):
+    aligner = aligned(tokens, ("<think>", "</think>"))
+    assert [token.token_id for token in aligner.take(piece)] == expected
+
+
+@pytest.mark.parametrize(
+    ("tokens", "piece", "expected"),
+    [
+        # The first bytes of a character, and special tokens that are skipped.
+        (["<b>", "", "é", "x"], "éx", [1, 2, 3]),
+        (["a", "", "b", ""], "ab", [0, 1, 2]),
+        (["<b>", "", "", "a"], "a", [1, 2, 3]),
+        (["a", "", "</b>"], "a", [0]),
+        (["", "<b>", "a"], "a", [2]),
+    ],
+)
+def test_tokens_without_text(tokens, piece, expected):
+    assert [token.token_id for token in aligned(tokens).take(piece)] == expected
+
+
+def test_tokens_that_come_before_their_text():
+    aligner = TokenAligner()
+    aligner.push("<b>H", [TextToken(0, 0, None), TextToken(1, 3, None)])
+    aligner.push("ello", [TextToken(2, 5, None)])
+    assert [token.token_id for token in aligner.take("He")] == [1]
+    aligner.push("</b>x", [TextToken(3, 8, None), TextToken(4, 12, None)])
+    assert [token.token_id for token in aligner.take("llo")] == [2]
+    assert aligner.take("not there") == []
+    assert [token.token_id for token in aligner.take("x")] == [4]
+
+
+A_TOKEN_A_CHARACTER = "<t>hm</t>hm, a!"
+
+
+@pytest.mark.parametrize(
+    ("has_markup", "pieces", "expected"),
+    [
+        (False, [Content("<t>hm</t>"), Content("hm, a!")], [A_TOKEN_A_CHARACTER, "", ""]),
+        (True, [Reasoning("hm"), Content("hm, a!")], ["", "hm, a!", ""]),
+        (True, [Content("hm, a!")], ["hm, a!", ""]),
+        (True, [CallBegin(0, "f"), CallArguments(0, "hm"), CallEnd(0, True)], ["", "", "", ""]),
+    ],
+)
+def test_tokens_of_content(has_markup, pieces, expected):
+    content = ContentTokens(TokenAligner({"<t>", "</t>"}) if has_markup else None)
+    tokens = [TextToken(ord(c), i, None) for i, c in enumerate(A_TOKEN_A_CHARACTER)]
+    content.push(A_TOKEN_A_CHARACTER, tokens)
+    found = [*map(content.take, pieces), content.rest()]
+    assert ["".join(chr(token.token_id) for token in taken) for taken in found] == expected
+
+
+@pytest.mark.parametrize("num_pushed", [1, 4, 30])
+def test_what_a_call_says_is_no_content(num_pushed: int) -> None:
+    """Also where content says the same as a call before it."""
+    text = '<c>{"add": 1}</c> add <c>{"x": "it"}</c> it'
+    parts = [text[i : i + num_pushed] for i in range(0, len(text), num_pushed)]
+    ends = [text.index("}") + 1, text.rindex("}") + 1]
+    content = ContentTokens(TokenAligner({"<c>", "</c>"}))
+    offset = 0
+    for part in parts:
+        tokens = [TextToken(offset + i, offset + i, None) for i in range(len(part))]
+        content.push(part, tokens)
+        offset += len(part)
+    pieces = [CallBegin(0, "f"), CallArguments(0, '{"add": 1}'), CallEnd(0, True, ends[0]),
+              Content("add"), CallBegin(1, "f"), CallArguments(1, '{"x": "it"}'),
+              CallEnd(1, True, ends[1]), Content(" it")]  # fmt: skip
+    found = [[token.token_id for token in content.take(piece)] for piece in pieces]
+    add, it = text.index(" add") + 1, text.rindex(" it")
+    assert found[3] == [add, add + 1, add + 2]
+    assert found[7] == [it, it + 1, it + 2]
+
+
+# Samples are ranked by their tokens' mean log probability.
+
+
+def token(logprob: float) -> TextToken:
+    return TextToken(1, 0, TokenLogprobs(1, logprob, 1, [], []))
+
+
+def test_mean_logprob():
+    assert mean_logprob([token(-1.0), token(-2.0)]) == -1.5
+    assert mean_logprob([]) < mean_logprob([token(-1e9)])
+
+
+# Prompts are scored without a text.
+
+
+async def test_a_failure_while_scoring_is_a_real_status(make_api):
+    for fields in ({"stream": True, "max_tokens": 3}, {"max_tokens": 0}):
+        api = make_api("z")
+        api.backend.fail_after = 0
+        stream = FakeStream()
+        body = {**BODY, "prompt": ["a", "b"], "echo": True, "logprobs": 1, **fields}
+        response = await api.call("POST", V1, body, stream)
+        assert response.status == 500
+        assert not stream.started
+        assert api.backend.stats().num_running == 0
+
+
+@pytest.mark.parametrize("max_tokens", [0, 3])
+@pytest.mark.parametrize("fields", [{}, {"n": 2}, {"prompt": ["ab", "cd"]}])
+async def test_scoring_the_prompt_is_no_cache_hit(make_api, fields, max_tokens):
+    """The generation that follows the scoring finds the prompt in the cache."""
+    api = make_api("z")
+    api.backend.num_cached_tokens = 1
+    body = {**BODY, "echo": True, "logprobs": 1, "max_tokens": max_tokens, **fields}
+    _, answer = await api.post(V1, body)
+    events = await api.stream(V1, {**body, "stream_options": {"include_usage": True}})
+    assert events[-2]["usage"] == answer["usage"]
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    _, answer = await api.post(V1, {**BODY, "prompt": ["ab", "cd"]})
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+
+
+@pytest.mark.parametrize("path", [V1, V3])
+@pytest.mark.parametrize("num_tokens", [62, 63, 64])
+async def test_a_prompt_is_scored_up_to_the_whole_context(make_api, path, num_tokens):
+    text = "".join(chr(ord("a") + place % 26) for place in range(num_tokens))
+    api = make_api("z", model=model_info(max_model_len=64))
+    body = {**BODY, "prompt": [text, "ab"], "echo": True, "logprobs": 2, "max_tokens": 0}
+    status, answer = await api.post(path, body)
+    assert status == 200, answer
+    logprobs = answer["choices"][0]["logprobs"]
+    assert "".join(logprobs["tokens"]) == answer["choices"][0]["text"] == text
+    expected = [token_logprobs(ord(letter), 2).logprob for letter in text]
+    assert logprobs["token_logprobs"] == [None, *expected[1:]]
+    assert answer["usage"]["prompt_tokens"] == num_tokens + 2
+    assert answer["usage"]["completion_tokens"] == 0
+    assert joined(await api.stream(path, body)) == whole(answer)
+
+
+async def test_scoring_may_fill_the_context_but_not_exceed_it(make_api):
+    body = {**BODY, "echo": True, "max_tokens": 0}
+    for length, expected in ((64, 200), (65, 400)):
+        status, _ = await make_api().post(V1, {**body, "prompt": "x" * length})
+        assert status == expected

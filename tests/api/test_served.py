@@ -1,0 +1,659 @@
+"""Tests of `fastovms/api/served.py`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from fastovms.api.admin import ModelRoutes
+from fastovms.api.dialect import OLLAMA, OPENAI
+from fastovms.api.served import (
+    ChatModel,
+    ImageInput,
+    KnownModel,
+    ModelState,
+    Move,
+    MoveKind,
+    Residency,
+    no_hold,
+)
+from fastovms.config import DEMO_MODEL, ChatConfig, MediaConfig, ResidencyConfig
+from fastovms.encoding import Task
+from fastovms.errors import ConfigurationError, FieldFault, ModelNotFound, Overloaded
+from fastovms.media.decode import PixelBound
+from fastovms.media.loader import ImageLoader
+from fastovms.params import ModelInfo, Refusal
+from fastovms.text.template import ChatTemplate
+from tests.api.chat_models import MESSAGES, chat_model
+from tests.api.encoder_api import served_encoder
+from tests.api.test_models import several_models
+from tests.fakes import ByteTokenizer, FakeStream, make_request, model_info
+from tests.media.pictures import BLUE, RED, png
+
+
+def test_nothing_is_counted():
+    release = no_hold()
+    release()
+    release()
+
+
+# Images in chats, over fakes: what is refused, and what the backend is given.
+
+
+V1 = "/v1/chat/completions"
+V3 = "/v3/chat/completions"
+COMPLETIONS = "/v1/completions"
+TAG = "<ov_genai_image_{}>".format
+ANTHROPIC_IMAGE = {"type": "image", "source": {"type": "url", "url": "x"}}
+
+
+def data_url(data: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(data).decode()
+
+
+def image(color: tuple[int, int, int] = RED, **members: Any) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": data_url(png(color=color)), **members}}
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"type": "text", "text": value}
+
+
+def user(*parts: object) -> dict[str, Any]:
+    return {"role": "user", "content": list(parts)}
+
+
+def chat(*parts: object, **fields: object) -> dict[str, Any]:
+    return {"model": "fake", "messages": [user(*parts)], **fields}
+
+
+@pytest.fixture
+def make(make_api):
+    def make_vision(script="Hello!", *, media=None, **options):
+        images = ImageInput(ImageLoader(media or MediaConfig()), ("<|image_pad|>",))
+        model = model_info(max_model_len=2000, takes_images=True)
+        return make_api(script, model=model, chat=chat_model(), images=images, **options)
+
+    return make_vision
+
+
+def error(body: dict[str, Any]) -> str:
+    found = body["error"]
+    return found if isinstance(found, str) else found["message"]
+
+
+def given(api) -> tuple[str, list[list[int]]]:
+    """The text and the colours of the images that the backend got."""
+    prompt = api.backend.submitted[-1].prompt
+    return prompt.text, [picture[0, 0].tolist() for picture in prompt.images]
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([image(), text("what?")], f"{TAG(0)}what?"),
+        ([text("what?"), image()], f"what?{TAG(0)}"),
+        ([text("a"), text("b"), image(), text("c")], f"a\nb{TAG(0)}c"),
+        ([image(), image(BLUE)], TAG(0) + TAG(1)),
+        ([text("no image")], "no image"),
+    ],
+)
+async def test_parts_in_order(make, parts, expected):
+    api = make()
+    for path in (V1, V3):
+        status, body = await api.post(path, chat(*parts))
+        assert status == 200, body
+        found, colors = given(api)
+        assert found == f"u:{expected};>"
+        assert colors == [list(RED), list(BLUE)][: len(colors)]
+        assert len(colors) == sum(part["type"] == "image_url" for part in parts)
+
+
+async def test_the_text_of_a_prompt_without_images(make):
+    api = make()
+    await api.post(V1, {"model": "fake", "messages": MESSAGES})
+    assert given(api) == ("u:Hi;>", [])
+    assert bytes(api.backend.submitted[-1].prompt_token_ids).decode() == "u:Hi;>"
+
+
+async def test_tags_are_no_tokens_of_the_text(make):
+    api = make()
+    await api.post(V1, chat(image(), text("what?")))
+    assert bytes(api.backend.submitted[-1].prompt_token_ids).decode() == "u:what?;>"
+
+
+async def test_usage_counts_the_tokens_of_images(make):
+    api = make(tokens_per_step=2)
+    api.backend.num_prompt_tokens = 321
+    _, body = await api.post(V1, chat(image(), n=2))
+    assert body["usage"]["prompt_tokens"] == 321
+    assert body["usage"]["total_tokens"] == 321 + body["usage"]["completion_tokens"]
+    events = await api.stream(V1, chat(image(), stream_options={"include_usage": True}))
+    assert events[-2]["usage"]["prompt_tokens"] == 321
+    families = {metric.name: metric for metric in api.registry.collect()}
+    [count, total] = [
+        sample.value
+        for sample in families["fastovms_request_prompt_tokens"].samples
+        if sample.name.endswith(("_count", "_sum"))
+    ]
+    assert (count, total) == (2, 642)
+
+
+@pytest.mark.parametrize("path", [V1, V3])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_only_the_backend_can_tell_is_a_fault_of_the_request(make, path, stream):
+    api = make()
+    api.backend.refusal = Refusal("too many tokens", "prompt", "context_length_exceeded")
+    sent = FakeStream()
+    response = await api.call("POST", path, chat(image(), stream=stream), sent)
+    assert response is not None
+    assert response.status == 400
+    assert b"too many tokens" in response.body
+    assert not sent.started
+
+
+async def test_what_the_backend_cannot_do_is_refused_before_images_are_loaded(make):
+    api = make()
+    api.backend.check_error = FieldFault("logit_bias", " is not supported")
+    status, body = await api.post(V1, chat({"type": "image_url", "image_url": {"url": "data:,"}}))
+    assert (status, body["error"]["param"]) == (400, "logit_bias")
+
+
+PLACE = "messages[0].content[0]"
+
+
+@pytest.mark.parametrize(
+    ("part", "param", "message"),
+    [
+        ({"type": "image_url"}, ".image_url", "must be an object or a string, not null"),
+        ({"type": "image_url", "image_url": 5}, ".image_url", "must be an object or a string"),
+        ({"type": "image_url", "image_url": {}}, ".image_url.url", "must be a string, not null"),
+        ({"type": "image_url", "image_url": {"url": 1}}, ".image_url.url", "must be a string"),
+        ({"type": "image_url", "image_url": {"url": ""}}, ".image_url.url", "must not be empty"),
+        (
+            image(detail="huge"),
+            ".image_url.detail",
+            "detail must be one of auto, low, high, original",
+        ),
+        (image(detail=1), ".image_url.detail", "detail must be one of"),
+        ({**image(), "detail": "huge"}, ".detail", "detail must be one of"),
+        ({"type": "input_image"}, ".image_url", "must be an object or a string"),
+        ({"type": "input_image", "file_id": "file-1"}, ".file_id", "there are no files here"),
+        ({"type": "input_audio"}, "", "takes only text and parts of type image_url or input_im"),
+        ({"type": "image"}, "", 'is of type "image", but this model takes only text and parts of'),
+        ({"type": "image_url", "image_url": {"url": "x.png"}}, ".image_url.url", "data URL, an"),
+        (
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+            ".image_url.url",
+            "must be an image in one of the formats",
+        ),
+        (
+            {"type": "image_url", "image_url": {"url": "http://localhost/"}},
+            ".image_url.url",
+            "fetches nothing from localhost",
+        ),
+        (
+            {"type": "image_url", "image_url": {"url": "/etc/passwd"}},
+            ".image_url.url",
+            "reads no local files",
+        ),
+    ],
+)
+async def test_bad_parts(make, part, param, message):
+    api = make()
+    status, body = await api.post(V1, chat(part))
+    assert status == 400
+    assert body["error"]["param"] == PLACE + param
+    assert message in body["error"]["message"]
+    status, body = await api.post(V3, chat(part))
+    assert status == 400
+    assert PLACE + param in error(body)
+    assert not api.backend.submitted
+
+
+async def test_a_url_in_place_of_an_object(make):
+    api = make()
+    part = {"type": "image_url", "image_url": data_url(png())}
+    status, _ = await api.post(V1, chat(part))
+    assert status == 200
+    status, body = await api.post(V3, chat(part))
+    assert (status, error(body)) == (
+        400,
+        f"{PLACE}.image_url must be an object, not {body['error'].rpartition(', not ')[2]}",
+    )
+    for path in (V1, V3):
+        status, _ = await api.post(path, chat({**part, "type": "input_image"}))
+        assert status == 200
+
+
+@pytest.mark.parametrize("detail", ["auto", "low", "high", "original", None])
+async def test_detail_is_accepted(make, detail):
+    status, _ = await make().post(V1, chat(image(detail=detail)))
+    assert status == 200
+
+
+async def test_nor_through_other_fields(make):
+    api = make()
+    for place, fields in {
+        "documents[0].title": {"documents": [{"title": TAG(0)}]},
+        "chat_template_kwargs.style": {"chat_template_kwargs": {"style": TAG(0)}},
+    }.items():
+        status, body = await api.post(V1, chat(image(), **fields))
+        assert (status, body["error"]["param"]) == (400, place)
+    tools = [{"type": "function", "function": {"name": TAG(0)}}]
+    status, _ = await api.post(V1, chat(image(), tools=tools))
+    assert status == 400
+
+
+async def test_more_images_than_are_allowed(make):
+    api = make(media=MediaConfig(max_images=2))
+    status, body = await api.post(V1, chat(image(), image(), image()))
+    assert (status, body["error"]["param"]) == (400, "messages[0].content[2].image_url.url")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "place"),
+    [
+        (V1, chat(*[image()] * 3), "messages[0].content[2].image_url.url"),
+        ("/tokenize", chat(*[image()] * 3), "messages[0].content[2].image_url.url"),
+        (
+            "/v1/messages",
+            {"model": "fake", "max_tokens": 5, "messages": [user(*[ANTHROPIC_IMAGE] * 3)]},
+            "messages[0].content[2].source.url",
+        ),
+        (
+            "/v1/responses",
+            {"model": "fake", "input": [user(*[{"type": "input_image", "image_url": "x"}] * 3)]},
+            "input[0].content[2].image_url",
+        ),
+        (
+            "/api/chat",
+            {
+                "model": "fake",
+                "messages": [{"role": "user", "content": "a", "images": ["aGk="] * 3}],
+                "truncate": False,
+            },
+            "messages[0].images[2]",
+        ),
+    ],
+)
+async def test_images_are_counted_before_anything_is_done_for_them(
+    make, monkeypatch, path, body, place
+):
+    def render(self, *arguments, **options):
+        raise AssertionError("the prompt is made though an image is one too many")
+
+    monkeypatch.setattr(ChatTemplate, "render", render)
+    status, answer = await make(media=MediaConfig(max_images=2)).post(path, body)
+    assert (status, error(answer).partition(" is ")[0]) == (400, place)
+
+
+async def test_no_memory_for_images_is_overload(make, monkeypatch):
+    async def load(self, sources, bound):
+        raise Overloaded("too many images are being read")
+
+    monkeypatch.setattr(ImageLoader, "load", load)
+    status, _ = await make().post(V1, chat(image()))
+    assert status == 429
+
+
+async def test_a_text_model_takes_no_images(make_api):
+    api = make_api(model=model_info(max_model_len=500), chat=chat_model())
+    for path in (V1, V3):
+        status, body = await api.post(path, chat(image()))
+        assert status == 400
+        assert "but this model takes only text" in error(body)
+    status, _ = await api.post(V1, chat(text(f"{TAG(0)} is a text like any other")))
+    assert status == 200
+    assert api.backend.submitted[-1].prompt is None
+
+
+async def test_tokens_of_images_are_not_counted(make):
+    api = make()
+    status, body = await api.post("/tokenize", chat(text("a"), image()))
+    assert (status, body["error"]["param"]) == (400, "messages[0].content[1].image_url.url")
+    assert "only known when they are read" in error(body)
+    status, _ = await api.post("/tokenize", chat(text("a")))
+    assert status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param", "told"),
+    [
+        (V1, {"logprobs": True, "top_logprobs": 2}, "logprobs", "top_logprobs"),
+        (COMPLETIONS, {"prompt": "a", "logprobs": 2}, "logprobs", "logprobs"),
+        (
+            COMPLETIONS,
+            {"prompt": "a", "logprobs": 1, "echo": True},
+            "prompt_logprobs",
+            "echo",
+        ),
+        (COMPLETIONS, {"prompt": "a", "prompt_logprobs": 1}, "prompt_logprobs", None),
+        (COMPLETIONS, {"prompt": "a"}, "logit_bias", None),
+    ],
+)
+async def test_what_the_backend_cannot_do_is_named_as_it_was_asked(make, path, fields, param, told):
+    api = make()
+    api.backend.check_error = FieldFault(param, " is not supported")
+    status, body = await api.post(path, {**(chat(text("a")) if path == V1 else {}), **fields})
+    told = told or param
+    assert (status, body["error"]["param"]) == (400, told)
+    words = "echo with logprobs" if told == "echo" else told
+    assert body["error"]["message"] == f"{words} is not supported"
+
+
+async def test_completions_of_a_vision_model(make):
+    api = make()
+    for prompt in ("a", [98, 99]):
+        status, _ = await api.post(COMPLETIONS, {"model": "fake", "prompt": prompt})
+        assert status == 200
+    first, second = api.backend.submitted
+    assert (first.prompt.text, list(first.prompt.images)) == ("a", [])
+    assert (second.prompt, list(second.prompt_token_ids)) == (None, [98, 99])
+    status, body = await api.post(COMPLETIONS, {"model": "fake", "prompt": ["a", TAG(0)]})
+    assert (status, body["error"]["param"]) == (400, "prompt[1]")
+    status, body = await api.post("/v3/completions", {"model": "fake", "prompt": "a"})
+    assert (status, body) == (
+        400,
+        {"error": "completions are not for a model that takes images; chats are"},
+    )
+
+
+def test_the_models_own_tags_are_found_in_its_configuration():
+    config = {"image_token_id": 65, "video_token_index": 66, "boi_token_index": 65, "x": 67}
+    info = ModelInfo("m", 0, 10, 257, frozenset(), config={**config, "audio_token_id": None})
+    images = ImageInput.of(
+        info, ByteTokenizer(), ImageLoader(MediaConfig(shrink_images_to=900)), {"max_pixels": 500}
+    )
+    assert images.reserved == ("A", "B")
+    assert images.bound == PixelBound(500)
+
+
+# How a model chats, from its directory and what the operator says.
+
+
+CHAT_MODEL_MESSAGES = [{"role": "user", "content": "Hi"}]
+
+
+def test_formats_are_found_out_from_the_template():
+    chat = ChatModel.load(DEMO_MODEL, ChatConfig())
+    assert chat.template is not None
+    assert chat.tool_format is not None
+    assert chat.reasoning_format is not None
+    assert (chat.tool_format.name, chat.reasoning_format.name) == ("hermes3", "qwen3")
+    assert chat.tags == {"<tool_call>", "</tool_call>", "<think>", "</think>"}
+
+
+def test_the_operator_names_formats():
+    chat = ChatModel.load(DEMO_MODEL, ChatConfig(tool_parser="mistral", reasoning_parser="none"))
+    assert chat.tool_format is not None
+    assert (chat.tool_format.name, chat.reasoning_format) == ("mistral", None)
+    chat = ChatModel.load(DEMO_MODEL, ChatConfig(tool_parser="none", reasoning_parser="none"))
+    assert chat.tags == frozenset()
+
+
+@pytest.mark.parametrize("kind", ["tool", "reasoning"])
+def test_unknown_formats(kind):
+    with pytest.raises(ConfigurationError, match=f"the {kind} parser must be .* not 'morse'"):
+        ChatModel.load(DEMO_MODEL, ChatConfig(**{f"{kind}_parser": "morse"}))
+
+
+def test_a_template_of_the_operator(tmp_path: Path):
+    file = tmp_path / "mine.jinja"
+    file.write_text("{{ messages[0].content }}<|python_tag|>")
+    chat = ChatModel.load(DEMO_MODEL, ChatConfig(chat_template=file))
+    assert chat.template is not None
+    assert chat.tool_format is not None
+    assert chat.template.render(CHAT_MODEL_MESSAGES) == "Hi<|python_tag|>"
+    assert chat.tool_format.name == "llama3"
+    file.write_text("{% if %}")
+    with pytest.raises(ConfigurationError, match="malformed"):
+        ChatModel.load(DEMO_MODEL, ChatConfig(chat_template=file))
+    with pytest.raises(ConfigurationError, match="nowhere"):
+        ChatModel.load(DEMO_MODEL, ChatConfig(chat_template=tmp_path / "nowhere"))
+
+
+def test_a_model_without_a_template(tmp_path: Path):
+    chat = ChatModel.load(tmp_path, ChatConfig())
+    assert (chat.template, chat.tool_format, chat.reasoning_format) == (None, None, None)
+    assert chat.missing == "has no chat template"
+
+
+def test_a_broken_template_of_the_model_is_told_in_the_log(tmp_path: Path, caplog):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{% if %}"}))
+    with caplog.at_level(logging.WARNING):
+        chat = ChatModel.load(tmp_path, ChatConfig())
+    assert chat.template is None
+    assert "malformed" in chat.missing
+    assert "chats are refused" in caplog.text
+
+
+def test_what_is_known_of_it():
+    for task, capability in ((Task.EMBEDDINGS, "embedding"), (Task.RERANK, "rerank")):
+        served = served_encoder(task)
+        known = KnownModel.of(served)
+        assert known.task is task
+        assert known.capabilities == (capability,)
+        assert known.max_model_len == 64
+        assert known.failure is None
+        served.tokenizing.close()
+
+
+# Which models are in memory, and which go: by rules, and under random operations.
+
+
+LOAD, UNLOAD = MoveKind.LOAD, MoveKind.UNLOAD
+
+
+def residency(*names: str, size: int = 10, **config: float) -> Residency:
+    models = Residency(ResidencyConfig(**config))  # type: ignore[arg-type]
+    for name in names:
+        models.add(name, size)
+    return models
+
+
+def load(models: Residency, name: str, now: float) -> None:
+    """Loads a model for a request that then has it."""
+    models.wait(name, now)
+    assert models.next_move(now) == Move(LOAD, name)
+    assert models.next_move(now) is None  # one at a time
+    models.loaded(now)
+    models.stop_waiting(name)
+    assert models.acquire(name, now)
+
+
+@pytest.mark.parametrize("config", [{"max_loaded_models": 2}, {"model_memory": 25}])
+def test_the_idle_model_that_was_used_least_recently_makes_room(config: dict[str, int]) -> None:
+    models = residency("a", "b", "c", **config)
+    load(models, "a", 1)
+    load(models, "b", 2)
+    models.wait("c", 3)
+    assert models.next_move(3) is None  # both are in use
+    models.release("b", 4)
+    models.release("a", 5)
+    assert models.next_move(5) == Move(UNLOAD, "b")
+    assert not models.acquire("b", 5)
+    models.unloaded()
+    assert models.next_move(5) == Move(LOAD, "c")
+    models.check()
+
+
+def test_a_request_waits_for_busy_models_but_not_for_ever() -> None:
+    models = residency("a", "b", max_loaded_models=1)
+    load(models, "a", 0)
+    models.wait("b", 1)
+    assert models.next_move(1) is None
+    assert models.acquire("a", 2)  # others go on meanwhile
+    at = models.wake_at(2)
+    assert at is not None
+    assert at > 2
+    assert models.next_move(at) is None
+    assert not models.acquire("a", at)  # now it is the other's turn
+    models.release("a", at)
+    assert models.next_move(at) is None
+    models.release("a", at)
+    assert models.next_move(at) == Move(UNLOAD, "a")
+
+
+def test_a_load_that_fails_is_tried_again_later_and_later() -> None:
+    models = residency("a", max_loaded_models=1)
+    now, waits = 0.0, []
+    for _ in range(12):
+        models.wait("a", now)
+        assert models.next_move(now) == Move(LOAD, "a")
+        models.failed(now)
+        models.stop_waiting("a")
+        waits.append(models.seconds_to_retry("a", now))
+        models.wait("a", now)
+        assert models.next_move(now) is None
+        assert models.wake_at(now) == now + waits[-1]
+        models.stop_waiting("a")
+        now += waits[-1]
+        models.check()
+    assert waits[:3] == [2, 4, 8]
+    assert waits[-1] == 300
+    models.wait("a", now)
+    assert models.next_move(now) == Move(LOAD, "a")
+    models.loaded(now)
+    assert models.seconds_to_retry("a", now) == 0
+
+
+def test_idle_models_leave() -> None:
+    models = residency("a", idle_unload=10)
+    load(models, "a", 0)
+    assert models.wake_at(5) is None
+    assert models.seconds_to_leave("a", 5) == 10
+    models.release("a", 5)
+    assert models.wake_at(6) == 15
+    assert models.seconds_to_leave("a", 6) == 9
+    assert models.seconds_to_leave("a", 16) == 0
+    assert models.next_move(14.9) is None
+    assert models.next_move(15) == Move(UNLOAD, "a")
+
+
+def test_models_stay_unless_the_operator_wants_them_to_leave() -> None:
+    models = residency("a")
+    load(models, "a", 0)
+    models.release("a", 5)
+    assert models.seconds_to_leave("a", 6) is None
+
+
+def test_a_model_that_is_removed_ends_its_requests_first() -> None:
+    models = residency("a", "b")
+    load(models, "a", 0)
+    models.remove("a")
+    models.remove("b")
+    assert "b" not in models
+    assert not models.acquire("a", 1)
+    assert models.next_move(1) is None
+    models.add("a", 5)  # it is back before it has gone
+    models.release("a", 2)
+    assert models.next_move(2) == Move(UNLOAD, "a")
+    models.unloaded()
+    assert models["a"].state is ModelState.UNLOADED
+    models.remove("a")
+    assert "a" not in models
+
+
+def test_a_model_that_is_leaving_is_asked_to_leave_once_more() -> None:
+    models = residency("a")
+    load(models, "a", 0)
+    models.release("a", 1)
+    models.ask_to_leave("a")
+    assert models.next_move(2) == Move(UNLOAD, "a")
+    models.ask_to_leave("a")
+    assert models["a"].leaves
+    models.unloaded()
+    models.ask_to_leave("a")
+    assert not models["a"].leaves
+    models.check()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_operations(seed: int) -> None:
+    """Whatever happens, no model in use leaves, limits hold, and whoever waits has a turn."""
+    rng = random.Random(seed)
+    config = {"max_loaded_models": rng.choice([1, 2]), "idle_unload": rng.choice([0, 30])}
+    models = residency("a", "b", "c", "d", **config)
+    now, move = 0.0, None
+    uses: dict[str, int] = dict.fromkeys("abcd", 0)
+
+    def finish() -> None:
+        if move.kind is UNLOAD:
+            assert not uses[move.name]
+            models.unloaded()
+        elif rng.random() < 0.2:
+            models.failed(now)
+        else:
+            models.loaded(now)
+            if not models[move.name].leaves:
+                while models[move.name].num_waiting:
+                    models.stop_waiting(move.name)
+                    assert models.acquire(move.name, now)
+                    uses[move.name] += 1
+
+    for _ in range(400):
+        now += rng.random()
+        name = rng.choice("abcd")
+        kind = rng.randrange(8)
+        if kind < 3:
+            if models.acquire(name, now):
+                uses[name] += 1
+            else:
+                models.wait(name, now)
+        elif kind < 5 and uses[name]:
+            uses[name] -= 1
+            models.release(name, now)
+        elif kind == 5 and models[name].num_waiting:
+            models.stop_waiting(name)
+        elif kind == 6 and rng.random() < 0.3:
+            rng.choice([models.ask_to_leave, models.retry_now])(name)
+        elif kind == 7 and rng.random() < 0.3:
+            models.change(name, 10)
+        if move is not None and rng.random() < 0.5:
+            finish()
+            move = None
+        move = models.next_move(now) or move
+        models.check()
+        assert {model.name: model.num_uses for model in models} == uses
+
+    for _ in range(1000):  # nobody comes any more
+        now = max(now + 0.01, models.wake_at(now) or 0)
+        if move is not None:
+            finish()
+            move = None
+        for name in "abcd":
+            while uses[name]:
+                uses[name] -= 1
+                models.release(name, now)
+        move = models.next_move(now)
+    assert not any(model.num_waiting for model in models)
+
+
+# Models are found by their names.
+
+
+def test_several_models_and_names():
+    models, _ = several_models()
+    assert [model.info.name for model in models] == ["one", "two"]
+    for name, expected in ((None, "one"), ("uno", "one"), ("org/uno", "one"), ("two", "two"),
+                           ("uno:latest", "one")):  # fmt: skip
+        assert models.find(name, OPENAI).name == expected
+    with pytest.raises(ModelNotFound):
+        models.find("three", OPENAI)
+    with pytest.raises(ModelNotFound, match="model 'three:latest' not found"):
+        models.find("three:latest", OLLAMA)
+    routes = ModelRoutes(models, OPENAI)
+    listing = orjson.loads(routes.list(make_request("/v1/models")).body)
+    assert [card["id"] for card in listing["data"]] == ["one", "two"]
+    for name in ("one", "uno", "org/uno"):
+        request = make_request("/v1/models/x")
+        request.path_params = {"id": name}
+        assert orjson.loads(routes.get(request).body)["id"] == "one"

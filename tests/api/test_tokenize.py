@@ -1,0 +1,287 @@
+"""Tests of `fastovms/api/tokenize.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastovms.api import offload
+from fastovms.api.tokenize import MAX_PADDED
+from fastovms.encoding import Task
+from tests.api.chat_models import MESSAGES, chat_model, tool
+from tests.api.encoder_api import CLS, SEP, EncoderApi, served_encoder
+from tests.api.fake_api import Api
+from tests.fakes import EOS, model_info
+
+# `/tokenize` and `/detokenize` with models of embeddings and rerankers.
+
+
+HI = [104, 105]
+
+
+@pytest.fixture
+def make_encoder_api():
+    made = []
+
+    def make(task: Task = Task.EMBEDDINGS, *, has_detokenizer: bool = True) -> Api:
+        made.append(EncoderApi(served_encoder(task, has_detokenizer=has_detokenizer)))
+        return made[-1]
+
+    yield make
+    for api in made:
+        api.close()
+
+
+@pytest.mark.parametrize("task", [Task.EMBEDDINGS, Task.RERANK])
+@pytest.mark.parametrize(
+    ("path", "body", "answer"),
+    [
+        (
+            "/tokenize",
+            {"prompt": "hi"},
+            {"count": 4, "max_model_len": 64, "tokens": [CLS, *HI, SEP], "token_strs": None},
+        ),
+        (
+            "/v1/tokenize",
+            {"prompt": "hi", "add_special_tokens": False, "return_token_strs": True},
+            {"count": 2, "max_model_len": 64, "tokens": HI, "token_strs": ["h", "i"]},
+        ),
+        ("/v1/detokenize", {"tokens": [CLS, *HI]}, {"prompt": "[CLS]hi"}),
+        ("/v3/tokenize", {"text": "hi"}, {"tokens": [CLS, *HI, SEP]}),
+        ("/v3/tokenize", {"text": ["hi"], "add_special_tokens": False}, {"tokens": HI}),
+        (
+            "/v3/tokenize",
+            {"text": ["", "hi"], "pad_to_max_length": True, "padding_side": "right"},
+            {"tokens": [[CLS, SEP, 0, 0], [CLS, *HI, SEP]]},
+        ),
+        ("/v3/tokenize", {"text": ["hi", "h"], "max_length": 2}, {"tokens": [[CLS, 104]] * 2}),
+    ],
+)
+async def test_answers(make_encoder_api, task, path, body, answer) -> None:
+    assert await make_encoder_api(task).post(path, {"model": "fake", **body}) == (200, answer)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "reason"),
+    [
+        ("/tokenize", {"messages": [{"role": "user", "content": "a"}]}, "messages", "with nobody"),
+        ("/tokenize", {"prompt": "a", "return_token_strs": True}, "return_token_strs", "exported"),
+        ("/detokenize", {"tokens": HI}, "tokens", "exported without a detokenizer"),
+        ("/detokenize", {"tokens": [SEP + 1]}, "tokens", "exported without a detokenizer"),
+    ],
+)
+async def test_what_an_encoder_cannot_do(make_encoder_api, path, body, field, reason) -> None:
+    api = make_encoder_api(has_detokenizer=False)
+    status, answer = await api.post(path, {"model": "fake", **body})
+    assert (status, answer["error"]["param"]) == (400, field)
+    assert field in answer["error"]["message"]
+    assert reason in answer["error"]["message"]
+
+
+VLLM = ["/tokenize", "/v1/tokenize"]
+DETOKENIZE = ["/detokenize", "/v1/detokenize"]
+OVMS = ["/v3/tokenize", "/v3/v1/tokenize"]
+
+
+@pytest.mark.parametrize("path", VLLM)
+async def test_tokenize(make_api, path):
+    body = {"prompt": "hé"}
+    tokens = list("hé".encode())
+    assert await make_api().post(path, body) == (
+        200,
+        {"count": 3, "max_model_len": 64, "tokens": tokens, "token_strs": None},
+    )
+    _, answer = await make_api().post(path, {**body, "return_token_strs": True})
+    assert answer["token_strs"] == ["h", "bytes:\\xc3", "bytes:\\xa9"]
+
+
+@pytest.mark.parametrize("path", DETOKENIZE)
+async def test_detokenize(make_api, path):
+    for tokens, text in (([104, 105], "hi"), ([], "")):
+        assert await make_api().post(path, {"tokens": tokens}) == (200, {"prompt": text})
+
+
+async def test_text_is_given_back(make_api):
+    api = make_api(model=model_info(max_model_len=10_000))
+    for text in ("", "a", "hé" * 3000):
+        _, answer = await api.post("/tokenize", {"prompt": text})
+        _, answer = await api.post("/detokenize", {"tokens": answer["tokens"]})
+        assert answer["prompt"] == text
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": 5}, "prompt"),
+        ("/tokenize", {"prompt": ["a"]}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": []}, "prompt"),
+        ("/tokenize", {"messages": []}, "messages"),
+        ("/tokenize", {"messages": "a"}, "messages"),
+        ("/tokenize", {"prompt": "a", "add_special_tokens": "yes"}, "add_special_tokens"),
+        ("/tokenize", {"prompt": "a", "return_token_strs": 1}, "return_token_strs"),
+        ("/tokenize", {"prompt": "a" * (2**20 + 1)}, "prompt"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": "a"}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [1, EOS + 1]}, "tokens[1]"),
+        ("/detokenize", {"tokens": [1.5]}, "tokens[0]"),
+    ],
+)
+async def test_bad_requests_of_vllm(make_api, path, body, field):
+    for prefix in ("", "/v1"):
+        status, answer = await make_api().post(prefix + path, body)
+        assert (status, answer["error"]["param"]) == (400, field)
+        assert field in answer["error"]["message"]
+
+
+async def test_unknown_model(make_api):
+    for path in (*VLLM, *DETOKENIZE, *OVMS):
+        status, _ = await make_api().post(path, {"model": "other"})
+        assert status == 404
+
+
+async def test_counts_agree_with_usage(make_api):
+    api = make_api()
+    text = "Grüße, 世界"
+    _, completion = await api.post("/v1/completions", {"prompt": text})
+    _, tokens = await api.post("/tokenize", {"prompt": text})
+    _, of_ovms = await api.post("/v3/tokenize", {"model": "fake", "text": text})
+    assert tokens["count"] == len(of_ovms["tokens"]) == completion["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]},
+        {"tools": [tool()]},
+        {"add_generation_prompt": False},
+        {"continue_final_message": True, "add_generation_prompt": False},
+        {"chat_template_kwargs": {"style": "terse"}},
+        {"messages": [{"role": "user", "content": "long " * 2000}]},
+    ],
+)
+async def test_counts_of_messages_agree_with_usage(make_api, fields):
+    api = make_api(model=model_info(max_model_len=20_000), chat=chat_model())
+    body = {"messages": MESSAGES, **fields}
+    _, used = await api.post("/v1/chat/completions", {**body, "return_token_ids": True})
+    for path in VLLM:
+        status, answer = await api.post(path, body)
+        assert status == 200, answer
+        assert answer["count"] == used["usage"]["prompt_tokens"] == len(answer["tokens"])
+        assert answer["tokens"] == used["prompt_token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"messages": [5]}, "messages[0]"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"tools": [{}]}, "tools[0].type"),
+        ({"chat_template": "{{ messages }}"}, "chat_template"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
+        ({"add_generation_prompt": 1}, "add_generation_prompt"),
+        ({"continue_final_message": True, "add_generation_prompt": True},
+         "continue_final_message"),
+        ({"prompt": "a"}, "prompt"),
+    ],
+)  # fmt: skip
+async def test_bad_messages(make_api, fields, field):
+    api = make_api(chat=chat_model())
+    status, answer = await api.post("/tokenize", {"messages": MESSAGES, **fields})
+    assert (status, answer["error"]["param"]) == (400, field), answer
+    assert field in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("path", OVMS)
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({"text": "abc"}, [97, 98, 99]),
+        ({"text": ["abc"]}, [97, 98, 99]),
+        ({"text": ""}, []),
+        ({"text": ["abc", "d"]}, [[97, 98, 99], [100]]),
+        ({"text": "abc", "max_length": 2}, [97, 98]),
+        ({"text": "abc", "max_length": 4}, [97, 98, 99]),
+        ({"text": "abc", "max_length": 5, "pad_to_max_length": True}, [0, 0, 97, 98, 99]),
+        ({"text": "abc", "max_length": 2, "pad_to_max_length": True}, [97, 98]),
+        (
+            {"text": "abc", "max_length": 4, "pad_to_max_length": True, "padding_side": "right"},
+            [97, 98, 99, 0],
+        ),
+        ({"text": ["ab", "c"], "pad_to_max_length": True}, [[97, 98], [0, 99]]),
+        ({"text": ["ab", "c"], "padding_side": "right"}, [[97, 98], [99]]),
+        ({"text": "a", "add_special_tokens": False}, [97]),
+        ({"text": "abc", "max_length": None}, [97, 98, 99]),
+        ({"text": ["ab", "c"], "pad_to_max_length": None}, [[97, 98], [99]]),
+        (
+            {"text": ["ab", "c"], "pad_to_max_length": True, "padding_side": None},
+            [[97, 98], [0, 99]],
+        ),
+        ({"text": ["ab", "c"], "pad_to_max_length": True, "max_length": None}, [[97, 98], [0, 99]]),
+        ({"text": "a", "add_special_tokens": None}, [97]),
+    ],
+)
+async def test_tokenize_of_ovms(make_api, path, fields, tokens):
+    assert await make_api().post(path, {"model": "fake", **fields}) == (200, {"tokens": tokens})
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({}, "text"),
+        ({"text": None}, "text"),
+        ({"text": 5}, "text"),
+        ({"text": []}, "text"),
+        ({"text": ["a", 1]}, "text"),
+        ({"text": [[]]}, "text"),
+        ({"text": [[], ["a"]]}, "text"),
+        ({"text": [1, 2]}, "text"),
+        ({"text": ["a"] * 1025}, "text"),
+        ({"text": ["a" * 2**20, "b"]}, "text"),
+        ({"text": "a", "max_length": 0}, "max_length"),
+        ({"text": "a", "max_length": -1}, "max_length"),
+        ({"text": "a", "max_length": 1.5}, "max_length"),
+        ({"text": "a", "pad_to_max_length": "yes"}, "pad_to_max_length"),
+        ({"text": "a", "pad_to_max_length": True, "max_length": MAX_PADDED + 1}, "max_length"),
+        ({"text": "a", "padding_side": "top"}, "padding_side"),
+        ({"text": "a", "padding_side": 5}, "padding_side"),
+        ({"text": "a", "add_special_tokens": 1}, "add_special_tokens"),
+    ],
+)
+async def test_bad_requests_of_ovms(make_api, fields, field):
+    status, answer = await make_api().post("/v3/tokenize", {"model": "fake", **fields})
+    assert (status, field in answer["error"]) == (400, True), answer
+
+
+async def test_ovms_wants_a_model(make_api):
+    status, answer = await make_api().post("/v3/tokenize", {"text": "a"})
+    assert (status, "model" in answer["error"]) == (412, True)
+
+
+async def test_texts_are_not_padded_to_what_would_fill_the_memory(make_api):
+    longest = MAX_PADDED // 1024
+    body = {"model": "fake", "text": ["a" * longest] + [""] * 1023, "pad_to_max_length": True}
+    status, answer = await make_api().post("/v3/tokenize", body)
+    assert (status, {len(tokens) for tokens in answer["tokens"]}) == (200, {longest})
+    body["text"] = ["a" * (longest + 1)] + [""] * 1023
+    status, answer = await make_api().post("/v3/tokenize", body)
+    assert status == 400
+    for name in ("text", "max_length", "pad_to_max_length", str(MAX_PADDED + 1024)):
+        assert name in answer["error"]
+
+
+async def test_padding_counts_as_work_that_is_done_in_a_thread(make_api, monkeypatch):
+    costs = []
+    run = offload.run
+
+    async def spied(work, cost):
+        costs.append(cost)
+        return await run(work, cost)
+
+    monkeypatch.setattr(offload, "run", spied)
+    body = {"model": "fake", "text": ["a", "b"], "max_length": 5000}
+    for pads in (False, True):
+        status, _ = await make_api().post("/v3/tokenize", {**body, "pad_to_max_length": pads})
+        assert status == 200
+    assert costs[0] < offload.MUCH < 10_000 <= costs[1]

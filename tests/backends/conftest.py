@@ -1,0 +1,40 @@
+"""Processes that decode images."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from fastovms.backends.image_decoder import ImageDecoder
+from fastovms.backends.processes import ChildProcess
+
+
+class Processes:
+    """Starts processes and remembers them."""
+
+    def __init__(self) -> None:
+        self.started: list[ChildProcess] = []
+
+    def start(self) -> ChildProcess:
+        self.started.append(ChildProcess("fastovms.backends.image_process"))
+        return self.started[-1]
+
+    def kill(self, number: signal.Signals) -> None:
+        for process in self.started:
+            os.kill(process._process.pid, number)
+
+
+@pytest.fixture(scope="module")
+def processes() -> Processes:
+    return Processes()
+
+
+@pytest.fixture(scope="module")
+def decoder(processes: Processes) -> Iterator[ImageDecoder]:
+    decoder = ImageDecoder(processes.start, max_processes=2, timeout=20)
+    yield decoder
+    decoder.close()
+    assert all(process._process.returncode is not None for process in processes.started)

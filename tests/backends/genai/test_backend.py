@@ -1,0 +1,198 @@
+"""Tests of `fastovms/backends/genai/backend.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from multiprocessing.connection import Pipe
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastovms.backend_stats import BackendStats, EngineCounters
+from fastovms.backends.engine_thread import StepReport
+from fastovms.backends.genai import backend as pipeline_check
+from fastovms.backends.genai.backend import (
+    _ENCODING_ALLOWANCE,
+    GenaiBackend,
+    guard_pipeline,
+    pipeline_comparison,
+)
+from fastovms.backends.genai.worker_messages import EncodingImages, WorkerFailed
+from fastovms.backends.grammar_trials import Trial, Verdict
+from fastovms.backends.model_files import NotComparable, read_model_info
+from fastovms.backends.processes import ChildProcess, receive, send
+from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.errors import InvalidField
+from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams, TextPrompt
+from tests.backends.genai.fake_pipeline import ThreadPeer
+from tests.backends.listener import Listener
+from tests.backends.test_grammar_trials import FakeProcess
+from tests.fakes import model_info
+from tests.paths import TINY_VLM
+
+# What OpenVINO GenAI's pipeline says of a text is compared with what the exported graph says.
+
+
+def difference(model_dir: Path) -> float:
+    return pipeline_comparison(model_dir, read_model_info(model_dir)).difference()
+
+
+@pytest.mark.parametrize("model_dir", [DEMO_MODEL, TINY_VLM])
+def test_a_pipeline_says_what_the_graph_says(model_dir: Path) -> None:
+    assert difference(model_dir) < 1e-4
+
+
+def test_a_process_that_crashes_says_nothing_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_check, "_PROCESS", "this")
+    with pytest.raises(NotComparable, match="the process that does it has ended with code 0"):
+        difference(DEMO_MODEL)
+
+
+def test_an_answer_holds_for_the_files_that_it_was_found_with() -> None:
+    language = pipeline_comparison(DEMO_MODEL, read_model_info(DEMO_MODEL))
+    assert {path.name for path in language.files} == {"openvino_model.xml", "openvino_model.bin"}
+    vision = pipeline_comparison(TINY_VLM, read_model_info(TINY_VLM))
+    assert {path.stem for path in vision.files} == {
+        "openvino_language_model",
+        "openvino_text_embeddings_model",
+    }
+    assert all(path.is_file() for path in vision.files)
+
+
+# Grammars for the pipeline are tried with its compiler, too.
+
+
+def grammar(source: str) -> Grammar:
+    return Grammar(GrammarKind.REGEX, source, "guided_regex")
+
+
+class Compiler:
+    """One whose processes say of each grammar what `answer` returns."""
+
+    def __init__(self, answer: Callable[[str], str] = lambda source: "") -> None:
+        self._answer = answer
+        self.seen: list[str] = []
+
+    def __call__(self, _: float) -> FakeProcess:
+        return FakeProcess(self._see)
+
+    def _see(self, source: str) -> Verdict:
+        self.seen.append(source)
+        return Verdict(self._answer(source))
+
+
+async def test_what_is_accepted_is_not_asked_again() -> None:
+    ours, pipeline = Compiler(), Compiler()
+    grammars = guard_pipeline(ours, start_pipeline=pipeline)
+    for source in ("a", "b", "a"):
+        assert await grammars.compile(grammar(source), "") == grammar(source)
+    assert ours.seen == pipeline.seen == ["a", "b"]
+    grammars.close()
+
+
+async def test_what_our_compiler_refuses_does_not_come_to_the_pipeline() -> None:
+    ours, pipeline = Compiler(lambda source: "Nonsense"), Compiler()
+    grammars = guard_pipeline(ours, start_pipeline=pipeline)
+    with pytest.raises(InvalidField, match="the regex cannot be used: Nonsense"):
+        await grammars.compile(grammar("bad"), "")
+    assert pipeline.seen == []
+    grammars.close()
+
+
+@pytest.mark.parametrize("ours", [None, Compiler()])
+async def test_a_refusal_names_the_field(ours: Compiler | None) -> None:
+    pipeline = Compiler(lambda source: "Unsupported" if source == "bad" else "")
+    grammars = guard_pipeline(ours, start_pipeline=pipeline)
+    for _ in range(2):
+        with pytest.raises(InvalidField, match="the regex cannot be used: Unsupported") as e:
+            await grammars.compile(grammar("bad"), "")
+        assert e.value.param == "guided_regex"
+    await grammars.compile(grammar("good"), "")
+    assert pipeline.seen == ["bad", "good"]
+    grammars.close()
+
+
+async def test_one_that_crashes_the_pipelines_compiler_costs_only_itself() -> None:
+    pipeline = Compiler(lambda source: str(1 // 0) if source == "bad" else "")
+    grammars = guard_pipeline(None, start_pipeline=pipeline)
+    with pytest.raises(InvalidField, match="too much for the compiler"):
+        await grammars.compile(grammar("bad"), "")
+    await grammars.compile(grammar("good"), "")
+    assert grammars.stats.num_deaths == 1
+    grammars.close()
+
+
+def ask_process(seconds: float, grammar: Grammar) -> Verdict:
+    trial = Trial(
+        lambda: ChildProcess("fastovms.backends.genai.grammar_trial", str(seconds)), timeout=60
+    )
+    try:
+        return trial.ask(grammar)
+    finally:
+        trial.close()
+
+
+# What the loop makes of the process's messages.
+
+
+class ScriptedPeer(ThreadPeer):
+    """Its other end is the test's."""
+
+    def __init__(self) -> None:
+        self.connection, self.theirs = Pipe()
+
+    def kill(self) -> None:
+        pass
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.001)
+
+
+async def test_an_image_counts_until_the_pipeline_has_taken_it():
+    """The copy in the worker's queue is not counted, so the server keeps its own as long."""
+    peer = ScriptedPeer()
+    backend = GenaiBackend(peer, model_info(), EngineConfig(), guard_pipeline(None))
+    backend.start()
+    image = np.zeros((2, 2, 3), np.uint8)
+    gone = weakref.ref(image)
+    request = GenerationRequest("r", [1], SamplingParams(), prompt=TextPrompt("look", [image]))
+    backend.submit(request, Listener())
+    await asyncio.to_thread(receive, peer.theirs)
+    del request, image
+    queued = BackendStats(num_waiting=1)
+    send(peer.theirs, StepReport([], [], 100.0, queued, 1))
+    await until(lambda: backend.stats() == queued)
+    assert gone() is not None
+    send(peer.theirs, StepReport([], ["r"], 101.0, BackendStats(num_running=1), 1))
+    await until(lambda: gone() is None)
+    peer.theirs.close()
+    await backend.close()
+
+
+async def test_each_image_after_the_first_may_take_longer():
+    peer = ScriptedPeer()
+    backend = GenaiBackend(peer, model_info(), EngineConfig(), guard_pipeline(None))
+    backend.start()
+    listener = Listener()
+    backend.submit(GenerationRequest("r", [1], SamplingParams()), listener)
+    assert backend.stats() == backend.stats() == BackendStats(num_waiting=1)
+    send(peer.theirs, EncodingImages(3))
+    await until(lambda: backend.stats().step_allowance == 2 * _ENCODING_ALLOWANCE)
+    send(peer.theirs, EncodingImages(1))
+    await until(lambda: backend.stats().step_allowance == 0)
+    step = BackendStats(num_running=1, counters=EngineCounters(num_steps=1))
+    send(peer.theirs, StepReport([], ["r"], 100.0, step, 1))
+    await until(lambda: backend.stats() == step)
+    send(peer.theirs, WorkerFailed("RuntimeError: no more"))
+    await listener.done.wait()
+    assert listener.outputs[-1].error == "RuntimeError: no more"
+    peer.theirs.close()
+    await backend.close()

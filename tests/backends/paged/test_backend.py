@@ -1,0 +1,335 @@
+"""Tests of `fastovms/backends/paged/backend.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.models import write_model
+from bench.random_models.shapes import SHAPES
+from fastovms.backends.model_files import MAX_DIFFERENCE, read_model_info
+from fastovms.backends.paged import backend as idle_memory
+from fastovms.backends.paged.backend import (
+    DraftFiles,
+    IdleMemory,
+    PagedBackend,
+    SharedCores,
+    load_draft_model,
+    paging_comparison,
+    read_draft_files,
+    reserve_cache,
+)
+from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.engine.draft_model import DraftModel
+from fastovms.engine.model.kv_cache import States
+from fastovms.engine.model.model import ExportedModel
+from fastovms.engine.step_costs import StepCosts
+from fastovms.errors import ConfigurationError, EngineFailed, RequestError
+from fastovms.params import FinishReason, Grammar, GrammarKind, ModelInfo, SamplingParams
+from tests.backends.listener import Listener, idle, request
+from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
+
+# The comparison of a paged graph with the exported one.
+
+
+def test_it_is_of_the_files_that_the_graph_was_read_from() -> None:
+    files = ExportedModel(DEMO_MODEL, max_model_len=128)
+    comparison = paging_comparison(files)
+    assert [path.parent for path in comparison.files] == [DEMO_MODEL] * 2
+
+    assert comparison.weights_size == files.weights_size
+    assert comparison.difference() < MAX_DIFFERENCE
+
+
+def test_who_takes_turns_and_who_measures_watch_one_count() -> None:
+    cores = SharedCores.create()
+    assert cores.turn.slice_seconds is None, "nobody waits for a slice"
+    cores.engines.begin()
+    assert cores.turn.slice_seconds is not None
+    with cores.engines.rest():
+        assert cores.turn.slice_seconds is None
+
+
+INFO = ModelInfo(
+    name="fake", created=0, max_model_len=4096, vocab_size=97, eos_token_ids=frozenset()
+)
+
+
+def test_it_takes_what_the_operator_gives_or_sequences_can_use() -> None:
+    config = EngineConfig(cache_size=1024 * 1024 / 1024**3)
+    assert reserve_cache(FakeModel(), None, INFO, config, None) == 1024
+    short = replace(INFO, max_model_len=16)
+    config = replace(config, max_num_seqs=10)
+    assert reserve_cache(FakeModel(), None, short, config, None) == 40
+
+
+def test_a_cache_that_holds_no_block_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="1024 bytes each"):
+        reserve_cache(FakeModel(), None, INFO, EngineConfig(cache_size=1e-9), None)
+
+
+# Memory is seen to in idle moments, a piece at a time, and what is given back rarely.
+
+
+class BusyModel:
+    def __init__(self, num_pieces: int) -> None:
+        self.num_pieces = num_pieces
+        self.done: list[str] = []
+
+    def commit_ahead(self, num_used_blocks: int) -> bool:
+        if self.num_pieces == 0:
+            return False
+        self.num_pieces -= 1
+        self.done.append(f"commit after {num_used_blocks}")
+        return True
+
+    def forget_files(self) -> None:
+        self.done.append("forget")
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> BusyModel:
+    model = BusyModel(2)
+    monkeypatch.setattr(idle_memory, "forget_compiler", lambda: model.done.append("compiler"))
+    return model
+
+
+def test_the_cache_comes_first_then_what_was_read(model: BusyModel) -> None:
+    memory = IdleMemory(model)
+    assert [memory.tidy(0) for _ in range(5)] == [True, True, True, False, False]
+    assert model.done == ["commit after 0", "commit after 0", "forget", "compiler"]
+
+
+def test_what_was_read_is_looked_at_again_when_use_has_doubled(model: BusyModel) -> None:
+    model.num_pieces = 0
+    memory = IdleMemory(model)
+    looks = [used for used in range(100) if memory.tidy(used)]
+    assert looks == [0, 1, 2, 4, 8, 16, 32, 64]
+    assert model.done == ["forget", "compiler"] * len(looks)
+
+
+# Loading a draft model beside its target.
+
+
+LFM2 = Path(__file__).parents[2] / "models" / "architectures" / "lfm2"
+
+
+@pytest.fixture(scope="module")
+def draft_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("draft")
+    write_model(SHAPES["tiny"], directory)
+    return directory
+
+
+def test_both_caches_share_the_memory(draft_dir: Path) -> None:
+    info = read_model_info(DEMO_MODEL)
+
+    def num_blocks(config: EngineConfig) -> int:
+        backend = PagedBackend.load(DEMO_MODEL, info, config)
+        return backend._engine.blocks.num_blocks
+
+    alone = num_blocks(EngineConfig(cache_size=0.01))
+    assert 0.5 * alone < num_blocks(EngineConfig(cache_size=0.01, draft_model=draft_dir)) < alone
+
+
+def num_planned(draft: DraftModel) -> int:
+    """The length of the first draft, where a step with more rows takes as long as one without."""
+    costs = StepCosts()
+    for num_rows in (1, 1, 1, 9, 9, 9):
+        costs.learn(num_decodes=1, num_rows=num_rows, num_prefill_tokens=0, seconds=0.01)
+    policy = draft.new_policy(SamplingParams())
+    return policy.plan(10, costs, num_sequences=1, max_tokens=8).num_tokens
+
+
+def test_its_cost_is_what_its_weights_say(draft_dir: Path) -> None:
+    info = read_model_info(DEMO_MODEL)
+    draft = load_draft_model(DraftFiles(draft_dir, info), DEMO_MODEL, info, EngineConfig())
+    assert num_planned(draft) > 0
+    twin = load_draft_model(DraftFiles(DEMO_MODEL, info), DEMO_MODEL, info, EngineConfig())
+    assert num_planned(twin) == 0
+
+
+def test_a_missing_directory_is_found_before_anything_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastovms.backends.paged.backend.read_files", None)
+    config = EngineConfig(draft_model=tmp_path / "nowhere")
+    with pytest.raises(ConfigurationError, match="nowhere does not exist"):
+        PagedBackend.load(DEMO_MODEL, read_model_info(DEMO_MODEL), config)
+
+
+def test_another_vocabulary_is_a_configuration_error(
+    draft_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocabularies = {draft_dir: {b"a": 0, b"b": 1}, DEMO_MODEL: {b"a": 0, b"c": 1, b"b": 2}}
+    monkeypatch.setattr(
+        "fastovms.backends.paged.backend._read_vocabulary", vocabularies.__getitem__
+    )
+    with pytest.raises(ConfigurationError, match="they differ in 2 tokens, such as 'c'"):
+        read_draft_files(draft_dir, DEMO_MODEL)
+
+
+def test_a_hybrid_model_cannot_draft(tmp_path: Path) -> None:
+    for directory in (LFM2, DEMO_MODEL):
+        for path in directory.iterdir():
+            if not (tmp_path / path.name).exists():
+                (tmp_path / path.name).symlink_to(path)
+    draft = read_draft_files(tmp_path, DEMO_MODEL)
+    with pytest.raises(ConfigurationError, match=r"states beside attention.* cannot draft"):
+        load_draft_model(draft, DEMO_MODEL, read_model_info(DEMO_MODEL), EngineConfig())
+
+
+# The engine thread seen from the event loop, over the fake model.
+
+
+MODEL = ModelInfo(
+    name="fake",
+    created=0,
+    max_model_len=4096,
+    vocab_size=VOCAB_SIZE,
+    eos_token_ids=frozenset(),
+)
+CONFIG = EngineConfig(cache_size=0.002, max_num_queued_requests=4, max_num_seqs=3)
+
+
+@pytest.fixture
+async def backend() -> AsyncIterator[PagedBackend]:
+    backend = PagedBackend.from_model(FakeModel(), MODEL, CONFIG)
+    backend.start()
+    yield backend
+    await backend.close()
+
+
+async def test_a_request_that_cannot_be_queued_fails_alone(
+    backend: PagedBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener, other = Listener(), Listener()
+    grammar = Grammar(GrammarKind.JSON_OBJECT, "")  # and there is no compiler for it
+    backend.submit(request("broken", [1], grammar=grammar), listener)
+    backend.submit(request("r", [2], max_tokens=10), other)
+    await listener.done.wait()
+    await other.done.wait()
+    assert listener.outputs[-1].finish_reason is FinishReason.ERROR
+    assert other.text() == continue_greedily([2], 10)
+    await idle(backend)
+    with pytest.raises(RequestError, match=r"needs a model with a tokenizer\.json"):
+        await backend.compile_grammar(grammar, "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_blocks"),
+    [
+        ({"cache_size": 1.0}, 3 * 1024),
+        ({"cache_size": 0.0}, 3 * 1024),
+        ({"cache_size": 1.0, "max_num_batched_tokens": 2}, 2 * 1024),
+        ({"cache_size": 0.001}, 1048),
+    ],
+)
+def test_a_cache_is_no_larger_than_its_sequences_can_use(
+    settings: dict[str, Any], num_blocks: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    config = replace(CONFIG, **settings)
+    backend = PagedBackend.from_model(FakeModel(), MODEL, config, available=1024**3)
+    assert backend._engine.blocks.num_blocks == num_blocks
+    is_cut = settings["cache_size"] == 1
+    assert ("KV cache: 0.00" in caplog.text and "can use no more" in caplog.text) == is_cut
+
+
+async def test_how_long_steps_take_is_known(backend: PagedBackend) -> None:
+    assert backend.stats().step_seconds is None
+    listener = Listener()
+    backend.submit(request("r", [1], max_tokens=5), listener)
+    await listener.done.wait()
+    await idle(backend)
+    stats = backend.stats()
+    assert stats.step_seconds is not None
+    assert stats.step_seconds.count == stats.counters.num_steps == 5
+    buckets, total = stats.step_seconds.buckets()
+    assert 0 < stats.longest_step_seconds <= total
+    assert buckets[-1] == ("+Inf", 5)
+
+
+def test_a_cache_without_room_for_a_block_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigurationError, match="raise --cache-size"):
+        PagedBackend.from_model(FakeModel(), MODEL, EngineConfig(cache_size=1e-9))
+
+
+def test_states_are_part_of_the_cache_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    states = States(256 * 1024)
+    config = replace(CONFIG, cache_size=(states.extra_bytes + 40 * 1024) / 1024**3)
+    backend = PagedBackend.from_model(FakeModel(states=states), MODEL, config)
+    assert backend._engine.blocks.num_blocks == 40
+    assert "states beside attention take 0.25 of the" in caplog.text
+    assert "and 16.2 MB beside the blocks; cached prefixes are multiples of 4 tokens" in caplog.text
+
+
+def test_the_context_shrinks_to_the_cache(caplog: pytest.LogCaptureFixture) -> None:
+    backend = PagedBackend.from_model(FakeModel(), MODEL, EngineConfig(cache_size=1e-5))
+    assert backend.model.max_model_len == 40
+    assert "context length reduced from 4096 to the 40 tokens" in caplog.text
+
+
+async def test_an_idle_engine_commits_memory_ahead_until_there_is_work() -> None:
+    loop, is_ready = asyncio.get_running_loop(), asyncio.Event()
+    num_calls = 0
+    num_used: set[int] = set()
+
+    def commit_ahead(num_used_blocks: int) -> bool:
+        nonlocal num_calls
+        num_calls += 1
+        num_used.add(num_used_blocks)
+        time.sleep(0.001)
+        if num_calls == 300:
+            loop.call_soon_threadsafe(is_ready.set)
+        return num_calls < 300
+
+    model = FakeModel()
+    model.commit_ahead = commit_ahead  # type: ignore[method-assign]
+    backend = PagedBackend.from_model(model, MODEL, CONFIG)
+    backend.start()
+    try:
+        listener = Listener()
+        backend.submit(request("r", [2], max_tokens=10), listener)
+        await listener.done.wait()
+        assert listener.text() == continue_greedily([2], 10)
+        assert num_calls < 300, "it did not come first"
+        await is_ready.wait()
+        await asyncio.sleep(0.02)
+        assert model.has_forgotten_files
+        assert num_calls == 301, "it sleeps after a look at what there is to give back"
+        assert 3 in num_used <= {0, 3}
+    finally:
+        await backend.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_backend_is_warm_once_the_engine_is(fails: bool, caplog) -> None:
+    backend, go = PagedBackend.from_model(FakeModel(), MODEL, CONFIG), threading.Event()
+
+    def warm_up() -> None:
+        go.wait(20)
+        if fails:
+            raise RuntimeError("no such instruction")
+
+    backend._engine.warm_up = warm_up  # type: ignore[method-assign]
+    backend.start()
+    warm = asyncio.ensure_future(backend.warmed_up())
+    await asyncio.sleep(0.02)
+    assert not warm.done()
+    go.set()
+    if fails:
+        with pytest.raises(EngineFailed, match="no such instruction"):
+            await warm
+    else:
+        await warm
+    await backend.close()

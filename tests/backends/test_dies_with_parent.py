@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+DEADLINE = 20.0
+MODULE = "fastovms.backends.dies_with_parent"
+PARENT = f"""
+import os, subprocess, sys
+child = subprocess.Popen(
+    [sys.executable, "-m", {MODULE!r}, str(os.getpid()), "sleep", "600"], stdout=sys.stderr
+)
+print(flush=True)
+child.wait()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_command_ends_with_its_parent(number: signal.Signals) -> None:
+    reading, writing = os.pipe()  # which the command keeps open for as long as it runs
+    with os.fdopen(reading, "rb") as alive:
+        parent = subprocess.Popen(
+            [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=writing
+        )
+        os.close(writing)
+        assert parent.stdout is not None
+        with parent.stdout:
+            parent.stdout.readline()
+        parent.send_signal(number)
+        parent.wait()
+        assert select.select([alive], [], [], DEADLINE)[0], "the command runs on"
+
+
+def test_a_parent_that_has_ended_already_is_found_out() -> None:
+    command = [sys.executable, "-m", MODULE, "1", "echo", "runs"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "has ended" in ended.stderr

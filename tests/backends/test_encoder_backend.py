@@ -1,0 +1,347 @@
+"""Tests of `fastovms/backends/encoder_backend.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import threading
+
+import numpy as np
+import openvino_genai
+import pytest
+
+from fastovms.backends.encoder_backend import SliceCosts, TextQueue, ThreadedEncoder, load_encoder
+from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
+from fastovms.backends.model_files import read_encoder_info
+from fastovms.config import DEMO_MODEL, EncoderConfig, EngineConfig
+from fastovms.encoding import EncoderInfo, EncoderText, Task
+from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, Overloaded
+from tests.encoder_models import encoder_dir
+from tests.fakes import model_info
+
+
+def test_a_slice_has_what_fits():
+    costs = SliceCosts(4)
+    assert costs.end(0, 100, 1.0) == 1  # nothing is known
+    assert costs.max_tokens(1.0, 50) == 50
+    for segment in range(4):
+        costs.note(segment, 100, 0.2)
+    assert costs.end(0, 100, 1.0) == 4
+    assert costs.end(0, 100, 0.41) == 2
+    assert costs.end(0, 100, 0.29) == 1
+    assert costs.end(0, 100, 0.31) == 2  # nearer to it than one
+    assert costs.end(0, 200, 0.41) == 1
+    assert costs.end(2, 50, 0.01) == 3
+    assert costs.max_tokens(0.1, 1000) == 50
+    assert costs.max_tokens(0.1, 20) == 20
+    assert costs.max_tokens(1e-9, 20) == 1
+
+
+def test_the_newest_counts_a_little():
+    costs = SliceCosts(1)
+    costs.note(0, 1, 1.0)
+    costs.note(0, 1, 2.0)
+    assert costs.max_tokens(1.3, 100) == 1
+    assert costs.max_tokens(2.6, 100) == 2
+
+
+def lengths(batch):
+    return [text.length for text in batch]
+
+
+def test_a_batch_has_about_equal_lengths():
+    queue = TextQueue()
+    queue.add("a", "job", [100, 20, 95, 90, 30, 84])
+    assert lengths(queue.next_batch(1000)) == [100, 95, 90]
+    assert lengths(queue.next_batch(1000)) == [84]
+    assert lengths(queue.next_batch(1000)) == [30]
+    assert lengths(queue.next_batch(1000)) == [20]
+    assert queue.next_batch(1000) == []
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "num"), [(1, 1), (31, 1), (32, 2), (63, 2), (64, 4), (1000, 6)]
+)
+def test_tokens_bound_a_batch(max_tokens, num):
+    queue = TextQueue()
+    queue.add("a", "job", [10] * 6)
+    assert len(queue.next_batch(max_tokens)) == num
+
+
+def test_clients_take_turns():
+    queue = TextQueue()
+    queue.add("a", "long", [10] * 4)
+    queue.add("b", "short", [500] * 2)
+    served = [queue.next_batch(10)[0].job for _ in range(6)]
+    assert served == ["long", "short", "long", "short", "long", "long"]
+
+
+def test_texts_of_several_clients_are_computed_together():
+    queue = TextQueue()
+    for client in "abc":
+        queue.add(client, client, [12, 11])
+    assert [text.job for text in queue.next_batch(64)] == ["a", "a", "b", "b"]
+    assert [text.job for text in queue.next_batch(64)] == ["c", "c"]
+
+
+def test_what_is_given_up_is_not_computed():
+    queue = TextQueue()
+    queue.add("a", 1, [5, 5])
+    queue.add("a", 2, [5])
+    queue.discard("a", 1)
+    queue.discard("a", 1)
+    assert [text.job for text in queue.next_batch(100)] == [2]
+    assert queue.num_texts == 0
+
+
+def test_each_text_comes_once():
+    rng = random.Random(1)
+    queue = TextQueue()
+    expected = set()
+    for job in range(20):
+        sizes = [rng.randint(1, 300) for _ in range(rng.randint(1, 30))]
+        queue.add(str(job % 4), job, sizes)
+        expected |= {(job, position, size) for position, size in enumerate(sizes)}
+    found = []
+    while batch := queue.next_batch(512):
+        assert len(batch) == 1 or len(batch) * max(lengths(batch)) <= 512
+        found += batch
+        queue.check()
+    assert len(found) == len(expected)
+    assert {tuple(text) for text in found} == expected
+
+
+def test_priorities_before_turns() -> None:
+    queue: TextQueue[str] = TextQueue()
+    queue.add("batch", "late", [10, 10], 9)
+    queue.add("a", "first", [10])
+    queue.add("b", "second", [10])
+    assert [job for job, *_ in queue.next_batch(1000)] == ["first", "second"]
+    assert [job for job, *_ in queue.next_batch(10)] == ["late"]
+    queue.add("a", "third", [4])
+    assert [job for job, *_ in queue.next_batch(10)] == ["third"]
+    queue.check()
+    queue.discard("batch", "late", 9)
+    queue.check()
+    assert not queue.num_texts
+
+
+# Over the real model, and over one that stops where a test wants it.
+
+
+TIMEOUT = 10
+
+
+class StoppingModel:
+    """Adds up a text's tokens, in two segments, each of which waits to be let pass."""
+
+    info = EncoderInfo(Task.EMBEDDINGS, 1)
+    num_segments = 2
+
+    def __init__(self) -> None:
+        self.passes = threading.Semaphore(0)
+        self.begun = threading.Semaphore(0)
+        self.batches: list[list[EncoderText]] = []
+        self.error: Exception | None = None
+
+    def batch(self, texts):
+        self.batches.append(texts)
+        return self
+
+    @property
+    def num_tokens(self) -> int:
+        lengths = [len(text.token_ids) for text in self.batches[-1]]
+        return len(lengths) * max(lengths)
+
+    @property
+    def rows(self):
+        sums = [[text.token_ids.sum()] for text in self.batches[-1]]
+        return np.array(sums, np.float32)
+
+    def compute(self, batch, segment: int) -> None:
+        self.begun.release()
+        assert self.passes.acquire(timeout=TIMEOUT)
+        if self.error is not None:
+            raise self.error
+
+
+def text(*token_ids: int) -> EncoderText:
+    return EncoderText(np.array(token_ids, np.int64))
+
+
+@pytest.fixture
+async def made():
+    model = StoppingModel()
+    backend = ThreadedEncoder(model, model_info(), max_batch_tokens=4, max_num_queued=3)
+    backend.start()
+    yield model, backend
+    for _ in range(100):
+        model.passes.release()
+    await backend.close()
+
+
+async def begun(model: StoppingModel) -> None:
+    assert await asyncio.to_thread(model.begun.acquire, True, TIMEOUT)
+
+
+async def test_rows_are_in_the_order_of_the_texts(made):
+    model, backend = made
+    for _ in range(100):
+        model.passes.release()
+    texts = [text(*[1] * n) for n in (3, 1, 2, 1, 4)]
+    rows = (await backend.encode(texts, "me")).rows
+    assert rows.tolist() == [[3], [1], [2], [1], [4]]
+    assert len(model.batches) > 1
+    async with asyncio.timeout(TIMEOUT):
+        while backend.stats().num_running:  # noqa: ASYNC110 (the thread counts it afterwards)
+            await asyncio.sleep(0.001)
+    stats = backend.stats()
+    assert stats.counters.num_prompt_tokens == 11
+    assert (stats.num_running, stats.num_waiting) == (0, 0)
+    assert stats.counters.num_steps == 2 * len(model.batches)
+
+
+async def test_what_it_counts():
+    model = StoppingModel()
+    backend = ThreadedEncoder(model, model_info(), max_batch_tokens=64, max_num_queued=3)
+    backend.start()
+    for _ in range(100):
+        model.passes.release()
+    await backend.encode([text(1), text(2, 2), text(3)], "me")
+    counted = backend.stats().encoder
+    await backend.close()
+    lengths = [[len(one.token_ids) for one in texts] for texts in model.batches]
+    assert counted.num_texts == 3
+    assert counted.num_padding_tokens == sum(max(n) * len(n) - sum(n) for n in lengths) > 0
+    assert counted.batch_sizes.count == len(lengths)
+    assert counted.batch_sizes.buckets()[1] == 3
+
+
+async def test_how_long_texts_wait_and_are_computed(made):
+    model, backend = made
+    first = asyncio.ensure_future(backend.encode([text(1)], "a"))
+    await begun(model)
+    second = asyncio.ensure_future(backend.encode([text(2)], "a", 1))
+    await asyncio.sleep(0.05)
+    for _ in range(4):
+        model.passes.release()
+    earlier, later = await first, await second
+    assert earlier.compute_time >= 0.05
+    assert later.queue_time >= 0.05
+    assert earlier.queue_time >= 0 <= later.compute_time
+
+
+async def test_encoder_backend_what_is_given_up_is_not_computed(made):
+    model, backend = made
+    long = asyncio.ensure_future(backend.encode([text(1, 1, 1, 1)] * 5, "a"))
+    await begun(model)
+    assert backend.stats().num_waiting == 4
+    long.cancel()
+    await asyncio.wait([long])
+    for _ in range(100):
+        model.passes.release()
+    assert (await backend.encode([text(5)], "b")).rows.tolist() == [[5]]
+    assert len(model.batches) == 2
+    assert backend.stats().num_waiting == 0
+
+
+async def test_the_queue_is_bounded(made):
+    _, backend = made
+    waiting = [asyncio.ensure_future(backend.encode([text(1)], "a")) for _ in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await backend.encode([text(1)], "b")
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+
+
+async def test_a_failure_ends_all(made, caplog):
+    model, backend = made
+    model.error = RuntimeError("no")
+    model.passes.release()
+    with pytest.raises(EngineFailed, match="no"):
+        await backend.encode([text(1)], "a")
+    assert backend.failure == "RuntimeError: no"
+    with pytest.raises(EngineFailed):
+        await backend.encode([text(1)], "a")
+
+
+async def test_the_end(made):
+    model, backend = made
+    waiting = asyncio.ensure_future(backend.encode([text(1)], "a"))
+    await begun(model)
+    for _ in range(4):
+        model.passes.release()
+    await backend.close()
+    with pytest.raises(BackendUnavailable):
+        await waiting
+    with pytest.raises(BackendUnavailable):
+        await backend.encode([text(1)], "a")
+
+
+async def test_before_the_start():
+    model = StoppingModel()
+    backend = ThreadedEncoder(model, model_info(), max_batch_tokens=4, max_num_queued=3)
+    with pytest.raises(BackendUnavailable):
+        await backend.encode([text(1)], "a")
+    await backend.close()
+
+
+# What is loaded makes what the pipelines of openvino_genai make of the same texts.
+
+
+EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
+TEXTS = ["the model of the river", "a b", "open fast " * 20, "x", "first question of the day"]
+POOLING = openvino_genai.TextEmbeddingPipeline.PoolingType
+
+
+async def encode(directory, config: EncoderConfig, make_texts):
+    info = read_encoder_info(directory, name="tiny")
+    engine = EngineConfig(plugin_config=EXACT)
+    backend, texts = load_encoder(directory, info, engine, config, ComputeTurn(WorkingEngines()))
+    backend.start()
+    try:
+        return (await backend.encode(make_texts(texts), "me")).rows
+    finally:
+        await backend.close()
+
+
+@pytest.mark.parametrize(
+    ("pooling", "theirs"),
+    [("auto", POOLING.CLS), ("mean", POOLING.MEAN), ("last", POOLING.LAST_TOKEN)],
+)
+async def test_vectors(pooling, theirs):
+    def make_texts(texts):
+        return [EncoderText(texts.enclosed(each)) for each in texts.encode(TEXTS)]
+
+    rows = await encode(encoder_dir(), EncoderConfig(pooling=pooling), make_texts)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    config = openvino_genai.TextEmbeddingPipeline.Config(pooling_type=theirs)
+    pipeline = openvino_genai.TextEmbeddingPipeline(encoder_dir(), "CPU", config, **EXACT)
+    np.testing.assert_allclose(rows, pipeline.embed_documents(TEXTS), atol=1e-5)
+
+
+@pytest.mark.parametrize("num_labels", [1, 2])
+async def test_scores(num_labels):
+    query = "the model"
+
+    def make_texts(texts):
+        [first] = texts.encode([query])
+        return [EncoderText(*texts.pair.join(first, each)) for each in texts.encode(TEXTS)]
+
+    rows = await encode(encoder_dir(num_labels), EncoderConfig(), make_texts)
+    margin = rows[:, 0] if num_labels == 1 else rows[:, 1] - rows[:, 0]
+    pipeline = openvino_genai.TextRerankPipeline(
+        encoder_dir(num_labels), "CPU", top_n=len(TEXTS), **EXACT
+    )
+    theirs = [score for _, score in sorted(pipeline.rerank(query, TEXTS))]
+    np.testing.assert_allclose(1 / (1 + np.exp(-margin)), theirs, atol=1e-5)
+
+
+async def test_a_decoder_cannot_score_where_its_words_are_not_known(tmp_path):
+    ignored = shutil.ignore_patterns("openvino_detokenizer.*")
+    directory = shutil.copytree(DEMO_MODEL, tmp_path / "m", ignore=ignored)
+    with pytest.raises(ConfigurationError, match=r"m cannot be served as a reranker: .*detokeni"):
+        await encode(directory, EncoderConfig(task="rerank"), None)

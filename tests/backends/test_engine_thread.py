@@ -1,0 +1,419 @@
+"""Tests of `fastovms/backends/engine_thread.py`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from itertools import count
+
+import pytest
+
+from fastovms.backend_stats import BackendStats
+from fastovms.backends.engine_thread import (
+    MAX_SLICE,
+    MIN_SLICE,
+    SLICE_SHARE,
+    Abort,
+    Close,
+    Command,
+    ComputeTurn,
+    Permits,
+    RequestsInFlight,
+    StepReport,
+    Submit,
+    WorkingEngines,
+    check_length,
+    run_engine,
+)
+from fastovms.errors import Overloaded, RequestError
+from fastovms.params import (
+    EngineOutput,
+    FinishReason,
+    GenerationOutput,
+    GenerationRequest,
+    SamplingParams,
+)
+from tests.fakes import model_info
+
+
+def test_whoever_finds_none_waits_for_one() -> None:
+    permits = Permits(2)
+    taken = threading.Semaphore(0)
+
+    def take_three() -> None:
+        for _ in range(3):
+            permits.acquire()
+            taken.release()
+
+    thread = threading.Thread(target=take_three)
+    thread.start()
+    assert taken.acquire(timeout=5)
+    assert taken.acquire(timeout=5)
+    assert not taken.acquire(timeout=0.05)
+    permits.release()
+    assert taken.acquire(timeout=5)
+    thread.join()
+
+
+def test_all_who_watch_know_how_many_work() -> None:
+    engines = WorkingEngines()
+    engines.begin()
+    first: list[int] = []
+    second: list[int] = []
+    engines.watch(first.append)
+    engines.begin()
+    engines.watch(second.append)
+    with pytest.raises(RuntimeError), engines.rest():
+        raise RuntimeError
+    engines.end()
+    assert first == [1, 2, 1, 2, 1]
+    assert second == [2, 1, 2, 1]
+
+
+TIMEOUT = 10
+
+
+class Worker:
+    """Enters a context in a thread, and stays in it until it is told to leave."""
+
+    def __init__(self, context: AbstractContextManager[None]) -> None:
+        self.entered = threading.Event()
+        self._leave = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(context,))
+        self._thread.start()
+
+    def _run(self, context: AbstractContextManager[None]) -> None:
+        with context:
+            self.entered.set()
+            assert self._leave.wait(TIMEOUT)
+
+    def leave(self) -> None:
+        assert self.entered.wait(TIMEOUT)
+        self._leave.set()
+        self._thread.join(TIMEOUT)
+
+
+@pytest.fixture
+def engines() -> WorkingEngines:
+    return WorkingEngines()
+
+
+def make(engines: WorkingEngines, num_working: int = 1) -> ComputeTurn:
+    turn = ComputeTurn(engines)
+    turn.add_encoder()
+    for _ in range(num_working):
+        engines.begin()
+    return turn
+
+
+def test_nobody_waits_without_encoders(engines):
+    turn = ComputeTurn(engines)
+    with turn.step(), turn.step():
+        pass
+
+
+def test_slices_follow_each_other_while_engines_rest(engines):
+    turn = make(engines)
+    with engines.rest():
+        for _ in range(3):
+            assert turn.slice_seconds is None
+            with turn.slice():
+                pass
+
+
+def test_a_slice_follows_each_step(engines):
+    turn = make(engines)
+    with turn.step():
+        slicing = Worker(turn.slice())
+        assert not slicing.entered.is_set()
+    assert slicing.entered.wait(TIMEOUT)
+    stepping = Worker(turn.step())
+    again = Worker(turn.slice())
+    slicing.leave()
+    assert stepping.entered.wait(TIMEOUT)  # the engine comes first
+    assert not again.entered.is_set()
+    stepping.leave()
+    again.leave()
+
+
+def test_engines_do_not_wait_for_each_other(engines):
+    turn = make(engines, 2)
+    first = Worker(turn.step())
+    second = Worker(turn.step())
+    assert first.entered.wait(TIMEOUT)
+    assert second.entered.wait(TIMEOUT)
+    slicing = Worker(turn.slice())
+    first.leave()
+    second.leave()
+    slicing.leave()
+
+
+def test_an_engine_that_goes_to_rest_lets_slices_pass(engines):
+    turn = make(engines)
+    with turn.slice() if turn.slice_seconds is None else turn.step():
+        pass
+    first = Worker(turn.slice())
+    first.leave()
+    second = Worker(turn.slice())
+    engines.end()
+    second.leave()
+
+
+def test_encoders_exclude_each_other(engines):
+    turn = make(engines, 0)
+    first = Worker(turn.slice())
+    assert first.entered.wait(TIMEOUT)
+    second = Worker(turn.slice())
+    assert not second.entered.is_set()
+    first.leave()
+    second.leave()
+
+
+@pytest.mark.parametrize(
+    ("step", "seconds"), [(0.001, MIN_SLICE), (0.02, 0.02 * SLICE_SHARE), (0.5, MAX_SLICE)]
+)
+def test_slices_are_as_long_as_steps_allow(engines, step, seconds):
+    now = [0.0]
+    turn = ComputeTurn(engines, lambda: now[0])
+    turn.add_encoder()
+    engines.begin()
+    with turn.step():
+        now[0] += step
+    assert turn.slice_seconds == pytest.approx(seconds)
+    turn.remove_encoder()
+    with turn.step():
+        pass
+
+
+# Requests in flight: who is told what, how long each waited, and who is one too many.
+
+
+def request(request_id: str, n: int = 1) -> GenerationRequest:
+    return GenerationRequest(request_id, [1], SamplingParams(n=n))
+
+
+def output(request_id: str, index: int = 0, reason: FinishReason | None = None) -> EngineOutput:
+    return EngineOutput(request_id, GenerationOutput(index, [7], reason, 1))
+
+
+def step(*outputs: EngineOutput, admitted: tuple[str, ...] = (), received: int = 0,
+         waiting: int = 0, seconds: float | None = 0.5, at: float = 0.0) -> StepReport:  # fmt: skip
+    stats = BackendStats(num_waiting=waiting)
+    return StepReport(list(outputs), list(admitted), at, stats, received, seconds)
+
+
+class Flight(RequestsInFlight):
+    """With a clock of the test's, and a note of who was aborted."""
+
+    def __init__(self, max_num_waiting: int = 9) -> None:
+        self.now = 100.0
+        self.aborted: list[str] = []
+        super().__init__(
+            max_num_waiting=max_num_waiting, abort=self.aborted.append, clock=lambda: self.now
+        )
+
+
+def test_each_output_goes_to_its_request_until_it_has_finished() -> None:
+    flight = Flight()
+    told: dict[str, list[GenerationOutput]] = {"a": [], "b": []}
+    for name, listener in told.items():
+        flight.add(request(name, n=2), listener.append)
+    end = FinishReason.STOP
+    flight.deliver(step(output("a"), output("b", 1, end), output("a", 1, end), output("x")))
+    flight.deliver(step(output("b", 1), output("a", 1), output("a", 0, end), output("a")))
+    assert [told_output.index for told_output in told["a"]] == [0, 1, 0]
+    assert [told_output.index for told_output in told["b"]] == [1]
+    assert flight.discard("a", None) is False
+    assert flight.discard("b", None) is True
+
+
+def test_the_first_output_after_admission_tells_the_wait() -> None:
+    flight, told = Flight(), []
+    flight.add(request("a"), told.append)
+    flight.deliver(step(output("a"), admitted=("a",), at=103.0))
+    flight.deliver(step(output("a"), admitted=("a",), at=109.0))  # preempted, and back
+    assert [each.queue_time for each in told] == [3.0, None]
+
+
+def test_those_on_their_way_to_the_engine_wait_too() -> None:
+    flight = Flight(max_num_waiting=3)
+    flight.add(request("a", n=2), lambda _: None)
+    assert flight.stats.num_waiting == 2
+    flight.deliver(step(received=2, waiting=1))
+    assert flight.stats.num_waiting == 1
+    flight.add(request("b", n=2), lambda _: None)
+    with pytest.raises(Overloaded, match="3 requests are waiting"):
+        flight.add(request("c"), lambda _: None)
+
+
+def test_the_time_of_steps_is_kept_and_that_of_none_is_not() -> None:
+    flight = Flight()
+    assert flight.stats.step_seconds is None
+    for seconds in (0.5, None, 2.0, 1.0):
+        flight.deliver(step(seconds=seconds))
+    assert flight.stats.longest_step_seconds == 2.0
+    assert flight.stats.step_seconds is not None
+    assert flight.stats.step_seconds.count == 3
+
+
+def test_a_listener_that_fails_ends_its_request_alone(caplog: pytest.LogCaptureFixture) -> None:
+    flight, told = Flight(), []
+
+    def fail(_: GenerationOutput) -> None:
+        raise ValueError("no")
+
+    flight.add(request("bad"), fail)
+    flight.add(request("good"), told.append)
+    flight.deliver(step(output("bad"), output("good")))
+    assert flight.aborted == ["bad"]
+    assert len(told) == 1
+    assert "request bad failed on its output" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("index", "num_told"), [(None, 0), (0, 1)], ids=["all of it", "one sample"]
+)
+def test_what_is_discarded_is_not_told(index: int | None, num_told: int) -> None:
+    flight, told = Flight(), []
+    flight.add(request("a", n=2), told.append)
+    assert flight.discard("a", index)
+    flight.deliver(step(output("a", 0), output("a", 1)))
+    assert len(told) == num_told
+
+
+def test_at_the_end_every_sample_has_its_reason() -> None:
+    flight, told = Flight(), []
+    flight.add(request("a", n=2), told.append)
+    flight.add(request("b"), lambda _: flight.discard("c", None) and None)
+    flight.add(request("c"), told.append)
+    flight.discard("a", 0)
+    flight.end_all(FinishReason.ERROR, "gone")
+    assert [(each.index, each.finish_reason, each.error) for each in told] == [
+        (1, FinishReason.ERROR, "gone")
+    ]
+
+
+def test_a_listener_that_fails_at_the_end_keeps_it_from_nobody() -> None:
+    flight, told = Flight(), []
+
+    def fail(_: GenerationOutput) -> None:
+        flight.discard("bad", None)
+        raise ValueError("no")
+
+    flight.add(request("bad", n=2), fail)
+    flight.add(request("good"), told.append)
+    flight.end_all(FinishReason.ERROR, "gone")
+    assert flight.aborted == ["bad"]
+    assert [each.error for each in told] == ["gone"]
+
+
+@pytest.mark.parametrize(("num_tokens", "fits"), [(63, True), (64, False), (65, False)])
+def test_a_prompt_must_leave_room(num_tokens: int, fits: bool) -> None:
+    asked = GenerationRequest("r", [1] * num_tokens, SamplingParams())
+    if fits:
+        check_length(asked, model_info())
+        return
+    with pytest.raises(RequestError, match=f"the prompt has {num_tokens} tokens") as caught:
+        check_length(asked, model_info())
+    assert (caught.value.param, caught.value.code) == ("prompt", "context_length_exceeded")
+
+
+# The loop around an engine: commands, steps, and what is told of them.
+
+
+class Engine:
+    """Finishes every request in the step after it was added."""
+
+    def __init__(self) -> None:
+        self.queue: list[GenerationRequest] = []
+        self.aborted: list[tuple[str, int | None]] = []
+        self.admitted: Sequence[str] = ()
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.queue)
+
+    def add(self, request: GenerationRequest) -> None:
+        if request.request_id == "bad":
+            raise ValueError("cannot be queued")
+        self.queue.append(request)
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        self.aborted.append((request_id, index))
+
+    def step(self) -> list[EngineOutput]:
+        if self.queue[0].request_id == "crash":
+            raise RuntimeError("out of order")
+        self.admitted = [queued.request_id for queued in self.queue]
+        self.queue.clear()
+        output = GenerationOutput(0, [7], FinishReason.STOP, 1)
+        return [EngineOutput(request_id, output) for request_id in self.admitted]
+
+
+def run(engine: Engine, *batches: list[Command]) -> tuple[list[StepReport], list[bool]]:
+    """The steps that are told, and whether the loop would have waited for each batch."""
+    left, waits, told = iter(batches), [], []
+
+    def receive(wait: bool) -> Iterable[Command]:
+        waits.append(wait)
+        return next(left)
+
+    ticks = count(1.0, 0.5)
+    run_engine(
+        engine,
+        receive=receive,
+        take_stats=BackendStats,
+        publish=told.append,
+        clock=lambda: next(ticks),
+    )
+    return told, waits
+
+
+def test_a_step_follows_the_commands_that_came_together() -> None:
+    told, waits = run(Engine(), [Submit(request("a")), Submit(request("b", n=2))], [Close()])
+    [step] = told
+    assert [output.request_id for output in step.outputs] == ["a", "b"]
+    assert list(step.admitted) == ["a", "b"]
+    assert (step.started_at, step.seconds, step.num_received) == (1.0, 0.5, 3)
+    assert waits == [True, True]
+
+
+def test_a_working_engine_is_not_kept_waiting() -> None:
+    engine = Engine()
+    engine.queue.append(request("before"))
+    _, waits = run(engine, [], [Close()])
+    assert waits == [False, True]
+
+
+def test_commands_without_a_step_are_told_as_well() -> None:
+    engine = Engine()
+    told, _ = run(engine, [Abort("a", 1)], [Close()])
+    assert engine.aborted == [("a", 1)]
+    assert [(step.outputs, step.seconds) for step in told] == [([], None)]
+
+
+def test_a_request_that_cannot_be_queued_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
+    told, _ = run(Engine(), [Submit(request("bad", n=2)), Submit(request("a"))], [Close()])
+    found = {
+        (output.request_id, output.output.index, output.output.finish_reason)
+        for output in told[0].outputs
+    }
+    assert found == {
+        ("bad", 0, FinishReason.ERROR),
+        ("bad", 1, FinishReason.ERROR),
+        ("a", 0, FinishReason.STOP),
+    }
+    assert told[0].num_received == 3
+    assert "request bad failed" in caplog.text
+
+
+def test_an_error_of_a_step_ends_the_loop() -> None:
+    with pytest.raises(RuntimeError, match="out of order"):
+        run(Engine(), [Submit(request("crash"))])
+
+
+def test_nothing_is_done_after_close() -> None:
+    engine = Engine()
+    told, _ = run(engine, [Close(), Submit(request("late"))])
+    assert told == engine.queue == []

@@ -1,0 +1,116 @@
+"""Tests of `fastovms/backends/model_task.py`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fastovms.backends.model_task import (
+    find_pooling,
+    find_task,
+    first_integer,
+    is_integer,
+    read_json,
+    read_optional,
+)
+from fastovms.config import DEMO_MODEL
+from fastovms.encoding import Pooling, Task
+from fastovms.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "cannot read"), ("{", "not valid JSON"), ("[1]", "not a JSON object")],
+)
+def test_faults(tmp_path, content, words):
+    path = tmp_path / "a.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigurationError, match=words):
+        read_json(path)
+    assert read_optional(path) == ([1] if content == "[1]" else None)
+
+
+def test_integers():
+    assert first_integer([{"a": True}, {"a": 5, "b": 6}], ("b", "a")) == 6
+    assert first_integer([{}], ("a",)) is None
+    assert [is_integer(value) for value in (1, True, 1.0, "1")] == [True, False, False, False]
+
+
+STATES = b'<net name="a" version="11"><port id="2" names="last_hidden_state,12"/></net>'
+LOGITS = b'<net name="a" version="11"><port id="2" names="logits"/></net>'
+DECODER = LOGITS.replace(b"logits", b'beam_idx"/><port names="logits')
+NEITHER = LOGITS.replace(b"logits", b"boxes")
+
+
+@pytest.fixture
+def make(tmp_path):
+    def write(graph: bytes, architecture: str = "BertModel"):
+        (tmp_path / "openvino_model.xml").write_bytes(graph)
+        (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("graph", "architecture", "wanted", "task"),
+    [
+        (STATES, "BertModel", "auto", Task.EMBEDDINGS),
+        (STATES, "Qwen3ForCausalLM", "auto", Task.EMBEDDINGS),
+        (LOGITS, "XLMRobertaForSequenceClassification", "auto", Task.RERANK),
+        (LOGITS, "BertForMaskedLM", "auto", Task.RERANK),
+        (DECODER, "Qwen3ForSequenceClassification", "auto", Task.RERANK),
+        (DECODER, "Qwen3ForCausalLM", "auto", Task.TEXT_GENERATION),
+        (DECODER, "Qwen3ForCausalLM", "rerank", Task.RERANK),
+        (STATES, "BertModel", "embeddings", Task.EMBEDDINGS),
+    ],
+)
+def test_tasks(make, graph, architecture, wanted, task):
+    assert find_task(make(graph, architecture), wanted) is task
+
+
+def test_of_a_model_that_generates():
+    assert find_task(DEMO_MODEL) is Task.TEXT_GENERATION
+
+
+@pytest.mark.parametrize(
+    ("graph", "wanted", "words"),
+    [
+        (STATES, "rerank", "its graph is one for embeddings"),
+        (DECODER, "embeddings", "its graph is one for text_generation"),
+        (NEITHER, "auto", "has none of the outputs last_hidden_state"),
+    ],
+)
+def test_what_a_graph_cannot_do(make, graph, wanted, words):
+    with pytest.raises(ConfigurationError, match=words):
+        find_task(make(graph), wanted)
+
+
+@pytest.mark.parametrize("graph", [None, b"<net", b"version https://git-lfs.github.com/spec/v1"])
+def test_a_directory_without_a_graph_is_left_to_others(tmp_path, graph):
+    if graph is not None:
+        (tmp_path / "openvino_model.xml").write_bytes(graph)
+    assert find_task(tmp_path) is Task.TEXT_GENERATION
+    assert find_task(tmp_path, "embeddings") is Task.EMBEDDINGS
+
+
+@pytest.mark.parametrize(
+    ("files", "config", "wanted", "pooling"),
+    [
+        ({}, {}, "auto", Pooling.CLS),
+        ({}, {"architectures": ["Qwen3ForCausalLM"]}, "auto", Pooling.LAST),
+        ({}, {}, "mean", Pooling.MEAN),
+        ({"1_Pooling/config.json": {"pooling_mode_mean_tokens": True}}, {}, "auto", Pooling.MEAN),
+        ({"1_Pooling/config.json": {"pooling_mode_mean_tokens": True}}, {}, "cls", Pooling.CLS),
+        ({"1_Pooling/config.json": ["?"]}, {}, "auto", Pooling.CLS),
+        ({"modules.json": [{"path": "", "type": "a.Model"}, {"path": "p", "type": "a.Pooling"}],
+          "p/config.json": {"pooling_mode_lasttoken": True}}, {}, "auto", Pooling.LAST),
+    ],
+)  # fmt: skip
+def test_pooling(tmp_path, files, config, wanted, pooling):
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps(content))
+    assert find_pooling(tmp_path, wanted, config) is pooling

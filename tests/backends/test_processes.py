@@ -1,0 +1,140 @@
+"""Tests of `fastovms/backends/processes.py`."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from multiprocessing.connection import Pipe
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastovms.backends import processes
+from fastovms.backends.processes import TRIAL_STACK, ChildProcess, fate, receive, send, start_thread
+
+# Limits that processes set themselves.
+
+
+INFINITY = resource.RLIM_INFINITY
+
+CHILD = """
+import resource, sys
+from fastovms.backends.processes import set_soft_limit
+soft, hard, value = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+set_soft_limit(resource.RLIMIT_CPU, value)
+print(*resource.getrlimit(resource.RLIMIT_CPU))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "after"),
+    [
+        ((INFINITY, INFINITY), 50, (50, INFINITY)),
+        ((30, INFINITY), 50, (50, INFINITY)),  # the limit of the image before
+        ((60, 60), 50, (50, 60)),
+        ((30, 40), 50, (40, 40)),
+        ((40, 40), 50, (40, 40)),
+    ],
+)
+def test_the_hard_limit_stays(before: tuple[int, int], value: int, after: tuple[int, int]) -> None:
+    command = [sys.executable, "-c", CHILD, *map(str, (*before, value))]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert tuple(map(int, result.stdout.split())) == after
+
+
+# Threads with deep stacks.
+
+
+def stack_size() -> int:
+    """The bytes of the calling thread's stack, as the C library has them."""
+    libc = ctypes.CDLL(None)
+    libc.pthread_self.restype = ctypes.c_ulong
+    attributes, size = ctypes.create_string_buffer(256), ctypes.c_size_t()
+    assert libc.pthread_getattr_np(ctypes.c_ulong(libc.pthread_self()), attributes) == 0
+    assert libc.pthread_attr_getstacksize(attributes, ctypes.byref(size)) == 0
+    libc.pthread_attr_destroy(attributes)
+    return size.value
+
+
+def test_the_thread_has_several_times_the_stack_of_trials() -> None:
+    before = threading.stack_size()
+    found: list[int] = []
+    thread = start_thread(lambda: found.append(stack_size()), name="deep")
+    thread.join(10)
+    assert found[0] >= 8 * TRIAL_STACK
+    assert (thread.name, thread.daemon) == ("deep", True)
+    assert threading.stack_size() == before
+
+
+# Child processes: what they are told, and how they end.
+
+
+MODULE = """
+import os, signal, sys
+from fastovms.backends.processes import connect_to_parent, receive, send
+connection = connect_to_parent(sys.argv)
+send(connection, (receive(connection), sys.argv[2:], os.getpgid(0) == os.getpid()))
+os.kill(os.getpid(), signal.SIGTERM)  # is meant for the server
+{end}
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def make(end: str) -> ChildProcess:
+        (tmp_path / "child_of_test.py").write_text(MODULE.format(end=end))
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{':'.join(filter(None, sys.path))}")
+        return ChildProcess("child_of_test", "x", "y")
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("end", "fate"),
+    [
+        ("receive(connection)", "has ended with code 1"),  # the connection's end is an error
+        ("sys.exit(3)", "has ended with code 3"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "was ended by SIGKILL"),
+    ],
+)
+def test_it_is_told_and_ends(start, end: str, fate: str) -> None:
+    child = start(end)
+    numbers = np.arange(100_000)
+    send(child.connection, {"numbers": numbers})
+    answer, arguments, leads_a_group = receive(child.connection)
+    assert (answer["numbers"] == numbers).all()
+    assert (arguments, leads_a_group) == (["x", "y"], True)
+    child.connection.close()
+    assert child.wait() == fate
+
+
+def test_one_that_does_not_end_is_killed(start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_END_TIMEOUT", 0.1)
+    child = start("signal.pause()")
+    send(child.connection, 0)
+    receive(child.connection)
+    assert child.wait() == "was ended by SIGKILL"
+    child.kill()  # of one that has ended nothing is left to kill
+    child.connection.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(0, "has ended with code 0"), (-signal.SIGSEGV, "was ended by SIGSEGV")],
+)
+def test_fates(code: int, words: str) -> None:
+    assert fate(code) == words
+
+
+@pytest.mark.parametrize("message", [None, "text", [np.zeros((2, 3)), np.ones(0)], b"x" * 10**5])
+def test_messages(message: object) -> None:
+    ours, theirs = Pipe()
+    with ours, theirs:
+        send(ours, message)
+        np.testing.assert_equal(receive(theirs), message)

@@ -1,0 +1,353 @@
+"""Tests of `fastovms/batches/input.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from fastovms.batches import input, records
+from fastovms.batches.input import (
+    CheckedInput,
+    InputChecker,
+    InputRules,
+    LineSlots,
+    Pace,
+    Stopped,
+    check_input,
+)
+from fastovms.errors import MalformedBody
+
+# Lines have their turns, within a limit that may change.
+
+
+MB = 1024 * 1024
+
+
+async def settle() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_the_limit_changes() -> None:
+    limit = 2
+    slots = LineSlots(lambda: limit)
+    tasks = [asyncio.ensure_future(slots.acquire(1)) for _ in range(6)]
+    await settle()
+    assert [task.done() for task in tasks] == [True] * 2 + [False] * 4
+    limit = 1
+    slots.release(1)
+    await settle()
+    assert slots.num_used == 1
+    limit = 4
+    slots.release(1)
+    await settle()
+    assert [task.done() for task in tasks] == [True] * 6
+    assert slots.num_used == 4
+
+
+async def test_large_lines() -> None:
+    slots = LineSlots(lambda: 100)
+    await slots.acquire(100 * MB)
+    waiting = asyncio.ensure_future(slots.acquire(1))
+    await settle()
+    assert not waiting.done()
+    slots.release(100 * MB)
+    await waiting
+
+
+async def test_who_is_cancelled_leaves_its_turn() -> None:
+    slots = LineSlots(lambda: 1)
+    await slots.acquire(1)
+    tasks = [asyncio.ensure_future(slots.acquire(1)) for _ in range(4)]
+    await settle()
+    tasks[0].cancel()  # before its turn
+    tasks[1].cancel()
+    slots.release(1)  # in the same pass
+    await settle()
+    assert tasks[2].done()
+    slots.release(1)  # the turn of the last one comes,
+    tasks[3].cancel()  # and it is cancelled before it knows
+    await settle()
+    assert slots.num_used == 0
+    assert [task.cancelled() for task in tasks] == [True, True, False, True]
+
+
+async def test_an_owner_without_a_slot_gets_one_beside_those_of_another() -> None:
+    slots = LineSlots(lambda: 2)
+    many = [asyncio.ensure_future(slots.acquire(1, "many")) for _ in range(4)]
+    one = [asyncio.ensure_future(slots.acquire(1, "one")) for _ in range(2)]
+    await settle()
+    assert [task.done() for task in (*many, *one)] == [True, True, False, False, True, False]
+    slots.release(1, "many")
+    slots.release(1, "many")
+    await settle()
+    assert [task.done() for task in (*many, *one)].count(True) == 5
+    for task in (*many, *one):
+        task.cancel()
+    await asyncio.gather(*many, *one, return_exceptions=True)
+
+
+# Long work in a thread rests, by steps and by bytes, and ends when it is told to.
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_rests"), [([1] * 31, 0), ([1] * 64, 2), ([100_000] * 4, 2), ([10**6] * 3, 3)]
+)
+def test_rests(monkeypatch, sizes: list[int], num_rests: int) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(input.time, "sleep", rests.append)
+    quick, slow = Pace(), Pace(0.25)
+    for size in sizes:
+        quick.spend(size)
+        slow.spend(size)
+    assert rests == [0.25] * num_rests
+
+
+def test_it_stops() -> None:
+    one = Pace()
+    one.spend(5)
+    one.stop()
+    with pytest.raises(Stopped):
+        one.spend(5)
+
+
+# Inputs are checked whole before anything runs.
+
+
+URL = "/v1/x"
+
+
+def line(custom_id: object = "a", **fields: object) -> str:
+    whole = {"custom_id": custom_id, "method": "POST", "url": URL, "body": {"model": "m"}}
+    return json.dumps({**whole, **fields})
+
+
+def check(tmp_path, *lines: str, endpoint: str | None = URL, max_lines: int = 100) -> CheckedInput:
+    (tmp_path / "in").write_text("\n".join(lines))
+    models = {"m": "m", "alias": "m", None: "m", "n": "n"}
+    rules = InputRules(
+        endpoint, {URL, "/v1/y"}.__contains__, lambda name, url: models.get(name), max_lines
+    )
+    return check_input(tmp_path / "in", rules)
+
+
+def test_good_ones(tmp_path) -> None:
+    lines = [line("a"), "", line("b", body={"model": "alias"}), line("c", body={}), " "]
+    checked = check(tmp_path, *lines)
+    assert checked.errors == []
+    assert (checked.num_requests, checked.last_line, checked.model) == (3, 4, "m")
+    assert checked.digest != check(tmp_path, *lines[1:]).digest
+    both = check(tmp_path, line("a"), line("b", url="/v1/y", body={"model": "n"}), endpoint=None)
+    assert both.errors == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "code", "param"),
+    [
+        ("{", "invalid_json_line", None),
+        ("[]", "invalid_json_line", None),
+        ("[" * 100_000, "invalid_json_line", None),
+        ('"\ud800"'.encode("utf-8", "surrogatepass").decode("latin-1"), "invalid_json_line", None),
+        (line(None), "missing_required_parameter", "custom_id"),
+        (line(method=None), "missing_required_parameter", "method"),
+        (line(url=None), "missing_required_parameter", "url"),
+        (line(body=None), "missing_required_parameter", "body"),
+        (json.dumps({"custom_id": "a"}), "missing_required_parameter", "method"),
+        (line(""), "invalid_custom_id", "custom_id"),
+        (line(5), "invalid_custom_id", "custom_id"),
+        (line("x" * 513), "invalid_custom_id", "custom_id"),
+        (line(method="GET"), "invalid_method", "method"),
+        (line(url="/v1/files"), "invalid_url", "url"),
+        (line(url=5), "invalid_url", "url"),
+        (line(url="/v1/y"), "mismatched_url", "url"),
+        (line(body=[]), "invalid_body", "body"),
+        (line(body={"model": 5}), "invalid_model", "body.model"),
+        (line(body={"model": "o"}), "model_not_found", "body.model"),
+        (line(body={"model": "n"}), "mismatched_model", "body.model"),
+    ],
+)
+def test_faults_tell_their_line(tmp_path, bad, code, param) -> None:
+    [error] = check(tmp_path, line("z"), "", bad).errors
+    assert (error.code, error.param, error.line) == (code, param, 3)
+    assert len(error.message) < 200
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b'{"model":"\xff"}',
+        b'{"model":"m","stream":"\xff"}',
+        b'{"model":"m","prompt":"\xed\xa0\x80"}',
+    ],
+)
+def test_a_line_that_is_not_utf8_tells_its_number(tmp_path, bad: bytes) -> None:
+    (tmp_path / "in").write_bytes(
+        line("a").encode() + b"\n" + line("b").encode().replace(b'{"model": "m"}', bad)
+    )
+    rules = InputRules(URL, {URL}.__contains__, lambda name, url: name, 100)
+    [error] = check_input(tmp_path / "in", rules).errors
+    assert (error.code, error.line) == ("invalid_json_line", 2)
+    assert error.message == "the line is not UTF-8"
+
+
+def test_ids_that_come_twice(tmp_path) -> None:
+    lines = [line(f"{number % 90}") for number in range(100)]
+    errors = check(tmp_path, *lines).errors
+    assert [error.line for error in errors] == list(range(91, 101))
+    assert {error.code for error in errors} == {"duplicate_custom_id"}
+
+
+def test_bounds(tmp_path, monkeypatch) -> None:
+    assert [error.code for error in check(tmp_path).errors] == ["empty_file"]
+    lines = [line(str(number)) for number in range(5)]
+    [error] = check(tmp_path, *lines, max_lines=4).errors
+    assert error.code == "too_many_requests"
+    assert check(tmp_path, *lines, max_lines=5).errors == []
+    assert len(check(tmp_path, *(["{"] * 300), max_lines=1000).errors) == input.MAX_ERRORS
+    assert len(check(tmp_path, *([line()] * 99)).errors) == 98
+    for module in (records, input):
+        monkeypatch.setattr(module, "MAX_LINE", 50)
+    assert {error.code for error in check(tmp_path, *lines).errors} == {"line_too_long"}
+
+
+def write(tmp_path, *lines: str) -> InputRules:
+    (tmp_path / "in").write_text("\n".join(lines))
+    return InputRules(URL, {URL}.__contains__, lambda name, url: name, 1000)
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_many_lines_leave_time_for_others(tmp_path, monkeypatch, repeated: bool) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(input.time, "sleep", pauses.append)
+    ids = [*range(99), 50 if repeated else 99]
+    rules = write(tmp_path, *(line(str(id)) for id in ids))
+    errors = check_input(tmp_path / "in", rules, Pace(0.5)).errors
+    assert [error.line for error in errors] == [100] * repeated
+    count = 6 if repeated else 3
+    assert pauses == [0.5] * count
+    check_input(tmp_path / "in", rules)
+    assert len(pauses) == count
+
+
+def test_it_ends_where_nobody_wants_it(tmp_path) -> None:
+    stopped = Pace()
+    stopped.stop()
+    for lines in ([line()], [""] * 5):
+        rules = write(tmp_path, *lines, "")
+        with pytest.raises(Stopped):
+            check_input(tmp_path / "in", rules, stopped)
+
+
+def test_ids_are_looked_at_no_further_than_lines(tmp_path) -> None:
+    rules = replace(write(tmp_path, *(line("a") for _ in range(50))), max_lines=3)
+    errors = check_input(tmp_path / "in", rules).errors
+    assert [(error.code, error.line) for error in errors] == [
+        ("too_many_requests", None),
+        ("duplicate_custom_id", 2),
+        ("duplicate_custom_id", 3),
+    ]
+
+
+def test_a_long_line_is_weighed_before_it_is_decoded(tmp_path, monkeypatch) -> None:
+    def weigh(content: bytes) -> None:
+        weighed.append(content)
+        raise MalformedBody("too heavy")
+
+    weighed: list[bytes] = []
+    long = line("b", body={"model": "m", "prompt": "x" * 200})
+    rules = replace(write(tmp_path, line("a"), long, line("a")), weigh=weigh)
+    monkeypatch.setattr(input, "_WEIGHED", 200)
+    errors = check_input(tmp_path / "in", rules).errors
+    assert [(error.line, error.message) for error in errors] == [
+        (2, "too heavy"),
+        (3, "custom_id: an earlier line has a too"),
+    ]
+    assert weighed == [long.encode()]
+
+
+def test_many_brackets_are_weighed_too(tmp_path) -> None:
+    """Such a line may be deep: the thread that runs it may have less room for that."""
+
+    def weigh(content: bytes) -> None:
+        raise MalformedBody("too deep")
+
+    deep = line("b", body={"model": "m", "x": None}).replace("null", "[" * 950 + "]" * 950)
+    rules = replace(write(tmp_path, line("a"), deep), weigh=weigh)
+    [error] = check_input(tmp_path / "in", rules).errors
+    assert (error.code, error.line, error.message) == ("invalid_json_line", 2, "too deep")
+
+
+# Inputs are checked one at a time, in threads that nothing has to wait for.
+
+
+RULES = InputRules(URL, {URL}.__contains__, lambda name, url: name, 10)
+
+
+async def test_an_input_is_checked(tmp_path) -> None:
+    (tmp_path / "in").write_text(line())
+    assert (await InputChecker().check(tmp_path / "in", RULES)).num_requests == 1
+    with pytest.raises(OSError, match="No such file"):
+        await InputChecker().check(tmp_path / "none", RULES)
+
+
+class Checks:
+    """Checks that go on until each may end, or is stopped."""
+
+    def __init__(self) -> None:
+        self.begun: list[threading.Thread] = []
+        self.may_end = threading.Event()
+        self.num_stopped = 0
+
+    def check(self, path, rules: InputRules, pace: Pace) -> CheckedInput:
+        self.begun.append(threading.current_thread())
+        while not self.may_end.is_set():
+            try:
+                pace.spend(1)
+            except Stopped:
+                self.num_stopped += 1
+                raise
+            time.sleep(0.001)
+        return CheckedInput()
+
+    async def have_begun(self, count: int) -> None:
+        while len(self.begun) < count:  # noqa: ASYNC110 (threads begin)
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def checks(monkeypatch) -> Checks:
+    checks = Checks()
+    monkeypatch.setattr(input, "check_input", checks.check)
+    return checks
+
+
+async def test_one_at_a_time_apart_from_other_work(tmp_path, checks) -> None:
+    checker = InputChecker()
+    tasks = [asyncio.ensure_future(checker.check(tmp_path, RULES)) for _ in range(100)]
+    await checks.have_begun(1)
+    await asyncio.sleep(0.01)
+    assert len(checks.begun) == 1
+    async with asyncio.timeout(20):
+        assert await asyncio.to_thread(lambda: 5) == 5
+    checks.may_end.set()
+    await asyncio.gather(*tasks)
+    assert len(checks.begun) == 100
+
+
+async def test_who_is_cancelled_ends_the_thread(tmp_path, checks) -> None:
+    checker = InputChecker()
+    task = asyncio.ensure_future(checker.check(tmp_path, RULES))
+    await checks.have_begun(1)
+    assert checks.begun[0].daemon
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.to_thread(checks.begun[0].join, 20)
+    assert checks.num_stopped == 1
+    checks.may_end.set()
+    await checker.check(tmp_path, RULES)

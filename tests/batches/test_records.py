@@ -1,0 +1,541 @@
+"""Tests of `fastovms/batches/records.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fastovms.batches import records
+from fastovms.batches.records import (
+    CANCELLED,
+    EXPIRED,
+    BatchError,
+    BatchFaults,
+    BatchLine,
+    BatchRecord,
+    BatchStatus,
+    BatchUsage,
+    LineAnswer,
+    ResultLog,
+    ResultPaths,
+    answer_line,
+    cause_of_end,
+    first_error,
+    is_utf8,
+    lost_input,
+    number_of,
+    open_output,
+    parse_line,
+    read_lines,
+    result_id,
+    server_fault,
+    too_many_ends,
+    unasked_line,
+    usage_of,
+)
+from fastovms.errors import ConfigurationError, EngineFailed
+from fastovms.system.threads import DiskThreads
+
+# Lines of batches, and of their results.
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"a\nb\n", [(1, b"a"), (2, b"b")]),
+        (b"\xef\xbb\xbfa\r\n\r\n \n\nb", [(1, b"a"), (5, b"b")]),
+        (b"a\n" + b"x" * 100 + b"\nb\n", [(1, b"a"), (2, b"x" * 12), (3, b"b")]),
+        (b"a\n" + b"x" * 100, [(1, b"a"), (2, b"x" * 12)]),
+        (b"1234567890\nb", [(1, b"1234567890"), (2, b"b")]),
+    ],
+)
+def test_reading(content, lines, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(records, "MAX_LINE", 10)
+    (tmp_path / "in").write_bytes(content)
+    assert list(read_lines(tmp_path / "in")) == lines
+
+
+@pytest.mark.parametrize(
+    ("body", "forbidden"),
+    [
+        (b'{"a":1}', None),
+        (b'{"stream":false,"background":null}', None),
+        (b'{"stream":true}', "stream"),
+        (b'{"background":true}', "background"),
+        (b'{"stream":"\xff"}', None),
+        (b"[]", None),
+    ],
+)
+def test_a_request_and_what_it_must_not_ask(body: bytes, forbidden: str | None) -> None:
+    line = b'{"custom_id":"a","method":"POST","url":"/x","body":' + body + b"}"
+    assert parse_line(line) == BatchLine("a", "/x", body, forbidden)
+
+
+@pytest.mark.parametrize("cut", range(12))
+def test_utf8_is_told_piece_by_piece(monkeypatch, cut: int) -> None:
+    monkeypatch.setattr(records, "_PIECE", 3)
+    text = "aé\u20ac\U0001f600b".encode()
+    assert is_utf8(text)
+    assert is_utf8(text[:cut]) is (cut in (0, 1, 3, 6, 10, 11))
+    assert not is_utf8(text[:cut] + b"\xff" + text[cut:])
+
+
+@pytest.mark.parametrize(
+    ("id", "number"),
+    [
+        (result_id("k", 5), 5),
+        (result_id("k", 10**9), 10**9),
+        (result_id("other", 5), None),
+        ("batch_req_k0000000z", None),
+        ("batch_req_k00000", None),
+        ("x", None),
+    ],
+)
+def test_ids(id, number) -> None:
+    assert number_of(id, "k") == number
+
+
+def test_results() -> None:
+    line = answer_line("i", "c\n", LineAnswer(200, "r", b'{"a":1}'))
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    response = {"status_code": 200, "request_id": "r", "body": {"a": 1}}
+    assert json.loads(line) == {"id": "i", "custom_id": "c\n", "response": response, "error": None}
+    told = json.loads(unasked_line("i", "c", EXPIRED))
+    assert (told["response"], told["error"]["code"]) == (None, "batch_expired")
+
+
+@pytest.mark.parametrize(("status", "is_success"), [(200, True), (299, True), (400, False)])
+def test_success(status, is_success) -> None:
+    assert LineAnswer(status, "", b"").is_success is is_success
+
+
+@pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029"])
+def test_a_result_is_one_line_for_whatever_splits_text(end) -> None:
+    body = json.dumps({"a": f"x{end}y"}, ensure_ascii=False).encode()
+    line = answer_line("i", f"c{end}d", LineAnswer(200, "r", body)).decode()
+    assert len(line.splitlines()) == 1
+    assert json.loads(line)["custom_id"] == f"c{end}d"
+    assert json.loads(line)["response"]["body"] == {"a": f"x{end}y"}
+
+
+def test_runs_of_blank_lines_are_counted_and_read_at_once(tmp_path) -> None:
+    path, reads = tmp_path / "in", []
+    path.write_bytes(b"a\n" + b"\n \r\n\t\n" * 100_000 + b"  b\n\n\n" + b" " * 200_000 + b"\nc")
+    found = list(read_lines(path, reads.append))
+    assert found == [(1, b"a"), (300_002, b"b"), (300_006, b"c")]
+    assert len(reads) < 30
+    assert sum(reads) == path.stat().st_size
+
+
+# What is known of a batch survives as JSON.
+
+
+def new_record(**fields) -> BatchRecord:
+    return BatchRecord(
+        **{
+            "id": f"batch_{'ab' * 16}",
+            "tenant": "",
+            "endpoint": "/v1/x",
+            "input_file_id": "file-in",
+            "completion_window": "24h",
+            "created_at": 1000,
+            "expires_at": 5000,
+            "output_id": "file-out",
+            "error_id": "file-err",
+            **fields,
+        }
+    )
+
+
+def test_it_is_read_as_it_was_written() -> None:
+    record = new_record(errors=[BatchError("a", "b", line=5)], metadata={"c": "d"})
+    assert not record.has_ended
+    record.enter(BatchStatus.CANCELLED, 1234.5)
+    assert record.cancelled_at == 1234
+    assert record.has_ended
+    assert record.key == "ab" * 8
+    assert msgspec.json.decode(msgspec.json.encode(record), type=BatchRecord) == record
+
+
+# What becomes of a batch that could not go on, and what clients are told of it.
+
+
+GROUP = ExceptionGroup("lines", [ExceptionGroup("one", [OSError("full")]), ValueError("b")])
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError("full"), "full"),
+        (EngineFailed("it hangs"), "it hangs"),
+        (ZeroDivisionError("secret"), "internal server error (ZeroDivisionError)"),
+        (GROUP, "full"),
+    ],
+)
+def test_faults_of_the_server(error: Exception, told: str) -> None:
+    fault = server_fault(error)
+    assert fault.code == "server_error"
+    assert fault.message == f"the batch could not go on: {told}"
+
+
+def test_what_else_ends_a_batch() -> None:
+    fault = lost_input("file-1")
+    assert (fault.code, fault.param) == ("input_file_not_found", "input_file_id")
+    assert "file-1" in fault.message
+    assert "ended 7 times" in too_many_ends(7).message
+
+
+def test_a_fault_of_the_disk_goes_before_others() -> None:
+    assert isinstance(cause_of_end(GROUP), OSError)
+    assert str(cause_of_end(GROUP)) == "full"
+    for error in (ExceptionGroup("lines", [ValueError("b")]), ZeroDivisionError()):
+        assert cause_of_end(error) is error
+    assert str(first_error(GROUP)) == "full"
+
+
+class Folder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def path_of(self, id: str) -> Path:
+        return self.path / id
+
+
+@pytest.fixture
+def folder(tmp_path) -> Folder:
+    (tmp_path / "file-in").touch()
+    return Folder(tmp_path)
+
+
+def test_which_faults_may_pass(folder) -> None:
+    record = new_record()
+    faults = BatchFaults(record, folder)
+    assert faults.is_passing(OSError("full"))
+    assert not faults.is_passing(ValueError("b"))
+    folder.path_of("file-in").unlink()
+    assert not faults.is_passing(OSError("full"))
+    record.status = BatchStatus.FINALIZING
+    assert faults.is_passing(OSError("full"))
+
+
+def test_who_is_blamed(folder) -> None:
+    record = new_record()
+    faults = BatchFaults(record, folder)
+    faults.blame(ZeroDivisionError())
+    folder.path_of("file-in").unlink()
+    faults.blame(OSError("no such file"))
+    assert [error.code for error in record.errors] == ["server_error", "input_file_not_found"]
+    assert record.outcome is BatchStatus.FAILED
+    cancelled = new_record(outcome=BatchStatus.CANCELLED)
+    BatchFaults(cancelled, folder).blame(ZeroDivisionError())
+    assert cancelled.outcome is BatchStatus.CANCELLED
+
+
+async def test_a_rest_ends_when_the_batch_is_cancelled(folder) -> None:
+    record = new_record()
+    faults = BatchFaults(record, folder)
+    rest = asyncio.ensure_future(faults.rest())
+    await asyncio.sleep(0.01)
+    assert not rest.done()
+    faults.end_rest()
+    async with asyncio.timeout(20):
+        await rest
+
+
+# What a file has that is no result of the batch stays there.
+
+
+KEY = "0123456789abcdef"
+ANSWER = LineAnswer(200, "r", b"{}")
+
+
+async def test_goes_on_where_it_was(tmp_path) -> None:
+    path = tmp_path / "out"
+    async with open_output(path, KEY, 3, DiskThreads("a")) as log:
+        log.add(2, "b", ANSWER)
+        log.add(1, "a", ANSWER)
+        await log.flush()
+        with pytest.raises(ConfigurationError, match="another process uses it"):
+            await open_output(path, KEY, 3, DiskThreads("a")).__aenter__()
+    whole = path.read_bytes()
+    for cut in (1, 20, len(whole.splitlines()[-1]) - 3):
+        path.write_bytes(whole[:-cut])
+        async with open_output(path, KEY, 3, DiskThreads("a")) as log:
+            assert [log.is_done(number) for number in (1, 2, 3)] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("foreign", "number"),
+    [
+        (b"notes of somebody", 2),
+        (b"notes of somebody\n", 2),
+        (b'{"id":"batch_req_another', 2),
+        (b"\n", 2),
+    ],
+)
+async def test_keeps_what_is_foreign(tmp_path, foreign: bytes, number: int) -> None:
+    path = tmp_path / "out"
+    async with open_output(path, KEY, 3, DiskThreads("a")) as log:
+        log.add(2, "b", ANSWER)
+        await log.flush()
+    content = path.read_bytes() + foreign
+    path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=f"line {number} of .* is no result"):
+        await open_output(path, KEY, 3, DiskThreads("a")).__aenter__()
+    assert path.read_bytes() == content
+
+
+async def test_cannot_be_had(tmp_path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be written: No such file"):
+        await open_output(tmp_path / "none" / "out", KEY, 3, DiskThreads("a")).__aenter__()
+
+
+# Tokens of all kinds of answers are added up.
+
+
+CHAT = {
+    "prompt_tokens": 5,
+    "completion_tokens": 3,
+    "total_tokens": 8,
+    "prompt_tokens_details": {"cached_tokens": 2},
+    "completion_tokens_details": {"reasoning_tokens": 1},
+}
+RESPONSE = {
+    "input_tokens": 50,
+    "output_tokens": 30,
+    "input_tokens_details": {"cached_tokens": 20},
+    "output_tokens_details": {"reasoning_tokens": 10},
+}
+MESSAGE = {
+    "input_tokens": 1000,
+    "cache_creation_input_tokens": 0,
+    "cache_read_input_tokens": 3000,
+    "output_tokens": 700,
+    "output_tokens_details": {"thinking_tokens": 600},
+}
+EMBEDDING = {"prompt_tokens": 500, "total_tokens": 500}
+
+
+def test_all_forms() -> None:
+    usage = BatchUsage()
+    for given in (CHAT, RESPONSE, MESSAGE, EMBEDDING, None):
+        usage.add(usage_of(json.dumps({"id": "x", "usage": given}).encode()))
+    for body in (b"[]", b"{}", b"", b'{"usage":5}'):
+        usage.add(usage_of(body))
+    assert usage == BatchUsage(4555, 3022, 733, 611)
+
+
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("body", "is_at_end"),
+    [
+        ({"data": LONG, "usage": EMBEDDING}, True),
+        ({"data": LONG, "usage": EMBEDDING, "a": {"usage": CHAT}}, True),
+        ({"data": LONG, "usage": EMBEDDING, "a": {"b": 1, "usage": CHAT}}, True),
+        ({"data": LONG, "usage": EMBEDDING, "a": ',"usage":{"prompt_tokens":1}}'}, True),
+        ({"data": LONG, "usage": EMBEDDING, "a": "\\"}, True),
+        ({"usage": EMBEDDING, "data": LONG}, False),
+        ({"data": [LONG], "b": {"a": 1, "usage": CHAT}}, False),
+        ({"usage": EMBEDDING, "data": LONG, "b": {"a": 1, "usage": CHAT}}, False),
+    ],
+)
+def test_of_a_long_answer_the_end_is_read(monkeypatch, body: dict, is_at_end: bool) -> None:
+    sizes: list[int] = []
+    decode = msgspec.json.decode
+
+    def measured(content: bytes, type: type) -> object:
+        sizes.append(len(content))
+        return decode(content, type=type)
+
+    monkeypatch.setattr(records.msgspec.json, "decode", measured)
+    usage = BatchUsage()
+    usage.add(usage_of(json.dumps(body, separators=(",", ":")).encode()))
+    assert usage.input_tokens == (500 if "usage" in body else 0)
+    assert (max(sizes) < 1000) is is_at_end
+
+
+# A line is done when its result is in a file, whole, whatever has ended the process.
+
+
+GOOD = LineAnswer(200, "r", b'{"usage":{"prompt_tokens":2,"completion_tokens":1}}')
+BAD = LineAnswer(400, "r", b'{"error":{"message":"no"}}')
+
+
+@pytest.fixture
+def paths(tmp_path) -> ResultPaths:
+    return ResultPaths(tmp_path / "output", tmp_path / "errors")
+
+
+def opened(paths: ResultPaths, key: str = "k", last_line: int = 9) -> ResultLog:
+    log = ResultLog(paths, key, last_line, DiskThreads("a"))
+    log.open()
+    return log
+
+
+def done(log: ResultLog) -> list[int]:
+    return [number for number in range(1, 10) if log.is_done(number)]
+
+
+async def fill(paths: ResultPaths) -> None:
+    log = opened(paths)
+    log.add(9, "i", GOOD)
+    log.add(1, "a", BAD)
+    await log.flush()
+    log.add(2, "b", GOOD)
+    log.add_unasked(3, "c", CANCELLED)
+    await log.flush()
+    log.sync()
+    await log.close()
+
+
+async def test_the_next_process_knows_what_is_done(paths) -> None:
+    await fill(paths)
+    log = opened(paths)
+    assert done(log) == [1, 2, 3, 9]
+    assert (log.num_completed, log.num_failed, log.num_done) == (2, 2, 4)
+    assert log.usage == BatchUsage(input_tokens=4, output_tokens=2)
+    await log.close()
+    ids = [json.loads(line)["custom_id"] for line in paths.output.read_text().splitlines()]
+    assert ids == ["i", "b"]
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+async def test_a_line_that_is_cut_is_done_again(paths, cut: int) -> None:
+    await fill(paths)
+    content = paths.output.read_bytes()
+    paths.output.write_bytes(content[:-cut])
+    log = opened(paths)
+    assert done(log) == [1, 3, 9]
+    log.add(2, "b", GOOD)
+    await log.flush()
+    await log.close()
+    assert paths.output.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [b"\0" * 50, b"\0" * 50 + b"\n", b"{}\n", b'{"id":"batch_req_x00000004"}\n', b"no\n"],
+)
+async def test_what_is_no_result_is_cut_off(paths, tail: bytes) -> None:
+    await fill(paths)
+    content = paths.output.read_bytes()
+    paths.output.write_bytes(content + tail)
+    log = opened(paths)
+    await log.close()
+    assert done(log) == [1, 2, 3, 9]
+    assert paths.output.read_bytes() == content
+
+
+async def test_what_comes_twice_or_from_elsewhere_is_cut_off(paths) -> None:
+    await fill(paths)
+    content = paths.output.read_bytes()
+    paths.output.write_bytes(content * 2)
+    await opened(paths).close()
+    assert paths.output.read_bytes() == content
+    await opened(paths, last_line=8).close()
+    assert paths.output.read_bytes() == b""
+    await fill(paths)
+    await opened(paths, key="other").close()
+    assert paths.output.read_bytes() == b""
+
+
+async def test_one_file_for_both(tmp_path) -> None:
+    paths = ResultPaths(tmp_path / "out", tmp_path / "out")
+    await fill(paths)
+    assert done(opened(paths)) == [1, 2, 3, 9]
+
+
+async def test_many_at_once_are_written_together(paths) -> None:
+    log = opened(paths, last_line=2000)
+
+    async def add(number: int) -> None:
+        log.add(number, str(number), GOOD)
+        await log.flush()
+        lines = paths.output.read_text().splitlines()
+        assert str(number) in {json.loads(line)["custom_id"] for line in lines[-100:]}
+
+    await asyncio.gather(*(add(number) for number in range(1, 50)))
+    await log.close()
+    assert len(paths.output.read_text().splitlines()) == 49
+
+
+async def test_answers_are_looked_at_in_threads(paths, monkeypatch) -> None:
+    """A long one would hold the event loop up."""
+    names: list[str] = []
+
+    def watch(name: str) -> None:
+        function = getattr(records, name)
+
+        def watched(*arguments: object) -> object:
+            assert threading.current_thread() is not threading.main_thread()
+            names.append(name)
+            return function(*arguments)
+
+        monkeypatch.setattr(records, name, watched)
+
+    watch("usage_of")
+    watch("answer_line")
+    log = opened(paths)
+    log.add(1, "a", GOOD)
+    log.add(2, "b", BAD)
+    await log.flush()
+    assert sorted(names) == ["answer_line", "answer_line", "usage_of"]
+    assert log.usage.input_tokens == 2
+    await log.close()
+
+
+async def test_a_disk_that_fails_is_told_to_all(paths, monkeypatch) -> None:
+    log = opened(paths)
+
+    def fail(descriptor: int, data: bytes) -> int:
+        raise OSError("full")
+
+    monkeypatch.setattr("os.write", fail)
+    log.add(1, "a", GOOD)
+    for _ in range(2):
+        with pytest.raises(OSError, match="full"):
+            await log.flush()
+    await log.close()
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_files_are_closed_when_no_thread_writes_any_more(
+    paths, monkeypatch, is_cancelled: bool
+) -> None:
+    begun, may_end, write = threading.Event(), threading.Event(), os.write
+
+    def write_slowly(descriptor: int, data: bytes) -> int:
+        begun.set()
+        assert may_end.wait(20)
+        return write(descriptor, data)
+
+    monkeypatch.setattr("os.write", write_slowly)
+    log = opened(paths)
+    log.add(1, "a", GOOD)
+    flushing = asyncio.ensure_future(log.flush())
+    await asyncio.to_thread(begun.wait, 20)
+    flushing.cancel()
+    log.add(2, "b", BAD)
+    closing = asyncio.ensure_future(log.close())
+    await asyncio.sleep(0.01)
+    assert not closing.done()
+    if is_cancelled:
+        closing.cancel()
+        await asyncio.wait([closing])
+        assert closing.cancelled()
+    may_end.set()
+    await log.close()
+    monkeypatch.undo()
+    again = opened(paths)
+    assert done(again) == [1, 2]
+    await again.close()

@@ -1,0 +1,647 @@
+"""Tests of `fastovms/batches/runner.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from fastovms.api.batches import refuse_line
+from fastovms.batches import records
+from fastovms.batches import runner as line_runner
+from fastovms.batches.input import InputChecker, InputRules, LineSlots
+from fastovms.batches.records import (
+    CANCELLED,
+    AskLater,
+    BatchLine,
+    BatchRecord,
+    BatchStatus,
+    LineAnswer,
+    ResultLog,
+    ResultPaths,
+    parse_line,
+)
+from fastovms.batches.runner import (
+    LOWEST_PRIORITY,
+    MAX_IDLE_STARTS,
+    BatchParts,
+    BatchRun,
+    LineCaller,
+    LineRunner,
+)
+from fastovms.config import FilesConfig
+from fastovms.files import FileRecord, FileStore
+from fastovms.http.messages import Request, Response
+from fastovms.http.routing import Router
+from fastovms.system.threads import DiskThreads
+from tests.batches.test_records import new_record
+
+# Lines are asked as requests are, and again where there is no room for them.
+
+
+def line(url: str = "/v1/x", **body: object) -> BatchLine:
+    whole = {"custom_id": "a", "url": url, "body": body}
+    return parse_line(orjson.dumps(whole))
+
+
+class Site:
+    def __init__(self, *answers: Response) -> None:
+        self.answers = list(answers)
+        self.requests: list[Request] = []
+        self.router = Router()
+        self.router.add("POST", "/v1/x", self.answer)
+        self.router.add("POST", "/v1/plain", lambda request: Response(204))
+
+    async def answer(self, request: Request) -> Response:
+        self.requests.append(request)
+        return self.answers.pop(0)
+
+    def caller(self, **options) -> LineCaller:
+        return LineCaller(self.router, lambda: "id", refuse_line, **options)
+
+
+async def test_what_a_handler_sees() -> None:
+    site = Site(Response(200, b"{}"))
+    assert await site.caller().ask(line(n=1), "tenant") == (200, "id", b"{}")
+    [request] = site.requests
+    assert (request.method, request.route, request.body) == ("POST", "/v1/x", b'{"n":1}')
+    assert (request.tenant, request.priority) == ("tenant", LOWEST_PRIORITY)
+    assert not request.is_admin
+    assert not request.is_local
+    assert (await site.caller().ask(line("/v1/plain"), "")).body == b"null"
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "words"),
+    [
+        (line(stream=True), 400, b"stream must not be true"),
+        (line(background=True), 400, b"background must not be true"),
+        (line("/v1/y"), 404, b"no such path"),
+    ],
+)
+async def test_what_no_line_may_ask(asked, status, words) -> None:
+    site = Site()
+    answer = await site.caller().ask(asked, "")
+    assert answer.status == status
+    assert words in answer.body
+
+
+@pytest.mark.parametrize(
+    ("url", "status", "error"),
+    [
+        ("/v3/x", 412, "stream must not be true in a batch"),
+        (
+            "/v1/messages",
+            400,
+            {"type": "invalid_request_error", "message": "stream must not be true in a batch"},
+        ),
+        (
+            "/v1/x",
+            400,
+            {
+                "message": "stream must not be true in a batch",
+                "type": "invalid_request_error",
+                "param": "stream",
+                "code": None,
+            },
+        ),
+    ],
+)
+async def test_a_refusal_has_the_form_of_its_path(url: str, status: int, error: object) -> None:
+    answer = await Site().caller().ask(line(url, stream=True), "")
+    assert answer.status == status
+    assert orjson.loads(answer.body)["error"] == error
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "seconds"),
+    [
+        (429, (("Retry-After", "7"),), 7.0),
+        (503, (("Retry-After", "700"),), 60.0),
+        (503, (), 1.0),
+    ],
+)
+async def test_it_says_when_to_ask_again(status, headers, seconds) -> None:
+    site = Site(Response(status, headers=headers))
+    assert await site.caller().ask(line(), "") == AskLater(seconds)
+
+
+async def test_what_an_engine_loses_as_it_fails_is_for_the_next_process() -> None:
+    site = Site(Response(500, b"{}"), Response(500, b"{}"))
+    assert (await site.caller().ask(line(), "")).status == 500
+    assert await site.caller(has_failed=lambda: True).ask(line(), "") == AskLater(1.0)
+
+
+# Lines run until all are done, each once.
+
+
+NUM_LINES = 300
+
+
+class Work:
+    def __init__(self, path) -> None:
+        self.input = path / "in"
+        self.threads = DiskThreads("a")
+        lines = [
+            {"custom_id": str(number), "method": "POST", "url": "/", "body": {}}
+            for number in range(1, NUM_LINES + 1)
+        ]
+        self.input.write_text("\n".join(map(json.dumps, lines)))
+        self.paths = ResultPaths(path / "output", path / "errors")
+        self.asked: list[str] = []
+        self.most_at_once = 0
+        self.slots = LineSlots(lambda: 5)
+        self.stop_at = NUM_LINES + 1
+        self.reached = asyncio.Event()
+
+    async def ask(self, line: BatchLine) -> LineAnswer:
+        self.asked.append(line.custom_id)
+        self.most_at_once = max(self.most_at_once, self.slots.num_used)
+        if len(self.asked) >= self.stop_at:
+            self.reached.set()
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+        return LineAnswer(400 if int(line.custom_id) % 50 == 0 else 200, "r", b"{}")
+
+    def runner(self) -> tuple[LineRunner, ResultLog]:
+        log = ResultLog(self.paths, "k", NUM_LINES, self.threads)
+        log.open()
+        return LineRunner(self.input, log, self.ask, self.slots, self.threads), log
+
+    def results(self) -> list[str]:
+        text = "".join(path.read_text() for path in self.paths)
+        return sorted((json.loads(line)["custom_id"] for line in text.splitlines()), key=int)
+
+
+ALL = [str(number) for number in range(1, NUM_LINES + 1)]
+
+
+async def test_lines_that_wait_to_ask_again_leave_their_slots_to_other_batches(tmp_path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    stuck, other = Work(tmp_path / "a"), Work(tmp_path / "b")
+    other.slots = stuck.slots
+    is_open = False
+    asked: list[str] = []
+
+    async def ask(line: BatchLine) -> LineAnswer | AskLater:
+        asked.append(line.custom_id)
+        return LineAnswer(200, "r", b"{}") if is_open else AskLater(0.001)
+
+    stuck.ask = ask
+    runner, _ = stuck.runner()
+    task = asyncio.create_task(runner.run())
+    await asyncio.wait_for(other.runner()[0].run(), 20)
+    assert other.results() == ALL
+    assert not task.done()
+    assert len(set(asked)) <= 2 * 5  # no more lines than a few wait
+    is_open = True
+    await asyncio.wait_for(task, 20)
+    assert stuck.results() == ALL
+    assert stuck.slots.num_used == 0
+
+
+async def test_a_batch_that_is_cancelled_while_its_lines_wait_has_no_slot(tmp_path) -> None:
+    work = Work(tmp_path)
+    asked = asyncio.Event()
+
+    async def ask(line: BatchLine) -> AskLater:
+        asked.set()
+        return AskLater(60.0)
+
+    work.ask = ask
+    runner, _ = work.runner()
+    task = asyncio.create_task(runner.run())
+    await asked.wait()
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert work.slots.num_used == 0
+
+
+async def test_all_lines(tmp_path) -> None:
+    work = Work(tmp_path)
+    runner, log = work.runner()
+    await runner.run()
+    assert work.results() == ALL
+    assert work.asked == ALL
+    assert (log.num_completed, log.num_failed) == (294, 6)
+    assert work.most_at_once == 5
+    assert work.slots.num_used == 0
+    await log.close()
+
+
+async def test_a_run_that_was_cut_goes_on(tmp_path) -> None:
+    work = Work(tmp_path)
+    work.stop_at = 100
+    runner, log = work.runner()
+    task = asyncio.ensure_future(runner.run())
+    await work.reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await log.flush()
+    await log.close()
+    assert 90 < len(work.results()) < 100
+    assert work.slots.num_used == 0
+    work.stop_at = 10_000
+    runner, log = work.runner()
+    await runner.run()
+    await log.close()
+    assert work.results() == ALL
+
+
+async def test_what_is_not_run_is_told(tmp_path) -> None:
+    work = Work(tmp_path)
+    runner, log = work.runner()
+    log.add(7, "7", LineAnswer(200, "r", b"{}"))
+    await runner.skip_rest(CANCELLED)
+    await log.close()
+    assert work.results() == ALL
+    assert work.asked == []
+    assert (log.num_completed, log.num_failed) == (1, NUM_LINES - 1)
+
+
+async def test_a_fault_ends_all(tmp_path) -> None:
+    work = Work(tmp_path)
+    runner, log = work.runner()
+    await log.close()
+    with pytest.raises(ExceptionGroup):
+        await runner.run()
+    assert work.slots.num_used == 0
+
+
+async def test_lines_are_looked_at_in_threads(tmp_path, monkeypatch) -> None:
+    """A long one would hold the event loop up."""
+
+    def parse(line: bytes) -> BatchLine:
+        assert threading.current_thread() is not threading.main_thread()
+        return parse_line(line)
+
+    monkeypatch.setattr(line_runner, "parse_line", parse)
+    work = Work(tmp_path)
+    runner, log = work.runner()
+    await runner.run()
+    assert work.results() == ALL
+    await log.close()
+
+
+# A batch comes to its end from wherever it stands.
+
+
+BATCH_RUN_NUM_LINES = 40
+
+
+class Server:
+    """What batches run on. Answers stop at `num_answers`, as if the process were to end there."""
+
+    def __init__(self, path) -> None:
+        self.path = path
+        self.now = 1000.0
+        self.num_answers = 10**9
+        self.asked: list[str] = []
+        self.stopped = asyncio.Event()
+        self.saved: list[BatchStatus] = []
+        self.router = Router()
+        self.router.add("POST", "/v1/x", self.answer)
+        self.files = FileStore(path / "files", FilesConfig(), lambda: self.now, DiskThreads("a"))
+        self.work = path / "work"
+        self.work.mkdir(exist_ok=True)
+        rules = InputRules("/v1/x", lambda url: True, lambda name, url: name or "m", 1000)
+        caller = LineCaller(self.router, lambda: "id", refuse_line)
+        slots = LineSlots(lambda: 4)
+        self.parts = BatchParts(
+            self.files, caller, slots, InputChecker(), lambda _: rules, lambda: self.now
+        )
+
+    async def answer(self, request: Request) -> Response:
+        if len(self.asked) >= self.num_answers:
+            self.stopped.set()
+            await asyncio.Event().wait()
+        body = json.loads(request.body)
+        self.asked.append(body["n"])
+        return Response(200 if body["n"] % 10 else 400, b'{"usage":{"prompt_tokens":1}}')
+
+    async def save(self, record: BatchRecord) -> None:
+        self.saved.append(record.status)
+
+    def run(self, record: BatchRecord) -> BatchRun:
+        return BatchRun(record, self.parts, self.save, self.work)
+
+    async def add_input(self, *more: str) -> None:
+        lines = [
+            json.dumps({"custom_id": str(n), "method": "POST", "url": "/v1/x", "body": {"n": n}})
+            for n in range(1, BATCH_RUN_NUM_LINES + 1)
+        ]
+        partial = self.files.new_partial()
+        partial.write_text("\n".join((*lines, *more)))
+        size = partial.stat().st_size
+        file = FileRecord(
+            id="file-in", tenant="", name="a", purpose="batch", size=size, created_at=1
+        )
+        await self.files.add(partial, file)
+
+    def lines(self, id: str | None) -> list[dict]:
+        text = "" if id is None else self.files.path_of(id).read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+    def results(self, record: BatchRecord) -> list[int]:
+        found = self.lines(record.output_file_id) + self.lines(record.error_file_id)
+        return sorted(int(line["custom_id"]) for line in found)
+
+
+@pytest.fixture
+async def server(tmp_path):
+    server = Server(tmp_path)
+    await server.add_input()
+    yield server
+    server.files.check()
+    server.files.close()
+
+
+BATCH_RUN_ALL = list(range(1, BATCH_RUN_NUM_LINES + 1))
+
+
+async def test_the_whole_way(server) -> None:
+    record = new_record(output_age=3600)
+    await server.run(record).drive()
+    assert record.status is BatchStatus.COMPLETED
+    assert (record.total, record.completed, record.failed) == (BATCH_RUN_NUM_LINES, 36, 4)
+    assert record.usage.input_tokens == 36
+    assert server.results(record) == BATCH_RUN_ALL == sorted(server.asked)
+    file = server.files.find("", record.output_file_id)
+    assert (file.purpose, file.expires_at) == ("batch_output", 4600)
+    assert not list(server.work.iterdir())
+    assert server.saved[0] is BatchStatus.IN_PROGRESS
+    assert server.saved[-2:] == [BatchStatus.FINALIZING, BatchStatus.COMPLETED]
+
+
+async def cut(server: Server, record: BatchRecord, num_answers: int) -> None:
+    """Ends the process when so many lines are answered."""
+    server.num_answers = num_answers
+    server.stopped.clear()
+    task = asyncio.ensure_future(server.run(record).drive())
+    await server.stopped.wait()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_it_goes_on_after_any_number_of_ends(server) -> None:
+    record = new_record()
+    for num_answers in (5, 15, 25):
+        await cut(server, record, num_answers)
+    server.num_answers = 10**9
+    await server.run(record).drive()
+    assert record.status is BatchStatus.COMPLETED
+    assert server.results(record) == BATCH_RUN_ALL
+    assert (record.completed, record.failed) == (36, 4)
+
+
+async def test_what_ends_every_process_has_failed(server) -> None:
+    record = new_record()
+    for _ in range(MAX_IDLE_STARTS):
+        await cut(server, record, 0)
+    await server.run(record).drive()
+    assert record.status is BatchStatus.FAILED
+    assert "the server has ended 5 times" in record.errors[0].message
+    assert record.output_file_id is record.error_file_id is None
+
+
+async def test_what_was_done_before_every_process_ended_is_in_the_files(server) -> None:
+    record = new_record()
+    await cut(server, record, 15)
+    num_done = len(server.asked)
+    for _ in range(MAX_IDLE_STARTS):
+        await cut(server, record, num_done)
+    await server.run(record).drive()
+    assert record.status is BatchStatus.FAILED
+    assert server.results(record) == sorted(server.asked)
+    assert len(server.asked) == num_done > 0
+    assert record.completed + record.failed == num_done
+    assert not list(server.work.iterdir())
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+async def test_nobody_sees_an_end_that_is_not_kept(server, monkeypatch, is_wrong: bool) -> None:
+    monkeypatch.setattr(records, "_RETRY_DELAY", 0.0)
+    record, seen = new_record(), []
+    save = server.save
+
+    async def fail_twice(saved: BatchRecord) -> None:
+        if saved.has_ended and len(seen) < 2:
+            seen.append(record.status)
+            raise OSError("full")
+        await save(saved)
+
+    if is_wrong:
+        await server.files.delete("", "file-in")
+        await server.add_input("{")
+    server.save = fail_twice
+    await server.run(record).drive()
+    assert seen == [BatchStatus.VALIDATING if is_wrong else BatchStatus.FINALIZING] * 2
+    assert server.saved[-1] is record.status
+    assert record.status is (BatchStatus.FAILED if is_wrong else BatchStatus.COMPLETED)
+
+
+async def test_a_wrong_input_fails(server, tmp_path) -> None:
+    await server.files.delete("", "file-in")
+    await server.add_input("{")
+    record = new_record()
+    await server.run(record).drive()
+    assert record.status is BatchStatus.FAILED
+    assert [(error.line, error.code) for error in record.errors] == [(41, "invalid_json_line")]
+    assert server.asked == []
+    assert record.output_file_id is None
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+async def test_a_batch_that_ends_early_tells_of_every_line(server, cancels: bool) -> None:
+    server.num_answers = 10
+    record = new_record(expires_at=1000 if not cancels else 5000)
+    if not cancels:
+        server.num_answers = 0
+    run = server.run(record)
+    task = asyncio.ensure_future(run.drive())
+    if cancels:
+        await server.stopped.wait()
+        await run.cancel()
+    await task
+    code = "batch_cancelled" if cancels else "batch_expired"
+    assert record.status == code.removeprefix("batch_")
+    assert server.results(record) == BATCH_RUN_ALL
+    told = [line["error"]["code"] for line in server.lines(record.error_file_id) if line["error"]]
+    assert set(told) == {code}
+    assert len(told) >= BATCH_RUN_NUM_LINES - 10
+    assert record.completed + record.failed == BATCH_RUN_NUM_LINES
+
+
+async def test_lines_stop_though_a_cancel_cannot_be_kept(server) -> None:
+    async def fail_to_cancel(saved: BatchRecord) -> None:
+        if saved.status is BatchStatus.CANCELLING and not server.saved.count(saved.status):
+            server.saved.append(saved.status)
+            raise OSError("full")
+        await save(saved)
+
+    save, server.save = server.save, fail_to_cancel
+    server.num_answers = 10
+    record = new_record()
+    run = server.run(record)
+    task = asyncio.ensure_future(run.drive())
+    await server.stopped.wait()
+    with pytest.raises(OSError, match="full"):
+        await run.cancel()
+    async with asyncio.timeout(20):
+        await task
+    assert record.status is server.saved[-1] is BatchStatus.CANCELLED
+    assert server.results(record) == BATCH_RUN_ALL
+
+
+async def test_a_cancel_that_was_not_kept_is_kept_when_it_is_asked_again(server) -> None:
+    record = new_record()
+    run = server.run(record)
+    for _ in range(2):
+        await run.cancel()
+    assert server.saved == [BatchStatus.CANCELLING] * 2
+
+
+async def test_a_cancelled_one_is_cancelled_in_the_next_process(server) -> None:
+    record = new_record()
+    await cut(server, record, 5)
+    record.enter(BatchStatus.CANCELLING, 1000)
+    record.outcome = BatchStatus.CANCELLED
+    await server.run(record).drive()
+    assert record.status is BatchStatus.CANCELLED
+    assert server.results(record) == BATCH_RUN_ALL
+    unchecked = new_record(status=BatchStatus.CANCELLING, outcome=BatchStatus.CANCELLED)
+    unchecked = replace_id(unchecked)
+    await server.run(unchecked).drive()
+    assert unchecked.status is BatchStatus.CANCELLED
+    assert unchecked.error_file_id is None
+
+
+def replace_id(record: BatchRecord) -> BatchRecord:
+    record.id = f"batch_{'cd' * 16}"
+    record.output_id = record.error_id = "file-none"
+    return record
+
+
+async def test_an_end_while_finalizing_changes_nothing(server) -> None:
+    record = new_record()
+    await server.run(record).drive()
+    record.status = BatchStatus.FINALIZING  # the last record was not yet written
+    record.output_file_id = record.error_file_id = None
+    await server.run(record).drive()
+    assert server.results(record) == BATCH_RUN_ALL
+
+
+async def test_a_disk_that_fails_holds_it_up(server, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(records, "_RETRY_DELAY", 0.0)
+    record = new_record()
+    faults = [OSError("full"), OSError("full")]
+    add = server.files.add
+
+    async def fail(partial, file) -> None:
+        if faults:
+            raise faults.pop()
+        await add(partial, file)
+
+    monkeypatch.setattr(server.files, "add", fail)
+    await server.run(record).drive()
+    assert record.status is BatchStatus.COMPLETED
+    assert "is held up: full" in caplog.text
+    assert server.results(record) == BATCH_RUN_ALL
+
+
+def lose_input(server: Server) -> None:
+    server.files.path_of("file-in").unlink()
+
+
+@pytest.mark.parametrize("num_answers", [None, 15])
+async def test_a_batch_whose_input_is_gone_has_failed_with_what_is_done(
+    server, num_answers
+) -> None:
+    record = new_record()
+    if num_answers is not None:
+        await cut(server, record, num_answers)
+    lose_input(server)
+    async with asyncio.timeout(20):
+        await server.run(record).drive()
+    assert record.status is BatchStatus.FAILED
+    [error] = record.errors
+    assert (error.code, error.param) == ("input_file_not_found", "input_file_id")
+    assert "input file file-in is gone" in error.message
+    assert server.results(record) == sorted(server.asked)
+    assert record.failed_at == 1000
+    assert server.saved[-1] is BatchStatus.FAILED
+
+
+@pytest.mark.parametrize("num_answers", [None, 15])
+async def test_a_cancelled_batch_whose_input_is_gone_is_cancelled(server, num_answers) -> None:
+    record = new_record()
+    if num_answers is not None:
+        await cut(server, record, num_answers)
+    lose_input(server)
+    run = server.run(record)
+    await run.cancel()
+    async with asyncio.timeout(20):
+        await run.drive()
+    assert record.status is BatchStatus.CANCELLED
+    assert server.results(record) == sorted(server.asked)
+    assert [error.code for error in record.errors] == ["input_file_not_found"] * bool(num_answers)
+
+
+@pytest.mark.parametrize("place", ["validate", "line", "finalize"])
+async def test_any_other_fault_fails_the_batch(server, monkeypatch, place: str) -> None:
+    async def fail(*_) -> None:
+        raise ZeroDivisionError("odd")
+
+    async def fail_late(request: Request) -> Response:
+        if len(server.asked) >= 15:
+            await fail()
+        return await answer(request)
+
+    answer, record = server.answer, new_record()
+    if place == "line":
+        server.router = Router()
+        server.router.add("POST", "/v1/x", fail_late)
+        caller = LineCaller(server.router, lambda: "id", refuse_line)
+        server.parts = replace(server.parts, caller=caller)
+    elif place == "finalize":
+        monkeypatch.setattr(server.files, "add", fail)
+    else:
+        monkeypatch.setattr(server.parts.checker, "check", fail)
+    await server.run(record).drive()
+    assert record.status is server.saved[-1] is BatchStatus.FAILED
+    [error] = record.errors
+    assert error.code == "server_error"
+    assert error.message.endswith("internal server error (ZeroDivisionError)")
+    kept = sorted(server.asked) if place == "line" else []
+    assert server.results(record) == kept
+
+
+async def test_a_cancel_ends_though_no_file_can_be_written(server, monkeypatch, caplog) -> None:
+    async def fail(*_) -> None:
+        held_up.set()
+        raise OSError("full")
+
+    held_up = asyncio.Event()
+    record = new_record()
+    run = server.run(record)
+    monkeypatch.setattr(run, "_run_lines", fail)
+    task = asyncio.ensure_future(run.drive())
+    await held_up.wait()
+    monkeypatch.setattr(records, "_RETRY_DELAY", 0.0)
+    await run.cancel()
+    async with asyncio.timeout(20):
+        await task
+    assert record.status is BatchStatus.CANCELLED
+    assert [error.message for error in record.errors] == ["the batch could not go on: full"]
+    assert caplog.text.count("is held up") == 1 + records._MAX_RETRIES

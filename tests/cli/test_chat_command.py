@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from fastovms import terminal
+from fastovms.cli.main import parse
+from fastovms.cli.server_commands import CHAT_FLAGS, TERMINAL, run_chat
+from fastovms.config import Settings
+from fastovms.terminal import TerminalConfig
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    calls: list[tuple[object, ...]] = []
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+    def chat(*given: object, in_colour: bool) -> int:
+        calls.append(given)
+        return 0
+
+    monkeypatch.setattr(terminal, "chat", chat)
+    return calls
+
+
+def test_arguments(calls: list[tuple[object, ...]]) -> None:
+    assert run_chat(parse(["chat"]), Settings()) == 0
+    run_chat(parse(["chat", "--system", "Be brief.", "--model", "m", "http://a"]), Settings())
+    assert calls == [
+        (None, TerminalConfig()),
+        ("http://a", TerminalConfig(model="m", system="Be brief.")),
+    ]
+
+
+def test_every_field_has_a_flag() -> None:
+    assert {flag.field for flag in CHAT_FLAGS} == set(vars(TERMINAL).values())
+
+
+def test_the_key_of_the_environment(
+    calls: list[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret\n")
+    run_chat(parse(["chat"]), Settings())
+    run_chat(parse(["chat", "--api-key", "other"]), Settings())
+    assert calls == [
+        (None, TerminalConfig(api_key="secret")),
+        (None, TerminalConfig(api_key="other")),
+    ]

@@ -1,0 +1,155 @@
+"""Tests of `fastovms/cli/flag.py`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from fastovms.cli import flag as flag_types
+from fastovms.cli.flag import Flag, show_size
+from fastovms.config import ENGINE, HTTP, SECURITY, Settings
+from fastovms.ovms.options import Integer
+from tests.cli.test_flags import parse
+
+# What values of flags are read as, and what is said of wrong ones.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max-body", "0"], "of bytes above 0, such as 65536, 64K or 1G, not '0'"),
+        (["--max-body", "1.5M"], "not '1.5M'"),
+        (["--allowed-hosts", "a,,b"], "must be names separated by commas, not 'a,,b'"),
+        (["--forwarded-allow-ips", "10.0.0.0/8,me"], "such as 10.0.0.0/8, separated by commas"),
+        (["--forwarded-allow-ips", "10.0.0.1/8"], "or *, not '10.0.0.1/8'"),
+        (["--allowed-origins", "[]"], "must be names separated by commas, not '[]'"),
+        (["--allowed-origins", '["a", 5]'], "must be names separated by commas"),
+        (["--allowed-origins", '["a"'], "must be names separated by commas"),
+        (["--max-body", "-1"], "not '-1'"),
+        (["--head-timeout", "0"], "must be a number of seconds, more than 0, not '0'"),
+        (["--drain-timeout", "-1"], "must be a number of seconds, 0 or more, not '-1'"),
+        (["--drain-timeout", "inf"], "not 'inf'"),
+        (["--uds-mode", "rw"], "must be three octal digits, such as 660, not 'rw'"),
+        (["--uds-mode", "888"], "not '888'"),
+        (["--access-log", "yes"], "must be off, text or json, not 'yes'"),
+        (["--log-level", "7"], "must be trace, debug, info, warning or error, not '7'"),
+        (["--max-connections", "0"], "must be an integer at least 1, not '0'"),
+        (["--uds", ""], "must not be empty"),
+        (["--root-path", "v2"], "must be a path that begins with /, not 'v2'"),
+        (["--root-path", "/a?b"], "not '/a?b'"),
+        (["--otlp-traces-endpoint", "collector:4318"], "must be an http:// or https:// address"),
+        (["--otlp-traces-endpoint", "http://"], "address, not 'http://'"),
+        (["--otlp-traces-endpoint", "http://a:99999"], "not 'http://a:99999'"),
+        (["--max-model-len", "0"], "from 1 to 2147483647, such as 8192 or 8k, or auto, not '0'"),
+        (["--max-model-len", "1.0001k"], "not '1.0001k'"),
+        (["--max-model-len", "8kB"], "not '8kB'"),
+        (["--max-model-len", "9" * 20], f"not '{'9' * 20}'"),
+    ],
+)  # fmt: skip
+def test_wrong_values(arguments, message):
+    with pytest.raises(argparse.ArgumentError, match=rf"argument {arguments[0]}: .*") as caught:
+        parse(*arguments)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "value"),
+    [
+        (flag_types.size, "64 MiB", 64 * 1024**2),
+        (flag_types.size, "1g", 1024**3),
+        (flag_types.names, " a ,b", "a,b"),
+        (flag_types.networks, "10.0.0.0/8, ::1,*", "10.0.0.0/8,::1,*"),
+        (flag_types.mode, "0660", 0o660),
+        (flag_types.http_url, "https://[::1]:4318/v1/traces", "https://[::1]:4318/v1/traces"),
+        (flag_types.template, "{% if x %}", "{% if x %}"),
+        (flag_types.template, "a.jinja", Path("a.jinja")),
+        (flag_types.boolean, "ON", True),
+        (flag_types.boolean, "no", False),
+        (flag_types.json_object, '{"a": 1}', {"a": 1}),
+        (flag_types.choice("a", "b", aliases={"c": "b"}), "C", "b"),
+        (flag_types.name_of("A"), "A", "A"),
+        (flag_types.reader_of(Integer(1, 2)), "2", 2),
+        (flag_types.reader_of(bool), "true", True),
+        (flag_types.reader_of(Path), "p", Path("p")),
+        (flag_types.reader_of(str), "s", "s"),
+    ],
+)
+def test_right_values(read, text, value):
+    assert read(text) == value
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "message"),
+    [
+        (flag_types.boolean, "maybe", "must be true or false, not 'maybe'"),
+        (flag_types.json_object, "[1]", "must be a JSON object, not '[1]'"),
+        (flag_types.json_object, "[" * 100_000, "must be a JSON object"),
+        (flag_types.name_of("A", "B"), "a", "must be A or B, not 'a'"),
+        (flag_types.reader_of(Integer(1, 2)), "3", "must be an integer from 1 to 2, not '3'"),
+        (flag_types.path, "", "must not be empty"),
+    ],
+)
+def test_wrong_values_alone(read, text, message):
+    with pytest.raises(argparse.ArgumentTypeError) as caught:
+        read(text)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("size", "shown"), [(2048, "2K"), (1024**3, "1G"), (1000, "1000")])
+def test_sizes_are_shown_as_they_are_read(size, shown):
+    assert flag_types.show_size(size) == shown
+    assert flag_types.size(shown) == size
+
+
+# A flag in the help, on a command line, and in the settings.
+
+
+PORT = Flag("--p", HTTP.port, "N", int, "100% a port")
+CACHING = Flag("--caching", ENGINE.enable_prefix_caching, "", None, "caches")
+KEYS = Flag("--key", SECURITY.api_keys, "K", str, "a key", repeats=True, shows_default=False)
+MEMBER = Flag("--kv", ENGINE.plugin_config, "T", str, "type", member="KV", shows_default=False)
+
+
+def parser(*flags: Flag) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(exit_on_error=False)
+    for flag in flags:
+        flag.add_to(made.add_argument_group("g"))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("flag", "line", "settings"),
+    [
+        (PORT, "", {}),
+        (PORT, "--p 5", {HTTP.port: 5}),
+        (CACHING, "--caching", {ENGINE.enable_prefix_caching: True}),
+        (CACHING, "--no-caching", {ENGINE.enable_prefix_caching: False}),
+        (KEYS, "--key a --key b", {SECURITY.api_keys: ("a", "b")}),
+        (MEMBER, "--kv u8", {ENGINE.plugin_config: {"KV": "u8"}}),
+    ],
+)
+def test_what_it_sets(flag, line, settings) -> None:
+    assert flag.settings_of(parser(flag).parse_args(line.split())) == Settings(settings)
+
+
+@pytest.mark.parametrize(
+    ("flag", "shown"),
+    [
+        (PORT, "8000"),
+        (CACHING, "yes"),
+        (KEYS, ""),
+        (
+            Flag("--m", HTTP.max_body, "N", int, "", show=show_size),
+            show_size(HTTP.max_body.default),
+        ),
+        (Flag("--d", ENGINE.draft_model, "D", str, ""), ""),
+    ],
+)
+def test_its_default_in_words(flag, shown) -> None:
+    assert flag.shown_default == shown
+
+
+def test_a_percent_sign_in_the_help() -> None:
+    assert "100% a port (default: 8000)" in parser(PORT).format_help()

@@ -1,0 +1,223 @@
+"""Tests of `fastovms/cli/foreign_flags.py`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from fastovms.cli.flags import FLAGS, read_flags
+from fastovms.cli.foreign_flags import (
+    ALIASES,
+    FOREIGN_FLAGS,
+    REFUSED_FLAGS,
+    normalize,
+    unused_flags,
+)
+from fastovms.config import (
+    ENCODER,
+    ENGINE,
+    FILES,
+    MODEL_SECTIONS,
+    ApiConfig,
+    HttpConfig,
+    MediaConfig,
+    RepositoryConfig,
+    SecurityConfig,
+    ServiceConfig,
+)
+from tests.cli.test_flags import arguments_of
+
+# Command lines of other servers, in this one's spelling.
+
+
+def test_values_are_left_alone():
+    assert normalize(["serve", "my_model", "--model_name", "a_b", "true"]) == [
+        "serve", "my_model", "--model-name", "a_b", "true",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "normal"),
+    [
+        ("", "serve"),
+        ("my_model", "serve my_model"),
+        ("org/a_b --port 1", "serve org/a_b --port 1"),
+        ("pull org/a_b", "pull org/a_b"),
+        ("--help", "--help"),
+        ("-h", "-h"),
+        ("--version", "--version"),
+        ("--port 1", "serve --port 1"),
+        # A switch whose name here says the opposite.
+        ("--disable-fastapi-docs", "serve --no-enable-docs"),
+        ("--disable_fastapi_docs true", "serve --no-enable-docs"),
+        ("--disable-fastapi-docs=false", "serve --enable-docs"),
+        ("--no-disable-fastapi-docs", "serve --enable-docs"),
+        ("serve --port 1", "serve --port 1"),
+        ("--pull true --source_model a/b", "serve --pull --source-model a/b"),
+        ("--dynamic_split_fuse=false", "serve --no-dynamic-split-fuse"),
+        ("m -tp 1 -pp=2 -dp 1 -q awq",
+         "serve m --tensor-parallel-size 1 --pipeline-parallel-size=2 --data-parallel-size 1 "
+         "--quantization awq"),
+        ("m -O3 -O 2", "serve m --compilation-config=3 --compilation-config 2"),
+        ("run-batch -i in -o out -tp 1", "run-batch -i in -o out --tensor-parallel-size 1"),
+        ("chat -q x", "chat -q x"),
+        # Several keys behind one flag, where a word cannot be the model.
+        ("m --api-key a b c --port 1", "serve m --api-key a --api-key b --api-key c --port 1"),
+        ("--api_key a b --model m", "serve --api-key a --api-key b --model m"),
+        ("--api-key a m", "serve --api-key a m"),
+        # In OVMS's lines --port is for gRPC, wherever it stands, and the default address any.
+        ("--port 9000 --rest_port 8000",
+         "serve --grpc-port 9000 --port 8000 --host 0.0.0.0"),
+        ("--rest_port=8000 --port=9000", "serve --port=8000 --grpc-port=9000 --host 0.0.0.0"),
+        ("serve --rest-port 8000 --rest_bind_address ::1", "serve --port 8000 --host ::1"),
+        ("--rest_port 8000 --uds /s", "serve --port 8000 --uds /s"),
+    ],
+)  # fmt: skip
+def test_lines_of_other_servers(line, normal):
+    assert normalize(line.split()) == normal.split()
+
+
+def test_aliases_name_flags():
+    names = {flag.name for flag in FLAGS}
+    names |= {f"--no-{flag.name[2:]}" for flag in FLAGS if flag.parse is None}
+    assert set(ALIASES.values()) <= names
+    assert not names & set(ALIASES)
+
+
+# Flags of other servers: used, told as unused, or refused where they are wrong.
+
+
+OVMS_LINE = """
+--port 9000 --rest_port 8000 --grpc_bind_address 0.0.0.0 --rest_bind_address 127.0.0.1
+--rest_workers 4 --grpc_workers 1 --task text_generation --target_device CPU --log_level TRACE
+--log_path log --cache_size 2 --max_num_seqs 16 --max_num_batched_tokens 512
+--enable_prefix_caching true --dynamic_split_fuse true --pipeline_type LM_CB
+--kv_cache_precision u8 --draft_source_model org/draft --max_prompt_len 1024
+--model_distribution_policy TENSOR_PARALLEL --enable_tool_guided_generation true
+--cache_interval_multiplier 8 --file_system_poll_wait_seconds 0 --metrics_enable
+--metrics_list ovms_requests_success,ovms_streams --api_key_file keys --verbose_response false
+--allowed_local_media_path /media --allowed_media_domains all --allow_credentials false
+--allowed_headers * --allowed_methods * --allowed_origins * --weight-format int8
+--model_repository_path /models --overwrite_models
+--plugin_config {"PERFORMANCE_HINT":"LATENCY"}
+"""
+
+
+def test_a_line_of_ovms():
+    arguments = arguments_of(*OVMS_LINE.split())
+    settings = read_flags(arguments)
+    http = settings.section(HttpConfig)
+    assert (http.host, http.port) == ("127.0.0.1", 8000)
+    assert settings.section(ServiceConfig).log_file == Path("log")
+    assert settings.section(ServiceConfig).ovms_metrics is True
+    assert settings.section(RepositoryConfig).path == Path("/models")
+    assert settings.section(MediaConfig).allowed_media_domains == "all"
+    assert settings.section(MediaConfig).allowed_local_media_path == Path("/media")
+    assert settings.only(*MODEL_SECTIONS).given == {
+        ENGINE.device: "CPU",
+        ENGINE.cache_size: 2.0,
+        ENGINE.max_num_seqs: 16,
+        ENGINE.max_num_batched_tokens: 512,
+        ENGINE.enable_prefix_caching: True,
+        ENGINE.draft_model: Path("org/draft"),
+        ENGINE.plugin_config: {"PERFORMANCE_HINT": "LATENCY", "KV_CACHE_PRECISION": "u8"},
+        ENCODER.task: "text_generation",
+    }
+    told = {line.partition(" is not used: ")[0] for line in unused_flags(arguments)}
+    assert told == {
+        "--grpc-port", "--grpc-bind-address", "--grpc-workers", "--rest-workers",
+        "--max-prompt-len", "--model-distribution-policy", "--enable-tool-guided-generation",
+        "--cache-interval-multiplier", "--metrics-list", "--weight-format",
+    }  # fmt: skip
+
+
+VLLM_LINE = """
+--host 0.0.0.0 --port 8000 --api-key a --api-key b --max-model-len 4k --max-num-seqs 8 --dtype auto
+--gpu-memory-utilization 0.9 --tensor-parallel-size 1 --enable-prefix-caching
+--enable-chunked-prefill --root-path /x --generation-config vllm --enable-auto-tool-choice
+--disable-log-requests --no-enable-log-requests --trust-remote-code --max-logprobs 5
+--uvicorn-log-level info --swap-space 0
+"""
+
+
+def test_a_line_of_vllm():
+    arguments = arguments_of(*VLLM_LINE.split())
+    settings = read_flags(arguments)
+    assert settings.section(SecurityConfig).api_keys == ("a", "b")
+    assert settings.section(HttpConfig).root_path == "/x"
+    assert settings.section(ApiConfig).max_logprobs == 5
+    assert settings.only(*MODEL_SECTIONS).given == {
+        ENGINE.max_model_len: 4000,
+        ENGINE.max_num_seqs: 8,
+        ENGINE.enable_prefix_caching: True,
+        FILES.generation_config: Path("vllm"),
+    }
+    told = {line.partition(" is not used: ")[0] for line in unused_flags(arguments)}
+    assert told == {"--gpu-memory-utilization", "--trust-remote-code", "--uvicorn-log-level"}
+
+
+HARMLESS = """
+-tp 2 -pp 1 -q awq -O3 --limit-mm-per-prompt image=2 --download-dir d --hf-token t
+--distributed-executor-backend mp --disable-uvicorn-access-log --max-seq-len-to-capture 8192
+--num-scheduler-steps 8 --model-impl vllm --api-server-count 2 --disable-frontend-multiprocessing
+--tokenizer-revision r --code-revision r --runner pooling --convert embed --mm-processor-kwargs {}
+--stream-interval 4 --enable-server-load-tracking --h11-max-header-count 9 --log-config-file f
+--enable-reasoning
+"""
+
+
+def test_harmless_flags_of_vllm():
+    arguments = arguments_of(*HARMLESS.split())
+    told = {line.partition(" is not used: ")[0] for line in unused_flags(arguments)}
+    given = {word for word in HARMLESS.split() if word.startswith("--")}
+    unchanged = {"--disable-frontend-multiprocessing", "--enable-reasoning"}
+    assert told == (given - unchanged) | {
+        "--tensor-parallel-size", "--quantization", "--compilation-config",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [("generate", "text_generation"), ("embed", "embeddings"), ("score", "rerank")],
+)
+def test_tasks_in_the_words_of_vllm(task, expected):
+    assert read_flags(arguments_of("--task", task)).given[ENCODER.task] == expected
+
+
+@pytest.mark.parametrize("name", REFUSED_FLAGS)
+@pytest.mark.parametrize("values", [[], ["a=b", "c=d"]])
+def test_flags_that_change_answers_are_refused_with_a_reason(name, values):
+    with pytest.raises(argparse.ArgumentError) as caught:
+        arguments_of(name, *values)
+    assert str(caught.value) == f"argument {name}: is not supported: {REFUSED_FLAGS[name]}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--limit-mm-per-prompt", "two"], "must be such as image=2, or a JSON object, not 'two'"),
+        (["--rest_workers", "0"], "must be an integer at least 1, not '0'"),
+        (["--num_streams", "0"], "must be an integer at least 1, not '0'"),
+        (["--pipeline_type", "cb"], "must be AUTO, LM, VLM, LM_CB, VLM_CB or OMNI, not 'cb'"),
+        (["--model_distribution_policy", "X"], "must be TENSOR_PARALLEL or PIPELINE_PARALLEL"),
+        (["--kv_cache_precision", "u9"], "must be u4, u8, f16, bf16 or f32, not 'u9'"),
+        (["--gpu-memory-utilization", "much"], "must be a number of shares"),
+        (["--dtype", "int1"], "not 'int1'"),
+        (["--file_system_poll_wait_seconds", "-1"], "must be a number of seconds, 0 or more"),
+    ],
+)
+def test_wrong_values_of_flags_without_use(arguments, message):
+    with pytest.raises(argparse.ArgumentError) as caught:
+        arguments_of(*arguments)
+    assert message in str(caught.value)
+
+
+def test_flags_without_use_are_not_those_with_one():
+    names = [flag.name for flag in (*FLAGS, *FOREIGN_FLAGS)]
+    assert len(names) == len(set(names))
+    assert not set(names) & set(ALIASES)
+    assert not {*names, *ALIASES} & set(REFUSED_FLAGS)
+    for flag in FOREIGN_FLAGS:
+        assert flag.reason or flag.neutral

@@ -1,0 +1,87 @@
+"""`fastovms tune` on a real model, and the next start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fastovms.backends.paged.tuning import TuningReport, TuningResult
+from fastovms.cli.main import main
+from fastovms.cli.tune import render
+from fastovms.config import DEMO_MODEL
+from fastovms.engine.model.tuning import BUDGET_CASES, LOAD_CASES
+from tests.encoder_models import encoder_dir
+
+
+@pytest.fixture(autouse=True)
+def steady_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds count, whatever else runs on the machine."""
+    monkeypatch.setattr("fastovms.cli.tune.MemoryReader", lambda: lambda: 1.0)
+
+
+def test_a_model_is_measured_and_the_result_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--cache-dir", str(tmp_path), "--kv-cache-precision", "f16"]
+    assert main(["tune", *flags, str(DEMO_MODEL)]) == 0
+    report = capsys.readouterr().out
+    assert "f32, f16 cache" in report
+    assert "Best: f32, f16 cache, the default" in report
+    assert "--max-num-batched-tokens" in report
+    assert "serve will run the model so" in report
+    assert [path.name.partition("-")[0] for path in tmp_path.iterdir()] == ["tuning"]
+
+
+def test_what_a_start_will_not_go_by_is_not_promised(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--cache-dir", str(tmp_path), "--kv-cache-precision", "f16", "--no-tune"]
+    assert main(["tune", *flags, str(DEMO_MODEL)]) == 0
+    assert "serve will not go by it with --no-tune" in capsys.readouterr().out
+
+
+def test_without_a_cache_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--cache-dir", "", "--kv-cache-precision", "u8"]
+    assert main(["tune", *flags, str(DEMO_MODEL)]) == 0
+    assert "could not be kept" in capsys.readouterr().out
+
+
+def test_a_missing_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err == f"fastovms: model directory {tmp_path}/none does not exist\n"
+
+
+def test_a_model_of_embeddings_has_nothing_to_measure(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["tune", str(encoder_dir())]) == 2
+    assert "encodes texts: there is nothing to choose" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "int4_group_size", "has_vnni", "told"),
+    [
+        ("bf16, u8 cache", None, True, ["Of KV caches of f16, u8 and u4"]),
+        ("f32, f16 cache", 64, True, ["Of KV caches of f16, u8 and u4", "in groups of 64"]),
+        ("exact, f32 cache", 32, True, ["in groups of 32"]),
+        ("exact, f32 cache", 128, True, []),
+        ("exact, f32 cache", 128, False, ["has no VNNI"]),
+        ("exact, f32 cache", None, False, []),
+    ],
+)
+def test_caches_and_slow_exports_are_told(
+    name: str, int4_group_size: int | None, has_vnni: bool, told: list[str]
+) -> None:
+    report = TuningReport(
+        loads={name: {case: [0.1] for case in LOAD_CASES}},
+        gains={name: 1.0},
+        budgets={name: {case: [0.1] for case in BUDGET_CASES}},
+        finding=TuningResult(name, 256),
+        entry=None,
+        int4_group_size=int4_group_size,
+        has_vnni=has_vnni,
+    )
+    text = " ".join(render(report, is_used=True).split())
+    assert all(words in text for words in told)
+    assert text.count("docs/performance.md") == len(told)

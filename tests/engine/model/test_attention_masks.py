@@ -1,0 +1,154 @@
+"""Masks are read for windows, slopes and what is neither."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from bench.random_models.graph import LlamaGraph
+from bench.random_models.shapes import SHAPES
+from fastovms.backends.paged.prefixes import MIN_EXACT_LEN
+from fastovms.config import DEMO_MODEL
+from fastovms.engine.model.attention_masks import (
+    LayerAttention,
+    ModelAttention,
+    UnknownMask,
+    _describe,
+    attentions_of,
+)
+from fastovms.engine.model.paging import read_paged_graph, read_transformed
+from tests.paths import TINY_VLM
+
+
+def with_mask(change: Callable[[ov.Node, ov.Node], ov.Node]) -> ov.Model:
+    """A model whose masks are changed, given the indices of keys beside them."""
+    model = LlamaGraph(SHAPES["tiny"], 300, seed=0).build()
+    for layer in model.get_ordered_ops():
+        if layer.get_type_name() == "ScaledDotProductAttention":
+            mask = layer.input_value(3)
+            length = ops.gather(ops.shape_of(mask), np.int64(3), np.int64(0))
+            keys = ops.range(np.int64(0), length, np.int64(1), "i64")
+            changed = change(mask.get_node(), keys)
+            layer.input(3).replace_source_output(changed.output(0))
+    model.validate_nodes_and_infer_types()
+    return model
+
+
+def every_third_key_hidden(mask: ov.Node, keys: ov.Node) -> ov.Node:
+    is_third = ops.equal(ops.mod(keys, np.int64(3)), np.int64(0))
+    return ops.select(is_third, ops.constant(np.float32(-65504)), mask)
+
+
+def bent_bias(mask: ov.Node, keys: ov.Node) -> ov.Node:
+    return ops.add(mask, ops.sqrt(ops.convert(keys, np.float32)))
+
+
+@pytest.mark.parametrize("change", [every_third_key_hidden, bent_bias])
+def test_masks_of_another_form_leave_hardly_any_text(
+    change: Callable[[ov.Node, ov.Node], ov.Node], tmp_path: Path
+) -> None:
+    ov.save_model(with_mask(change), tmp_path / "openvino_model.xml")
+    exact = read_paged_graph(ov.Core(), tmp_path).max_exact_len
+    assert exact is not None
+    assert exact.num_tokens < MIN_EXACT_LEN
+    of_genai = read_transformed(ov.Core(), tmp_path / "openvino_model.xml", 1024).max_exact_len
+    assert of_genai is not None
+    assert of_genai.num_tokens <= exact.num_tokens
+
+
+def causal(num_keys: int, window: int | None = None, slope: float = 0.0) -> np.ndarray:
+    """The mask of a query that sees the last keys, with a bias that grows towards its own."""
+    mask = np.full((1, 1, 1, num_keys), -65504, np.float32)
+    first = 0 if window is None else max(0, num_keys - window)
+    mask[..., first:] = slope * np.arange(first - num_keys + 1, 1)
+    return mask
+
+
+@pytest.mark.parametrize(
+    ("window", "slope", "expected"),
+    [
+        (None, 0.0, LayerAttention()),
+        (8, 0.0, LayerAttention(window=8)),
+        (None, 0.5, LayerAttention(slopes=(0.5,))),
+        (8, 0.5, LayerAttention(window=8, slopes=(0.5,))),
+    ],
+)
+def test_what_rows_tell(window: int | None, slope: float, expected: LayerAttention) -> None:
+    found = _describe(lambda layer, position: causal(position + 1, window, slope)[0, 0], 2, 100)
+    assert found == ModelAttention((expected, expected))
+
+
+def test_chunks_are_no_window_and_hold_up_to_the_first_border() -> None:
+    def chunked(layer: int, position: int) -> np.ndarray:
+        return causal(position + 1, position % 16 + 1)[0, 0]
+
+    assert _describe(chunked, 1, 100) == ModelAttention((LayerAttention(),), max_len=16)
+
+
+def test_masks_that_depend_on_something_else_are_unknown() -> None:
+    model = LlamaGraph(SHAPES["tiny"], 300, seed=0).build()
+    other = ops.parameter([1], np.float32, name="other")
+    other.output(0).set_names({"other"})
+    for layer in model.get_ordered_ops():
+        if layer.get_type_name() == "ScaledDotProductAttention":
+            mask = ops.add(layer.input_value(3), other)
+            layer.input(3).replace_source_output(mask.output(0))
+    model.add_parameters([other])
+    with pytest.raises(UnknownMask):
+        attentions_of(model, 100)
+
+
+def test_a_model_without_masks_sees_everything() -> None:
+    model = LlamaGraph(SHAPES["tiny"], 300, seed=0).build()
+    found = attentions_of(model, 100)
+    assert set(found.layers) == {LayerAttention()}
+    assert found.max_len is None
+
+
+def test_the_language_part_of_a_model_of_images_has_masks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    graph = TINY_VLM / "openvino_language_model.xml"
+    assert read_transformed(ov.Core(), graph, 160).max_exact_len is None
+    assert "cannot be read" not in caplog.text
+    assert attentions_of(ov.Core().read_model(graph), 160).layers == (
+        LayerAttention(),
+        LayerAttention(),
+    )
+
+
+def test_biases_that_are_rounded_are_taken_up_to_where_they_bend() -> None:
+    def row(layer: int, position: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+        bits = np.arange(position + 1, dtype=np.float32).view(np.uint32)
+        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)  # to bf16
+        return np.stack([rounded * np.float32(slope) for slope in (0.5, 0.25)])
+
+    layer = LayerAttention(slopes=(0.5, 0.25))
+    assert _describe(row, 1, 256) == ModelAttention((layer,))
+    described = _describe(row, 2, 2048)
+    assert described.max_len is not None
+    assert 256 <= described.max_len < 270
+    for attention in described.layers:
+        assert np.allclose(attention.slopes or (), (0.5, 0.25), rtol=1e-2)
+
+
+def test_a_model_that_was_read_is_given_back() -> None:
+    """The masks share the model's weights, whose file stays mapped as long as they live."""
+    file = DEMO_MODEL / "openvino_model.xml"
+
+    def num_mapped() -> int:
+        return Path("/proc/self/maps").read_text().count(str(file.with_suffix(".bin")))
+
+    before = num_mapped()
+    model = ov.Core().read_model(file)
+    assert attentions_of(model, 64).max_len is None
+    assert num_mapped() > before
+    del model
+    gc.collect()
+    assert num_mapped() == before

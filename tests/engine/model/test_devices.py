@@ -1,0 +1,200 @@
+"""Tests of `fastovms/engine/model/devices.py`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13
+
+from fastovms.engine.model import devices
+from fastovms.engine.model.compilation import possible_precisions
+from fastovms.engine.model.devices import (
+    GIB,
+    MemoryReader,
+    available_memory,
+    device_memory,
+    find_device,
+    num_cache_blocks,
+    share_memory,
+    share_of_cpu,
+)
+from fastovms.errors import ConfigurationError
+from tests.fake_cgroup import write_cgroup2
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "expected"),
+    [
+        (None, None, 4 * GIB),
+        ("max", "0", 4 * GIB),
+        (str(2 * GIB), str(GIB), GIB),
+        (str(64 * GIB), str(GIB), 4 * GIB),
+        (str(GIB), str(2 * GIB), 0),
+    ],
+)
+def test_available_memory(
+    tmp_path: Path, limit: str | None, used: str | None, expected: int
+) -> None:
+    if limit is not None and used is not None:
+        write_cgroup2(tmp_path, {"memory.max": limit, "memory.current": used})
+    (tmp_path / "proc").mkdir(exist_ok=True)
+    meminfo = f"MemTotal:  9 kB\nMemAvailable:  {4 * GIB // 1024} kB\n"
+    (tmp_path / "proc/meminfo").write_text(meminfo)
+    assert available_memory(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("cache_size", "available", "expected"),
+    [
+        (1, 0, 1024),
+        (0.5, 0, 512),
+        (0, 2 * GIB, 1024),  # half of what is free
+        (0, 100 * GIB, 5000),  # no more than can be used
+        (0.0001, 0, 0),
+        (1e300, 0, 5000),
+    ],
+)
+def test_num_cache_blocks(cache_size: float, available: int, expected: int) -> None:
+    blocks = num_cache_blocks(
+        cache_size, bytes_per_block=GIB // 1024, max_useful_blocks=5000, available=available
+    )
+    assert blocks == expected
+
+
+def test_what_is_beside_the_blocks_is_part_of_the_size() -> None:
+    blocks = num_cache_blocks(
+        1,
+        bytes_per_block=GIB // 1024,
+        extra_bytes=GIB // 4,
+        max_useful_blocks=5000,
+        available=0,
+    )
+    assert blocks == 768
+
+
+@pytest.mark.parametrize(
+    ("cache_sizes", "expected"),
+    [
+        ([0.0], 8 * GIB),
+        ([0.0, 0.0], 4 * GIB),
+        ([2.0, 0.0, 0.0], 3 * GIB),  # what is spoken for is nobody else's
+        ([9.0, 0.0], 0),
+        ([1.0], 7 * GIB),
+    ],
+)
+def test_caches_of_automatic_size_share_what_is_free(
+    cache_sizes: list[float], expected: int
+) -> None:
+    assert share_memory(cache_sizes, 8 * GIB) == expected
+
+
+# Devices as operators name them, and the GPU's rules, over fakes: no GPU is at hand.
+
+
+MIB = 1024**2
+
+
+class FakeCore:
+    def __init__(self, *available_devices: str, kind: str = "Type.DISCRETE") -> None:
+        self.available_devices = list(available_devices)
+        self._kind = kind
+
+    def get_property(self, device: str, name: str) -> object:
+        return {
+            "GPU_DEVICE_TOTAL_MEM_SIZE": 1000 * MIB,
+            "GPU_MEMORY_STATISTICS": {"usm_device": 300 * MIB, "usm_host": 100 * MIB},
+            "DEVICE_TYPE": self._kind,
+        }[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "available", "expected"),
+    [
+        ("CPU", ["CPU"], "CPU"),
+        ("cpu", ["CPU"], "CPU"),
+        ("AUTO", ["CPU", "GPU"], "CPU"),
+        ("GPU", ["CPU", "GPU"], "GPU"),
+        ("gpu.1", ["CPU", "GPU.0", "GPU.1"], "GPU.1"),
+        ("GPU", ["CPU", "GPU.0", "GPU.1"], "GPU"),
+    ],
+)
+def test_a_device_is_found(name: str, available: Sequence[str], expected: str) -> None:
+    assert find_device(FakeCore(*available), name) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "available", "message"),
+    [
+        ("GPU", ["CPU"], "there is no device GPU here, or no driver for it; there is CPU"),
+        ("GPU.2", ["CPU", "GPU"], r"there is no device GPU\.2 here.* CPU, GPU"),
+        ("NPU", ["CPU", "NPU"], r"--device must be CPU, GPU or GPU\.n, not 'NPU'"),
+        ("HETERO:GPU,CPU", ["CPU"], "--device must be"),
+        ("GPUS", ["CPU"], "--device must be"),
+    ],
+)
+def test_a_device_that_cannot_be_had_is_named(
+    name: str, available: Sequence[str], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        find_device(FakeCore(*available), name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "expected"),
+    [
+        ("CPU", "Type.INTEGRATED", 500 * MIB),
+        ("GPU", "Type.DISCRETE", 600 * MIB),
+        ("GPU.1", "Type.INTEGRATED", 500 * MIB),
+    ],
+)
+def test_memory_is_that_of_the_device(
+    monkeypatch: pytest.MonkeyPatch, device: str, kind: str, expected: int
+) -> None:
+    monkeypatch.setattr(devices, "available_memory", lambda: 500 * MIB)
+    assert device_memory(FakeCore(kind=kind), device) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("num_usable", "expected"),
+    [(4, {}), (1, {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False})],
+)
+def test_openvino_is_told_of_a_quota(
+    monkeypatch: pytest.MonkeyPatch, num_usable: int, expected: dict[str, object]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    assert share_of_cpu(num_usable) == expected
+
+
+@pytest.mark.parametrize("asked", [None, 2])
+def test_openvino_computes_with_as_many_threads_as_the_quota_has_room_for(
+    monkeypatch: pytest.MonkeyPatch, asked: int | None
+) -> None:
+    """OpenVINO's own answer, of a model with the properties of a quota of one processor."""
+    monkeypatch.setattr(devices, "num_usable_cpus", lambda: 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    given = {} if asked is None else {"INFERENCE_NUM_THREADS": asked}
+    [precisions, *_] = possible_precisions(
+        ov.Core(), "CPU", given, exact=True, weights_size=0, group_size=32, available=MIB
+    )
+    a = opset13.parameter([2], np.float32)
+    model = ov.Model([opset13.relu(a)], [a])
+    compiled = ov.Core().compile_model(model, "CPU", dict(precisions.large))
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == (asked or 1)
+    assert compiled.get_property("ENABLE_CPU_PINNING") is False
+
+
+def test_memory_is_read_at_some_speed_each_time() -> None:
+    with MemoryReader(size=2**20, num_threads=2) as read:
+        assert all(1e6 < read() < 1e14 for _ in range(3))
+        assert "memory-reader" in _thread_names()
+    assert "memory-reader" not in _thread_names()
+
+
+def _thread_names() -> set[str]:
+    return {thread.name.partition("_")[0] for thread in threading.enumerate()}

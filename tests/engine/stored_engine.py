@@ -1,0 +1,105 @@
+"""An engine over the fake model whose prompts are kept on disk; what other threads have called on
+its own runs when the test says so."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fastovms.backends.paged.prefixes import PrefixEngine
+from fastovms.config import EngineConfig
+from fastovms.engine.engine import Engine
+from fastovms.engine.model.model import Model
+from fastovms.engine.stored_prefixes import ModelBlocks, PrefixFiles
+from fastovms.params import GenerationRequest, SamplingParams
+from fastovms.prefix_cache import BlockDirectory
+from tests.engine.fake_model import FakeModel
+
+BLOCK_SIZE = 4
+
+
+def request(name: str, prompt: list[int], *, salt: str | None = None, tenant: str = "",
+            **params: object) -> GenerationRequest:  # fmt: skip
+    sampling = SamplingParams(**{"temperature": 0, "max_tokens": 4, **params})  # type: ignore[arg-type]
+    return GenerationRequest(name, prompt, sampling, cache_salt=salt, tenant=tenant)
+
+
+class StoredEngine:
+    """One process after another is simulated by one of these after another."""
+
+    def __init__(
+        self,
+        directory: BlockDirectory,
+        *,
+        num_blocks: int = 256,
+        model: Model | None = None,
+        fingerprint: bytes = b"f",
+        keeps_salted: bool = False,
+    ) -> None:
+        model = FakeModel(BLOCK_SIZE) if model is None else model
+        model.allocate_cache(num_blocks)
+        self.engine = Engine(
+            model,
+            EngineConfig(max_num_seqs=8),
+            num_blocks=num_blocks,
+            max_model_len=min(800, num_blocks * model.block_size),
+        )
+        self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.timers: list[Callable[[], None]] = []
+        self.prefixes = PrefixEngine(
+            self.engine,
+            ModelBlocks(model, PrefixFiles(directory, "0-m", fingerprint, keeps_salted)),
+            call=self.calls.put,
+            call_later=lambda _, function: self.timers.append(function),
+        )
+
+    def call_next(self) -> None:
+        """Waits for another thread's call, and does it."""
+        self.calls.get(timeout=5)()
+
+    def run(self) -> dict[str, list[int]]:
+        """Runs until every request is over, and returns their texts."""
+        texts: dict[str, list[int]] = {}
+        while self.prefixes.has_work or self.prefixes.num_held:
+            if not self.prefixes.has_work:
+                self.call_next()
+                continue
+            for request_id, output in self.prefixes.step():
+                assert output.error is None
+                texts.setdefault(request_id, []).extend(output.token_ids)
+        self.engine.blocks.check([])
+        return texts
+
+    def ask(self, asked: GenerationRequest) -> list[int]:
+        self.prefixes.add(asked)
+        return self.run()[asked.request_id]
+
+    def fire_timers(self) -> None:
+        """Lets all the time pass for which requests wait."""
+        timers, self.timers = self.timers, []
+        for timer in timers:
+            timer()
+
+    def check(self) -> None:
+        """Asserts that all blocks are accounted for, those included that are being read into."""
+        scheduler = self.engine.scheduler
+        sequences = [*scheduler.running, *scheduler.waiting]
+        restorations = self.prefixes._restorer._running.values()
+        self.engine.blocks.check(
+            [*(s.block_table for s in sequences), *(r._block_table for r in restorations)]
+        )
+
+    @property
+    def num_restored(self) -> int:
+        return self.prefixes.stats.num_tokens_restored
+
+
+@contextmanager
+def stored_engine(path: Path, **options: object) -> Iterator[StoredEngine]:
+    directory = BlockDirectory(path, 1 << 20)
+    engine = StoredEngine(directory, **options)  # type: ignore[arg-type]
+    yield engine
+    engine.prefixes.close()
+    directory.close()

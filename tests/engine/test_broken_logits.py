@@ -1,0 +1,243 @@
+"""Requests of which the model says NaN or infinity end with an error, and nobody else does."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fastovms.config import EngineConfig
+from fastovms.engine.draft_model import DraftModel
+from fastovms.engine.engine import Engine
+from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.engine.sampler import MAX_STREAK
+from fastovms.errors import BrokenLogits, EngineFailed
+from fastovms.params import (
+    BeamSearch,
+    FinishReason,
+    GenerationOutput,
+    GenerationRequest,
+    SamplingParams,
+)
+from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
+from tests.engine.test_engine import run, text
+
+BAD = 13
+"""A token at which the model breaks."""
+
+PROMPT = [7, 7, BAD, 7, 7, 7, 7, 7, 7]
+GOOD = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+EVERYTHING = np.arange(VOCAB_SIZE)
+SOME = EVERYTHING[::5]
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+
+class BreakingModel(FakeModel):
+    """Its logits at `where` are `value`, if `BAD` is in the context, or whatever is there."""
+
+    is_damaged = False
+
+    def __init__(self, value: float = np.nan, where: NDArray[np.int64] = EVERYTHING) -> None:
+        super().__init__()
+        self.allocate_cache(64)
+        self._value = value
+        self._where = where
+        self.num_trials = 0
+
+    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
+        self.num_trials += not inputs.input_ids.any()
+        return super().infer(inputs)
+
+    def logits_after(self, context: Sequence[int]) -> NDArray[np.float32]:
+        logits = super().logits_after(context)
+        if BAD in context or self.is_damaged:
+            logits[self._where] = self._value
+        return logits
+
+
+def make_engine(model: FakeModel, **settings: Any) -> Engine:
+    return Engine(
+        model,
+        EngineConfig(max_num_batched_tokens=8),
+        num_blocks=64,
+        max_model_len=64,
+        new_seed=lambda: 0,
+        clock=lambda: 0.0,
+        **settings,
+    )
+
+
+def request(request_id: str, prompt: list[int], **params: Any) -> GenerationRequest:
+    defaults = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True}
+    return GenerationRequest(request_id, prompt, SamplingParams(**{**defaults, **params}))
+
+
+def assert_broken(outputs: list[GenerationOutput]) -> None:
+    *others, last = outputs
+    assert not text(others)
+    assert (last.finish_reason, last.error) == (FinishReason.ERROR, str(BrokenLogits()))
+    assert not last.token_ids
+
+
+@pytest.mark.parametrize(
+    ("value", "where"),
+    [
+        (np.nan, EVERYTHING),
+        (-np.nan, EVERYTHING),
+        (np.nan, SOME),
+        (-np.nan, SOME),
+        (np.inf, SOME),
+        (-np.inf, EVERYTHING),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": 1.0},
+        {"temperature": 1.0, "top_k": 5, "top_p": 0.5, "min_p": 0.1},
+        {"n": 3, "temperature": 1.0},
+        {"logit_bias": ((5, 100.0),)},
+        {"allowed_token_ids": (1, 2), "logprobs": 2},
+        {"repetition_penalty": 1.5, "frequency_penalty": 0.5},
+        {"logprobs": 3},
+        {"prompt_logprobs": 1},
+        {"n": 2, "beam_search": BeamSearch(num_beams=3)},
+        {"prompt_logprobs": 1, "n": 2, "beam_search": BeamSearch(num_beams=3)},
+    ],
+    ids=str,
+)
+def test_a_request_ends_alone(
+    value: float, where: NDArray[np.int64], params: dict[str, Any]
+) -> None:
+    model = BreakingModel(value, where)
+    engine = make_engine(model)
+    engine.add(request("good", GOOD))
+    engine.add(request("bad", PROMPT, **params))
+    outputs = run(engine)
+    assert text(outputs.pop(("good", 0))) == continue_greedily(GOOD, 12)
+    assert len(outputs) == params.get("n", 1)
+    for broken in outputs.values():
+        assert_broken(broken)
+    assert not engine.has_work
+    assert engine.blocks.num_free_blocks == 64
+
+
+def test_a_token_that_is_impossible_breaks_nothing() -> None:
+    model = BreakingModel(-np.inf, np.array([0, 50]))
+    engine = make_engine(model)
+    for i, temperature in enumerate((0.0, 1.0)):
+        engine.add(request(str(i), PROMPT, temperature=temperature))
+    for outputs in run(engine).values():
+        assert len(text(outputs)) == 12
+        assert not {0, 50}.intersection(text(outputs))
+
+
+@pytest.mark.parametrize(
+    "params", [{"repetition_penalty": 1e-37}, {"repetition_penalty": 1e-37, "temperature": 1.0}]
+)
+def test_an_infinity_that_the_request_has_made_is_no_fault_of_the_model(
+    params: dict[str, Any],
+) -> None:
+    model = FakeModel()
+    model.allocate_cache(64)
+    engine = make_engine(model)
+    engine.add(request("r", GOOD, **params))
+    (outputs,) = run(engine).values()
+    assert len(text(outputs)) == 12
+
+
+def test_it_ends_in_the_middle_of_a_text() -> None:
+    """Everything before is told, and drafts behind it are not."""
+    prompt = next(p for p in ([i, *GOOD] for i in range(97)) if BAD in continue_greedily(p, 30)[5:])
+    expected = continue_greedily(prompt, 30)
+    expected = expected[: expected.index(BAD) + 1]
+    engine = make_engine(BreakingModel())
+    engine.add(request("r", prompt, max_tokens=30))
+    (outputs,) = run(engine).values()
+    assert text(outputs) == expected
+    assert outputs[-1].finish_reason is FinishReason.ERROR
+
+
+def test_what_it_has_computed_is_not_found_again() -> None:
+    """As a fault of the machine may have broken it."""
+    model = BreakingModel()
+    engine = make_engine(model)
+    healthy_prompt = [*GOOD, *GOOD]
+    engine.add(request("healthy", healthy_prompt))
+    run(engine)
+    model.is_damaged = True
+    engine.add(request("broken", healthy_prompt))
+    run(engine)
+    model.is_damaged = False
+    engine.add(request("again", healthy_prompt))
+    (outputs,) = run(engine).values()
+    assert outputs[0].num_cached_tokens == 0
+    assert text(outputs) == continue_greedily(healthy_prompt, 12)
+
+
+def test_no_client_ends_the_engine() -> None:
+    engine = make_engine(BreakingModel())
+    for i in range(20):
+        engine.add(request(str(i), PROMPT))
+        (outputs,) = run(engine).values()
+        assert_broken(outputs)
+    assert engine.blocks.num_free_blocks == 64
+
+
+@pytest.mark.parametrize("params", [{}, {"beam_search": BeamSearch(num_beams=2)}], ids=str)
+def test_a_damaged_model_ends_the_engine(params: dict[str, Any]) -> None:
+    model = BreakingModel()
+    engine = make_engine(model)
+    engine.add(request("before", GOOD))
+    run(engine)
+    model.is_damaged = True
+    num_ended = 0
+
+    def go_on() -> None:
+        nonlocal num_ended
+        for i in range(10):
+            engine.add(request(str(i), GOOD, **params))
+            (outputs,) = run(engine).values()
+            assert_broken(outputs)
+            num_ended += 1
+
+    with pytest.raises(EngineFailed, match=r"not numbers .* whatever the prompt"):
+        go_on()
+    assert 1 <= num_ended <= MAX_STREAK - 1
+
+
+@pytest.mark.parametrize(("good_every", "num_trials"), [(3, 0), (4, 1), (100, 2)])
+def test_the_model_is_tried_only_when_nothing_else_shows_that_it_works(
+    good_every: int, num_trials: int
+) -> None:
+    model = BreakingModel()
+    engine = make_engine(model)
+    for i in range(1, 7):
+        engine.add(request(str(i), PROMPT if i % good_every else GOOD, max_tokens=1))
+        run(engine)
+    assert model.num_trials == num_trials
+
+
+def test_a_broken_draft_model_drafts_nothing() -> None:
+    draft = BreakingModel()
+    draft.is_damaged = True
+    draft_model = DraftModel(
+        draft, num_token_ids=VOCAB_SIZE, max_model_len=64, max_num_batched_tokens=64
+    )
+    draft_model.allocate_cache(256)
+    model = FakeModel()
+    model.allocate_cache(64)
+    engine = make_engine(model, draft_model=draft_model)
+    engine.add(request("r", GOOD))
+    (outputs,) = run(engine).values()
+    assert text(outputs) == continue_greedily(GOOD, 12)

@@ -1,0 +1,469 @@
+"""Tests of `fastovms/engine/draft_model.py`."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fastovms.config import EngineConfig
+from fastovms.engine.draft_model import AUTOMATIC_CONFIDENCE, DraftModel, DraftPolicy, WantedDraft
+from fastovms.engine.engine import Engine
+from fastovms.engine.step_costs import StepCosts
+from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
+from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily, next_token
+from tests.engine.random_operations import RandomOperations
+from tests.engine.test_draft_lengths import costs
+
+
+def play(
+    policy: DraftPolicy, num_tokens: int, share: float, row_seconds: float = 0.0005
+) -> list[int]:
+    """Generates `num_tokens` tokens of which `share` can be guessed, and returns the lengths of
+    the drafts."""
+    known = costs(1, row_seconds)
+    lengths = []
+    length = 0
+    while length < num_tokens:
+        num_drafted = policy.plan(length, known, num_sequences=1, max_tokens=32).num_tokens
+        num_accepted = int(share * num_drafted)
+        length += 1 + num_accepted
+        if num_drafted:
+            lengths.append(num_drafted)
+            policy.learn(num_drafted, num_accepted, length)
+    return lengths
+
+
+def test_a_fixed_number_is_not_adapted() -> None:
+    assert set(play(DraftPolicy(3, cost=0.9), 50, 0, row_seconds=1)) == {3}
+
+
+def test_drafts_grow_while_they_are_right() -> None:
+    lengths = play(DraftPolicy(None), 300, 1)
+    assert lengths == sorted(lengths)
+    assert lengths[0] < 6
+    assert lengths[-1] > 20
+
+
+@pytest.mark.parametrize("tolerated_misses", [0, 3])
+def test_drafts_that_are_wrong_become_short_and_rare(tolerated_misses: int) -> None:
+    lengths = play(DraftPolicy(None, tolerated_misses=tolerated_misses), 2000, 0)
+    assert 8 <= len(lengths) <= 16, "one at first, then after 8, 16, ... 256 tokens"
+    assert set(lengths[tolerated_misses + 1 :]) == {2}
+
+
+def test_it_recovers_from_a_pause() -> None:
+    policy = DraftPolicy(None)
+    play(policy, 2000, 0)
+    known = costs(1, 0.0005)
+    for length in range(3000, 3100, 10):
+        planned = policy.plan(length, known, num_sequences=1, max_tokens=32)
+        policy.learn(planned.num_tokens, planned.num_tokens, length)
+    assert policy.plan(4000, known, num_sequences=1, max_tokens=32).num_tokens > 8
+
+
+def test_mediocre_drafts_pay_where_rows_are_cheap_but_not_where_they_are_dear() -> None:
+    always = len(play(DraftPolicy(None), 1000, 0.4))
+    assert len(play(DraftPolicy(None), 1000, 0.4, row_seconds=0.01)) < 0.3 * always
+    assert len(play(DraftPolicy(None, cost=0.7), 1000, 0.4)) < 0.3 * always
+
+
+def test_drafting_that_costs_as_much_as_it_saves_is_never_tried() -> None:
+    assert play(DraftPolicy(None, cost=1.0), 1000, 1) == []
+
+
+def test_a_cost_that_was_too_high_is_found_out_by_the_draft_model_too() -> None:
+    policy, known = DraftPolicy(None), StepCosts()
+    for num_tokens in (256, 256):
+        known.learn(num_decodes=0, num_rows=0, num_prefill_tokens=num_tokens, seconds=0.256)
+    lengths = []
+    for length in range(2000):
+        planned = policy.plan(length, known, num_sequences=1, max_tokens=8).num_tokens
+        seconds = 0.010 + 0.001 * planned + 0.2 * (0 < len(lengths) < 4)
+        known.learn(num_decodes=1, num_rows=1 + planned, num_prefill_tokens=0, seconds=seconds)
+        if planned:
+            lengths.append(planned)
+            policy.learn(planned, planned, length)
+    assert 900 < len(lengths) < 1995, "nearly all again, except those without which none is told"
+
+
+# Draft-model speculation over fake models: the draft model's books against what it must say.
+
+
+Texts = dict[tuple[str, int], list[int]]
+
+
+def says_wrong(context: Sequence[int]) -> bool:
+    return sum(context) % 4 == 0
+
+
+def is_unsure(context: Sequence[int]) -> bool:
+    return sum(context) % 7 == 1
+
+
+class FakeDraft(FakeModel):
+    """Mostly right, and now and then unsure."""
+
+    def logits_after(self, context: Sequence[int]) -> NDArray[np.float32]:
+        logits = np.zeros(self.vocab_size, np.float32)
+        token_id = (next_token(context) + says_wrong(context)) % VOCAB_SIZE
+        logits[token_id] = 1 if is_unsure(context) else 30
+        return logits
+
+
+class UselessDraft(FakeModel):
+    def logits_after(self, context: Sequence[int]) -> NDArray[np.float32]:
+        return np.roll(super().logits_after(context), 1)
+
+
+def expected_draft(
+    sequence_token_ids: Iterable[int], num_tokens: int, threshold: float
+) -> list[int]:
+    context = list(sequence_token_ids)
+    start = len(context)
+    while len(context) < start + num_tokens and not (threshold > 0.1 and is_unsure(context)):
+        context.append((next_token(context) + says_wrong(context)) % VOCAB_SIZE)
+    return context[start:]
+
+
+class CheckedDraftModel(DraftModel):
+    """Compares each of its drafts with what a model without a cache would say."""
+
+    num_drafts = 0
+
+    def propose(self, wanted: Iterable[WantedDraft]) -> None:
+        wanted = list(wanted)
+        super().propose(wanted)
+        self.check()
+        for sequence, _, num_tokens in wanted:
+            if sequence.draft_token_ids:
+                params = sequence.params
+                threshold = params.assistant_confidence_threshold
+                if threshold is None:
+                    is_automatic = params.num_assistant_tokens is None
+                    threshold = AUTOMATIC_CONFIDENCE if is_automatic else 0
+                expected = expected_draft(sequence.token_ids, num_tokens, threshold)
+                assert sequence.draft_token_ids.tolist() == expected
+                self.num_drafts += 1
+
+
+def make_engine(
+    draft: FakeModel | None = None,
+    *,
+    num_blocks: int = 256,
+    draft_tokens: int = 2048,
+    draft_len: int = 1000,
+    num_token_ids: int = VOCAB_SIZE,
+    cost: float = 0.0,
+    max_model_len: int = 256,
+    enable_prompt_lookup: bool = False,
+    **config: int,
+) -> tuple[Engine, DraftModel | None]:
+    """Without prompt lookup, unless asked for."""
+    model = FakeModel()
+    model.allocate_cache(num_blocks)
+    settings = EngineConfig(
+        enable_prompt_lookup=enable_prompt_lookup,
+        suffix_index_tokens=500,
+        **config,
+    )  # type: ignore[arg-type]
+    draft_model = None
+    if draft is not None:
+        kind = CheckedDraftModel if isinstance(draft, FakeDraft) else DraftModel
+        draft_model = kind(
+            draft,
+            num_token_ids=num_token_ids,
+            max_model_len=draft_len,
+            max_num_batched_tokens=settings.token_budget,
+            cost=cost,
+            enable_prefix_caching=settings.enable_prefix_caching,
+        )
+        draft_model.allocate_cache(draft_tokens)
+    engine = Engine(
+        model,
+        settings,
+        num_blocks=num_blocks,
+        max_model_len=max_model_len,
+        draft_model=draft_model,
+        new_seed=lambda: 0,
+        clock=lambda: 0.0,  # steps that cost nothing: no prompt is paced
+    )
+    return engine, draft_model
+
+
+def request(request_id: str, prompt: list[int], **params: object) -> GenerationRequest:
+    params = {"temperature": 0, "max_tokens": 60, **params}
+    return GenerationRequest(request_id, prompt, SamplingParams(**params))  # type: ignore[arg-type]
+
+
+def run(engine: Engine) -> Texts:
+    texts: Texts = defaultdict(list)
+    while engine.has_work:
+        for request_id, output in engine.step():
+            assert output.error is None
+            texts[request_id, output.index].extend(output.token_ids)
+        engine.check()
+    return texts
+
+
+COPIED = [1, 2, 3, 4, 5, 6, 7] * 3
+"""The model goes on with what was seven tokens before, which the text has had."""
+
+PROMPTS = [[i, 1, 2, 3, 4, 5, 6, 7][: 3 + i] for i in range(6)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"num_assistant_tokens": 3},
+        {"num_assistant_tokens": 12},
+        {"assistant_confidence_threshold": 0.9},
+        {"assistant_confidence_threshold": 0.0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("temperature", [0, 4])
+def test_drafts_save_steps_and_change_nothing(
+    settings: dict[str, float], temperature: float
+) -> None:
+    def generate(draft: FakeModel | None) -> tuple[Texts, Engine]:
+        engine, _ = make_engine(draft)
+        drafts = settings if draft else {"num_assistant_tokens": 0}
+        for i, prompt in enumerate(PROMPTS):
+            engine.add(request(str(i), prompt, n=2, temperature=temperature, seed=i, **drafts))
+        return run(engine), engine
+
+    plain, plain_engine = generate(None)
+    drafted, engine = generate(FakeDraft())
+    assert drafted == plain
+    assert engine.counters.num_steps < 0.8 * plain_engine.counters.num_steps
+    counters = engine.counters
+    assert 0.1 * counters.num_draft_tokens < counters.num_accepted_tokens
+    assert counters.num_accepted_tokens < counters.num_draft_tokens
+    assert engine.counters.num_generated_tokens == plain_engine.counters.num_generated_tokens == 720
+
+
+def test_a_draft_model_that_is_always_right_is_always_believed() -> None:
+    engine, _ = make_engine(FakeModel())
+    engine.add(request("r", [1, 2, 3], num_assistant_tokens=4, max_tokens=50))
+    assert run(engine)["r", 0] == continue_greedily([1, 2, 3], 50)
+    # The prompt's token, and then five a step, the last four.
+    assert engine.counters.num_steps == 1 + 10
+    assert engine.counters.num_draft_tokens == engine.counters.num_accepted_tokens
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"num_assistant_tokens": 0}, "the request wants none"),
+        ({"beam_search": BeamSearch(num_beams=2)}, "beams are not drafted"),
+        ({"max_tokens": 2}, "the one token after the next is not worth a draft"),
+    ],
+)
+def test_without_drafts(settings: dict[str, object], reason: str) -> None:
+    draft = FakeDraft()
+    engine, _ = make_engine(draft)
+    engine.add(request("r", [1, 2, 3], **settings))
+    run(engine)
+    assert draft.num_tokens_per_step == [], reason
+
+
+def test_a_useless_model_falls_silent_unless_the_request_fixes_the_number() -> None:
+    steps = {}
+    for num_tokens in (None, 3):
+        draft = UselessDraft()
+        engine, _ = make_engine(draft, num_blocks=256, max_model_len=1000)
+        engine.add(request("r", [1, 2, 3], num_assistant_tokens=num_tokens, max_tokens=600))
+        assert run(engine)["r", 0] == continue_greedily([1, 2, 3], 600)
+        steps[num_tokens] = len(draft.num_tokens_per_step)
+        assert engine.counters.num_accepted_tokens == 0
+    assert steps[None] < 40
+    assert steps[3] > 3 * 590
+
+
+def test_an_unsure_model_falls_silent() -> None:
+    class Unsure(FakeModel):
+        def logits_after(self, context: Sequence[int]) -> NDArray[np.float32]:
+            return super().logits_after(context) / np.float32(30)
+
+    draft = Unsure()
+    engine, _ = make_engine(draft, num_blocks=256, max_model_len=1000)
+    engine.add(request("r", [1, 2, 3], max_tokens=600))
+    run(engine)
+    assert engine.counters.num_draft_tokens == 0
+    assert 0 < len(draft.num_tokens_per_step) < 20
+
+
+def test_a_model_as_expensive_as_the_target_drafts_only_on_demand() -> None:
+    draft = FakeDraft()
+    engine, _ = make_engine(draft, cost=1.0)
+    engine.add(request("r", [1, 2, 3]))
+    run(engine)
+    assert draft.num_tokens_per_step == []
+    engine.add(request("r", [1, 2, 3], num_assistant_tokens=2))
+    run(engine)
+    assert engine.counters.num_accepted_tokens > 0
+
+
+def test_prompt_lookup_goes_first_unless_the_request_speaks_to_the_model() -> None:
+    def drafters(**settings: object) -> tuple[bool, bool]:
+        """Whether the text and the model have made a draft."""
+        draft = FakeDraft()
+        engine, _ = make_engine(draft, enable_prompt_lookup=True)
+        (last,) = continue_greedily(COPIED, 1)
+        engine.add(request("r", COPIED, **settings))
+        engine.step()
+        engine.drafting._costs.learn(num_decodes=1, num_rows=1, num_prefill_tokens=0, seconds=0.0)
+        engine.drafting.propose(engine.scheduler.running)
+        (sequence,) = engine.scheduler.running
+        chosen = engine.drafting._drafters[sequence.seq_id]
+        by_model = chosen.is_by_model
+        assert sequence.token_ids[-1] == last
+        return bool(sequence.draft_token_ids) and not by_model, bool(draft.num_tokens_per_step)
+
+    assert drafters() == (True, False)
+    assert drafters(num_assistant_tokens=2, max_ngram_size=3) == (True, False)
+    assert drafters(num_assistant_tokens=2) == (False, True)
+    assert drafters(assistant_confidence_threshold=0.0) == (False, True)
+
+
+def test_a_long_prompt_holds_no_drafts_up() -> None:
+    draft = FakeDraft()
+    engine, model = make_engine(draft, max_num_batched_tokens=16)
+    assert model is not None
+    engine.add(request("short", [1, 2, 3], num_assistant_tokens=2, max_tokens=80))
+    for _ in range(4):
+        engine.step()
+    engine.add(request("long", list(range(90)), num_assistant_tokens=2, max_tokens=40))
+    num_drafted: dict[str, int] = defaultdict(int)
+    num_without = 0
+    while "short" in engine._requests and "long" in engine._requests:
+        before = dict(num_drafted)
+        draft_steps = len(draft.num_tokens_per_step)
+        engine.step()
+        for sequence in engine.scheduler.running:
+            drafters = engine.drafting._drafters[sequence.seq_id]
+            drafted = drafters.is_by_model
+            num_drafted[sequence.request_id] += drafted
+            num_without += not drafted and sequence.num_generated_tokens > 0
+        assert draft_steps + 2 >= len(draft.num_tokens_per_step)
+        assert num_drafted["short"] > before.get("short", 0)
+    assert max(draft.num_tokens_per_step) <= 16
+    assert 5 <= num_without <= 8, "90 tokens to catch up with, 16 a step less those of the other"
+    assert num_drafted["long"] > 0
+
+
+def test_what_does_not_fit_goes_without_until_there_is_room() -> None:
+    engine, model = make_engine(FakeDraft(), draft_tokens=60)
+    assert isinstance(model, CheckedDraftModel)
+    expected = {}
+    for i in range(6):
+        prompt = [i] * 10
+        num_tokens = 20 + 10 * i
+        engine.add(request(str(i), prompt, num_assistant_tokens=3, max_tokens=num_tokens))
+        expected[str(i), 0] = continue_greedily(prompt, num_tokens)
+    least_free = model.blocks.num_blocks
+    texts: Texts = defaultdict(list)
+    while engine.has_work:
+        for request_id, output in engine.step():
+            texts[request_id, output.index].extend(output.token_ids)
+        engine.check()
+        least_free = min(least_free, model.blocks.num_free_blocks)
+    assert texts == expected
+    assert least_free <= 1
+    assert model.num_drafts > 20
+    assert model.blocks.num_free_blocks == model.blocks.num_blocks
+
+
+def test_a_preempted_sequence_holds_nothing() -> None:
+    engine, model = make_engine(FakeDraft(), num_blocks=10, max_model_len=40)
+    assert model is not None
+    for i in range(3):
+        engine.add(request(str(i), [i + 1] * 8, num_assistant_tokens=2, max_tokens=24))
+    texts: Texts = defaultdict(list)
+    while engine.has_work:
+        outputs = engine.step()
+        for request_id, output in outputs:
+            texts[request_id, output.index].extend(output.token_ids)
+        engine.check()
+        engine.drafting.propose([])
+        running = {sequence.seq_id for sequence in engine.scheduler.running}
+        assert running >= set(model._followers)
+        for sequence in engine.scheduler.running:
+            del sequence.draft_token_ids[:]
+    assert engine.counters.num_preemptions > 0
+    assert texts == {(str(i), 0): continue_greedily([i + 1] * 8, 24) for i in range(3)}
+
+
+def test_samples_and_later_requests_share_what_is_computed_of_the_prompt() -> None:
+    draft = FakeDraft()
+    engine, _ = make_engine(draft)
+    prompt = list(range(42))
+    for _ in range(2):
+        engine.add(request("r", prompt, num_assistant_tokens=2, max_tokens=4))
+        run(engine)
+    assert [n for n in draft.num_tokens_per_step if n > 5] == [43]
+    assert draft.num_tokens_per_step.count(3) == 1, "40 cached, 2 left and a new one"
+
+
+@pytest.mark.parametrize("limits", [{"num_token_ids": 50}, {"draft_len": 20}], ids=str)
+def test_a_sequence_that_the_model_cannot_follow_goes_without(limits: dict[str, int]) -> None:
+    engine, model = make_engine(FakeModel(), **limits)  # type: ignore[arg-type]
+    assert model is not None
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8]
+    engine.add(request("r", prompt, num_assistant_tokens=3))
+    assert run(engine)["r", 0] == continue_greedily(prompt, 60)
+    assert 0 < engine.counters.num_accepted_tokens < 20
+    assert model.blocks.num_free_blocks == model.blocks.num_blocks
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    num_blocks=st.integers(12, 40),
+    draft_tokens=st.integers(8, 160),
+    budget=st.integers(4, 40),
+    caching=st.booleans(),
+)
+def test_random_operations_never_lose_a_block_of_the_draft_cache(
+    seed: int, num_blocks: int, draft_tokens: int, budget: int, caching: bool
+) -> None:
+    rng = random.Random(seed)
+    engine, model = make_engine(
+        FakeDraft(),
+        num_blocks=num_blocks,
+        draft_tokens=draft_tokens,
+        max_model_len=num_blocks * 4,
+        max_num_batched_tokens=budget,
+        enable_prefix_caching=caching,
+        enable_prompt_lookup=rng.random() < 0.3,
+    )
+    assert model is not None
+    RandomOperations(engine, rng).run(100)
+    assert model.blocks.num_free_blocks == model.blocks.num_blocks
+
+
+def test_ten_thousand_operations_never_lose_a_block_of_the_draft_cache() -> None:
+    engine, model = make_engine(
+        FakeDraft(), num_blocks=24, draft_tokens=80, max_model_len=96, max_num_batched_tokens=32
+    )
+    assert isinstance(model, CheckedDraftModel)
+    RandomOperations(engine, random.Random(0)).run(10_000)
+    assert model.blocks.num_free_blocks == model.blocks.num_blocks
+    assert model.num_drafts > 1000
+    assert engine.counters.num_preemptions > 50
+
+
+def test_settings_of_the_request_decide_the_policy() -> None:
+    model = DraftModel(FakeDraft(), num_token_ids=97, max_model_len=9, max_num_batched_tokens=9)
+    assert model.new_policy(SamplingParams()).is_automatic
+    assert not model.new_policy(SamplingParams(assistant_confidence_threshold=0.5)).is_automatic
+    policy = model.new_policy(SamplingParams(num_assistant_tokens=7))
+    assert policy.plan(1, StepCosts(), num_sequences=1, max_tokens=9).num_tokens == 7

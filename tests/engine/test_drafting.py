@@ -1,0 +1,282 @@
+"""Tests of `fastovms/engine/drafting.py`."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from typing import NoReturn
+
+import numpy as np
+import pytest
+from llguidance import LLTokenizer
+from numpy.typing import NDArray
+
+from fastovms.config import EngineConfig
+from fastovms.engine.draft_model import DraftModel, SequenceDrafters
+from fastovms.engine.drafting import TextGuesser
+from fastovms.engine.engine import Engine
+from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.engine.sequence import Sequence as EngineSequence
+from fastovms.engine.suffix_index import SuffixIndex
+from fastovms.engine.suffix_layout import MAX_MATCH
+from fastovms.grammar.compiler import GrammarCompiler
+from fastovms.params import FinishReason, GenerationRequest, Grammar, GrammarKind, SamplingParams
+from tests.engine.fake_model import FakeModel, continue_greedily
+from tests.engine.test_draft_model import FakeDraft
+from tests.engine.test_draft_model import make_engine as make_draft_engine
+from tests.engine.test_engine import make_engine, run, text
+from tests.paths import BYTE_LEVEL_TOKENIZER
+
+# Guesses along a real grammar, and what becomes of them in the engine.
+
+
+VOCAB_SIZE = 512
+EOS = 0
+TEXT = BYTE_LEVEL_TOKENIZER.read_text()
+TOKENIZER = LLTokenizer(TEXT, eos_token=EOS)
+RECORD = "name: Ada Lovelace\nreference: 7f93-AA-2210\n"
+GRAMMAR = Grammar(
+    GrammarKind.JSON_SCHEMA,
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "maxLength": 20},
+                "reference": {"type": "string", "pattern": "^[0-9a-f]{4}-[A-Z]{2}-[0-9]{4}$"},
+            },
+            "required": ["name", "reference"],
+            "additionalProperties": False,
+        }
+    ),
+)
+
+
+def tokens(text: str) -> list[int]:
+    return list(TOKENIZER.tokenize_str(text))
+
+
+def text_of(token_ids: Sequence[int]) -> str:
+    return str(TOKENIZER.decode_str(list(token_ids)))
+
+
+@pytest.fixture(scope="module")
+def compiler() -> GrammarCompiler:
+    return GrammarCompiler(TEXT, vocab_size=VOCAB_SIZE, eos_token_ids=[EOS])
+
+
+@pytest.mark.parametrize(
+    ("so_far", "num_tokens", "looks_up", "expected"),
+    [
+        ("", None, True, '{"name":'),  # the string may be empty, which is another token
+        ('{"name":"Ada Love', None, True, "lace"),  # the line break is barred
+        ('{"name":"Ada Love', None, False, ""),
+        ('{"name":"Ada Love', 1, True, "l"),
+        ('{"name":"Ada","reference":"7f9', None, True, '3-AA-2210"}'),  # found, and then forced
+        ('{"name":"Ada","reference":"7f93-', None, True, 'AA-2210"}'),
+    ],
+)
+def test_what_is_forced_and_what_is_found_join_as_far_as_the_grammar_goes(
+    compiler: GrammarCompiler,
+    so_far: str,
+    num_tokens: int | None,
+    looks_up: bool,
+    expected: str,
+) -> None:
+    prompt = tokens(RECORD)
+    params = SamplingParams(grammar=GRAMMAR)
+    sequence = EngineSequence(
+        0,
+        GenerationRequest("r", prompt, params),
+        0,
+        token_limit=1000,
+        grammar=compiler.start(GRAMMAR, len(prompt)),
+    )
+    sequence.token_ids.extend(tokens(so_far))
+    index = SuffixIndex(1000)
+    drafters = SequenceDrafters(
+        index.new_text(None), looks_up=looks_up, num_tokens=num_tokens, max_match=MAX_MATCH
+    )
+    drafters.text.odds[:] = 500  # all guesses were right
+    guess = TextGuesser(index).guess(sequence, drafters, 32)
+    assert text_of(guess.token_ids.tolist()) == expected
+    assert np.all(np.diff(guess.chances) <= 0)
+
+
+class CopyingModel(FakeModel):
+    """Mostly goes on as the text did after the last token, if it was there before."""
+
+    vocab_size = VOCAB_SIZE
+
+    def logits_after(self, context: Sequence[int]) -> NDArray[np.float32]:
+        checksum = int(np.dot(context, np.arange(1, len(context) + 1))) + len(context)
+        logits = np.random.default_rng(checksum).standard_normal(VOCAB_SIZE).astype(np.float32)
+        logits[EOS] += 3
+        for end in range(1, len(context)):
+            if context[end - 1] == context[-1]:
+                logits[context[end]] = 9
+        return logits
+
+
+@pytest.mark.parametrize("temperature", [0, 0.7])
+@pytest.mark.parametrize("has_model", [False, True])
+def test_drafts_under_a_grammar_change_nothing(
+    compiler: GrammarCompiler, temperature: float, has_model: bool
+) -> None:
+    def generate(drafts: bool) -> tuple[dict[tuple[str, int], list[int]], Engine]:
+        model = CopyingModel()
+        model.allocate_cache(256)
+        draft_model = None
+        if drafts and has_model:
+            draft_model = DraftModel(
+                CopyingModel(),
+                num_token_ids=VOCAB_SIZE,
+                max_model_len=512,
+                max_num_batched_tokens=64,
+            )
+            draft_model.allocate_cache(1024)
+        engine = Engine(
+            model,
+            EngineConfig(enable_prompt_lookup=drafts and not has_model, suffix_index_tokens=1000),
+            num_blocks=256,
+            max_model_len=512,
+            grammars=compiler,
+            draft_model=draft_model,
+            clock=lambda: 0.0,
+        )
+        said: dict[tuple[str, int], list[int]] = {}
+        for request_id in "ab":
+            params = SamplingParams(
+                temperature=temperature,
+                seed=3,
+                n=2,
+                max_tokens=120,
+                grammar=GRAMMAR,
+                eos_token_ids=frozenset([EOS]),
+            )
+            engine.add(GenerationRequest(request_id, tokens(RECORD), params))
+            while engine.has_work:
+                for name, output in engine.step():
+                    assert output.finish_reason in (None, FinishReason.STOP)
+                    said.setdefault((name, output.index), []).extend(output.token_ids)
+                engine.check()
+        return said, engine
+
+    plain, plain_engine = generate(drafts=False)
+    drafted, engine = generate(drafts=True)
+    assert drafted == plain
+    for token_ids in plain.values():
+        assert json.loads(text_of(token_ids)).keys() == {"name", "reference"}
+    # The one without lookup drafts what is forced.
+    assert engine.counters.num_accepted_tokens > plain_engine.counters.num_accepted_tokens > 0
+    assert engine.counters.num_steps < plain_engine.counters.num_steps
+
+
+# Drafts save steps and change nothing.
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+@pytest.mark.parametrize("temperature", [0, 5])
+def test_drafts_save_steps_and_change_nothing(automatic: bool, temperature: float) -> None:
+    def generate(lookup: bool) -> tuple[dict[tuple[str, int], list[int]], Engine]:
+        engine, _ = make_engine(
+            num_blocks=256, max_model_len=512, enable_prompt_lookup=lookup and automatic
+        )
+        params = SamplingParams(
+            temperature=temperature,
+            seed=1,
+            max_tokens=150,
+            num_assistant_tokens=4 if lookup and not automatic else None,
+        )
+        for i in range(2):
+            engine.add(GenerationRequest(str(i), [i, 1, 2, 3, 4, 5, 6, 7], params))
+        outputs = run(engine)
+        told = sum(output.num_accepted_tokens for of in outputs.values() for output in of)
+        assert told == engine.counters.num_accepted_tokens
+        return {key: text(of) for key, of in outputs.items()}, engine
+
+    plain, plain_engine = generate(lookup=False)
+    drafted, engine = generate(lookup=True)
+    assert drafted == plain
+    assert plain_engine.counters.num_draft_tokens == 0
+    assert engine.counters.num_steps < 0.9 * plain_engine.counters.num_steps
+    assert 0 < engine.counters.num_accepted_tokens < engine.counters.num_draft_tokens
+    assert 0 < engine.counters.num_drafts < engine.counters.num_draft_tokens
+    assert engine.counters.num_generated_tokens == plain_engine.counters.num_generated_tokens == 300
+
+
+class FaultyGrammar:
+    """Bars nothing, and fails where it is asked for drafts.
+
+    Attributes:
+        forces: whether it can say what it forces.
+    """
+
+    error = ""
+
+    def __init__(self, *, forces: bool) -> None:
+        self.forces = forces
+
+    def __call__(self, logits: NDArray[np.float32], token_ids: array[int]) -> None: ...
+
+    def give_up(self) -> None: ...
+
+    def forced_tokens(self, token_ids: array[int]) -> list[int]:
+        if self.forces:
+            return []
+        raise RuntimeError("no forced tokens")
+
+    def scout(self, token_ids: array[int]) -> NoReturn:
+        raise RuntimeError("no scout")
+
+
+@pytest.mark.parametrize("forces", [True, False])
+@pytest.mark.parametrize("lookup", [True, False])
+def test_a_fault_in_a_guess_costs_that_sequence_its_drafts_and_nobody_anything_else(
+    forces: bool, lookup: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, draft_model = make_draft_engine(FakeDraft(), enable_prompt_lookup=lookup)
+    assert draft_model is not None
+    texts = {str(i): [i, 1, 2, 3, 4, 5, 6, 7] for i in range(2)}
+    for request_id, prompt in texts.items():
+        params = SamplingParams(temperature=0, max_tokens=60)
+        engine.add(GenerationRequest(request_id, prompt, params))
+    (faulty,) = engine._requests["0"]
+    faulty.grammar = FaultyGrammar(forces=forces)
+    outputs = run(engine)
+    for request_id, prompt in texts.items():
+        assert text(outputs[request_id, 0]) == continue_greedily(prompt, 60)
+    assert len(outputs["0", 0]) == 60
+    assert len(outputs["1", 0]) < 60
+    assert caplog.text.count("request 0 goes on without drafts") == 1
+    assert "request 1" not in caplog.text
+
+
+class BrokenDraft(FakeDraft):
+    """Breaks down after some steps."""
+
+    num_steps = 0
+
+    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
+        self.num_steps += 1
+        if self.num_steps > 12:
+            raise RuntimeError("the device is gone")
+        return super().infer(inputs)
+
+
+@pytest.mark.parametrize("lookup", [True, False])
+def test_a_draft_model_that_fails_is_switched_off(
+    lookup: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    draft = BrokenDraft()
+    engine, _ = make_draft_engine(draft, enable_prompt_lookup=lookup)
+    for name in "ab":
+        prompts = {f"{name}{i}": [i, 1, 2, 3, 4, 5, 6, 7] for i in range(3)}
+        for request_id, prompt in prompts.items():
+            params = SamplingParams(temperature=0, max_tokens=60)
+            engine.add(GenerationRequest(request_id, prompt, params))
+        outputs = run(engine)
+        for request_id, prompt in prompts.items():
+            assert text(outputs[request_id, 0]) == continue_greedily(prompt, 60)
+    assert draft.num_steps == 13
+    assert caplog.text.count("the draft model has failed") == 1

@@ -1,0 +1,74 @@
+"""Sequences: how they end, and what a copy of one shares."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+
+from fastovms.engine.sequence import Sequence
+from fastovms.params import FinishReason, GenerationRequest, SamplingParams
+
+
+class Grammar:
+    error = ""
+
+    def __call__(self, logits: Any, token_ids: array[int]) -> None: ...
+
+    def give_up(self) -> None: ...
+
+    def forced_tokens(self, token_ids: array[int]) -> list[int]:
+        return []
+
+
+def sequence(*, limit: int = 9, index: int = 0, grammar: Grammar | None = None, **params: Any):
+    asked = SamplingParams(eos_token_ids=frozenset({0}), stop_token_ids=frozenset({1}), **params)
+    request = GenerationRequest("r", [5, 6], asked)
+    penalty = Grammar()
+    return Sequence(0, request, index, token_limit=limit, processors=(penalty,), grammar=grammar)
+
+
+@pytest.mark.parametrize(
+    ("made", "token_id", "reason"),
+    [
+        (sequence(), 7, None),
+        (sequence(), 0, FinishReason.STOP),
+        (sequence(), 1, FinishReason.STOP),
+        (sequence(ignore_eos=True), 0, None),
+        (sequence(ignore_eos=True), 1, FinishReason.STOP),
+        (sequence(ignore_eos=True, grammar=Grammar()), 0, FinishReason.STOP),
+        (sequence(limit=3), 7, FinishReason.LENGTH),
+        (sequence(limit=3), 0, FinishReason.STOP),
+    ],
+)
+def test_the_end(made: Sequence, token_id: int, reason: FinishReason | None) -> None:
+    assert made.append(token_id) is reason
+    assert list(made.token_ids) == [5, 6, token_id]
+    assert (made.num_generated_tokens, made.num_uncomputed_tokens) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "index", "num_scored", "scores"),
+    [(None, 0, 1, False), (0, 0, 1, True), (0, 1, 1, False), (0, 0, 2, False)],
+)
+def test_the_first_sample_scores_the_prompt(
+    asked: int | None, index: int, num_scored: int, scores: bool
+) -> None:
+    made = sequence(prompt_logprobs=asked, index=index)
+    made.prompt_logprobs = [None] * num_scored
+    assert made.scores_prompt is scores
+
+
+def test_a_copy_owns_nothing_of_the_original() -> None:
+    original = sequence(grammar=Grammar())
+    original.block_table.append(3)
+    original.draft_token_ids.append(4)
+    child = original.fork(7)
+    child.append(8)
+    assert (child.seq_id, child.request_id) == (7, "r")
+    assert list(original.token_ids) == [5, 6]
+    assert list(child.block_table) == list(child.draft_token_ids) == []
+    assert len(child.processors) == len(original.processors) == 2
+    assert not set(map(id, child.processors)) & set(map(id, original.processors))
+    assert child.processors[-1] is child.grammar is not original.grammar

@@ -1,0 +1,642 @@
+"""Tests of `fastovms/engine/step_costs.py`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fastovms.config import EngineConfig
+from fastovms.engine.drafting import draft_lengths
+from fastovms.engine.engine import Engine
+from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.engine.sequence import Sequence
+from fastovms.engine.step_costs import (
+    MIN_PREFILL_TOKENS,
+    UNSEEN_SECONDS,
+    CostCurve,
+    DraftCosts,
+    PrefillCosts,
+    PrefillPacing,
+    StepCosts,
+)
+from fastovms.params import GenerationRequest, SamplingParams
+from tests.engine.fake_model import FakeModel
+
+# What work of a size costs, by noisy measurements of some sizes.
+
+
+def curve(*samples: tuple[int, float], starts_at_zero: bool = True) -> CostCurve:
+    """A curve that has learned each sample twice: the first of a size is provisional."""
+    made = CostCurve(starts_at_zero=starts_at_zero)
+    for size, seconds in samples:
+        made.learn(size, seconds)
+        made.learn(size, seconds)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds"), [(5, 1.0), (10, 2.0), (15, 3.5), (20, 5.0), (100, 245.0), (120, 305.0)]
+)
+def test_between_known_sizes_it_interpolates_and_beyond_them_goes_on(
+    size: int, seconds: float
+) -> None:
+    assert curve((10, 2.0), (20, 5.0)).seconds(size, beyond=3.0) == pytest.approx(seconds)
+
+
+def test_nothing_known_and_below_what_is_known() -> None:
+    assert CostCurve(starts_at_zero=True).seconds(4) is None
+    assert curve((8, 3.0), starts_at_zero=False).seconds(1) == 3.0
+
+
+def test_what_has_not_been_measured_for_long_is_forgotten() -> None:
+    made = CostCurve(starts_at_zero=True, memory=20)
+    made.learn(100, 90.0)
+    made.learn(100, 90.0)
+    for _ in range(20):
+        made.learn(8, 2.0)
+        assert made.knows(100)
+    made.learn(8, 2.0)
+    assert not made.knows(100)
+    assert made.seconds(100, beyond=0.5) == 48.0
+
+
+def test_a_size_that_was_measured_once_does_not_count_beside_others() -> None:
+    made = curve((10, 2.0), (20, 4.0))
+    made.learn(14, 50.0)
+    assert made.seconds(15) == 3.0
+
+
+def test_the_first_of_a_size_counts_until_there_is_another() -> None:
+    made = CostCurve(starts_at_zero=True)
+    made.learn(8, 90.0)
+    assert made.knows(9)
+    assert not made.knows(10)
+    assert made.seconds(8) == 90.0
+    made.learn(8, 2.0)
+    assert made.seconds(8) == 2.0
+
+
+def test_outliers_do_not_count_and_the_past_is_forgotten() -> None:
+    made = CostCurve(starts_at_zero=True)
+    for seconds in [2.0, 2.0, 2.0, 50.0, 2.0]:
+        made.learn(8, seconds)
+    assert made.seconds(8) == 2.0
+    for _ in range(20):
+        made.learn(8, 3.0)
+    assert made.seconds(8) == 3.0
+
+
+def test_sizes_are_few_and_estimates_near_a_line_of_noisy_measurements() -> None:
+    rng = random.Random(0)
+    made = CostCurve(starts_at_zero=False)
+    for _ in range(20_000):
+        size = rng.randint(1, 2048)
+        made.learn(size, (10 + size) * rng.choice([1.0, 1.0, 1.0, 1.05, 0.95, 4.0]))
+    for size in (1, 3, 17, 100, 999, 2000):
+        assert made.seconds(size, beyond=1.0) == pytest.approx(10 + size, rel=0.1)
+    assert len(made._samples) <= 4 * 12
+
+
+# What pieces of prompts add to steps.
+
+
+def seconds_of(num_tokens: int, context: float, growth: float = 1 / 2000) -> float:
+    return num_tokens * 0.0004 * (1 + context * growth)
+
+
+def test_nothing_is_known_at_first() -> None:
+    costs = PrefillCosts()
+    assert costs.seconds(10, 0) is None
+    assert costs.token_seconds is None
+    assert costs.num_tokens_within(0.0, 0, 256) == 256
+
+
+@pytest.mark.parametrize("growth", [0.0, 1 / 5000, 1 / 1000])
+def test_noisy_pieces_of_prompts_teach_lengths_and_contexts(growth: float) -> None:
+    rng = random.Random(0)
+    costs = PrefillCosts()
+    for _ in range(6):
+        start = 0
+        while start < 4000:
+            num_tokens = rng.choice([40, 100, 100, 250])
+            context = start + num_tokens / 2
+            noise = rng.choice([0.95, 1.0, 1.0, 1.0, 1.05, 3.0])
+            costs.learn(num_tokens, context, noise * seconds_of(num_tokens, context, growth))
+            start += num_tokens
+    for num_tokens in (40, 100, 250):
+        for context in (100, 2000, 3900):
+            expected = pytest.approx(seconds_of(num_tokens, context, growth), rel=0.2)
+            assert costs.seconds(num_tokens, context) == expected
+
+
+def test_how_many_tokens_fit() -> None:
+    costs = PrefillCosts()
+    for start in (0, 100, 200, 1000, 1100, 1200):
+        costs.learn(100, start + 50, seconds_of(100, start + 50))
+    for start in (0, 1000, 4000):
+        most = costs.num_tokens_within(0.03, start, 256)
+        assert seconds_of(most, start + most / 2) == pytest.approx(0.03, rel=0.05)
+    assert costs.num_tokens_within(1.0, 0, 256) == 256
+    assert costs.num_tokens_within(0.0, 0, 256) == 0
+
+
+def test_short_pieces_say_nothing_of_contexts() -> None:
+    """What every step costs that has any makes them dear."""
+    costs = PrefillCosts()
+    costs.learn(100, 50, 0.04)
+    costs.learn(100, 50, 0.04)
+    for _ in range(20):
+        costs.learn(3, 2000, 0.01)
+    assert costs.seconds(100, 4000) == pytest.approx(0.04)
+
+
+# What drafts are estimated to cost after something that was no fault of theirs has made steps
+# slow for a while.
+
+
+STEP, ROW = 0.020, 0.005
+GOOD, MIDDLING, RANDOM = (0.6, 0.97), (0.2, 0.5), (0.01, 0.1)
+"""Between which chances the next token of a guess is right."""
+
+QUIET = 5000
+RECOVERY = 1536
+"""Steps until drafts are worth what they were: those after which steps without drafts are measured
+anew, the longest pause of those that do not pay, and some."""
+
+
+class Phase(NamedTuple):
+    """Steps of one stream, on a machine that takes so much longer for all, and for the context."""
+
+    num_steps: int
+    slowdown: float = 1.0
+    context_seconds: float = 0.0
+
+
+class Result(NamedTuple):
+    """Of one phase: the share of steps with drafts, and tokens a second."""
+
+    share: float
+    speed: float
+
+
+class Simulation:
+    """Steps of which nine in ten have a guess, which costs what it costs and is right as often as
+    it says."""
+
+    def __init__(
+        self,
+        odds: tuple[float, float],
+        *,
+        change_seconds: float = 0.0,
+        slow_drafts: Collection[int] = (),
+        first_row_seconds: float = 0.0,
+    ) -> None:
+        self._costs = StepCosts()
+        self._odds = odds
+        self._change_seconds = change_seconds
+        self._slow_drafts = slow_drafts
+        self._first_row_seconds = first_row_seconds
+        self._rng = np.random.default_rng(0)
+        self._num_drafts = 0
+        self._last = 0
+        for _ in range(4):
+            self._costs.learn(
+                num_decodes=0,
+                num_rows=0,
+                num_prefill_tokens=256,
+                prefill_context=128,
+                seconds=256 * ROW,
+            )
+
+    def run(self, phase: Phase) -> Result:
+        num_drafted, num_tokens, seconds = 0, 0.0, 0.0
+        for _ in range(phase.num_steps):
+            gain, taken = self._step(phase)
+            num_drafted += self._last > 0
+            num_tokens += 1 + gain
+            seconds += taken
+        return Result(num_drafted / phase.num_steps, num_tokens / seconds)
+
+    def _step(self, phase: Phase) -> tuple[float, float]:
+        count, gain = 0, 0.0
+        if self._rng.random() < 0.9:
+            num_guessed = int(self._rng.integers(1, 9))
+            chances = self._rng.uniform(*self._odds) ** np.arange(1, num_guessed + 1)
+            (count,) = draft_lengths([chances], self._costs, num_sequences=1, num_rows=1)
+            gain = float(chances[:count].sum())
+        seconds = STEP + phase.context_seconds + count * ROW
+        seconds += self._first_row_seconds * (count > 0)
+        seconds += self._change_seconds * (count != self._last)
+        seconds *= phase.slowdown
+        self._last = count
+        if count:
+            self._num_drafts += 1
+            seconds += 0.2 * (self._num_drafts in self._slow_drafts)
+        self._costs.learn(num_decodes=1, num_rows=1 + count, num_prefill_tokens=0, seconds=seconds)
+        return gain, seconds
+
+
+@pytest.mark.parametrize("change_seconds", [0.0, 0.002], ids=["steady", "changes cost"])
+@pytest.mark.parametrize("odds", [GOOD, MIDDLING], ids=["good", "middling"])
+@pytest.mark.parametrize(
+    "disturbance",
+    [
+        Phase(200, slowdown=2),
+        Phase(200, slowdown=5),
+        Phase(2000, slowdown=3),
+        Phase(300, context_seconds=0.020),
+        Phase(2000, context_seconds=0.020),
+    ],
+    ids=str,
+)
+def test_as_much_is_drafted_after_a_disturbance_as_before(
+    odds: tuple[float, float], change_seconds: float, disturbance: Phase
+) -> None:
+    simulation = Simulation(odds, change_seconds=change_seconds)
+    before = simulation.run(Phase(QUIET))
+    simulation.run(disturbance)
+    simulation.run(Phase(RECOVERY))
+    after = simulation.run(Phase(QUIET))
+    assert after.share == pytest.approx(before.share, abs=0.05)
+    assert after.speed > 0.99 * before.speed
+
+
+@pytest.mark.parametrize("odds", [GOOD, MIDDLING], ids=["good", "middling"])
+@pytest.mark.parametrize("slow_drafts", [(1, 2), (2, 3), range(1, 8)], ids=str)
+def test_slow_drafts_at_the_start_are_not_held_against_those_that_follow(
+    odds: tuple[float, float], slow_drafts: Collection[int]
+) -> None:
+    undisturbed = Simulation(odds).run(Phase(QUIET))
+    simulation = Simulation(odds, slow_drafts=slow_drafts)
+    simulation.run(Phase(RECOVERY))
+    result = simulation.run(Phase(QUIET))
+    assert result.share == pytest.approx(undisturbed.share, abs=0.05)
+    assert result.speed > 0.99 * undisturbed.speed
+
+
+def test_while_all_steps_draft_few_are_spared_to_measure_those_without() -> None:
+    chances, costs = [np.array([0.9, 0.8])], StepCosts()
+    num_plain = 0
+    for step in range(10_000):
+        (count,) = draft_lengths(chances, costs, num_sequences=1, num_rows=1)
+        num_plain += count == 0
+        is_slow = 2000 <= step < 4000
+        costs.learn(
+            num_decodes=1,
+            num_rows=1 + count,
+            num_prefill_tokens=0,
+            seconds=(0.020 + 0.001 * count) * (1 + is_slow),
+        )
+        if step == 0:
+            costs.learn(num_decodes=0, num_rows=0, num_prefill_tokens=256, seconds=0.3)
+        if step in (1999, 3999, 9999):
+            plain = costs.decode_seconds(1, 1)
+            assert plain == pytest.approx(0.020 * (1 + is_slow))
+            assert costs.decode_seconds(1, 3) == pytest.approx(plain + 0.002 * (1 + is_slow))
+    assert 10 <= num_plain < 100
+
+
+@pytest.mark.parametrize(
+    ("odds", "first_row_seconds"), [(RANDOM, 0.0), (MIDDLING, 0.020)], ids=["random", "dear rows"]
+)
+def test_what_does_not_pay_costs_less_than_one_in_a_hundred(
+    odds: tuple[float, float], first_row_seconds: float
+) -> None:
+    simulation = Simulation(odds, first_row_seconds=first_row_seconds)
+    result = simulation.run(Phase(2 * QUIET))
+    assert result.speed > 0.99 / STEP
+    assert result.share < 0.01
+
+
+def test_pauses_grow_as_long_as_nothing_pays_and_are_short_again_once_it_does() -> None:
+    costs, now, pauses = DraftCosts(), 0, []
+    for _ in range(7):
+        for _ in range(2):
+            costs.learn(4, 1.0, now)
+        costs.refuse(now)
+        begun = now
+        while costs.seconds(4, 0.01, now) == 1.0:
+            now += 1
+        assert costs.seconds(4, 0.01, now) == pytest.approx(0.04)
+        pauses.append(now - begun)
+    assert pauses == [64, 128, 256, 512, 1024, 1024, 1024]
+    for _ in range(20):
+        costs.learn(4, 0.01, now)
+    costs.refuse(now)
+    assert not costs.is_trial_due(now + 63)
+    assert costs.is_trial_due(now + 64)
+
+
+def test_a_measurement_between_refusals_begins_the_pause_anew() -> None:
+    costs = DraftCosts()
+    costs.learn(4, 1.0, 0)
+    for now in range(0, 600, 60):
+        costs.learn(4, 1.0, now)
+        costs.refuse(now + 1)
+        assert costs.seconds(4, 0.01, now + 60) == 1.0
+
+
+def test_a_length_that_was_slow_is_forgotten_while_others_are_drafted() -> None:
+    costs = DraftCosts()
+    for _ in range(4):
+        costs.learn(8, 9.0, 0)
+    for _ in range(100):
+        costs.learn(2, 0.002, 0)
+    assert costs.seconds(8, 0.001, 0) == pytest.approx(0.008)
+
+
+# What a step would cost, by the steps that have run.
+
+
+CHANGE = 3.0
+
+
+class Machine:
+    """Steps whose seconds are known: 10, a half for each sequence, a tenth for each row of a draft,
+    a quarter for each token of a prompt, and `CHANGE` where the shape changes."""
+
+    def __init__(self) -> None:
+        self.costs = StepCosts()
+        self._shape: tuple[int, int, int] | None = None
+
+    def run(self, num_decodes: int, num_drafts: int = 0, num_prefill_tokens: int = 0) -> None:
+        shape = (num_decodes, num_decodes + num_drafts, num_prefill_tokens)
+        seconds = 10 + num_decodes / 2 + num_drafts / 10 + num_prefill_tokens / 4
+        self.costs.learn(
+            num_decodes=num_decodes,
+            num_rows=num_decodes + num_drafts,
+            num_prefill_tokens=num_prefill_tokens,
+            seconds=seconds + CHANGE * (shape != self._shape),
+        )
+        self._shape = shape
+
+
+@pytest.fixture
+def machine() -> Machine:
+    made = Machine()
+    for num_decodes in (1, 4, 8, 1):
+        for _ in range(4):
+            made.run(num_decodes)
+    return made
+
+
+def test_step_costs_nothing_is_known_at_first() -> None:
+    machine = Machine()
+    assert machine.costs.decode_seconds(1, 1) is None
+    assert machine.costs.prefills.seconds(100, 0) is None
+    assert machine.costs.shape_change_seconds == 0
+    machine.run(1)
+    machine.run(1)
+    assert machine.costs.decode_seconds(1, 1) == 10.5
+    assert machine.costs.decode_seconds(1, 4) is None, "nothing tells what further rows cost"
+
+
+@pytest.mark.parametrize(("num_sequences", "seconds"), [(1, 10.5), (2, 11.0), (6, 13.0), (8, 14.0)])
+def test_decodes_without_drafts(machine: Machine, num_sequences: int, seconds: float) -> None:
+    assert machine.costs.decode_seconds(num_sequences, num_sequences) == pytest.approx(seconds)
+
+
+def test_a_change_of_shape_is_learned_apart(machine: Machine) -> None:
+    assert machine.costs.shape_change_seconds == pytest.approx(CHANGE)
+
+
+def test_rows_of_drafts(machine: Machine) -> None:
+    for num_drafts in (4, 0, 8, 0, 4, 0, 8, 0):
+        machine.run(1, num_drafts)
+    costs = machine.costs
+    assert costs.shape_change_seconds == pytest.approx(CHANGE)
+    for num_drafts in (1, 4, 6, 8):
+        expected = pytest.approx(10.5 + num_drafts / 10)
+        assert costs.decode_seconds(1, 1 + num_drafts) == expected
+    assert costs.decode_seconds(8, 12) == pytest.approx(14.4), "as the nearest number had them"
+
+
+def test_tokens_of_prompts_tell_what_rows_cost_where_no_drafts_have_been(machine: Machine) -> None:
+    for _ in range(3):
+        machine.run(4, 0, 64)
+        machine.run(4, 0, 16)
+    costs = machine.costs
+    assert costs.prefills.seconds(40, 0) == pytest.approx(10 + CHANGE)
+    assert costs.prefills.seconds(164, 0) == pytest.approx((16 + CHANGE) / 64 * 164)
+    estimate = costs.decode_seconds(4, 8)
+    assert estimate == pytest.approx(12 + 4 * (16 + CHANGE) / 64)
+
+
+def test_what_a_prompt_alone_costs_does_not_hold_the_weights(machine: Machine) -> None:
+    for _ in range(3):
+        machine.run(0, 0, 64)
+    assert machine.costs.prefills.seconds(64, 0) == pytest.approx(64 / 4 - 0.5)
+
+
+def test_drafts_before_any_plain_step_teach_nothing() -> None:
+    machine = Machine()
+    machine.run(1, 4)
+    assert machine.costs.decode_seconds(1, 5) is None
+
+
+def test_a_first_measurement_that_is_far_too_slow_does_not_prevent_a_second(
+    machine: Machine,
+) -> None:
+    for _ in range(4):
+        machine.run(1, num_prefill_tokens=32)
+    costs = machine.costs
+    as_prompt = costs.decode_seconds(4, 9)
+    costs.learn(num_decodes=4, num_rows=9, num_prefill_tokens=0, seconds=500.0)
+    assert costs.decode_seconds(4, 9) == as_prompt
+    machine.run(4, 5)
+    machine.run(4, 5)
+    assert costs.decode_seconds(4, 9) == pytest.approx(14.0), "12.5 and what a change takes"
+
+
+# A long prompt must not hold those up who decode; a crowd that waits goes before their comfort.
+
+
+BASE, TOKEN = 0.05, 0.0015
+"""Seconds of the fake model's step, and of each token in it."""
+
+
+class TimedModel(FakeModel):
+    """Its steps take time on a clock of its own."""
+
+    now = 0.0
+    base = BASE
+    token_seconds = TOKEN
+
+    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
+        self.now += self.base + self.token_seconds * len(inputs.input_ids)
+        return super().infer(inputs)
+
+    @property
+    def step_seconds(self) -> list[float]:
+        return [self.base + self.token_seconds * tokens for tokens in self.num_tokens_per_step]
+
+
+def pacing_after(*steps: tuple[int, int, float]) -> PrefillPacing:
+    costs = StepCosts()
+    for num_decodes, num_prefill_tokens, seconds in steps:
+        costs.learn(
+            num_decodes=num_decodes,
+            num_rows=num_decodes,
+            num_prefill_tokens=num_prefill_tokens,
+            seconds=seconds,
+        )
+    return PrefillPacing(costs)
+
+
+BUDGET = 256
+
+
+def prompt(length: int = 1600, start: int = 0) -> Sequence:
+    """A prompt of which the tokens before `start` are computed."""
+    request = GenerationRequest("r", [1] * length, SamplingParams())
+    made = Sequence(0, request, 0, token_limit=length + 9)
+    made.num_computed_tokens = start
+    return made
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([], BUDGET),
+        ([(0, 100, 1.0)], BUDGET),
+        ([(4, 0, 1.0)], BUDGET),
+        ([(0, 100, 2.0), (4, 0, 1.0)], 44),
+        ([(0, 100, 2.0), (4, 0, 1.0), (4, 100, 1.5), (4, 100, 1.5)], 188),  # 192 in all
+        ([(0, 100, 2.0), *[(4, 0, 1.0)] * 3, (4, 0, 90.0), (4, 0, 1.0)], 44),  # an outlier
+        ([(4, 0, 0.0), (4, 8, 0.0)], BUDGET),
+        ([(4, 8, 1.0)], BUDGET),  # nothing to compare it with
+    ],
+)
+def test_what_a_prompt_may_have_of_a_step(
+    steps: list[tuple[int, int, float]], expected: int
+) -> None:
+    assert pacing_after(*steps).max_prefill_tokens(4, 4, prompt(), BUDGET) == expected
+
+
+def test_what_no_reader_sees_is_allowed() -> None:
+    """Steps of 1 ms may take 45, and then have a multiple of 16 tokens in all."""
+    quick = pacing_after(*[(4, 0, 0.001)] * 3, *[(4, 100, 0.081)] * 3)
+    assert quick.max_prefill_tokens(4, 4, prompt(), BUDGET) == 44
+
+
+def test_what_is_over_soon_is_not_held_back() -> None:
+    """A second of a prompt's tokens, those left out that are cached."""
+    pacing = pacing_after(*[(4, 0, 0.001)] * 3, *[(4, 100, 0.101)] * 3)
+    assert pacing.max_prefill_tokens(4, 4, prompt(1000), BUDGET) == BUDGET
+    assert pacing.max_prefill_tokens(4, 4, prompt(1020), BUDGET) < BUDGET
+    cached = prompt(4000, 3600)
+    cached.num_cached_tokens = 3600
+    assert pacing.max_prefill_tokens(4, 4, cached, BUDGET) == BUDGET
+
+
+def test_what_attention_to_a_long_context_costs_is_learned() -> None:
+    costs = StepCosts()
+
+    def run(num_prefill_tokens: int, start: int = 0) -> None:
+        context = start + num_prefill_tokens / 2
+        costs.learn(
+            num_decodes=4,
+            num_rows=4,
+            num_prefill_tokens=num_prefill_tokens,
+            prefill_context=context,
+            seconds=1 + num_prefill_tokens / 100 * (1 + context / 2000),
+        )
+
+    run(0)
+    run(0)
+    for start in range(0, 1600, 100):
+        run(100, start)
+    for start in (0, 1000, 3000):
+        most = PrefillPacing(costs).max_prefill_tokens(4, 4, prompt(4000, start), 1000)
+        assert most == pytest.approx(100 / (1 + (start + most / 2) / 2000), abs=17)
+
+
+def run_streams(
+    num_streams: int,
+    num_late: int,
+    late_length: int,
+    *,
+    base: float = BASE,
+    token_seconds: float = TOKEN,
+    late_priority: int = 0,
+) -> tuple[TimedModel, Engine]:
+    """Streams that decode, and then prompts that come while they do, until those are computed."""
+    model = TimedModel()
+    model.base, model.token_seconds = base, token_seconds
+    model.allocate_cache(4096)
+    engine = Engine(
+        model,
+        EngineConfig(enable_prompt_lookup=False, enable_prefix_caching=False),
+        num_blocks=4096,
+        max_model_len=2048,
+        clock=lambda: model.now,
+    )
+    params = SamplingParams(temperature=0, max_tokens=400)
+    for i in range(num_streams):
+        engine.add(GenerationRequest(f"stream {i}", [i, 2, 3], params))
+    for _ in range(20):
+        engine.step()
+    del model.num_tokens_per_step[:]
+    for i in range(num_late):
+        prompt = [i] * late_length
+        engine.add(GenerationRequest(f"late {i}", prompt, params, priority=late_priority))
+    while engine.scheduler.waiting or any(
+        sequence.num_uncomputed_tokens > 1 for sequence in engine.scheduler.running
+    ):
+        engine.step()
+    return model, engine
+
+
+@pytest.mark.parametrize("num_streams", [1, 4, 16])
+def test_a_long_prompt_at_most_doubles_the_steps_of_those_who_decode(num_streams: int) -> None:
+    model, _ = run_streams(num_streams, 1, 1500)
+    undisturbed = BASE + TOKEN * num_streams
+    first, *further = model.step_seconds
+    assert max(further) <= 2.05 * undisturbed
+    assert first <= 2.5 * undisturbed
+    assert sum(model.num_tokens_per_step) >= 1500
+
+
+@pytest.mark.parametrize("num_streams", [1, 8])
+def test_steps_that_no_reader_sees_are_filled(num_streams: int) -> None:
+    """Though they take ten times as long as without the prompt."""
+    model, _ = run_streams(num_streams, 1, 1900, base=0.003, token_seconds=0.0006)
+    whole = model.step_seconds[1:-1]
+    assert max(whole) <= 1.05 * UNSEEN_SECONDS
+    assert min(whole) >= 0.7 * UNSEEN_SECONDS
+
+
+def test_prompts_that_wait_for_each_other_get_the_whole_budget() -> None:
+    """Until the last of them is alone: then those who decode count."""
+    model, _ = run_streams(8, 4, 900)
+    undisturbed = BASE + TOKEN * 12
+    num_crowded = 3 * 900 // 248
+    assert model.num_tokens_per_step[:num_crowded] == [256] * num_crowded
+    assert max(model.step_seconds[num_crowded + 1 :]) <= 2.05 * undisturbed
+    assert len(model.num_tokens_per_step) > num_crowded + 5
+
+
+def test_a_crowd_of_lower_priority_waits_for_those_who_decode() -> None:
+    model, _ = run_streams(8, 4, 900, late_priority=1)
+    undisturbed = BASE + TOKEN * 12
+    assert max(model.step_seconds[1:]) <= 2.05 * undisturbed
+
+
+def test_short_prompts_are_not_held_back() -> None:
+    """Each holds up those who decode once: taking it in small pieces would cost everybody steps."""
+    model, _ = run_streams(8, 1, 240)
+    assert model.num_tokens_per_step[0] == 8 + 240
+
+
+def test_a_long_prompt_advances_however_dear_its_tokens_are() -> None:
+    """In pieces that are worth a step, though decodes take more than twice as long meanwhile."""
+    num_streams = 4
+    model, _ = run_streams(num_streams, 1, 600, token_seconds=BASE)
+    *whole, last = model.num_tokens_per_step
+    assert set(whole[1:]) == {num_streams + MIN_PREFILL_TOKENS}
+    assert last <= num_streams + MIN_PREFILL_TOKENS

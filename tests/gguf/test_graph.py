@@ -1,0 +1,277 @@
+"""Tests of `fastovms/gguf/graph.py`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from gguf import GGMLQuantizationType as Type
+from numpy.typing import NDArray
+from openvino import opset13
+
+from fastovms.engine.model.paging import applies_sliding_window, read_paged_graph
+from fastovms.errors import ConfigurationError
+from fastovms.gguf.graph import (
+    Rotation,
+    Weights,
+    build_decoder,
+    build_masks,
+    cos_sin,
+    rotate,
+    rotation_of,
+    rotation_of_windows,
+)
+from fastovms.gguf.reader import TENSOR_TYPES, RopeSettings, read_gguf, read_hyperparameters
+from tests.engine.reference import EXACT
+from tests.gguf.numpy_decoder import NumpyDecoder
+from tests.gguf.test_reader import read
+from tests.gguf.tiny_models import HEAD_SIZE, LAYERS, TOKENS, TinyModel, write_model
+
+# Masks, computed for a few tokens.
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "given", "window", "causal", "windowed"),
+    [
+        (3, [1, 1, 1], 2, ["x..", "xx.", "xxx"], ["x..", "xx.", ".xx"]),
+        (1, [1, 1, 1, 1], 2, ["xxxx"], ["..xx"]),
+        (2, [0, 1, 1], 9, [".x.", ".xx"], [".x.", ".xx"]),
+        (2, [1, 1], 0, ["x.", "xx"], None),
+    ],
+)
+def test_what_each_token_sees(
+    num_tokens: int, given: list[int], window: int, causal: list[str], windowed: list[str] | None
+) -> None:
+    ids = opset13.parameter([-1, -1], np.int64)
+    mask = opset13.parameter([-1, -1], np.int64)
+    masks = build_masks(ids, mask, window)
+    assert (masks.windowed is None) is (windowed is None)
+    nodes = [node for node in masks if node is not None]
+    compiled = ov.Core().compile_model(ov.Model(nodes, [ids, mask]), "CPU")
+    found = compiled([np.zeros((1, num_tokens), np.int64), np.array([given])])
+    for index, expected in enumerate(filter(None, (causal, windowed))):
+        scores = np.asarray(found[index])
+        assert scores.shape == (1, 1, num_tokens, len(given))
+        seen = ["".join("x" if value == 0 else "." for value in row) for row in scores[0, 0]]
+        assert seen == expected
+        assert scores.min() >= np.finfo(np.float16).min
+
+
+# Graphs give the log probabilities that the weights of the file give, computed apart from them.
+
+
+RNG = np.random.default_rng(0)
+ATTENTION = ("attn_q", "attn_k", "attn_v")
+SCALED = {"rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
+VARIANTS = {
+    "llama": TinyModel(),
+    "llama of all types": TinyModel(types=tuple(map(Type, TENSOR_TYPES)), seed=1),
+    "llama with biases": TinyModel(biases=(*ATTENTION, "attn_output", "ffn_down"), is_tied=True),
+    "llama 3.1": TinyModel(extra={"rope_freqs.weight": RNG.uniform(1, 8, HEAD_SIZE // 2)}),
+    "llama, linear": TinyModel(settings={"rope.scaling.type": "linear", **SCALED}),
+    "llama, yarn": TinyModel(settings={"rope.scaling.type": "yarn", **SCALED}),
+    "mistral": TinyModel(settings={"attention.sliding_window": 9}),
+    "qwen2": TinyModel("qwen2", biases=ATTENTION, types=(Type.Q8_0, Type.Q4_0)),
+    "qwen3": TinyModel("qwen3", types=(Type.Q4_K, Type.Q6_K), is_tied=True),
+    "gemma": TinyModel("gemma", is_tied=True),
+    "gemma3": TinyModel(
+        "gemma3",
+        is_tied=True,
+        settings={
+            "attention.sliding_window": 9,
+            "attention.sliding_window_pattern": 3,
+            "rope.freq_base": 1e6,
+            "rope.scaling.type": "linear",
+            "rope.scaling.factor": 8.0,
+            "final_logit_softcapping": 9.0,
+        },
+    ),
+    "phi3": TinyModel("phi3", settings={"attention.sliding_window": 9}, types=(Type.Q5_K,)),
+    "phi3, longrope": TinyModel(
+        "phi3",
+        settings={
+            "rope.dimension_count": 12,
+            "rope.scaling.attn_factor": 1.19,
+            "rope.scaling.original_context_length": 25,
+        },
+        extra={
+            "rope_factors_short.weight": RNG.uniform(1, 2, 6),
+            "rope_factors_long.weight": RNG.uniform(1, 8, 6),
+        },
+    ),
+}
+
+
+def build(path: Path) -> ov.Model:
+    file = read_gguf(path)
+    return build_decoder(file, read_hyperparameters(file.metadata))
+
+
+class Session:
+    """Computes log probabilities of one text, in parts."""
+
+    def __init__(self, model: ov.Model) -> None:
+        self._request = ov.Core().compile_model(model, "CPU", EXACT).create_infer_request()
+
+    def log_probabilities(self, *parts: list[int]) -> NDArray[np.float64]:
+        self._request.reset_state()
+        past, logits = 0, []
+        for part in parts:
+            end = past + len(part)
+            inputs: dict[str, Any] = {
+                "input_ids": np.array([part]),
+                "attention_mask": np.ones((1, end), np.int64),
+                "position_ids": np.arange(past, end)[None],
+                "beam_idx": np.zeros(1, np.int32),
+            }
+            self._request.infer(inputs)
+            logits.append(self._request.get_tensor("logits").data[0].astype(np.float64))
+            past = end
+        values = np.concatenate(logits)
+        values -= values.max(axis=1, keepdims=True)
+        return values - np.log(np.exp(values).sum(axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_log_probabilities(name: str, tmp_path: Path) -> None:
+    write_model(tmp_path / "m.gguf", VARIANTS[name])
+    session = Session(build(tmp_path / "m.gguf"))
+    reference = NumpyDecoder(tmp_path / "m.gguf")
+    text = np.random.default_rng(1).integers(0, len(TOKENS), 30).tolist()
+    for length in (20, 30):
+        expected = reference.log_probabilities(text[:length])
+        assert np.abs(session.log_probabilities(text[:length]) - expected).max() < 1e-3
+    if "longrope" not in name:  # where the later part would decide about the earlier one
+        assert np.abs(session.log_probabilities(text[:13], text[13:]) - expected).max() < 1e-3
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma3", "phi3", "llama"])
+def test_paged_attention_sees_the_windows(name: str, tmp_path: Path) -> None:
+    write_model(tmp_path / "m.gguf", VARIANTS[name])
+    ov.save_model(build(tmp_path / "m.gguf"), tmp_path / "openvino_model.xml")
+    paged = read_paged_graph(ov.Core(), tmp_path).model
+    assert applies_sliding_window(paged) == (name != "llama")
+
+
+# Tensors of a file as constants of a graph.
+
+
+def test_weights_stay_quantized(tmp_path: Path) -> None:
+    write_model(tmp_path / "m.gguf", TinyModel(types=(Type.Q4_K,), is_tied=True))
+    compiled = ov.Core().compile_model(build(tmp_path / "m.gguf"), "CPU", EXACT)
+    types = [
+        str(node.get_rt_info()["outputPrecisions"].astype(str))
+        for node in compiled.get_runtime_model().get_ordered_ops()
+        if node.get_rt_info()["layerType"].astype(str) == "Const" and len(node.shape) > 1
+        and np.prod(node.shape) > 5_000
+    ]  # fmt: skip
+    assert sorted(set(types)) == ["i8", "u4"]
+    assert types.count("u4") == 6 * LAYERS + 2  # the tied one has two users
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            TinyModel(extra={"blk.0.attn_sinks.weight": np.ones(4)}),
+            "architecture llama is not taken with the tensor blk.0.attn_sinks.weight$",
+        ),
+        (
+            TinyModel("gemma", extra={"cls.weight": np.ones(4), "cls.bias": np.ones(4)}),
+            "not taken with the tensor cls.bias and 1 more",
+        ),
+        (
+            TinyModel("qwen2", settings={"block_count": 4}),
+            "tensor blk.3.attn_norm.weight is missing",
+        ),
+        (
+            TinyModel(settings={"attention.head_count": 2}),
+            r"blk.0.attn_q.weight is of shape \[64, 256\], not of \[32, 256\]",
+        ),
+        (
+            TinyModel("phi3", extra={"rope_factors_long.weight": np.ones(8)}),
+            "tensor rope_factors_short.weight is missing",
+        ),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(model: TinyModel, message: str, tmp_path: Path) -> None:
+    write_model(tmp_path / "m.gguf", model)
+    with pytest.raises(ConfigurationError, match=message):
+        build(tmp_path / "m.gguf")
+
+
+# Rotary embeddings: frequencies, and what turns by them.
+
+
+def test_frequencies_that_old_files_repeat_are_needless(tmp_path: Path) -> None:
+    write_model(tmp_path / "m.gguf", TinyModel(extra={"blk.0.attn_rot_embd.weight": np.ones(8)}))
+    build(tmp_path / "m.gguf")
+
+
+def rope(**settings: object) -> RopeSettings:
+    """How the tiny model rotates, with some settings changed."""
+    return replace(
+        read("llama").rope, num_dimensions=4, base=100.0, original_context=64, **settings
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "periods", "magnitude"),
+    [
+        ({}, [1, 10], 1.0),
+        ({"scaling": "linear", "factor": 4.0}, [4, 40], 1.0),
+        ({"attention_factor": 0.5}, [1, 10], 0.5),
+        # Between `beta_fast` and `beta_slow` rotations in the original context lies every pair.
+        ({"scaling": "yarn", "factor": 4.0, "extrapolation": 0.0}, [4, 40], 1.0),
+        ({"scaling": "yarn", "factor": 4.0, "extrapolation": 1.0, "beta_fast": 0.001,
+          "beta_slow": 0.0001}, [1, 10], 1 + 0.1 * np.log(4)),
+    ],
+)  # fmt: skip
+def test_periods(settings: dict[str, object], periods: list[float], magnitude: float) -> None:
+    parameters = replace(read("llama"), rope=rope(**settings))
+    rotation = rotation_of(parameters, NoTensors())
+    assert rotation.periods == pytest.approx(periods)
+    assert rotation.magnitude == pytest.approx(magnitude)
+    assert rotation.long_periods is None
+
+
+class NoTensors(Weights):
+    def __init__(self) -> None:
+        pass
+
+    def __contains__(self, name: str) -> bool:
+        return False
+
+
+def test_layers_with_a_window_may_rotate_by_a_base_of_their_own() -> None:
+    parameters = replace(read("llama"), rope=rope())
+    assert rotation_of_windows(parameters) is None
+    own = rotation_of_windows(replace(parameters, window_rope_base=10_000.0))
+    assert own is not None
+    assert own.periods == pytest.approx([1, 100])
+
+
+@pytest.mark.parametrize(("positions", "periods"), [([0, 3], [1.0, 10.0]), ([3, 4], [2.0, 20.0])])
+def test_the_highest_position_decides_which_periods_apply(
+    positions: list[int], periods: list[float]
+) -> None:
+    short, long = (np.array(each, np.float32) for each in ([1, 10], [2, 20]))
+    ids = opset13.parameter([-1, -1], np.int64)
+    angles = cos_sin(Rotation(short, long, original_context=4, magnitude=0.5), ids)
+    heads = opset13.parameter([1, 1, -1, 6], np.float32)
+    rotated = rotate(heads, 4, 6, angles)
+    model = ov.Model([angles.cos, angles.sin, rotated], [ids, heads])
+    values = np.arange(12, dtype=np.float32).reshape(1, 1, 2, 6)
+    found = ov.Core().compile_model(model, "CPU", EXACT)([np.array([positions]), values])
+    expected = np.array([[p / period for period in (*periods, *periods)] for p in positions])
+    cos, sin, turned = (np.asarray(found[index])[0, 0] for index in range(3))
+    assert cos == pytest.approx(0.5 * np.cos(expected), abs=1e-5)
+    assert sin == pytest.approx(0.5 * np.sin(expected), abs=1e-5)
+    first, second, rest = values[0, 0, :, :2], values[0, 0, :, 2:4], values[0, 0, :, 4:]
+    halves = np.concatenate([-second, first], -1)
+    assert turned[:, :4] == pytest.approx(values[0, 0, :, :4] * cos + halves * sin, abs=1e-4)
+    assert turned[:, 4:] == pytest.approx(rest)

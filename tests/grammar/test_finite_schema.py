@@ -1,0 +1,262 @@
+"""Tests of `fastovms/grammar/finite_schema.py`."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastovms.errors import InvalidField
+from fastovms.grammar.finite_schema import without_endless_parts
+from fastovms.grammar.json_schema import usable_rules, usable_schema
+from fastovms.grammar_tree import Json
+from fastovms.params import Grammar, GrammarKind
+from tests.vocabularies import vocabulary
+
+# Numbers that a schema cannot have where they are, each by its keyword's name.
+
+
+MOST = 2**53 - 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        ({"const": -(2**63)}, f"numbers of const must be from -{MOST} to {MOST}, not -9223"),
+        ({"const": [1, {"a": 2**53}]}, "numbers of const"),
+        ({"enum": [1, -9.223372036854775808e18]}, "numbers of enum"),
+        ({"items": {"enum": [math.inf]}}, "numbers of enum must be .*, not inf"),
+        ({"type": "integer", "minimum": 10**18}, "minimum must be less than 10{18}, not 10{18}"),
+        ({"type": "integer", "exclusiveMinimum": 1e300}, "exclusiveMinimum must be less than"),
+        ({"type": "number", "maximum": -(2**63)}, "maximum must be more than -10{18}, not -9223"),
+        ({"type": "number", "maximum": math.inf}, "maximum must be a finite number, not inf"),
+        ({"type": "number", "minimum": 5e-324}, "minimum must be 0 or at least 1e-50 away"),
+        ({"multipleOf": 0}, "multipleOf must be a finite number greater than 0, not 0"),
+        ({"multipleOf": -0.5}, "multipleOf must be a finite number greater than 0, not -0.5"),
+        ({"multipleOf": math.nan}, "multipleOf must be"),
+        ({"multipleOf": 5e-324}, "multipleOf must be at least 1e-10, not 5e-324"),
+        ({"minimum": 10**4000}, "numbers must have at most 1000 digits, not 4001"),
+        ({"type": ["null", -9]}, r"type must be a string or a list of strings, not \[.null., -9\]"),
+        ({"type": {}}, "type must be a string or a list of strings, not {}"),
+        ({"minLength": 1e300}, r"minLength must be a whole number from 0 to \d+, not 1e\+300"),
+        ({"maxLength": 2**32}, "maxLength must be a whole number"),
+        ({"minItems": -1}, "minItems must be a whole number from 0 to 4294967295, not -1"),
+        ({"maxItems": 1.5}, "maxItems must be a whole number"),
+        ({"minProperties": math.inf}, "minProperties must be a whole number .*, not inf"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(schema: object, fault: str) -> None:
+    source = json.dumps({"type": "object", "properties": {"a": schema}})
+    with pytest.raises(ValueError, match=fault):
+        usable_schema(source)
+    with pytest.raises(ValueError, match=fault):
+        usable_rules(f'start: "x" %json {source}')
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"const": MOST},
+        {"enum": [-MOST, 0.1, True, None, "1e400"]},
+        {"type": "integer", "minimum": -(10**18), "maximum": 10**18},
+        {"type": "number", "minimum": -1e-9, "exclusiveMaximum": 1e-9, "multipleOf": 0.01},
+        {"minLength": 0, "maxLength": 2**32 - 1, "minItems": "5"},
+        {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {"minimum": {"type": "string"}, "const": {"type": "null"}},
+        },
+    ],
+)
+def test_what_is_left_alone(schema: object) -> None:
+    assert json.loads(usable_schema(json.dumps(schema))) == schema
+
+
+def test_counts_that_are_integers_are_written_as_such() -> None:
+    source = json.dumps({"type": "array", "minItems": 2.0, "items": {"maxLength": 3.0}})
+    usable = usable_schema(source)
+    assert usable == json.dumps({"type": "array", "minItems": 2, "items": {"maxLength": 3}})
+
+
+def test_a_number_with_more_digits_than_python_reads() -> None:
+    with pytest.raises(ValueError, match="at most 1000 digits, not 5000"):
+        usable_schema(f'{{"minimum": -{"9" * 5000}}}')
+
+
+def test_a_bound_beyond_what_can_be_written_as_an_expression_is_the_last_that_can() -> None:
+    bounds = {"minimum": -(2**63), "exclusiveMaximum": 1e300, "maximum": 10**400}
+    source = json.dumps({"type": "integer", **bounds})
+    assert json.loads(usable_schema(source)) == {
+        "type": "integer",
+        "minimum": -(10**18),
+        "exclusiveMaximum": 10**18,
+        "maximum": 10**18,
+    }
+
+
+# Schemas that lead back to themselves without an end.
+
+
+Schema = dict[str, Any]
+ROOT: Schema = {"$ref": "#"}
+
+
+def an_object(properties: Schema, **more: Any) -> Schema:
+    return {"type": "object", "properties": properties, "required": list(properties), **more}
+
+
+ENDLESS: dict[str, Schema] = {
+    "reference": ROOT,
+    "own property": an_object({"a": {"$ref": "#/properties/a"}}),
+    "root": an_object({"a": ROOT}),
+    "two": {
+        "$ref": "#/$defs/a",
+        "$defs": {
+            "a": an_object({"b": {"$ref": "#/$defs/b"}}),
+            "b": an_object({"x": {}, "a": {"$ref": "#/$defs/a"}}),
+        },
+    },
+    "items": {"type": "array", "items": ROOT, "minItems": 1},
+    "prefixItems": {"type": "array", "prefixItems": [{}, ROOT], "minItems": 2},
+    "items beyond": {"type": "array", "prefixItems": [{}], "items": ROOT, "minItems": 2},
+    "older items": {"type": "array", "items": [{}, ROOT], "minItems": 2},
+    "allOf": {"allOf": [{"type": "object"}, {"required": ["a"], "properties": {"a": ROOT}}]},
+    "apart": {"allOf": [{"type": "object", "required": ["a"]}, {"properties": {"a": ROOT}}]},
+    "anyOf": {"anyOf": [an_object({"a": ROOT}), {"type": "array", "items": ROOT, "minItems": 1}]},
+    "oneOf": {"oneOf": [an_object({"a": ROOT})]},
+    "beside anyOf": {
+        "type": "object", "properties": {"a": ROOT}, "anyOf": [{"required": ["a"]}],
+    },
+    "type beside": {"type": "object", "anyOf": [{"type": "null"}, an_object({"a": ROOT})]},
+    "additionalProperties": {
+        "type": "object", "required": ["a"], "additionalProperties": ROOT,
+    },
+    "through what is no keyword": {"$ref": "#/x/y", "x": {"y": an_object({"a": ROOT})}},
+    "written otherwise": {
+        "$ref": "#/$defs/a~1b%20c", "$defs": {"a/b c": an_object({"a": ROOT})},
+    },
+    "in a list": {"allOf": [{"$ref": "#/allOf/0"}]},
+}  # fmt: skip
+
+FINITE: dict[str, Schema] = {
+    "optional": {"type": "object", "properties": {"a": ROOT}},
+    "items": {"type": "array", "items": ROOT},
+    "maybe": {"anyOf": [{"type": "null"}, an_object({"a": ROOT})]},
+    "type": an_object({"a": ROOT}) | {"type": ["object", "null"]},
+    "no type": {"properties": {"a": ROOT}, "required": ["a"]},
+    "enough": {"type": "array", "prefixItems": [{}, ROOT], "minItems": 1},
+    "values": {"enum": [1, None, {}], "properties": {"a": ROOT}, "required": ["a"]},
+    "pattern": {"type": "object", "patternProperties": {"^b": ROOT}, "required": ["a"]},
+    "tree": {
+        "$ref": "#/$defs/n",
+        "$defs": {"n": an_object({"children": {"type": "array", "items": {"$ref": "#/$defs/n"}}})},
+    },
+    "elsewhere": {"$ref": "https://example.com/a"},
+    "missing": {"$ref": "#/$defs/nowhere"},
+    "malformed": {"properties": 5, "required": [5], "allOf": 5, "anyOf": {}, "type": 5, "items": 5},
+    "contradiction": {"allOf": [{"type": "string"}, {"type": "integer"}]},
+    "unknown type": {"type": "objec"},
+}
+
+
+@pytest.mark.parametrize("schema", ENDLESS.values(), ids=ENDLESS)
+def test_endless(schema: Schema) -> None:
+    assert without_endless_parts(schema) is False
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
+    with pytest.raises(InvalidField, match="nothing satisfies it"):
+        vocabulary().matcher(grammar)
+    rules = f"start: %json {json.dumps(schema)}"
+    for grammar in (
+        Grammar(GrammarKind.CALLS, "", tree=Json(json.dumps(schema))),
+        Grammar(GrammarKind.GRAMMAR, rules),
+    ):
+        with pytest.raises(InvalidField, match="nothing satisfies a schema in it"):
+            vocabulary().matcher(grammar)
+
+
+@pytest.mark.parametrize("schema", FINITE.values(), ids=FINITE)
+def test_finite(schema: Schema) -> None:
+    assert without_endless_parts(schema) is schema
+
+
+def test_only_the_endless_part_is_cut() -> None:
+    endless = an_object({"a": {"$ref": "#/$defs/e"}})
+    schema = {
+        "$defs": {"e": endless},
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/e"}, "b": {"type": "null"}},
+        "additionalProperties": False,
+    }
+    wanted = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
+    assert vocabulary().accepts(wanted, '{"b":null}')
+    assert vocabulary().accepts(wanted, "{}")
+    assert vocabulary().accepts(wanted, '{"a') is False
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$defs": {"a": an_object({f"p{i}": {"$ref": "#/$defs/a"} for i in range(3000)})}},
+        {"anyOf": [{"type": "null"}, *(an_object({f"p{i}": ROOT}) for i in range(2000))]},
+        {"$defs": {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(5000)}},
+    ],
+)
+def test_large_schemas_are_looked_at_once_or_so(schema: Schema) -> None:
+    without_endless_parts(schema)
+
+
+def test_too_large() -> None:
+    parts = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}]} for i in range(2000)}
+    with pytest.raises(ValueError, match="refer to each other too often"):
+        without_endless_parts({"$defs": parts})
+
+
+def schemas(names: list[str]) -> st.SearchStrategy[Schema]:
+    """Of parts that refer to each other."""
+    one = st.one_of(
+        st.sampled_from(names).map(lambda name: {"$ref": f"#/$defs/{name}"}),
+        st.sampled_from([{"type": "null"}, {"const": 1}]),
+    )
+    return st.recursive(
+        one,
+        lambda inner: st.one_of(
+            st.dictionaries(st.sampled_from("ab"), inner, max_size=2).flatmap(
+                lambda parts: st.sets(st.sampled_from("ab")).map(
+                    lambda required: {
+                        "type": "object",
+                        "properties": parts,
+                        "required": sorted(required & parts.keys()),
+                        "additionalProperties": False,
+                    }
+                )
+            ),
+            st.tuples(inner, st.integers(0, 2)).map(
+                lambda pair: {"type": "array", "items": pair[0], "minItems": pair[1]}
+            ),
+            st.lists(inner, min_size=1, max_size=3).map(lambda parts: {"anyOf": parts}),
+        ),
+        max_leaves=4,
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.fixed_dictionaries({"x": schemas(["x", "y"]), "y": schemas(["x", "y"])}))
+def test_what_is_left_never_ends_in_a_dead_end(parts: dict[str, Schema]) -> None:
+    """Random texts within it come to their end."""
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps({"$ref": "#/$defs/x", "$defs": parts}))
+    fault = ""
+    try:
+        vocabulary().matcher(grammar)
+    except InvalidField as error:
+        fault = error.message
+    if fault:
+        assert "nothing satisfies it" in fault or "Unsatisfiable" in fault
+        return
+    ends = ["null", "1", "[]", "{}"]
+    # Members that end at once, behind their quotes: others let texts grow faster than they end.
+    members = [f'{name}":{end}' for name in "ab" for end in ends]
+    json.loads(vocabulary().walk(grammar, [*ends, *members, "]", "}"], seed=0))

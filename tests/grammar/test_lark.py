@@ -1,0 +1,240 @@
+"""Tests of `fastovms/grammar/lark.py`."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from fastovms.grammar.lark import (
+    MAX_LENGTH,
+    FreeText,
+    Irregular,
+    LarkPart,
+    LarkWriter,
+    lark_regex,
+    quoted,
+    unmatchable_rule,
+)
+from fastovms.params import Grammar, GrammarKind
+from tests.vocabularies import vocabulary
+
+# Grammars in Lark become expressions that match the same texts, where there are such.
+
+
+PATCH = r"""
+start: begin_patch hunk+ end_patch
+begin_patch: "*** Begin Patch" LF
+end_patch: "*** End Patch" LF?
+hunk: add_hunk | delete_hunk | update_hunk
+add_hunk: "*** Add File: " filename LF add_line+
+delete_hunk: "*** Delete File: " filename LF
+update_hunk: "*** Update File: " filename LF change_move? change?
+filename: /(.+)/
+add_line: "+" /(.*)/ LF -> line
+change_move: "*** Move to: " filename LF
+change: (change_context | change_line)+ eof_line?
+change_context: ("@@" | "@@ " /(.+)/) LF
+change_line: ("+" | "-" | " ") /(.*)/ LF
+eof_line: "*** End of File" LF
+%import common.LF
+"""
+"""The form in which coding agents ask for changes of files."""
+CHANGE = "*** Begin Patch\n*** Update File: a.py\n@@ def f():\n-a\n+b\n*** End Patch\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "matched", "others"),
+    [
+        (PATCH, [CHANGE, CHANGE[:-1]], ["", CHANGE[1:], CHANGE.replace("@@", "@"), CHANGE * 2]),
+        ('start: "a" b?\nb: "b" | "c"i', ["a", "ab", "aC"], ["aB", "b", ""]),
+        ('start: A\n     | "x" A\nA: "a"+', ["a", "xaa"], ["x", ""]),
+        ('?start: ["a"] ("b" | "c")~2', ["bc", "abb"], ["ab", "abcb"]),
+        ('start: "a"~1..2 "b"{2} "c"{1,} "d"{,1}', ["abbc", "aabbccd"], ["abc", "abbcdd"]),
+        ('start: "a".."c" /[0-9]+/i', ["b12"], ["d1", "b"]),
+        ('start: INT ("," INT)*\n%ignore WS\n%import common (INT)', None, None),
+        (
+            "start: INT (\",\" INT)*\n%ignore WS\n%import common.INT\n%import common.WS",
+            ["1,2", " 1 , 23 \n"], ["1,", "1 2"],
+        ),
+        ('start: N\n%import common.SIGNED_NUMBER -> N', ["-1.5e3", "2"], ["a", "--1"]),
+        ('// says hello\nstart: "hello" # twice\n  "hello"', ["hellohello"], ["hello"]),
+        (r'start: "\n\"(*" /\//', ['\n"(*/'], ["/"]),
+        ('start: e\ne: "(" e ")" | "x"', None, None),
+        ('start: %json {"type": "object"}', None, None),
+        ("start: " + "(" * 5000 + '"a"' + ")" * 5000, None, None),
+        ("start: " + " | ".join(["a"] * 5000) + f'\na: "{"x" * 1000}"', None, None),
+        ("start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(1000)) + '\nr1000: "a"',
+         None, None),
+        ('start: <|im_end|>', None, None),
+        ('%llguidance {}\nstart: "a"', None, None),
+        ("start: a a\n" + "\n".join(f"{x}: {y}~9 {y}" for x, y in zip("abcd", "bcde", strict=True))
+         + f'\ne: "{"x" * 2000}"', None, None),
+    ],
+)  # fmt: skip
+def test_a_grammar_as_an_expression(source, matched, others):
+    if matched is None:
+        with pytest.raises(Irregular):
+            lark_regex(source)
+        return
+    expression = lark_regex(source)
+    assert len(expression) <= MAX_LENGTH
+    for text in matched:
+        assert re.fullmatch(expression, text), text
+    for text in others:
+        assert not re.fullmatch(expression, text), text
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ('x: "a"', "no rule 'start'"),
+        ("start: a", "no rule or terminal 'a'"),
+        ('start: ("a"', "')' is missing"),
+        ('start: "a")', "closes nothing"),
+        ('start: * "a"', "nothing before it"),
+        ('start: "a"{}', "no number"),
+        (r'start: "\q"', "JSON's notation"),
+    ],
+)
+def test_a_malformed_grammar_is_refused(source, fault):
+    with pytest.raises(ValueError, match=re.escape(fault)):
+        lark_regex(source)
+
+
+# Rules that match nothing are found, and no others.
+
+
+@pytest.mark.parametrize(
+    ("lark", "expected"),
+    [
+        ("start: /a+/ b\nb: b", "start"),
+        ("start: b?\nb: b", "b"),
+        ("start: b\nb: c\nc: b", "start"),
+        ('start: "x" start', "start"),
+        ('start: "x" (start | b)\nb: start', "start"),
+        ('start: "x" start{2}', "start"),
+        ("start: A\nA: A", "start"),
+        ('start: "x" start ~ 1..3', "start"),
+    ],
+)
+def test_rules_without_an_end(lark: str, expected: str) -> None:
+    assert unmatchable_rule(lark) == expected
+
+
+@pytest.mark.parametrize(
+    "lark",
+    [
+        'start: "a" | "b" start',
+        'start: "(" start? ")"',
+        'start: "(" [start] ")"',
+        'start: item*\nitem: start "x"',
+        'start: "x" start{0,2}',
+        'start: "x" start ~ 0..3',
+        'start: "a"\n  | start "b" // start: nothing\n',
+        'start[capture]: A b\nA: /[a-z]+/\nb: "|" | ("(" b ")")',
+        'start: %json {"type": "object", "title": "b: }"} tail\ntail: "."',
+        "start: <tool_call> text <[1-5]>\n?text.2: /(.|\\n)*/ -> name",
+        "%ignore /\\s+/\nstart: undefined",
+        'start: "\\"" other "/"\nother: /\\/+/',
+        'start: ("a" | (("b")))+',
+        "not lark at all {{",
+        "",
+    ],
+)
+def test_rules_that_come_to_an_end(lark: str) -> None:
+    assert unmatchable_rule(lark) is None
+
+
+def test_a_chain_of_many_rules() -> None:
+    rules = [f'r{i}: "x" r{i + 1}' for i in range(200)]
+    assert unmatchable_rule("\n".join(["start: r0", *rules, 'r200: "y"'])) is None
+    assert unmatchable_rule("\n".join(["start: r0", *rules, "r200: r0"])) == "start"
+
+
+def test_too_many_references() -> None:
+    names = [f"r{i}" for i in range(3000)]
+    rules = [f'{name}: "x"' for name in names]
+    with pytest.raises(ValueError, match="too often"):
+        unmatchable_rule("\n".join(["start: start", *rules, f"all: start {' '.join(names)}"]))
+
+
+@pytest.mark.parametrize("name", ["r", "T"])
+def test_rules_that_lead_to_one_another_too_often(name: str) -> None:
+    def chain(length: int) -> str:
+        rules = [f"{name}{i}: {name}{i + 1} | {name}0" for i in range(length)]
+        return "\n".join([f"start: {name}0", *rules, f'{name}{length}: "a"'])
+
+    assert unmatchable_rule(chain(240)) is None
+    with pytest.raises(ValueError, match="over more than 250 others"):
+        unmatchable_rule(chain(260))
+
+
+# Rules for texts in which special tokens stand, tried on a vocabulary.
+
+
+def writer() -> LarkWriter:
+    return LarkWriter({"<a>": 1, "<ab>": 2, "[E]": 3})
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("", []),
+        ("plain", ["plain"]),
+        ("x<a>y[E]", ["x", 1, "y", 3]),
+        ("<ab><a>", [2, 1]),
+        ("<a", ["<a"]),
+    ],
+)
+def test_a_text_is_cut_at_the_tokens_it_names(text: str, pieces: list[str | int]) -> None:
+    assert writer().pieces(text) == pieces
+    assert LarkWriter({}).pieces(text) == ([text] if text else [])
+
+
+def test_special_tokens_are_looked_up() -> None:
+    assert writer().special_token_at_start("<ab>x") == "<ab>"
+    assert writer().special_token_at_start("x<ab>") == ""
+    assert writer().special_tokens_with("a") == [1, 2]
+    assert writer().other_special_tokens([1]) == "<[2,3]>"
+    assert writer().other_special_tokens([1, 2, 3]) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "written"), [("a", '"a"'), ('"\n\\', '"\\"\\n\\\\"'), ("é", '"é"')]
+)
+def test_quotes(text: str, written: str) -> None:
+    assert quoted(text) == written
+
+
+A, RULE = LarkPart('"a"', True), LarkPart("<[1]>", False)
+
+
+def test_terminals_beside_each_other_become_one() -> None:
+    rules = writer()
+    assert rules.join([A, A, RULE]) == "TERMINAL0 <[1]>"
+    assert rules.source("x") == 'TERMINAL0: "a" "a"\nstart: x'
+    assert rules.join([]) == '""'
+
+
+def test_what_is_made_of_terminals_is_one() -> None:
+    rules = writer()
+    assert rules.either([[A], []]) == LarkPart('("a" | "")', True)
+    assert rules.repeat([A, A], "?") == LarkPart('("a" "a")?', True)
+    assert not rules.either([[A], [RULE]]).is_terminal
+    assert not rules.repeat([RULE], "{2}").is_terminal
+
+
+@pytest.mark.parametrize("specials", [(), ("</s>",), ("</s>", "<other>")], ids=str)
+@pytest.mark.parametrize(
+    ("text", "is_accepted"),
+    [("</s>", True), ("a<</s>", True), ("a", None), ("a</s>b", False), ("no</s>", False)],
+)
+def test_free_text_ends_with_the_first_stop(
+    specials: tuple[str, ...], text: str, is_accepted: bool | None
+) -> None:
+    words = vocabulary(*specials)
+    rules = LarkWriter({name: words.encode(name)[0] for name in specials})
+    start = FreeText(rules, ["</s>"], excludes=["no"]).until("</s>")
+    grammar = Grammar(GrammarKind.GRAMMAR, rules.source(start))
+    assert words.accepts(grammar, text) is is_accepted

@@ -1,0 +1,26 @@
+"""What handlers see of a request."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastovms.http.messages import Request
+
+
+@pytest.mark.parametrize(
+    ("tenant", "client", "sender"),
+    [
+        ("", "10.0.0.1:4711", "10.0.0.1"),
+        ("", "::1:4711", "::/64"),
+        ("", "2001:db8:1:2:3::4:4711", "2001:db8:1:2::/64"),
+        ("", "2001:db8:1:2:ffff::5:4711", "2001:db8:1:2::/64"),
+        ("", "fe80::1%eth0:4711", "fe80::/64"),
+        ("", "::ffff:10.0.0.1:4711", "10.0.0.1"),
+        ("", "", ""),
+        ("digest", "10.0.0.1:4711", "digest"),
+    ],
+)
+def test_who_sends_is_told_by_the_key_or_the_address(tenant: str, client: str, sender: str) -> None:
+    request = Request("GET", "/", client=client)
+    request.tenant = tenant
+    assert request.sender == sender

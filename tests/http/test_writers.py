@@ -1,0 +1,263 @@
+"""Tests of `fastovms/http/writers.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import pytest
+
+from fastovms.http import Request, Response
+from fastovms.http.messages import StreamHead
+from fastovms.http.writers import PASS_SECONDS, READ_SECONDS, TASK_SECONDS, ResponseWriter, clean
+from fastovms.telemetry.tracing import TraceContext
+from tests.http.bench import CONFIG, Bench, statuses, ticks
+from tests.http.client import talk
+from tests.http.conftest import Start
+from tests.http.more_cases import get, post
+
+# Many requests that come in one pass of the loop.
+
+
+class SlowBench(Bench):
+    """Two requests to `/slow` take more than a pass has."""
+
+    def __init__(self) -> None:
+        super().__init__(dataclasses.replace(CONFIG, max_connections=100))
+        self.begun: list[str] = []
+        self.state.dispatcher._router.add("POST", "/slow/{name}", self.slow)
+
+    def slow(self, request: Request) -> Response:
+        self.begun.append(request.path_params["name"])
+        self.now += 0.6 * PASS_SECONDS
+        return Response(200)
+
+
+async def test_they_begin_in_several_passes_and_in_order() -> None:
+    bench = SlowBench()
+    transports = [bench.connect() for _ in range(7)]
+    for number, transport in enumerate(transports):
+        transport.receive(post(b"x", target=f"/slow/{number}"))
+    for num_begun in (2, 4, 6, 7):
+        assert bench.begun == list("0123456")[:num_begun]
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [statuses(transport) for transport in transports] == [[200]] * 7
+    transports[0].receive(post(b"x", target="/slow/later"))
+    assert bench.begun[-1] == "later"
+    assert bench.state.body_budget.used == 0
+
+
+async def test_tasks_are_counted_although_they_run_later() -> None:
+    """Their first steps would otherwise all fall into one pass."""
+    bench = SlowBench()
+    num_at_once = round(PASS_SECONDS / TASK_SECONDS)
+    for _ in range(num_at_once + 5):
+        bench.connect().receive(get("/wait"))
+    await asyncio.sleep(0)
+    assert len(bench.waits) == num_at_once
+    await ticks()
+    assert len(bench.waits) == num_at_once + 5
+    for future in bench.waits:
+        future.set_result(Response(200))
+    await ticks()
+
+
+async def test_what_comes_later_does_not_overtake() -> None:
+    bench = SlowBench()
+    transports = [bench.connect() for _ in range(6)]
+    for number, transport in enumerate(transports[:5]):
+        transport.receive(post(b"x", target=f"/slow/{number}"))
+    await asyncio.sleep(0)
+    transports[5].receive(post(b"x", target="/slow/late"))
+    transports[4].receive(post(b"x", target="/slow/pipelined"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert bench.begun == ["0", "1", "2", "3", "4", "late", "pipelined"]
+    assert statuses(transports[4]) == [200, 200]
+
+
+async def test_a_client_that_leaves_before_its_turn() -> None:
+    bench = SlowBench()
+    transports = [bench.connect() for _ in range(4)]
+    for number, transport in enumerate(transports):
+        transport.receive(post(b"x", target=f"/slow/{number}"))
+    transports[2].receive_eof()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert bench.begun == ["0", "1", "3"]
+    assert bench.state.body_budget.used == 0
+
+
+async def test_the_usual_request_begins_at_once() -> None:
+    bench = SlowBench()
+    transport = bench.connect()
+    for _ in range(3):
+        transport.receive(get())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not bench.state.turnstile._waiting
+    assert statuses(transport) == [200] * 3
+
+
+async def test_large_bodies_are_read_in_several_passes_and_in_turn() -> None:
+    """A pass would otherwise read from each as much as the kernel has."""
+    bench = SlowBench()
+    num_at_once = round(PASS_SECONDS / READ_SECONDS)
+    transports = [bench.connect() for _ in range(2 * num_at_once + 5)]
+    whole = post(b"x" * 500_000, target="/slow/large")
+    assert bench.state.read_turnstile.is_open
+    bench.now += PASS_SECONDS
+    for transport in transports:
+        transport.receive(whole[:300_000])
+        assert not transport.is_reading()
+    for num_read_on in (num_at_once, 2 * num_at_once, 2 * num_at_once + 5):
+        await asyncio.sleep(0)
+        assert [transport.is_reading() for transport in transports] == [
+            number < num_read_on for number in range(len(transports))
+        ]
+    for transport in transports:
+        transport.receive(whole[300_000:])
+    for _ in transports:
+        await asyncio.sleep(0)
+    assert [statuses(transport) for transport in transports] == [[200]] * len(transports)
+
+
+async def test_a_connection_may_end_while_its_body_waits() -> None:
+    bench = SlowBench()
+    transport = bench.connect()
+    assert bench.state.read_turnstile.is_open
+    bench.now += PASS_SECONDS
+    transport.receive(post(b"x" * 500_000)[:300_000])
+    assert not transport.is_reading()
+    transport.abort()
+    await ticks()
+    assert bench.state.body_budget.used == 0
+
+
+async def test_small_requests_wait_for_no_large_body() -> None:
+    bench = SlowBench()
+    large, small = bench.connect(), bench.connect()
+    assert bench.state.read_turnstile.is_open
+    bench.now += PASS_SECONDS
+    large.receive(post(b"x" * 500_000)[:300_000])
+    small.receive(post(b"x", target="/slow/small"))
+    assert bench.begun == ["small"]
+
+
+async def test_requests_that_came_at_once_all_have_their_turn_and_let_others_between() -> None:
+    """However slow the machine is: only what waits behind a running one is limited."""
+    bench = SlowBench()
+    many, other = bench.connect(), bench.connect()
+    num_requests = 10 * bench.state.config.max_pipelined
+    many.receive(b"".join(post(b"x", target=f"/slow/{i}") for i in range(num_requests)))
+    assert not many.is_reading()
+    await asyncio.sleep(0)
+    other.receive(post(b"x", target="/slow/other"))
+    for _ in range(num_requests):
+        await asyncio.sleep(0)
+    assert statuses(many) == [200] * num_requests
+    assert many.is_reading()
+    assert bench.begun.index("other") < 10
+    assert bench.state.body_budget.used == 0
+
+
+# Heads as they are written.
+
+
+def test_the_date_changes_once_a_second() -> None:
+    now = 784111777.0
+    writer = ResponseWriter(lambda: now)
+    request = Request("GET", "/", id="r")
+    first = writer.render(Response(200, b"x"), request, close=False)
+    assert first == (
+        b"HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 1\r\nX-Request-Id: r\r\n"
+        b"Request-Id: r\r\n\r\nx"
+    )
+    now += 0.2
+    assert writer.render(Response(200, b"x"), request, close=False) == first
+    now += 0.9
+    assert b"08:49:38 GMT" in writer.render(Response(200, b"x"), request, close=False)
+
+
+def test_a_traced_request_is_told_its_trace() -> None:
+    request = Request("GET", "/", id="r")
+    request.trace = TraceContext("a" * 32, "b" * 16)
+    writer = ResponseWriter()
+    field = f"traceresponse: 00-{'a' * 32}-{'b' * 16}-00\r\n".encode()
+    assert field in writer.render(Response(200), request, close=False)
+    head = StreamHead(200, "a/b")
+    assert field in writer.render_stream_head(head, request, close=False, chunked=True)
+    request.trace = None
+    assert b"traceresponse" not in writer.render(Response(200), request, close=False)
+
+
+@pytest.mark.parametrize(
+    ("version", "close", "line"),
+    [
+        ("1.1", False, None),
+        ("1.1", True, b"Connection: close\r\n"),
+        ("1.0", False, b"Connection: keep-alive\r\n"),
+        ("1.0", True, b"Connection: close\r\n"),
+    ],
+)
+def test_connection_field(version: str, close: bool, line: bytes | None) -> None:
+    request = Request("GET", "/", http_version=version)
+    data = ResponseWriter().render(Response(200), request, close=close)
+    assert (b"Connection" in data) is (line is not None)
+    assert line is None or line in data
+
+
+def test_an_unknown_status_has_an_empty_reason() -> None:
+    data = ResponseWriter().render(Response(599), Request("GET", "/"), close=False)
+    assert data.startswith(b"HTTP/1.1 599 \r\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "cleaned"),
+    [
+        ("plain", "plain"),
+        ("a\r\nb", "a  b"),
+        ("\0\x7f\t", "   "),
+        ("é", "é"),
+        ("\x85", "\x85"),
+        ("€", "?"),
+    ],
+)
+def test_clean(value: str, cleaned: str) -> None:
+    assert clean(value) == cleaned
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a:", "\r\n", "é", "Content-Length", "connection"])
+def test_names_that_handlers_may_not_write(name: str) -> None:
+    response = Response(200, headers=((name, "x"),))
+    with pytest.raises(ValueError, match="field"):
+        ResponseWriter().render(response, Request("GET", "/"), close=False)
+
+
+# What connections share: ids of requests, and who observes them.
+
+
+@pytest.mark.parametrize(
+    ("given", "echoed"),
+    [("abc-123", True), ("x" * 128, True), ("x" * 129, False), ("a b", False), ("\xe9", False)],
+)
+async def test_request_id(given: str, echoed: bool, start: Start) -> None:
+    running = await start()
+    conversation = await talk(running.port, get("/health", f"X-Request-Id: {given}"))
+    (answer,) = conversation.answers()
+    assert (answer.headers["x-request-id"] == given) is echoed
+    assert running.site.requests[0].id == answer.headers["x-request-id"]
+
+
+async def test_an_observer_that_fails_harms_nobody(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    def observer(exchange: object) -> None:
+        raise ValueError("on purpose")
+
+    running = await start({"observers": (observer,)})
+    assert (await talk(running.port, get() * 2, answers=2)).statuses == [200, 200]
+    assert "an observer of requests failed" in caplog.text

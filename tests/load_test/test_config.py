@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import random
+import statistics
+from itertools import pairwise
+
+import pytest
+
+from fastovms.load_test.config import arrival_times
+
+
+def test_an_infinite_rate_is_all_at_once() -> None:
+    assert arrival_times(3, float("inf"), 1.0, random.Random(0)) == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_few(number: int) -> None:
+    assert arrival_times(number, 2.0, 1.0, random.Random(0)) == [0.0] * number
+
+
+@pytest.mark.parametrize(("burstiness", "spread"), [(0.25, 2.0), (1.0, 1.0), (100.0, 0.1)])
+def test_the_rate_is_kept_and_intervals_are_spread(burstiness: float, spread: float) -> None:
+    """The standard deviation of a gamma distribution is its mean over the root of its shape."""
+    times = arrival_times(2001, 5.0, burstiness, random.Random(0))
+    assert times[0] == 0
+    assert times[-1] == pytest.approx(400)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert min(gaps) >= 0
+    assert statistics.stdev(gaps) / 0.2 == pytest.approx(spread, rel=0.2)

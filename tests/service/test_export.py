@@ -1,0 +1,127 @@
+"""Tests of `fastovms/service/export.py`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from fastovms.errors import ConfigurationError
+from fastovms.http.messages import Exchange, Request
+from fastovms.service.export import OvmsMetrics, span_tracer
+
+
+def exchange(status=200, *, route="/v3/completions", method="POST", completed=True, **log_fields):
+    request = Request(method, route)
+    request.route = route
+    request.log_fields.update(log_fields)
+    return Exchange(request, status, 100, 0.1, completed)
+
+
+@pytest.mark.parametrize(
+    ("told", "counted"),
+    [
+        (exchange(model="m", stream=False), {"accepted": "Unary", "success": "Unary"}),
+        (exchange(model="m", stream=True), {"accepted": "Stream", "success": "Stream"}),
+        (
+            exchange(model="m", stream=True, completed=False),
+            {"accepted": "Stream", "fail": "Stream"},
+        ),
+        (exchange(400, model="m", stream=False), {"accepted": "Unary", "fail": "Unary"}),
+        (exchange(412), {}),
+        (exchange(412, model="m", stream=False), {}),
+        (exchange(404), {}),
+        (exchange(401), {}),
+        (exchange(route="/v1/completions", model="m"), {"accepted": "Unary", "success": "Unary"}),
+        (exchange(route="/v1/chat/completions", model="m", stream=True),
+         {"accepted": "Stream", "success": "Stream"}),
+        (exchange(route="/v3/v1/responses", model="m"), {"accepted": "Unary", "success": "Unary"}),
+        (exchange(route="/v3/tokenize", model="m"), {"accepted": "Unary", "success": "Unary"}),
+        (exchange(400, route="/v3/tokenize", model="m"), {"accepted": "Unary", "fail": "Unary"}),
+        (exchange(route="/v3/responses/input_tokens", model="m"), {}),
+        (exchange(route="/v3/conversations"), {}),
+        (exchange(route="/tokenize", model="m"), {}),
+        (exchange(route="/v3/models", method="GET"), {}),
+    ],
+)  # fmt: skip
+def test_counts(told, counted):
+    registry = CollectorRegistry()
+    metrics = OvmsMetrics()
+    registry.register(metrics)
+    metrics(told)
+    samples = {
+        sample.name.removeprefix("ovms_requests_"): sample.labels["method"]
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.value == 1
+    }
+    assert samples == counted
+
+
+def test_names():
+    registry = CollectorRegistry()
+    metrics = OvmsMetrics()
+    registry.register(metrics)
+    metrics(exchange(model="m"))
+    text = generate_latest(registry).decode()
+    labels = 'api="V3",interface="REST",method="Unary",name="m",version="1"'
+    for name, value in (("accepted", 1), ("success", 1), ("fail", 0), ("rejected", 0)):
+        assert f"\novms_requests_{name}{{{labels}}} {value}.0\n" in text
+
+
+# Whether spans are recorded.
+
+
+ENDPOINT = "http://127.0.0.1:9"
+NAMED = {"OTEL_EXPORTER_OTLP_ENDPOINT": ENDPOINT}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "environment", "is_wanted"),
+    [
+        (None, {}, False),
+        (ENDPOINT, {}, True),
+        (None, NAMED, True),
+        (None, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": ENDPOINT}, True),
+        (None, {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False),
+        (None, {**NAMED, "OTEL_TRACES_EXPORTER": "none"}, False),
+        (ENDPOINT, {"OTEL_SDK_DISABLED": "true"}, False),
+    ],
+)
+def test_who_asks_for_spans(
+    endpoint: str | None, environment: dict[str, str], is_wanted: bool
+) -> None:
+    with span_tracer(endpoint, environment) as tracer:
+        assert (tracer is not None) is is_wanted
+
+
+def test_another_protocol_is_refused() -> None:
+    environment = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    with (
+        pytest.raises(ConfigurationError, match="http/protobuf, and not by grpc"),
+        span_tracer(ENDPOINT, environment),
+    ):
+        pass
+
+
+@pytest.fixture
+def without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastovms.service.open_telemetry", None)
+
+
+@pytest.mark.usefixtures("without_the_extra")
+def test_who_asks_by_the_flag_is_told_what_to_install() -> None:
+    with (
+        pytest.raises(ConfigurationError, match=r"pip install 'fastovms\[otel\]'"),
+        span_tracer(ENDPOINT, {}),
+    ):
+        pass
+
+
+@pytest.mark.usefixtures("without_the_extra")
+def test_an_environment_made_for_others_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), span_tracer(None, NAMED) as tracer:
+        assert tracer is None
+    assert "pip install" in caplog.text

@@ -1,0 +1,302 @@
+"""Tests of `fastovms/service/watch.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from fastovms.backend_stats import BackendStats, EngineCounters
+from fastovms.service import watch as memory_trimmer
+from fastovms.service.watch import EngineWatch, LoopWatch, MemoryTrimmer, ProgressWatch
+from fastovms.system.processor_time import ProcessorTime
+
+# Hanging engines, over a clock of the test's.
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Engine:
+    """The part of a backend that is watched."""
+
+    def __init__(self) -> None:
+        self.progress = BackendStats()
+        self.failure: str | None = None
+
+    def stats(self) -> BackendStats:
+        return self.progress
+
+    def fail(self, reason: str) -> None:
+        self.failure = reason
+
+
+IDLE = BackendStats(counters=EngineCounters(num_steps=5))
+RUNNING = BackendStats(num_running=1, counters=EngineCounters(num_steps=5))
+WAITING = BackendStats(num_waiting=1, counters=EngineCounters(num_steps=5))
+
+
+def stats(num_steps=5, **members):
+    return BackendStats(counters=EngineCounters(num_steps=num_steps), **members)
+
+
+@pytest.mark.parametrize("busy", [RUNNING, WAITING])
+def test_progress_watch_counts_time_in_one_step(busy):
+    watch = ProgressWatch()
+    for now, seconds, stalled_for in (
+        (IDLE, 1, 0),
+        (IDLE, 50, 0),
+        (busy, 1, 1),
+        (busy, 0, 1),
+        (busy, 1, 2),
+        (stats(6, num_running=1), 1, 0),
+        (stats(6, num_running=1), 1, 1),
+        (IDLE, 1, 0),
+    ):
+        watch.observe(now, seconds)
+        assert watch.stalled_for == stalled_for
+
+
+def test_progress_watch_ignores_requests_that_wait_for_the_disk():
+    watch = ProgressWatch()
+    watch.observe(IDLE, 1)
+    watch.observe(stats(num_waiting=2, num_held=2), 1)
+    assert not watch.stalled_for
+    watch.observe(stats(num_waiting=3, num_held=2), 1)
+    assert watch.stalled_for == 1
+
+
+def test_progress_watch_allows_a_step_its_time():
+    watch = ProgressWatch()
+    watch.observe(RUNNING, 1)
+    for stalled_for in (0, 0, 1):
+        watch.observe(stats(num_running=1, step_allowance=10), 5 if not stalled_for else 1)
+        assert watch.stalled_for == stalled_for
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def engines():
+    return [Engine(), Engine()]
+
+
+class Process(ProcessorTime):
+    """Time of a process that gets a share of a processor."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.share = 1.0
+
+    def take(self, interval: float) -> float:
+        return interval * self.share
+
+
+def make_watch(engines, clock, *, timeout=3.0, interval=None, process=None):
+    looks: list[float] = []
+    watch = EngineWatch(
+        lambda: engines,
+        timeout=timeout,
+        on_progress=lambda: looks.append(clock.now),
+        interval=interval,
+        time=process or Process(clock),
+    )
+    return watch, looks
+
+
+def test_look_declares_a_hanging_engine_dead(engines, clock):
+    watch, _ = make_watch(engines, clock, timeout=4.0)
+    engines[1].progress = RUNNING
+    for _ in range(4):
+        assert watch.look() is None, "the first look sees the step before"
+    assert watch.look() == "no step has ended for 4 s"
+    assert engines[1].failure == "no step has ended for 4 s"
+    assert engines[0].failure is None
+
+
+def test_look_spares_a_starved_engine(engines, clock):
+    process = Process(clock)
+    process.share = 0.01
+    watch, looks = make_watch(engines, clock, timeout=4.0, interval=2.0, process=process)
+    engines[1].progress = RUNNING
+    for _ in range(300):
+        assert watch.look() is None
+    assert len(looks) == 300, "systemd is told of progress meanwhile"
+    process.share = 1.0
+    assert watch.look() is None
+    assert watch.look() == "no step has ended for 5 s"
+
+
+def test_without_a_timeout_only_progress_is_told(engines, clock):
+    watch, looks = make_watch(engines, clock, timeout=0)
+    engines[0].progress = RUNNING
+    watch.look()
+    for _ in range(100):
+        clock.now += 1
+        assert watch.look() is None
+    assert looks == [100]
+
+
+async def test_run_ends_with_the_failure(engines, clock):
+    watch, _ = make_watch(engines, clock, interval=0.01)
+    running = asyncio.ensure_future(watch.run())
+    await asyncio.sleep(0)
+    engines[0].failure = "out of order"
+    assert await asyncio.wait_for(running, 5) == "out of order"
+
+
+class FakeLoop:
+    """Has the time, and the one call that it is asked for."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.ran = 7.0
+        self.due = 0.0
+        self.call: Callable[[], None] | None = None
+
+    def call_later(self, delay: float, call: Callable[[], None]) -> Any:
+        self.due, self.call = self.now + delay, call
+        return SimpleNamespace(cancel=self.cancel)
+
+    def cancel(self) -> None:
+        self.call = None
+
+    def run(self, *, late: float, ran: float = 0.0) -> float:
+        """Makes the call, `late` seconds after its time, while the thread ran for `ran` of them.
+        Returns the seconds that it waited."""
+        self.ran += ran
+        waited = self.due - self.now
+        self.now = self.due + late
+        call, self.call = self.call, None
+        assert call is not None
+        call()
+        return waited
+
+
+@pytest.fixture
+def watched() -> SimpleNamespace:
+    loop, somebody = FakeLoop(), SimpleNamespace(is_there=True)
+    watch = LoopWatch(lambda: somebody.is_there, lambda: loop.now, lambda: loop.ran)
+    registry = CollectorRegistry()
+    registry.register(watch)
+    watch.start(loop)  # type: ignore[arg-type]
+    return SimpleNamespace(loop=loop, watch=watch, somebody=somebody, get=registry.get_sample_value)
+
+
+def test_every_look_counts(watched: SimpleNamespace) -> None:
+    for late in (0.0, 0.003, 0.3, 0.04, -0.001):
+        watched.loop.run(late=late)
+    get, name = watched.get, "fastovms_loop_stall_seconds"
+    assert get(f"{name}_count") == 5
+    assert get(f"{name}_sum") == pytest.approx(0.343)
+    assert get(f"{name}_bucket", {"le": "0.05"}) == 4
+    assert get(f"{name}_bucket", {"le": "0.5"}) == 5
+    assert get("fastovms_loop_longest_stall_seconds") == pytest.approx(0.3)
+
+
+def test_what_keeps_the_loop_itself_is_told_from_what_it_waits_for(
+    watched: SimpleNamespace,
+) -> None:
+    busy = "fastovms_loop_longest_busy_seconds"
+    watched.loop.run(late=0.3, ran=0.02)
+    assert watched.get(busy) == pytest.approx(0.02)
+    watched.loop.run(late=0.1, ran=0.12)  # of which some was before the call was due
+    assert watched.get(busy) == pytest.approx(0.1)
+    watched.loop.run(late=0.0, ran=0.05)
+    assert watched.get(busy) == pytest.approx(0.1)
+
+
+def test_a_loop_that_nobody_waits_for_is_left_alone(watched: SimpleNamespace) -> None:
+    assert watched.loop.run(late=0) == pytest.approx(0.05)
+    watched.somebody.is_there = False
+    watched.loop.run(late=0)
+    assert watched.loop.run(late=0) == pytest.approx(1.0)
+    watched.somebody.is_there = True
+    watched.loop.run(late=0)
+    assert watched.loop.run(late=0) == pytest.approx(0.05)
+
+
+def test_it_ends(watched: SimpleNamespace) -> None:
+    watched.watch.stop()
+    assert watched.loop.call is None
+
+
+async def test_memory_is_trimmed_again_and_again_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory_trimmer, "FIRST", 0.001)
+    monkeypatch.setattr(memory_trimmer, "INTERVAL", 0.001)
+    loop = asyncio.get_running_loop()
+    threads: list[threading.Thread] = []
+    thrice = asyncio.Event()
+
+    def trim() -> None:
+        threads.append(threading.current_thread())
+        if len(threads) == 3:
+            loop.call_soon_threadsafe(thrice.set)
+
+    trimmer = MemoryTrimmer(trim)
+    trimmer.start(loop)
+    await asyncio.wait_for(thrice.wait(), 10)
+    trimmer.stop()
+    assert threading.current_thread() not in threads
+
+
+async def test_a_trim_that_fails_is_logged_and_those_after_it_come_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(memory_trimmer, "FIRST", 0.001)
+    monkeypatch.setattr(memory_trimmer, "INTERVAL", 0.001)
+    loop = asyncio.get_running_loop()
+    alone, num_calls, thrice = threading.Lock(), 0, asyncio.Event()
+
+    def trim() -> None:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 1:
+            raise ValueError("no")
+        assert alone.acquire(blocking=False)
+        time.sleep(0.02)
+        alone.release()
+        if num_calls == 3:
+            loop.call_soon_threadsafe(thrice.set)
+
+    trimmer = MemoryTrimmer(trim)
+    trimmer.start(loop)
+    await asyncio.wait_for(thrice.wait(), 10)
+    trimmer.stop()
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ValueError]
+
+
+async def test_the_first_trim_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_trimmer, "FIRST", 0.001)
+    loop, is_trimmed = asyncio.get_running_loop(), asyncio.Event()
+    trimmer = MemoryTrimmer(lambda: loop.call_soon_threadsafe(is_trimmed.set) and None)
+    trimmer.start(loop)
+    await asyncio.wait_for(is_trimmed.wait(), 10)
+    trimmer.stop()
+
+
+async def test_nothing_is_trimmed_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_trimmer, "FIRST", 0.001)
+    monkeypatch.setattr(memory_trimmer, "INTERVAL", 0.001)
+    calls: list[None] = []
+    trimmer = MemoryTrimmer(lambda: calls.append(None))
+    trimmer.start(asyncio.get_running_loop())
+    trimmer.stop()
+    await asyncio.sleep(0.02)
+    assert not calls

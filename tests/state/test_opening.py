@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+from fastovms.config import StateConfig
+from fastovms.errors import ConfigurationError
+from fastovms.state.opening import open_store
+
+
+def test_nothing_is_kept():
+    assert open_store(StateConfig(enable_store=False), {}, time.time) is None
+
+
+async def test_a_directory(tmp_path):
+    store = open_store(StateConfig(state_dir=str(tmp_path)), {}, time.time)
+    assert store.stats().is_on_disk
+    await store.close()
+    assert (tmp_path / "state.db").exists()
+
+
+async def test_a_database_and_a_directory_go_together(tmp_path, postgres_server):
+    store = open_store(
+        StateConfig(state_dir=str(tmp_path), state_url=postgres_server.url()), {}, time.time
+    )
+    assert store.stats().is_on_disk
+    await store.close()
+    assert list(tmp_path.iterdir()) == []  # the directory is for files and batches
+
+
+def test_without_the_extra(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("fastovms.state.postgres.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'fastovms\[postgres\]'"):
+        open_store(StateConfig(state_url="postgresql://b"), {}, time.time)

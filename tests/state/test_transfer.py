@@ -1,0 +1,285 @@
+"""Tests of `fastovms/state/transfer.py`."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import zlib
+from collections.abc import Iterator
+from itertools import chain
+
+import orjson
+import pytest
+
+from fastovms.errors import ConfigurationError, StateFailed
+from fastovms.state.store import ResponseProgress, StoredResponse
+from fastovms.state.tables import VERSION
+from fastovms.state.transfer import (
+    EVENTS,
+    ITEMS,
+    JOBS,
+    OBJECTS,
+    PAGE,
+    Page,
+    PortableFile,
+    RowTarget,
+    TableRows,
+    copy_rows,
+    damaged_rows,
+    export,
+    open_place,
+    rows_in_file,
+    rows_of,
+    write_portable,
+)
+from tests.state.transactions import add, context, do, find, ids, items
+
+OBJECT = (1, "t", 0, "r", 1, None, b"body", None, 300, 1.5)
+EVENT = (1, 0, b"\x80", b"\x81")
+ITEM = (1, 0, 0, "\u20ac\ud7ff", b"\xff\0")
+
+
+class Rows:
+    """Rows of a test's."""
+
+    def __init__(self, *pages: Page) -> None:
+        self._pages = pages
+
+    def num_rows(self) -> int:
+        return sum(len(rows) for _, rows in self._pages)
+
+    def pages(self) -> Iterator[Page]:
+        yield from self._pages
+
+
+ROWS = Rows(
+    (OBJECTS, [OBJECT]), (ITEMS, [ITEM] * (PAGE + 1)), (EVENTS, [EVENT]), (JOBS, [(1, b"job")])
+)
+
+
+def read(path) -> list[Page]:
+    with path.open("rb") as file:
+        return list(PortableFile(file).pages())
+
+
+def test_rows_come_back_as_they_were(tmp_path):
+    path, counted = tmp_path / "file", []
+    write_portable(path, ROWS, counted.append)
+    assert sum(counted) == ROWS.num_rows()
+    pages = read(path)
+    assert [len(rows) for _, rows in pages] == [1, PAGE, 1, 1, 1]
+    rows = [(form, tuple(row)) for form, some in pages for row in some]
+    expected = chain.from_iterable([(form, row) for row in some] for form, some in ROWS.pages())
+    assert rows == list(expected)
+
+
+def test_a_file_of_version_3_says_nothing_of_what_the_model_has_said(tmp_path):
+    path = tmp_path / "file"
+    write_portable(path, Rows((OBJECTS, [OBJECT]), (EVENTS, [EVENT[:3]])), lambda count: None)
+    header, *lines, _ = path.read_bytes().splitlines(keepends=True)
+    lines.insert(0, header.replace(b'"version":4', b'"version":3'))
+    end = orjson.dumps({"end": 2, "crc": zlib.crc32(b"".join(lines))}) + b"\n"
+    path.write_bytes(b"".join([*lines, end]))
+    assert [list(map(tuple, rows)) for _, rows in read(path)] == [[OBJECT], [(*EVENT[:3], None)]]
+
+
+def test_a_file_that_is_not_whole_has_no_name(tmp_path):
+    class Failing(Rows):
+        def pages(self) -> Iterator[Page]:
+            yield OBJECTS, [OBJECT]
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_portable(tmp_path / "file", Failing(), lambda count: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def changed(lines: list[bytes], number: int, line: bytes) -> list[bytes]:
+    return [*lines[:number], line, *lines[number:][1:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda lines: [], "is no exported state"),
+        (lambda lines: [b"[]\n"], "is no exported state"),
+        (lambda lines: [b"\xff\n", *lines], "is no exported state"),
+        (lambda lines: [lines[0].replace(b'"version":4', b'"version":9')], "is 9, not 4"),
+        (lambda lines: lines[:-1], "was cut off"),
+        (lambda lines: [*lines[:2], *lines[3:]], "was cut off"),
+        (lambda lines: changed(lines, 1, lines[1].replace(b'"r"', b'"x"')), "was cut off"),
+        (lambda lines: changed(lines, 1, lines[1][:-20] + b"\n"), "is damaged"),
+        (lambda lines: changed(lines, 1, b'["other",1]\n'), "is damaged"),
+        (lambda lines: changed(lines, 1, b'["items",1]\n'), "is damaged"),
+        (lambda lines: changed(lines, 1, b"7\n"), "is damaged"),
+        (lambda lines: changed(lines, 1, b"[]\n"), "is damaged"),
+        (lambda lines: changed(lines, 103, b'["events",{"a":1},0,"gA=="]\n'), "is damaged"),
+        (lambda lines: changed(lines, 103, b'["events",true,0,"gA=="]\n'), "is damaged"),
+        (lambda lines: changed(lines, 103, b'["events",9223372036854775808,0,""]\n'), "is damaged"),
+        (lambda lines: changed(lines, 103, b'["events",1,0,7]\n'), "is damaged"),
+        (lambda lines: changed(lines, 0, b'{"format":"fastovms-state"}\n'), "is None, not 4"),
+        (lambda lines: [lines[0].replace(b'"num_rows":103', b'"num_rows":"x"')], "is damaged"),
+        (lambda lines: [lines[0].replace(b'"num_rows"', b'"rows"')], "is damaged"),
+    ],
+)
+def test_a_file_that_is_none(tmp_path, change, message):
+    path = tmp_path / "file"
+    write_portable(path, ROWS, lambda count: None)
+    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+    with pytest.raises(ConfigurationError, match=message):
+        read(path)
+
+
+def test_the_first_line_says_what_it_is(tmp_path):
+    write_portable(tmp_path / "file", Rows(), lambda count: None)
+    first = (tmp_path / "file").read_bytes().splitlines()[0]
+    header = {"format": "fastovms-state", "version": VERSION, "num_rows": 0}
+    assert orjson.loads(first) == header
+
+
+# Rows of one state become rows of another, in any pair of databases.
+
+
+def test_pages_have_all_rows_in_order(make_database):
+    database = make_database()
+    for number in range(PAGE + 5):
+        add(database, str(number))
+    with database.snapshot() as tables:
+        source = TableRows(tables)
+        pages = list(source.pages())
+        assert source.num_rows() == 3 * (PAGE + 5)
+    assert [(form, len(rows)) for form, rows in pages] == [
+        (OBJECTS, PAGE), (OBJECTS, 5), (ITEMS, PAGE), (ITEMS, PAGE), (ITEMS, 10),
+    ]  # fmt: skip
+    names = [row[3] for form, rows in pages if form is ITEMS for row in rows]
+    assert names == [f"{number}-{side}" for number in range(PAGE + 5) for side in ("in", "out")]
+
+
+def test_what_is_there_already_stays(make_sqlite, make_database):
+    source, target = make_sqlite(), make_database()
+    add(source, "a")
+    add(source, "b", "a", progress=ResponseProgress.RUNNING)
+    here = StoredResponse("a", b'{"here":1}', items("here"))
+    do(target, lambda state: state.add_response("t", here, None))
+    with source.snapshot() as tables, target.transaction() as to:
+        rows = RowTarget(to)
+        for page in TableRows(tables).pages():
+            rows.add(*page)
+    assert (rows.num_added, rows.num_left) == (1, 1)
+    assert find(target, "a").body == b'{"here":1}'
+    assert ids(context(target, "b")) == ["here", "b-in", "b-out"]
+    assert find(target, "b").progress is ResponseProgress.INTERRUPTED
+    target.check()
+
+
+def test_nothing_is_added_where_anything_fails(make_sqlite, make_database):
+    source, target = make_sqlite(), make_database()
+    add(source, "a")
+    with source.snapshot() as tables:
+        [(_, objects), (_, some)] = TableRows(tables).pages()
+
+    def copy() -> None:
+        with target.transaction() as to:
+            rows = RowTarget(to)
+            rows.add(OBJECTS, objects)
+            rows.add(ITEMS, [*some, some[0]])
+
+    with pytest.raises(Exception, match=r"(?i)unique"):
+        copy()
+    assert find(target, "a") is None
+    target.check()
+
+
+def test_what_belongs_to_nobody_is_left_out(make_database):
+    database = make_database()
+    with database.transaction() as tables:
+        RowTarget(tables).add(EVENTS, [(7, 0, b"data")])
+    database.check()
+
+
+def test_a_directory(tmp_path):
+    with (
+        pytest.raises(ConfigurationError, match="there is no state in"),
+        open_place(str(tmp_path), None, {}),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    with open_place(str(tmp_path), None, {}, must_exist=False) as state:
+        add(state, "a")
+        with (
+            pytest.raises(ConfigurationError, match="another server uses it"),
+            open_place(str(tmp_path), None, {}),
+        ):
+            pass
+    with open_place(str(tmp_path), None, {}) as state:
+        assert list(state.faults()) == []
+
+
+def test_a_fault_within(tmp_path):
+    with (
+        pytest.raises(StateFailed, match="no luck"),
+        open_place(str(tmp_path), None, {}, must_exist=False),
+    ):
+        raise sqlite3.OperationalError("no luck")
+
+
+def test_a_directory_of_a_later_version(tmp_path):
+    with open_place(str(tmp_path), None, {}, must_exist=False):
+        pass
+    connection = sqlite3.connect(tmp_path / "state.db")
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with (
+        pytest.raises(ConfigurationError, match="its format is 99"),
+        open_place(str(tmp_path), None, {}),
+    ):
+        pass
+
+
+def test_a_url_without_the_extra(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("fastovms.state.postgres.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with (
+        pytest.raises(ConfigurationError, match=r"pip install 'fastovms\[postgres\]'"),
+        open_place("postgresql://x", None, {}),
+    ):
+        pass
+
+
+def test_a_copy(make_sqlite, make_database, tmp_path):
+    source, target, counted = make_sqlite(), make_database(), []
+    add(source, "a")
+    with rows_of(source) as rows:
+        export(rows, tmp_path / "file", counted.append)
+    with rows_in_file(tmp_path / "file") as rows:
+        assert copy_rows(rows, target, counted.append) == (1, 0)
+    assert sum(counted) == 6
+    assert find(target, "a") == find(source, "a")
+    target.check()
+
+
+def test_texts_with_wrong_checksums(make_database):
+    database = make_database()
+    add(database, "a")
+    with rows_of(database) as rows:
+        assert list(damaged_rows(rows, lambda count: None)) == []
+    with database.transaction() as tables:
+        tables.execute("UPDATE objects SET body = ?", (b"other",))
+        [key] = tables.execute("SELECT key FROM objects").fetchone()
+    with rows_of(database) as rows:
+        faults = list(damaged_rows(rows, lambda count: None))
+    assert faults == [f"objects, object {key}: body is damaged"]
+
+
+def test_files_that_cannot_be_had(make_sqlite, tmp_path):
+    with (
+        rows_of(make_sqlite()) as rows,
+        pytest.raises(ConfigurationError, match=r"cannot write .*: No such file"),
+    ):
+        export(rows, tmp_path / "none" / "file", lambda count: None)
+    with (
+        pytest.raises(ConfigurationError, match=r"cannot read .*: Is a dir"),
+        rows_in_file(tmp_path),
+    ):
+        pass

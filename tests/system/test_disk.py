@@ -1,0 +1,231 @@
+"""Tests of `fastovms/system/disk.py`."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from fastovms.catalog import model_root
+from fastovms.engine.jit import kernel_cache
+from fastovms.state.sqlite.location import default_directory
+from fastovms.system.disk import (
+    DiskCache,
+    cache_root,
+    file_identity,
+    key_of,
+    lock_file,
+    private_directory,
+    user_directory,
+)
+
+# Where caches and state lie by default, for users of a shell and of systemd alike.
+
+
+def homeless(_: int) -> pwd.struct_passwd:
+    raise KeyError
+
+
+@pytest.mark.parametrize(
+    ("environ", "cache", "state"),
+    [
+        ({"HOME": "/h"}, "/h/.cache/fastovms", "/h/.local/state/fastovms"),
+        ({"HOME": "/h", "XDG_CACHE_HOME": "/c", "XDG_STATE_HOME": "/s"},
+         "/c/fastovms", "/s/fastovms"),
+        ({"XDG_CACHE_HOME": "/c", "XDG_STATE_HOME": "/s"}, "/c/fastovms", "/s/fastovms"),
+        # Relative paths are ignored, whoever asks.
+        ({"HOME": "/h", "XDG_CACHE_HOME": "c", "XDG_STATE_HOME": "~/s"},
+         "/h/.cache/fastovms", "/h/.local/state/fastovms"),
+        ({"HOME": "h"}, None, None),
+        ({}, None, None),
+    ],
+)  # fmt: skip
+def test_every_reader_follows_the_specification(monkeypatch, environ, cache, state):
+    monkeypatch.setattr(pwd, "getpwuid", homeless)
+    assert user_directory("cache", environ) == (Path(cache) if cache else None)
+    assert user_directory("state", environ) == (Path(state) if state else None)
+    assert cache_root(None, environ) == (Path(cache, "derived") if cache else None)
+    assert kernel_cache(environ) == (f"{cache}/kernels" if cache else "")
+    assert model_root(None, environ) == Path(cache or "/nonexistent", "models")
+    assert default_directory(environ) == Path(state or "/nonexistent/fastovms")
+
+
+def test_a_service_without_home_has_that_of_its_user():
+    home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    assert user_directory("cache", {}) == home / ".cache" / "fastovms"
+    assert user_directory("state", {}) == home / ".local" / "state" / "fastovms"
+
+
+def test_what_the_operator_names_starts_from_the_working_directory():
+    environ = {"HOME": "/h"}
+    assert cache_root("c", environ) == Path("c")
+    assert model_root(Path("m"), environ) == Path("m")
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(0o777, 0o775), (0o1777, 0o1777), (0o700, 0o700)])
+def test_what_every_user_may_write_is_made_private(tmp_path, mode, expected) -> None:
+    path = tmp_path / "state"
+    path.mkdir()
+    path.chmod(mode)
+    private_directory(path)
+    assert stat.S_IMODE(path.stat().st_mode) == expected
+    private_directory(tmp_path / "new" / "one")
+    assert stat.S_IMODE((tmp_path / "new" / "one").stat().st_mode) == 0o700
+
+
+def test_directories_of_other_users_are_not_trusted(tmp_path, monkeypatch) -> None:
+    owner = tmp_path.stat().st_uid
+    monkeypatch.setattr("os.geteuid", lambda: owner + 1)
+    if owner == 0:  # root's directories are trusted
+        os.chown(tmp_path, 4711, -1)
+    with pytest.raises(PermissionError, match="belongs to the user"):
+        private_directory(tmp_path)
+    assert DiskCache(tmp_path).find("a", "b") is None
+
+
+def test_one_at_a_time(tmp_path) -> None:
+    path = tmp_path / "lock"
+    held = lock_file(path)
+    with pytest.raises(BlockingIOError, match="another process uses it"):
+        lock_file(path)
+    os.close(held)
+    os.close(lock_file(path))
+    with pytest.raises(FileNotFoundError):
+        lock_file(tmp_path / "none" / "lock")
+
+
+KEYS = [key_of(i) for i in range(6)]
+
+
+def write(text: str) -> object:
+    def fill(directory: Path) -> None:
+        (directory / "file").write_text(text)
+
+    return fill
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> DiskCache:
+    return DiskCache(tmp_path / "a" / "cache")
+
+
+@pytest.mark.parametrize(
+    ("directory", "environ", "expected"),
+    [
+        ("/d", {"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/d"),
+        ("", {"XDG_CACHE_HOME": "/x", "HOME": "/h"}, None),
+        (None, {"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/x/fastovms/derived"),
+        (None, {"XDG_CACHE_HOME": "x", "HOME": "/h"}, "/h/.cache/fastovms/derived"),
+        (None, {"HOME": "/h"}, "/h/.cache/fastovms/derived"),
+        (None, {"HOME": ""}, "~/.cache/fastovms/derived"),
+    ],
+)
+def test_where_the_cache_is(directory, environ, expected):
+    assert cache_root(directory, environ) == (Path(expected).expanduser() if expected else None)
+
+
+def test_an_entry_is_found_again(cache):
+    assert cache.find("model", KEYS[0]) is None
+    entry = cache.put("model", KEYS[0], write("first"))
+    assert cache.find("model", KEYS[0]) == entry
+    assert (entry / "file").read_text() == "first"
+    assert cache.find("table", KEYS[0]) is None
+    assert [path.name for path in entry.parent.iterdir()] == [f"model-{KEYS[0]}"]
+
+
+def test_an_entry_that_another_process_has_made_meanwhile_stays(cache):
+    def fill(directory: Path) -> None:
+        cache.put("model", KEYS[0], write("theirs"))
+        write("ours")(directory)
+
+    entry = cache.put("model", KEYS[0], fill)
+    assert (entry / "file").read_text() == "theirs"
+    assert len(list(entry.parent.iterdir())) == 1
+
+
+def test_threads_that_make_the_same_entry_all_get_a_whole_one(cache):
+    entries = []
+
+    def make(number: int) -> None:
+        entry = cache.put("model", KEYS[0], write(f"{number}" * 10_000))
+        entries.append((entry / "file").read_text())
+
+    threads = [threading.Thread(target=make, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(entries) == 8
+    assert all(len(text) == 10_000 and len(set(text)) == 1 for text in entries)
+
+
+def test_what_fails_leaves_nothing(cache, tmp_path):
+    def fill(directory: Path) -> None:
+        write("half")(directory)
+        raise ValueError("out of luck")
+
+    with pytest.raises(ValueError, match="out of luck"):
+        cache.put("model", KEYS[0], fill)
+    assert cache.find("model", KEYS[0]) is None
+    assert not list((tmp_path / "a" / "cache").iterdir())
+
+
+def test_a_broken_entry_is_dropped_and_made_anew(cache, caplog):
+    entry = cache.put("model", KEYS[0], write("broken"))
+    cache.discard(entry)
+    assert cache.find("model", KEYS[0]) is None
+    assert "is broken" in caplog.text
+    assert (cache.put("model", KEYS[0], write("sound")) / "file").read_text() == "sound"
+
+
+@pytest.mark.parametrize("name", [None, "a file in its place", "impossible" * 30])
+def test_a_cache_that_cannot_be_kept_is_none(name, tmp_path):
+    (tmp_path / "a file in its place").write_text("")
+    cache = DiskCache(None if name is None else tmp_path / name)
+    assert cache.put("model", KEYS[0], write("lost")) is None
+    assert cache.find("model", KEYS[0]) is None
+
+
+def test_what_was_not_used_for_longest_goes_first(tmp_path):
+    cache = DiskCache(tmp_path, max_size=35)
+    for age, key in enumerate(KEYS[:3]):
+        entry = cache.put("model", key, write("x" * 10))
+        os.utime(entry, (1000 + age, 1000 + age))
+    cache.find("model", KEYS[0])
+    cache.put("model", KEYS[3], write("x" * 10))
+    left = [key for key in KEYS if cache.find("model", key)]
+    assert left == [KEYS[0], KEYS[2], KEYS[3]]
+    cache.put("model", KEYS[4], write("x" * 1000))
+    assert [key for key in KEYS if cache.find("model", key)] == [KEYS[4]], "the newest one stays"
+
+
+def test_only_what_is_ours_is_removed(tmp_path):
+    cache = DiskCache(tmp_path, max_size=0)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "weights").write_text("x" * 1000)
+    (tmp_path / "notes").write_text("x")
+    abandoned, fresh = tmp_path / ".unfinished-a", tmp_path / ".unfinished-b"
+    for directory in (abandoned, fresh):
+        directory.mkdir()
+    os.utime(abandoned, (1000, 1000))
+    cache.put("model", KEYS[0], write("x"))
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"models", "notes", ".unfinished-b", f"model-{KEYS[0]}"}
+
+
+def test_the_identity_of_a_file_changes_with_it(tmp_path):
+    file = tmp_path / "file"
+    missing = file_identity([file])
+    file.write_text("a")
+    first = file_identity([file])
+    assert first == file_identity([tmp_path / "." / "file"])
+    file.write_text("bc")
+    changed = file_identity([file])
+    os.utime(file, (1000, 1000))
+    touched = file_identity([file])
+    keys = {key_of(identity) for identity in (missing, first, changed, touched)}
+    assert len(keys) == 4

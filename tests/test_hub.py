@@ -1,0 +1,163 @@
+"""Models pulled from a hub on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastovms.catalog import Repository, is_model_id, model_root
+from fastovms.errors import ConfigurationError
+from tests.fake_hub import COMMIT, FakeHub, files_of, model_files_of, running
+
+TINY = {"openvino_model.xml": b"<net/>", "openvino_model.bin": b"x" * 100, "more/notes.txt": b"hi"}
+
+GGUF = {"q4.gguf": b"4444", "more/q8.gguf": b"88888888", "README.md": b"x"}
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    models = {"org/tiny": TINY, "org/torch": {"model.safetensors": b"x"}, "org/gguf": GGUF}
+    with running(FakeHub(models)) as hub:
+        yield hub
+
+
+@pytest.fixture
+def repository(hub: FakeHub, tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "models", endpoint=hub.url)
+
+
+def refused(repository: Repository, model_id: str, **options: object) -> str:
+    with pytest.raises(ConfigurationError, match=f"^cannot pull {model_id}: ") as caught:
+        repository.pull(model_id, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("org/name", True),
+        ("OpenVINO/Qwen3-0.6B-int8-ov", True),
+        ("org/name/q4.gguf", True),
+        ("org/name/sub/q4.gguf", True),
+        ("org/name/../q4.gguf", False),
+        ("name", False),
+        ("a/b/c", False),
+        ("./name", False),
+        ("/org/name", False),
+        ("org/..", False),
+        ("org/", False),
+        ("org/na me", False),
+    ],
+)
+def test_model_id(text, expected):
+    assert is_model_id(text) is expected
+
+
+def test_where_models_are_kept():
+    environ = {"XDG_CACHE_HOME": "/var/cache/x"}
+    assert model_root(None, environ) == Path("/var/cache/x/fastovms/models")
+    assert model_root(None, {}) == Path("~/.cache/fastovms/models").expanduser()
+    assert model_root(Path("models"), environ) == Path("models")
+
+
+def test_a_model_is_pulled_once(hub, repository):
+    assert repository.find("org/tiny") is None
+    path = repository.pull("org/tiny")
+    assert path == repository.root / "org" / "tiny" == repository.find("org/tiny")
+    assert model_files_of(repository.root) == {f"org/tiny/{name}": TINY[name] for name in TINY}
+    hub.status = 500
+    assert repository.pull("org/tiny") == path, "what is there needs no network"
+    assert sorted(hub.downloads) == sorted(TINY)
+
+
+def test_a_pull_that_was_cut_short_goes_on(hub, repository):
+    hub.broken = "openvino_model.bin"
+    assert "answered 500" in refused(repository, "org/tiny")
+    assert repository.find("org/tiny") is None
+    assert hub.broken in hub.downloads
+    hub.broken = None
+    finished = set(hub.downloads) & {
+        path.rpartition("partial/")[2] for path in files_of(repository.root)
+    }
+    hub.downloads.clear()
+    repository.pull("org/tiny")
+    assert set(hub.downloads) == set(TINY) - finished
+    assert model_files_of(repository.root / "org" / "tiny") == TINY
+
+
+def test_a_model_is_pulled_again_on_demand(hub, repository):
+    repository.pull("org/tiny")
+    hub.models = {"org/tiny": {**TINY, "openvino_model.bin": b"new"}}
+    assert "has no revision none" in refused(
+        repository, "org/tiny", revision="none", overwrite=True
+    )
+    assert repository.find("org/tiny") is not None, "a pull that fails takes nothing away"
+    repository.pull("org/tiny", revision="main", overwrite=True)
+    assert files_of(repository.root / "org" / "tiny")["openvino_model.bin"] == b"new"
+
+
+@pytest.mark.parametrize("model_id", ["org/tiny", "org/gguf/q4.gguf"])
+def test_the_revision_that_is_there(hub, repository, caplog, model_id):
+    path = repository.pull(model_id, revision="v1")
+    for same in (None, "v1", COMMIT, COMMIT[:8]):
+        assert repository.pull(model_id, revision=same) == path
+    assert refused(repository, model_id, revision="main").endswith(
+        f"{path} is revision v1 (commit {COMMIT}), not main: --overwrite-models pulls that"
+    )
+    repository.pull(model_id, revision="main", overwrite=True)
+    repository.pull(model_id, revision="main")
+    assert "not v1" in refused(repository, model_id, revision="v1")
+    repository.pull(model_id, overwrite=True)
+    assert repository.pull(model_id, revision="main") == path, "what none was named for"
+    assert not caplog.records
+
+
+def test_a_revision_that_is_not_known(repository, caplog):
+    path = repository.root / "org" / "tiny"
+    path.mkdir(parents=True)
+    assert repository.pull("org/tiny") == path
+    assert not caplog.records
+    assert repository.pull("org/tiny", revision="v2") == path
+    [record] = caplog.records
+    assert record.getMessage() == (
+        f"whether {path} is revision v2 is not known: --overwrite-models pulls that"
+    )
+
+
+def test_what_cannot_be_pulled(hub, repository):
+    assert f"{hub.url} has no such model, or it is private" in refused(repository, "org/other")
+    assert "it is not in OpenVINO's format" in refused(repository, "org/torch")
+    hub.status = 503
+    assert refused(repository, "org/tiny").endswith("answered 503")
+    assert not repository.root.exists()
+
+
+def test_one_file_of_many(hub, repository):
+    assert repository.find("org/gguf/q4.gguf") is None
+    path = repository.pull("org/gguf/q4.gguf")
+    assert path == repository.root / "org/gguf/q4.gguf" == repository.find("org/gguf/q4.gguf")
+    assert repository.pull("org/gguf/more/q8.gguf").read_bytes() == b"88888888"
+    assert hub.downloads == ["q4.gguf", "more/q8.gguf"]
+    assert set(model_files_of(repository.root)) == {"org/gguf/q4.gguf", "org/gguf/more/q8.gguf"}
+    assert "only q4.gguf, more/q8.gguf" in refused(repository, "org/gguf/q5.gguf")
+    (repository.root / "org" / "gguf").rename(repository.root / "moved")
+    assert "name one of q4.gguf, more/q8.gguf behind it" in refused(repository, "org/gguf")
+
+
+def test_a_private_model(hub, repository, monkeypatch):
+    hub.token = "secret"
+    assert "set HF_TOKEN" in refused(repository, "org/tiny")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    assert repository.pull("org/tiny").is_dir()
+
+
+def test_no_network(tmp_path):
+    nowhere = Repository(tmp_path, endpoint="http://127.0.0.1:9")
+    assert "http://127.0.0.1:9 cannot be reached: " in refused(nowhere, "org/tiny")
+
+
+def test_no_place_to_keep_it(hub, tmp_path):
+    (tmp_path / "org").write_text("a file")
+    assert "org" in refused(Repository(tmp_path, endpoint=hub.url), "org/tiny")

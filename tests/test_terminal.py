@@ -1,0 +1,554 @@
+"""Tests of `fastovms/terminal.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import uvloop
+
+from fastovms.client import HttpClient, RequestFailed, Target
+from fastovms.errors import EngineFailed
+from fastovms.terminal import (
+    COMMANDS,
+    AnswerPrinter,
+    ChatSession,
+    Dialogue,
+    Leave,
+    Message,
+    WrongInput,
+    local_server,
+    read_text,
+    run_command,
+    terminal_line,
+    visible,
+)
+from tests.client.scripted_server import Script, scripted_server
+
+
+def test_it_wants_its_key_and_ends_with_the_block() -> None:
+    with local_server(None) as (url, key):
+        headers = {"Authorization": f"Bearer {key}"}
+        request = urllib.request.Request(f"{url}/v1/models", headers=headers)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            assert b"demo_model" in answer.read()
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+            urllib.request.urlopen(f"{url}/v1/models", timeout=20)
+        refused.value.close()
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        urllib.request.urlopen(request, timeout=20)
+
+
+def test_why_it_has_not_started_is_said() -> None:
+    with (
+        pytest.raises(EngineFailed, match="model directory no/such/place does not exist"),
+        local_server("no/such/place"),
+    ):
+        pass
+
+
+def typed(*lines: str | type[BaseException]) -> Callable[[str], str]:
+    left: Iterator[str | type[BaseException]] = iter(lines)
+
+    def read(prompt: str) -> str:
+        line = next(left)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (("  Hi ",), "Hi"),
+        (('"""one',' two', 'three"""'), "one\n two\nthree"),
+        (('"""one"""',), "one"),
+        (('"""', "one", '"""'), "one"),
+        ((EOFError,), None),
+        (('"""one', EOFError), None),
+        ((KeyboardInterrupt,), ""),
+        (('"""one', KeyboardInterrupt), ""),
+    ],
+)  # fmt: skip
+def test_texts(lines: tuple[str | type[BaseException], ...], text: str | None) -> None:
+    assert read_text(typed(*lines), "> ") == text
+
+
+def test_ctrl_c_begins_a_new_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(builtins, "input", typed("Hi", KeyboardInterrupt))
+    assert terminal_line("> ") == "Hi"
+    with pytest.raises(KeyboardInterrupt):
+        terminal_line("> ")
+    assert capsys.readouterr().out == "\n"
+
+
+@pytest.fixture
+def dialogue() -> Dialogue:
+    dialogue = Dialogue("m")
+    dialogue.messages.append({"role": "user", "content": "Hi"})
+    return dialogue
+
+
+def test_help_has_every_command(dialogue: Dialogue) -> None:
+    told = run_command(dialogue, "/help")
+    assert all(f"/{name}" in told for name in COMMANDS)
+    assert "Ctrl-C" in told
+
+
+def test_settings(dialogue: Dialogue) -> None:
+    assert run_command(dialogue, "/system Be brief.") == "system: Be brief."
+    assert dialogue.system == "Be brief."
+    assert run_command(dialogue, "/system") == "there is no system message"
+    assert "server's default" in run_command(dialogue, "/set")
+    assert run_command(dialogue, "/set top_k 5") == "top_k = 5"
+    assert run_command(dialogue, "/model n") == "model: n"
+    assert run_command(dialogue, "/model") == "model: n"
+    assert run_command(dialogue, "/clear") == "all messages are forgotten"
+    assert dialogue.messages == []
+
+
+def test_files(dialogue: Dialogue, tmp_path: Path) -> None:
+    kept, tools = tmp_path / "chat.json", tmp_path / "tools.json"
+    assert run_command(dialogue, f"/save {kept}") == f"saved in {kept}"
+    other = Dialogue("m")
+    assert run_command(other, f"/load {kept}") == "1 messages"
+    assert other.messages == dialogue.messages
+    tools.write_text('[{"type": "function"}]')
+    assert run_command(dialogue, f"/tools {tools}") == "1 tools"
+    assert dialogue.tools == [{"type": "function"}]
+    assert run_command(dialogue, "/tools") == "0 tools"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("/dance", "there is no command /dance: see /help"),
+        ("/", "there is no command /: see /help"),
+        ("/save", "it needs the name of a file"),
+        ("/save {0}", "cannot write {0}: Is a directory"),
+        ("/load {0}/none", "cannot read {0}/none: No such file"),
+        ("/load {0}/bytes", "cannot read {0}/bytes: it is no UTF-8"),
+        ("/tools {0}/object", "must have a JSON list"),
+        ("/tools {0}/half", "must have a JSON list"),
+        ("/save ~nosuchuser/x", "there is no home directory for ~nosuchuser/x"),
+        ("/load ~nosuchuser/x", "there is no home directory for ~nosuchuser/x"),
+        ("/save {0}/\0", "cannot write .*: embedded null byte"),
+        ("/load {0}/\0", "cannot read .*: embedded null byte"),
+        ("/load ~a\0b", "there is no home directory"),
+        ("/set heat 1", "no option"),
+    ],
+)
+def test_what_is_refused(dialogue: Dialogue, tmp_path: Path, line: str, words: str) -> None:
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    (tmp_path / "object").write_text("{}")
+    (tmp_path / "half").write_text('["\\ud800"]')
+    before = dialogue.to_json()
+    with pytest.raises(WrongInput, match=words.format(tmp_path)):
+        run_command(dialogue, line.format(tmp_path))
+    assert dialogue.to_json() == before
+
+
+def test_what_utf_8_lacks_cannot_be_kept(dialogue: Dialogue, tmp_path: Path) -> None:
+    dialogue.system = "\udce9"  # as a byte of Latin-1 on the command line becomes
+    kept = tmp_path / "chat.json"
+    kept.write_text("before")
+    with pytest.raises(WrongInput, match=r"cannot write .*surrogates not allowed"):
+        run_command(dialogue, f"/save {kept}")
+    assert kept.read_text() == "before"
+
+
+@pytest.mark.parametrize("line", ["/exit", "/bye"])
+def test_the_end(dialogue: Dialogue, line: str) -> None:
+    with pytest.raises(Leave):
+        run_command(dialogue, line)
+
+
+def test_bodies() -> None:
+    dialogue = Dialogue("m", "Be brief.")
+    dialogue.messages.append({"role": "user", "content": "Hi"})
+    dialogue.set_option("temperature", "0.5")
+    dialogue.set_option("max_tokens", "9")
+    dialogue.tools = [{"type": "function"}]
+    assert dialogue.body() == {
+        "model": "m",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Hi"},
+        ],
+        "stream": True,
+        "tools": [{"type": "function"}],
+        "temperature": 0.5,
+        "max_tokens": 9,
+    }
+    dialogue.set_option("temperature", "")
+    assert "temperature" not in dialogue.body()
+    assert Dialogue("m").body() == {"model": "m", "messages": [], "stream": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("heat", "1", "there is no option 'heat', only temperature, top_p"),
+        ("temperature", "hot", "temperature must be a finite number, not 'hot'"),
+        ("temperature", "nan", "temperature must be a finite number, not 'nan'"),
+        ("top_p", "-inf", "top_p must be a finite number, not '-inf'"),
+        ("seed", "1.5", "seed must be an integer of 64 bits, not '1.5'"),
+        ("seed", str(2**64), "seed must be an integer of 64 bits, not '18446744073709551616'"),
+        ("top_k", str(-(2**63) - 1), "top_k must be an integer of 64 bits"),
+    ],
+)
+def test_wrong_options(name: str, value: str, words: str) -> None:
+    with pytest.raises(WrongInput, match=words):
+        Dialogue("m").set_option(name, value)
+
+
+@pytest.mark.parametrize("value", [2**64 - 1, -(2**63)])
+def test_integers_of_64_bits(value: int) -> None:
+    dialogue = Dialogue("m")
+    dialogue.set_option("seed", str(value))
+    assert dialogue.options == {"seed": value}
+    orjson.dumps(dialogue.body())
+
+
+def test_a_chat_can_be_kept() -> None:
+    dialogue = Dialogue("m", "Be brief.")
+    dialogue.messages.append({"role": "user", "content": "Grüße"})
+    dialogue.set_option("seed", "3")
+    other = Dialogue("n")
+    other.restore(dialogue.to_json())
+    assert other.body() == {**dialogue.body(), "model": "n"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"system": 5, "tools": [], "options": {}, "messages": []}',
+        '{"system": null, "tools": [], "options": {}, "messages": ["a"]}',
+        '{"system": "\\ud800", "tools": [], "options": {}, "messages": []}',
+        '{"system": null, "tools": [], "options": {"top_p": NaN}, "messages": []}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_chat(text: str) -> None:
+    dialogue = Dialogue("m", "Be brief.")
+    with pytest.raises(WrongInput, match="no chat that was saved"):
+        dialogue.restore(text)
+    assert dialogue.system == "Be brief."
+
+
+CALL = {"index": 0, "id": "call_7", "function": {"name": "add", "arguments": ""}}
+
+
+def printed(
+    *deltas: dict[str, Any], is_terminal: bool = True, in_colour: bool = True
+) -> tuple[str, Message | None]:
+    output = StringIO()
+    printer = AnswerPrinter(output, is_terminal=is_terminal, in_colour=in_colour)
+    for delta in deltas:
+        printer.on_event(json.dumps({"choices": [{"delta": delta}]}).encode(), 0.0)
+    printer.on_event(b"[DONE]", 0.0)
+    return output.getvalue(), printer.finish()
+
+
+def output_of(*deltas: dict[str, Any], **how: bool) -> str:
+    output = StringIO()
+    printer = AnswerPrinter(output, **{"is_terminal": True, "in_colour": True, **how})
+    for delta in deltas:
+        printer.on_event(json.dumps({"choices": [{"delta": delta}]}).encode(), 0.0)
+    printer.finish()
+    return output.getvalue()
+
+
+def test_content() -> None:
+    deltas = ({"role": "assistant", "content": ""}, {"content": "Hel"}, {"content": "lo"})
+    assert output_of(*deltas) == "Hello\n"
+    assert printed(*deltas)[1] == {"role": "assistant", "content": "Hello"}
+    assert output_of({"content": "a line\n"}) == "a line\n"
+
+
+def test_thoughts_are_dimmed_and_not_kept() -> None:
+    deltas = ({"reasoning_content": "hm"}, {"reasoning": "m"}, {"content": "Yes."})
+    assert output_of(*deltas) == "\x1b[2mhmm\x1b[0m\n\nYes.\n"
+    assert output_of(*deltas, in_colour=False) == "hmm\n\nYes.\n"
+    assert output_of(*deltas, is_terminal=False, in_colour=False) == "Yes.\n"
+    assert printed(*deltas)[1] == {"role": "assistant", "content": "Yes."}
+
+
+def test_calls_are_shown_and_kept() -> None:
+    deltas = (
+        {"content": "Let me see."},
+        {"tool_calls": [CALL]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"a":'}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]},
+        {"tool_calls": [{"index": 1, "function": {"name": "now", "arguments": "{}"}}]},
+    )
+    assert output_of(*deltas) == 'Let me see.\n-> add {"a":1}\n-> now {}\n'
+    _, message = printed(*deltas)
+    assert message is not None
+    assert [call["function"] for call in message["tool_calls"]] == [
+        {"name": "add", "arguments": '{"a":1}'},
+        {"name": "now", "arguments": "{}"},
+    ]
+    assert message["tool_calls"][0]["id"] == "call_7"
+
+
+def test_nothing() -> None:
+    assert printed() == ("", None)
+
+
+def test_an_error_in_the_stream() -> None:
+    printer = AnswerPrinter(StringIO(), is_terminal=True, in_colour=True)
+    with pytest.raises(RequestFailed, match="engine died"):
+        printer.on_event(b'{"error": {"message": "engine died"}}', 0.0)
+
+
+def test_what_a_terminal_would_obey_is_shown() -> None:
+    assert visible("a\tb\nc \u00fc \U0001f469\u200d\U0001f4bb") == (
+        "a\tb\nc \u00fc \U0001f469\u200d\U0001f4bb"
+    )
+    assert visible("\x1b]0;x\x07\r\x9b1m\u202e") == "\\x1b]0;x\\x07\\x0d\\x9b1m\\u202e"
+    assert "\x1b" not in output_of({"content": "\x1b[2J"})
+
+
+HELLO = [{"choices": [{"delta": {"content": "Hel"}}]}, {"choices": [{"delta": {"content": "lo"}}]}]
+CHAT_SESSION_CALL = {"index": 0, "id": "call_1", "function": {"name": "add", "arguments": "{}"}}
+
+
+def talk(
+    script: Script, *lines: str, system: str | None = None
+) -> tuple[str, str, list[dict[str, Any]]]:
+    """Returns what was printed, what was complained of, and the messages of the last request."""
+    output, errors = StringIO(), StringIO()
+    with (
+        scripted_server(script) as url,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        client = HttpClient(Target.from_url(url))
+        session = ChatSession(
+            client, Dialogue("m", system), runner, output, errors, is_terminal=True, in_colour=False
+        )
+        session.talk(typed(*lines, EOFError))
+        runner.run(client.close())
+    messages = script.received[-1][1]["messages"] if script.received else []
+    return output.getvalue(), errors.getvalue(), messages
+
+
+def test_answers_are_remembered() -> None:
+    output, errors, messages = talk(Script(events=HELLO), "Hi", "", "Again")
+    assert output == "Hello\nHello\n\n"
+    assert errors == ""
+    assert [message["content"] for message in messages] == ["Hi", "Hello", "Again"]
+
+
+def test_commands() -> None:
+    script = Script(events=HELLO)
+    output, errors, messages = talk(script, "/system Be brief.", "/dance", "Hi", "/exit", "never")
+    assert "system: Be brief." in output
+    assert errors == "fastovms: there is no command /dance: see /help\n"
+    assert [message["role"] for message in messages] == ["system", "user"]
+    assert len(script.received) == 1
+
+
+def test_a_message_that_fails_is_forgotten() -> None:
+    output, errors, messages = talk(Script(events=HELLO, statuses=[500]), "Hi", "Again")
+    assert errors == "fastovms: HTTP 500: status 500\n"
+    assert output == "Hello\n\n"
+    assert [message["content"] for message in messages] == ["Again"]
+
+
+def test_what_json_lacks_ends_no_chat() -> None:
+    script = Script(events=HELLO)
+    lines = ("Hi", "/system Be brief.", "/model \udce9", "/model m", "Again")
+    output, errors, messages = talk(script, *lines, system="\udce9")
+    assert errors == "fastovms: cannot be sent: str is not valid UTF-8: surrogates not allowed\n"
+    assert "model: \\udce9\n" in output
+    assert [message["content"] for message in messages] == ["Be brief.", "Again"]
+
+
+def test_an_answer_without_a_word() -> None:
+    _, errors, messages = talk(Script(events=[]), "Hi", "Again")
+    assert errors == "fastovms: the model has said nothing\n" * 2
+    assert [message["content"] for message in messages] == ["Again"]
+
+
+def test_the_results_of_calls_are_typed() -> None:
+    script = Script(events=[{"choices": [{"delta": {"tool_calls": [CHAT_SESSION_CALL]}}]}])
+
+    def line(prompt: str) -> str:
+        if prompt.startswith("result of add"):
+            script.events = HELLO
+            return "3"
+        if script.received:
+            raise EOFError
+        return "How much?"
+
+    output, errors = StringIO(), StringIO()
+    with (
+        scripted_server(script) as url,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        client = HttpClient(Target.from_url(url))
+        dialogue = Dialogue("m")
+        session = ChatSession(
+            client, dialogue, runner, output, errors, is_terminal=True, in_colour=False
+        )
+        session.talk(line)
+        runner.run(client.close())
+    assert output.getvalue() == "-> add {}\nHello\n\n"
+    assert dialogue.messages[2] == {"role": "tool", "tool_call_id": "call_1", "content": "3"}
+    assert dialogue.messages[3]["content"] == "Hello"
+
+
+# `fastovms chat` as a process: by pipes, and at a terminal.
+
+
+CHAT = (sys.executable, "-m", "fastovms", "chat")
+EVENTS = [
+    {"choices": [{"delta": {"reasoning_content": "hm"}}]},
+    {"choices": [{"delta": {"content": "Hello"}}]},
+]
+
+
+def piped(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*CHAT, *arguments], input=text, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_a_pipe_gets_the_answer_alone() -> None:
+    script = Script(events=EVENTS)
+    with scripted_server(script) as url:
+        done = piped("Hi\nthere\n", url, "--system", "Be brief.", "--api-key", "k")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Hello\n", "")
+    [(headers, body)] = script.received
+    assert headers["Authorization"] == "Bearer k"
+    assert body["model"] == "scripted"
+    assert [message["content"] for message in body["messages"]] == ["Be brief.", "Hi\nthere"]
+
+
+def test_bytes_of_another_encoding_are_replaced() -> None:
+    script = Script(events=EVENTS)
+    with scripted_server(script) as url:
+        done = subprocess.run([*CHAT, url], input=b"caf\xe9 \xe4\xb8\xad", capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    [(_, body)] = script.received
+    assert body["messages"][-1]["content"] == "caf\ufffd \u4e2d"
+
+
+def test_a_reader_that_leaves_ends_it_without_a_word() -> None:
+    with scripted_server(Script(events=EVENTS)) as url:
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            done = subprocess.run(
+                [*CHAT, url], input=b"Hi", stdout=writer, stderr=subprocess.PIPE, timeout=60
+            )
+        finally:
+            os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    ("text", "statuses", "url", "code", "line"),
+    [
+        ("Hi", [503], None, 1, "fastovms: HTTP 503: status 503\n"),
+        ("", [], None, 2, "fastovms: there is nothing to say: standard input is empty\n"),
+        ("Hi", [], "ftp://a", 2, "fastovms: URL must be http://HOST:PORT"),
+        ("Hi", [], "http://127.0.0.1:1", 1, "fastovms: no connection: 127.0.0.1:1"),
+    ],
+)
+def test_failures_are_one_line(
+    text: str, statuses: list[int], url: str | None, code: int, line: str
+) -> None:
+    with scripted_server(Script(statuses=statuses)) as there:
+        done = piped(text, url or there)
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert done.stderr.startswith(line)
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_server_of_the_demo_model_is_started() -> None:
+    done = piped("What is the capital of France?")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip(), "what it says is drawn at random"
+
+
+def test_a_terminal() -> None:
+    script = Script(events=EVENTS)
+    with scripted_server(script) as url:
+        ours, theirs = pty.openpty()
+        environ = {**os.environ, "TERM": "xterm", "NO_COLOR": ""}
+        command = [*CHAT, url]
+        with subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ, process_group=0
+        ) as process:
+            os.close(theirs)
+            seen = ""
+
+            def shows(text: str, seconds: float) -> bool:
+                nonlocal seen
+                while text not in seen and select.select([ours], [], [], seconds)[0]:
+                    seen += os.read(ours, 4096).decode()
+                _, found, rest = seen.partition(text)
+                seen = rest if found else seen
+                return bool(found)
+
+            def expect(text: str) -> None:
+                assert shows(text, 60), seen
+
+            def interrupt() -> None:
+                """Again if need be: Python notices no signal that comes just before it waits for a
+                key."""
+                for _ in range(10):
+                    process.send_signal(signal.SIGINT)
+                    if shows(">>> ", 2):
+                        return
+                raise AssertionError(seen)
+
+            expect("scripted: /help shows the commands")
+            expect(">>> ")
+            os.write(ours, b"Hi\n")
+            expect("\x1b[2mhm\x1b[0m")
+            expect("Hello")
+            expect(">>> ")
+            os.write(ours, b"dropped")
+            expect("dropped")
+            interrupt()
+            script.events, script.pause = [EVENTS[1]] * 1000, 0.02
+            os.write(ours, b"More\n")
+            expect("HelloHello")
+            interrupt()
+            script.events, script.pause = EVENTS, 0.0
+            os.write(ours, b"Again\n")
+            expect(">>> ")
+            os.write(ours, b"\x04")
+            assert process.wait(20) == 0
+        os.close(ours)
+    contents = [message["content"] for message in script.received[-1][1]["messages"]]
+    stopped = contents.pop(3)
+    assert contents == ["Hi", "Hello", "More", "Again"]
+    assert stopped.startswith("HelloHello")
+    assert len(stopped) < 1000

@@ -1,0 +1,493 @@
+"""Tests of `fastovms/text/output.py`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llguidance import LLTokenizer
+
+from fastovms.grammar.compiler import GrammarCompiler
+from fastovms.params import Grammar, GrammarKind
+from fastovms.text.detokenizer import TableDetokenizer
+from fastovms.text.output import (
+    CustomCallParser,
+    InputReader,
+    TaggedAnswer,
+    TextStream,
+    answer_grammar,
+    call_grammar,
+    input_arguments,
+    input_parameters,
+    opens_reasoning,
+    output_parser,
+)
+from fastovms.text.reasoning import REASONING_FORMATS, ThoughtTags
+from fastovms.text.scanning import (
+    CallArguments,
+    CallBegin,
+    CallEnd,
+    Content,
+    Incremental,
+    IncrementalParser,
+    Piece,
+    PieceCollector,
+    PlainParser,
+    Reasoning,
+    Scanner,
+    joined,
+)
+from fastovms.text.tokenizer import Tokenizer
+from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
+from fastovms.text.tools.tool_format import TaggedCalls
+from tests.grammar.byte_level import generate
+from tests.paths import BYTE_LEVEL_TOKENIZER
+from tests.text.parsing import parse
+from tests.text.tools.checks import cuts
+from tests.vocabularies import vocabulary
+
+# The texts of custom tools are read out of arguments, however these arrive.
+
+
+QUOTED = r'"[a-z]{2}\n\\[<>]"'
+"""An expression of a text that JSON writes with escapes."""
+
+
+def read(arguments: str, *, complete: bool = True, width: int = 1) -> str:
+    reader = InputReader()
+    pieces = [arguments[i : i + width] for i in range(0, len(arguments), width)]
+    return "".join(map(reader.push, pieces)) + reader.finish(complete=complete)
+
+
+@given(st.text(), st.booleans(), st.integers(1, 9))
+def test_any_text_comes_through(text, is_ascii, width):
+    arguments = json.dumps({"input": text}, ensure_ascii=is_ascii)
+    assert read(arguments, width=width) == text
+    assert read(input_arguments(text), width=width) == text
+
+
+@pytest.mark.parametrize("width", [1, 2, 100])
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ('{"input": "a\\n\\"b\\""}', 'a\n"b"'),
+        ('{ "input" : "a" , "more": "b"}', "a"),
+        ('{"more": 1, "input": "a"}', "a"),
+        ('{"\\u0069nput": "a"}', "a"),
+        ('{"input": "\\ud83d\\ude00"}', "\U0001f600"),
+        ('{"input": "\\ud83dx\\ude00\\ud83d\\ud83d\\ude00"}', "\ufffdx\ufffd\ufffd\U0001f600"),
+        ('{"input": "\\\\ud83d"}', "\\ud83d"),
+        ('{"input": "\\ud83d"}', "\ufffd"),
+        ('{"more": 1, "input": "\\ud83d"}', "\ufffd"),
+        ('{"input": {"a": 1}}', '{"input": {"a": 1}}'),
+        ('{"inputs": "a"}', '{"inputs": "a"}'),
+        ("{}", ""),
+    ],
+)
+def test_arguments_of_every_kind(arguments, text, width):
+    assert read(arguments, width=width) == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [('{"input": "a\\nb\\u00', "a\nb"), ('{"inp', ""), ('{"more": 1, "inp', "")],
+)
+def test_of_a_call_that_is_cut_there_is_what_was_told(arguments, text):
+    assert read(arguments, complete=False) == text
+
+
+def test_texts_are_told_as_they_are_written():
+    reader = InputReader()
+    assert [reader.push(piece) for piece in ('{"input"', ': "a', "b\\", 'n"', "}")] == [
+        "", "a", "b", "\n", "",
+    ]  # fmt: skip
+    assert reader.finish(complete=True) == ""
+
+
+class Scripted(PlainParser):
+    """Returns the same pieces for any text."""
+
+    in_reasoning = True
+
+    def __init__(self, pieces):
+        self.pieces = pieces
+
+    def push(self, text):
+        return self.pieces
+
+    finish = PlainParser.finish
+
+
+def test_only_calls_to_custom_tools_are_changed():
+    arguments = '{"input": "a"}'
+    pieces = []
+    for index, name in enumerate(("write", "add", "write")):
+        begin, end = CallBegin(index, name), CallEnd(index, True)
+        pieces += [Content("x"), begin, CallArguments(index, arguments), end]
+    parser = CustomCallParser(Scripted(pieces), {"write"})
+    found = joined([*parser.push("..."), *parser.finish()])
+    texts = [piece.text for piece in found if isinstance(piece, CallArguments)]
+    assert texts == ["a", arguments, "a"]
+    assert [type(piece) for piece in found] == [type(piece) for piece in pieces]
+    assert parser.in_reasoning
+
+
+def test_parameters():
+    assert "pattern" not in input_parameters()["properties"]["input"]
+    assert input_parameters("a|b")["properties"]["input"]["pattern"] == "^(?:a|b)$"
+
+
+@pytest.fixture(scope="module")
+def compiler() -> GrammarCompiler:
+    tokenizer_json = BYTE_LEVEL_TOKENIZER.read_text()
+    return GrammarCompiler(tokenizer_json, vocab_size=None, eos_token_ids=[0])
+
+
+@pytest.mark.parametrize("name", sorted(TOOL_FORMATS))
+def test_every_format_keeps_the_text_to_its_expression(compiler, name):
+    tool_format, tool = TOOL_FORMATS[name], Tool("write", input_parameters(QUOTED))
+    choice = CallChoice([tool], required=True, parallel=False)
+    tokenizer = LLTokenizer(BYTE_LEVEL_TOKENIZER.read_text(), eos_token=0)
+    grammar = call_grammar(tool_format, None, choice, prompt="")
+    for seed in range(2):
+        text = generate(compiler, tokenizer, grammar, seed, use_forced=False)
+        new_parser = output_parser(tool_format, None, prompt="", tools=[tool])
+        parser = CustomCallParser(new_parser, {"write"})
+        found = joined([*parser.push(text), *parser.finish()])
+        [written] = [piece.text for piece in found if isinstance(piece, CallArguments)]
+        assert re.fullmatch(QUOTED, written), text
+
+
+# Reasoning set apart from the answer, and grammars that leave it free.
+
+
+ANSWERS = {
+    "gptoss": (
+        "<|channel|>analysis<|message|>why {<|end|><|start|>assistant",
+        '<|channel|>final<|message|>{"a":1}',
+        '<|channel|>commentary to=functions.now <|constrain|>json<|message|>{"a":1}',
+    ),
+    "onyx": (
+        " to=self<|message|>why {<|eom|><|start|>assistant",
+        ' to=user<|message|>{"a":1}',
+        ' to=user<|message|>{"b":1}',
+    ),
+    "command_r7b": (
+        "<|START_THINKING|>why {<|END_THINKING|>",
+        '<|START_RESPONSE|>{"a":1}',
+        '<|START_RESPONSE|>{"b":1}',
+    ),
+    "mistral": ("[THINK]why {[/THINK]", '{"a":1}', '{"b":1}'),
+    "gemma4": ("<|channel>thought\nwhy {<channel|>", '{"a":1}', '{"b":1}'),
+    "granite": (
+        "Here is my thought process: why {Here is my response:",
+        '{"a":1}',
+        '{"b":1}',
+    ),
+}
+SCHEMA = '{"properties": {"a": {"type": "integer"}}, "additionalProperties": false}'
+
+
+@pytest.mark.parametrize("name", REASONING_FORMATS)
+def test_an_answer_is_constrained_and_a_thought_is_not(name: str) -> None:
+    reasoning_format = REASONING_FORMATS[name]
+    default = ("", '{"a":1}', '{"b":1}')
+    thought, right, wrong = ANSWERS.get(name, default)
+    if isinstance(reasoning_format.parse, ThoughtTags):
+        begin, end = reasoning_format.parse.pairs[0]
+        thought = thought or f"{begin}\nwhy {{{end}\n\n"
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, SCHEMA)
+    for specials in ((), reasoning_format.tags):
+        framed = answer_grammar(grammar, reasoning_format, prompt="</think>")
+        accepts = vocabulary(*specials).accepts
+        assert accepts(framed, right) is True
+        assert accepts(framed, thought + right) is True
+        assert accepts(framed, thought + wrong) is False
+        assert accepts(framed, thought) is None
+
+
+def test_a_prompt_that_has_begun_a_thought() -> None:
+    reasoning_format = REASONING_FORMATS["qwen3"]
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, SCHEMA)
+    framed = answer_grammar(grammar, reasoning_format, prompt="<think>\n")
+    accepts = vocabulary("<think>", "</think>").accepts
+    assert accepts(framed, 'why</think>\n{"a":1}') is True
+    assert accepts(framed, 'why</think>\n\n{"a":1}') is True
+    assert accepts(framed, "why</think>\n\n\n") is False
+    assert accepts(framed, '{"a":1}') is None
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_calls_after_a_thought(required: bool) -> None:
+    hermes, qwen = TOOL_FORMATS["hermes3"], REASONING_FORMATS["qwen3"]
+    choice = CallChoice([Tool("now")], required=required)
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    grammar = call_grammar(hermes, qwen, choice, prompt="")
+    for specials in ((), (*hermes.tags, *qwen.tags)):
+        accepts = vocabulary(*specials).accepts
+        assert accepts(grammar, call) is True
+        assert accepts(grammar, f"<think>\nwhy {{\n</think>\n\n{call}") is True
+        # A tag within a thought begins the call where one has to come.
+        assert accepts(grammar, f"<think>why {call}") is True
+        assert accepts(grammar, f"<think>why {call}</think>") is not required
+        if specials:  # text that spells a tag is one to a grammar
+            assert accepts(grammar, f"<think><tool_call>?</think>{call}") is not required
+        assert accepts(grammar, "<think>why</think><tool_call>?") is False
+        assert accepts(grammar, "<think>why</think>text") is not required
+
+
+def test_an_answer_or_a_call() -> None:
+    choice = CallChoice([Tool("now")])
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, SCHEMA)
+    either = answer_grammar(grammar, None, prompt="", calls=(TOOL_FORMATS["hermes3"], choice))
+    accepts = vocabulary().accepts
+    assert accepts(either, '{"a":1}') is True
+    assert accepts(either, '<tool_call>{"name": "now", "arguments": {}}</tool_call>') is True
+    assert accepts(either, "text") is False
+    assert answer_grammar(grammar, None, prompt="") is grammar
+
+
+# Calls and thoughts among each other, in forms made up for the test.
+
+
+def tagged_answer_read(
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
+) -> Incremental[None]:
+    if (yield from scan.take("()")):
+        out.begin("f")
+        out.arguments("{}")
+        out.end(complete=True)
+    else:
+        out.content(opening)
+
+
+CALLS = TaggedCalls(("<f>",), tagged_answer_read, bare=("()",))
+THOUGHTS = ThoughtTags((("<t>", "</t>"), ("so:", ".")), ("<a>", "</a>"))
+ANYWHERE = ThoughtTags((("<t>x", "</t>"), ("<t>", "</t>")), ("<a>", "</a>"), anywhere=True)
+
+
+def call(index: int) -> list[Piece]:
+    return [CallBegin(index, "f"), CallArguments(index, "{}"), CallEnd(index, True)]
+
+
+def check(text: str, pieces: list[Piece], thoughts: ThoughtTags | None, **given: bool) -> None:
+    inside = given.get("inside", False)
+    calls = CALLS if given.get("has_tools", True) else None
+    for parts in cuts(text):
+        answer = TaggedAnswer(calls, thoughts, [], inside)
+        assert parse(IncrementalParser(answer.parse), parts) == pieces, parts
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("a", [Content("a")]),
+        ("<t>a</t>b<f>()", [Reasoning("a"), Content("b"), *call(0)]),
+        ("so: a.b", [Reasoning("a"), Content("b")]),
+        ("<t>a<f>()</t>b", [Reasoning("a"), *call(0), Content("b")]),
+        ("<t>a<f>b</t>c", [Reasoning("a<f>b"), Content("c")]),
+        ("<t>a", [Reasoning("a")]),
+        ("<t>a</t><a>b</a>", [Reasoning("a"), Content("b")]),
+        ("<a>b</a>", [Content("<a>b</a>")]),
+        ("b<t>a</t>", [Content("b<t>a</t>")]),
+        ("()a", [*call(0), Content("a")]),
+        ("a()", [Content("a()")]),
+        ("<t>a</t>()", [Reasoning("a"), *call(0)]),
+    ],
+)
+def test_a_thought_comes_first(text: str, pieces: list[Piece]) -> None:
+    check(text, pieces, THOUGHTS)
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("<t>xa</t>b", [Reasoning("a"), Content("b")]),
+        ("b<t>a</t>c<t>xd</t>",
+         [Content("b"), Reasoning("a"), Content("c"), Reasoning("\nd")]),
+        ("a</t>b", [Content("ab")]),
+        ("<a>b</a>", [Content("b")]),
+        ("b<t>a<f>()</t>", [Content("b"), Reasoning("a"), *call(0)]),
+    ],
+)  # fmt: skip
+def test_thoughts_may_come_anywhere(text: str, pieces: list[Piece]) -> None:
+    check(text, pieces, ANYWHERE)
+
+
+def test_calls_may_be_shown_in_thoughts_where_their_tags_are_no_others() -> None:
+    shown = replace(CALLS, end_thoughts=False)
+    for parts in cuts("<t>a<f>()</t><f>()"):
+        answer = TaggedAnswer(shown, THOUGHTS, [], is_inside=False)
+        assert parse(IncrementalParser(answer.parse), parts) == [Reasoning("a<f>()"), *call(0)]
+
+
+def test_an_answer_that_begins_within_a_thought() -> None:
+    check("a</t>b", [Reasoning("a"), Content("b")], THOUGHTS, inside=True)
+    check("a<f>()", [Reasoning("a"), *call(0)], THOUGHTS, inside=True)
+
+
+def test_what_is_not_looked_for_is_content() -> None:
+    check("<t>a</t><f>()", [Content("<t>a</t>"), *call(0)], None)
+    check(
+        "<t>a<f>()</t>b<f>()", [Reasoning("a<f>()"), Content("b<f>()")], THOUGHTS, has_tools=False
+    )
+    check("<f>()", [Content("<f>()")], None, has_tools=False)
+
+
+# Reasoning and calls in one answer.
+
+
+HERMES3 = TOOL_FORMATS["hermes3"]
+QWEN3 = REASONING_FORMATS["qwen3"]
+TOOLS = [Tool("add")]
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+ADD = [CallBegin(0, "add"), CallArguments(0, '{"a": 1}'), CallEnd(0, True)]
+
+SECOND = [CallBegin(1, "add"), CallArguments(1, '{"a": 1}'), CallEnd(1, True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "prompt", "pieces"),
+    [
+        ("hello", "", [Content("hello")]),
+        ("<think>\nwhy\n</think>\n\nhello", "", [Reasoning("why"), Content("hello")]),
+        ("why</think>hello", "assistant\n<think>\n", [Reasoning("why"), Content("hello")]),
+        ("why", "assistant\n<think>\n", [Reasoning("why")]),
+        (f"<think>why\n{CALL}", "", [Reasoning("why"), *ADD]),
+        (f"why\n{CALL}\n</think>\nok", "<think>\n", [Reasoning("why"), *ADD, Content("ok")]),
+        (f"<think>{CALL}</think>{CALL}", "", [*ADD, *SECOND]),
+        (
+            f"<think>a <tool_call>b</tool_call> {{c</think>{CALL}",
+            "",
+            [Reasoning("a <tool_call>b</tool_call> {c"), *ADD],
+        ),
+        ("<think>a <tool_call></think>b", "", [Reasoning("a <tool_call>"), Content("b")]),
+        (f"<think>\n\n</think>\n\nok\n{CALL}\n", "", [Content("ok"), *ADD]),
+    ],
+)
+def test_reasoning_then_calls(text, prompt, pieces):
+    for texts in ([text], text):
+        parser = output_parser(HERMES3, QWEN3, prompt=prompt, tools=TOOLS)
+        assert parse(parser, texts) == pieces
+
+
+def test_without_formats_all_is_content():
+    text = f"<think>why</think>{CALL}"
+    assert parse(output_parser(None, None, prompt="", tools=TOOLS), text) == [Content(text)]
+
+
+def test_without_tools_calls_are_content():
+    parser = output_parser(HERMES3, QWEN3, prompt="", tools=[])
+    assert parse(parser, ["<think>why</think>", CALL]) == [Reasoning("why"), Content(CALL)]
+
+
+def test_in_reasoning_follows_the_text():
+    parser = output_parser(None, QWEN3, prompt="", tools=[])
+    states = []
+    for text in ("<think>", "why", "</think>", "hello"):
+        parser.push(text)
+        states.append(parser.in_reasoning)
+    assert states == [True, True, False, False]
+
+
+def test_arguments_are_told_character_by_character():
+    parser = output_parser(HERMES3, None, prompt="", tools=TOOLS)
+    parser.push('<tool_call>{"name": "add", "arguments": {"text": "')
+    assert [parser.push(char) for char in "ab"] == [
+        [CallArguments(0, "a")],
+        [CallArguments(0, "b")],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "is_inside"),
+    [
+        ("qwen3", "<|im_start|>assistant\n<think>\n", True),
+        ("qwen3", "<think> is a tag", False),
+        ("deepseek_r1", "", True),
+        ("deepseek_r1", "<think>\n</think>\n", False),
+        ("gptoss", "<|start|>assistant", False),
+        ("onyx", "<|start|>assistant to=self<|message|>", True),
+    ],
+)
+def test_whether_the_prompt_has_opened_reasoning(name: str, prompt: str, is_inside: bool) -> None:
+    assert opens_reasoning(REASONING_FORMATS[name], prompt) is is_inside
+
+
+# Token id = byte.
+BYTES = [bytes([byte]) for byte in range(256)]
+
+
+def stream(*stop: str, include_stop: bool = False, min_tokens: int = 0) -> TextStream:
+    detokenizer = TableDetokenizer(BYTES, strip_leading_space=False)
+    return TextStream(detokenizer, stop, include_stop=include_stop, min_tokens=min_tokens)
+
+
+def test_without_stop_strings_text_passes() -> None:
+    text = stream()
+    assert text.push(b"ab\xe2\x82")[:3] == ("ab", None, 4)
+    assert text.push(b"\xac")[:3] == ("€", None, 5)
+    assert text.push(b"\xe2")[:3] == ("", None, 6)
+    assert text.flush()[:3] == ("\N{REPLACEMENT CHARACTER}", None, 6)
+
+
+@pytest.mark.parametrize(("include_stop", "shown"), [(False, "ab"), (True, "abEND")])
+def test_tokens_behind_the_stop_string_are_not_counted(include_stop: bool, shown: str) -> None:
+    text = stream("END", include_stop=include_stop)
+    first = text.push(b"abE")
+    second = text.push(b"NDcd")
+    assert (first.stop, first.num_tokens) == (None, 3)
+    assert (second.stop, second.num_tokens) == ("END", 5)
+    assert first.text + second.text == shown
+    assert text.push(b"xyz")[:3] == ("", "END", 5)
+    assert text.flush()[:3] == ("", "END", 5)
+
+
+@pytest.mark.parametrize(
+    ("min_tokens", "shown", "num_tokens"),
+    [(0, "a", 3), (2, "a", 3), (3, "a--b", 6), (5, "a--b", 6), (6, "a--b--c", None)],
+)
+def test_a_stop_string_within_the_first_tokens_ends_nothing(
+    min_tokens: int, shown: str, num_tokens: int | None
+) -> None:
+    text = stream("--", min_tokens=min_tokens)
+    delta, last = text.push(b"a--b--c"), text.flush()
+    assert delta.text + last.text == shown
+    assert (last.stop, last.num_tokens) == (("--", num_tokens) if num_tokens else (None, 7))
+
+
+def test_stop_string_is_found_in_characters_that_span_tokens() -> None:
+    text = stream("€")
+    assert text.push(b"a\xe2\x82")[:3] == ("a", None, 3)
+    assert text.push(b"\xac!")[:3] == ("", "€", 4)
+
+
+def test_flush_may_complete_a_stop_string() -> None:
+    text = stream("\N{REPLACEMENT CHARACTER}")
+    assert text.push(b"a\xe2")[:3] == ("a", None, 2)
+    assert text.flush()[:3] == ("", "\N{REPLACEMENT CHARACTER}", 2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_cut_of_the_tokens_gives_the_same(
+    sentencepiece: Tokenizer, data: st.DataObject
+) -> None:
+    token_ids = sentencepiece.encode("one two three four five, the fox said: wait for the END now")
+    stop = data.draw(st.lists(st.sampled_from([" fox", "five,", "END", "absent", "ee f"])))
+    include_stop = data.draw(st.booleans())
+
+    def run(chunks: list[list[int]]) -> tuple[str, str | None, int]:
+        text = TextStream(sentencepiece.detokenizer(), stop, include_stop=include_stop)
+        pieces = [text.push(chunk).text for chunk in chunks]
+        last = text.flush()
+        return "".join([*pieces, last.text]), last.stop, last.num_tokens
+
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(token_ids)), max_size=6)))
+    chunks = [token_ids[a:b] for a, b in zip([0, *cuts], [*cuts, len(token_ids)], strict=True)]
+    assert run(chunks) == run([[token_id] for token_id in token_ids])

@@ -1,0 +1,310 @@
+"""Tests of `fastovms/text/parameters.py`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Set
+
+import pytest
+
+from fastovms.errors import InvalidField
+from fastovms.grammar_tree import ANY_TEXT, TextBefore
+from fastovms.params import Grammar, GrammarKind
+from fastovms.text.output import call_grammar
+from fastovms.text.parameters import (
+    ANY_TYPE,
+    Parameter,
+    constants,
+    find_parameters,
+    parameters_of,
+    text_body,
+    value_of,
+)
+from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
+from tests.text.tools.checks import calls_in
+from tests.vocabularies import vocabulary
+
+# String arguments without quotes: what their schemas let through.
+
+
+END = "</p>"
+
+
+def parameter(schema: dict[str, object]) -> Parameter:
+    return find_parameters({"properties": {"a": schema}})["a"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "values"),
+    [
+        ({"type": "string", "enum": ["a", "b"]}, ["a", "b"]),
+        ({"type": "string", "const": "a"}, ["a"]),
+        ({"type": "string"}, None),
+        ({"type": "integer", "enum": [1]}, None),
+    ],
+)
+def test_values_that_are_listed(schema: dict[str, object], values: list[str] | None) -> None:
+    assert constants(parameter(schema)) == values
+
+
+@pytest.mark.parametrize("schema", [{}, {"type": "string"}, {"type": ["string", "null"]}])
+def test_a_schema_that_asks_nothing_lets_any_text_through(schema: dict[str, object]) -> None:
+    assert text_body(parameter(schema), END) == ANY_TEXT
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"minLength": 2, "maxLength": 3}, ["ab", "a\nb"], ["a", "abcd"]),
+        ({"minLength": 2}, ["ab", "abcd"], ["a", ""]),
+        ({"pattern": "b"}, ["abc", "b"], ["ac"]),
+        ({"pattern": "^a|b$"}, ["a", "b"], ["c"]),
+        ({"pattern": r"^a\$"}, ["a$", "a$b"], ["a"]),
+        ({"pattern": "^[ab]+$", "maxLength": 2}, ["ab"], ["abc", "aba"]),
+        ({"maxLength": 20}, ["<p>"], ["x</p>y"]),
+        ({"allOf": [{"pattern": "^a"}, {"pattern": "z$"}]}, ["az", "abz"], ["ab", "bz"]),
+        ({"anyOf": [{"pattern": "^a$"}, {"const": "b.c"}]}, ["a", "b.c"], ["b", "bxc"]),
+        ({"contentEncoding": "base64", "maxLength": 2}, ["ab"], ["abc"]),
+    ],
+)
+def test_bounds_and_patterns(schema: dict[str, object], right: list[str], wrong: list[str]) -> None:
+    body = text_body(parameter({"type": "string", **schema}), END)
+    grammar = Grammar(GrammarKind.CALLS, "", "tools", TextBefore(END, body))
+    accepts = vocabulary().accepts
+    assert {text: accepts(grammar, text + END) for text in right} == dict.fromkeys(right, True)
+    assert not any(accepts(grammar, text + END) for text in wrong)
+
+
+def test_what_no_expression_says_is_refused() -> None:
+    schema = {"type": "string", "anyOf": [{"pattern": "a", "minLength": 2}, {"const": "b"}]}
+    with pytest.raises(InvalidField, match="'anyOf' of the string parameter a") as caught:
+        text_body(parameter(schema), END)
+    assert caught.value.param == "tools"
+    assert text_body(parameter(schema)._replace(is_relaxed=True), END) == ANY_TEXT
+
+
+# Arguments that are written one by one: what their texts stand for, and which texts may be.
+
+
+DEFINITIONS = {
+    "Kind": {"enum": ["a", "b"]},
+    "Loop": {"$ref": "#/$defs/Loop"},
+    "None": {"type": "null"},
+}
+
+
+def types(schema: object) -> set[str]:
+    root = {"properties": {"x": schema}, "$defs": DEFINITIONS}
+    return set(find_parameters(root)["x"].types)
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"type": "string"}, {"string"}),
+        ({"type": "number"}, {"number", "integer"}),
+        ({"type": ["string", "null"]}, {"string", "null"}),
+        ({"enum": ["a", 1, None, True, 1.5, [], {}]}, set(ANY_TYPE)),
+        ({"const": "a"}, {"string"}),
+        ({"$ref": "#/$defs/Kind"}, {"string"}),
+        ({"allOf": [{"$ref": "#/$defs/Kind"}], "default": "a"}, {"string"}),
+        ({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/None"}]}, {"string", "null"}),
+        ({"oneOf": [{"type": "integer"}, {"type": "array"}]}, {"integer", "array"}),
+        ({"type": "string", "enum": ["a", 1]}, {"string"}),
+        ({}, set(ANY_TYPE)),
+        (True, set(ANY_TYPE)),
+        ({"$ref": "#/$defs/Loop"}, set(ANY_TYPE)),
+        ({"$ref": "#/nowhere"}, set(ANY_TYPE)),
+        ({"$ref": "https://example.com"}, set(ANY_TYPE)),
+    ],
+)
+def test_types(schema: object, expected: set[str]) -> None:
+    assert types(schema) == expected
+
+
+LOOPS = {"anyOf": [{"$ref": "#/$defs/a"}] * 3 + [{"type": "string"}]}
+WAYS = {f"n{i}": {"anyOf": [{"$ref": f"#/$defs/n{i + 1}"}] * 3} for i in range(14)}
+
+
+@pytest.mark.parametrize(
+    ("definitions", "schema", "expected"),
+    [
+        ({"a": LOOPS}, {"$ref": "#/$defs/a"}, {"string"}),
+        ({"a": {"allOf": [LOOPS, {"$ref": "#/$defs/a"}]}}, {"$ref": "#/$defs/a"}, {"string"}),
+        ({"a": {"anyOf": [{"$ref": "#/$defs/a"}] * 2}}, {"$ref": "#/$defs/a"}, set(ANY_TYPE)),
+        ({**WAYS, "n14": {"type": "null"}}, {"$ref": "#/$defs/n0"}, {"null"}),
+        ({}, {"enum": [0] * 20_000}, {"integer"}),
+    ],
+)
+def test_schemas_that_lead_back_or_by_many_ways_are_read_once(definitions, schema, expected):
+    root = {"properties": {"x": schema}, "$defs": definitions}
+    assert find_parameters(root)["x"].types == expected
+
+
+def test_what_reading_types_may_cost_is_bounded() -> None:
+    """Every property leads through all definitions."""
+    names = [f"n{i}" for i in range(500)]
+    every = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}
+    root = {
+        "properties": {str(i): {**every, "title": str(i)} for i in range(500)},
+        "$defs": {name: {"type": "null"} for name in names},
+    }
+    found = find_parameters(root)
+    assert found["0"].types == {"null"}
+    assert found["499"].types == ANY_TYPE
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds", "value"),
+    [
+        ("5", ANY_TYPE, "5"),
+        ("5", {"string"}, '"5"'),
+        ("5", {"string", "null"}, '"5"'),
+        (" True ", {"boolean"}, "true"),
+        ("None", {"string", "null"}, "null"),
+        ("{'a': 1}", {"object"}, '{"a":1}'),
+        ('{"a": 1}', {"object"}, '{"a": 1}'),
+        ("oops", {"integer"}, '"oops"'),
+        ('"a"', {"string", "integer"}, '"a"'),
+        ("1.5", {"integer", "string"}, '"1.5"'),
+        ("[" * 5000, {"array"}, json.dumps("[" * 5000)),
+        ("[" * 5000 + "]" * 5000, {"array"}, "[" * 5000 + "]" * 5000),
+        ("9" * 5000, {"integer"}, "9" * 5000),
+        ("", ANY_TYPE, '""'),
+        ("a\nü", ANY_TYPE, '"a\\nü"'),
+    ],
+    # In an order of their own: a set's differs from process to process.
+    ids=lambda value: " ".join(sorted(value)) if isinstance(value, Set) else value[:20],
+)
+def test_values(text: str, kinds: set[str], value: str) -> None:
+    assert value_of(text, frozenset(kinds)) == value
+
+
+def test_order_and_what_has_to_be_there() -> None:
+    root = {"$ref": "#/$defs/Root", "$defs": {"Root": {"properties": {"b": {}, "a": {}},
+            "required": ["a", "c", 1]}}}  # fmt: skip
+    assert [(p.name, p.is_required) for p in parameters_of(root, "f").values()] == [
+        ("b", False),
+        ("a", True),
+        ("c", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [("anyOf", [{}]), ("oneOf", [{}]), ("minProperties", 2), ("maxProperties", 0)],
+)
+def test_what_cannot_be_said_one_by_one(keyword: str, value: object) -> None:
+    schema = {"properties": {"a": {}}, "required": ["a"], keyword: value}
+    with pytest.raises(InvalidField, match=f"^'{keyword}' beside the properties of f cannot"):
+        parameters_of(schema, "f")
+    relaxed = parameters_of(schema, "f", is_relaxed=True)
+    assert [(p.name, p.is_relaxed) for p in relaxed.values()] == [("a", True)]
+
+
+A, B, S = {"type": "integer"}, {"type": "array"}, {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "named", "others"),
+    [
+        ({}, {}, []),
+        ({"properties": {}}, {}, []),
+        ({"type": "object"}, {}, [("", {*ANY_TYPE})]),
+        ({"type": "object", "additionalProperties": False}, {}, []),
+        ({"additionalProperties": S}, {}, [("", {"string"})]),
+        ({"additionalProperties": True, "properties": {"a": A}}, {"a": {"integer"}},
+         [("", {*ANY_TYPE})]),
+        ({"unevaluatedProperties": S, "properties": {"a": A}}, {"a": {"integer"}},
+         [("", {"string"})]),
+        ({"patternProperties": {"^x": S}, "properties": {"a": A}}, {"a": {"integer"}},
+         [("^x", {"string"})]),
+        ({"patternProperties": {"^x": S}, "additionalProperties": A}, {},
+         [("^x", {"string"}), ("", {"integer"})]),
+        ({"allOf": [{"properties": {"a": A}}, {"properties": {"b": B}}]},
+         {"a": {"integer"}, "b": {"array"}}, []),
+        ({"oneOf": [{"properties": {"a": A}}, {"properties": {"a": S, "b": B}}]},
+         {"a": {"integer", "string"}, "b": {"array"}}, []),
+        ({"required": ["a"]}, {"a": {*ANY_TYPE}}, [("", {*ANY_TYPE})]),
+    ],
+)  # fmt: skip
+def test_members_that_a_schema_allows(schema, named, others):
+    found = find_parameters(schema)
+    assert {name: {*parameter.types} for name, parameter in found.items()} == named
+    assert [(pattern, {*parameter.types}) for pattern, parameter in found.others] == others
+
+
+PATTERN = "^[a-c]+/[0-9]$"
+STRING_OR_NULL = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+NUMBER_OR_STRING = {"type": ["integer", "string"], "minimum": 3}
+PARAMETERS = {
+    "short": ({"type": "string", "minLength": 2, "maxLength": 4}, lambda v: 2 <= len(v) <= 4),
+    "pattern": (
+        {"type": "string", "pattern": "^[a-c]+/\\d$"},
+        lambda v: re.search("^[a-c]+/\\d$", v),
+    ),
+    "within": ({"type": "string", "pattern": "xy"}, lambda v: "xy" in v),
+    "constant": ({"const": "it"}, lambda v: v == "it"),
+    "maybe": (
+        {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        lambda v: v is None or str(v) == v,
+    ),
+    "either": (
+        {"type": ["integer", "string"], "minimum": 3},
+        lambda v: isinstance(v, str) or v > 2,
+    ),
+    "kind": ({"$ref": "#/$defs/Kind"}, lambda v: v in ("a", "b")),
+    "list": ({"type": "array", "items": {"$ref": "#/$defs/Kind"}}, lambda v: set(v) <= {"a", "b"}),
+    "free": ({}, lambda v: True),
+}
+FORMATS = ("qwen3coder", "minicpm5", "onyx", "gemma4", "lfm2")
+HINTS = [
+    '"', "]", "}", "xy", "a/1", "</parameter>", "</param>", "</atem:parameter>", '<|"|>', "\n",
+    "null", "<![CDATA[", "]]>", ")", "<",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("parameter", PARAMETERS)
+def test_required_arguments_follow_their_schemas(name: str, parameter: str) -> None:
+    schema, holds = PARAMETERS[parameter]
+    tool_format = TOOL_FORMATS[name]
+    tool = Tool(
+        "f", {"properties": {"x": schema, "y": {"type": "string"}}, "required": ["x"],
+              "$defs": DEFINITIONS}
+    )  # fmt: skip
+    grammar = call_grammar(
+        tool_format, None, CallChoice([tool], required=True, parallel=False), prompt=""
+    )
+    for specials in ((), tool_format.tags):
+        for seed in range(12):
+            text = vocabulary(*specials).walk(grammar, HINTS, seed, num_tokens=20)
+            ((_, arguments),) = calls_in(tool_format, text, [tool])
+            assert isinstance(arguments, dict)
+            assert holds(arguments["x"]), (text, arguments)
+            assert isinstance(arguments.get("y", ""), str), (text, arguments)
+
+
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_every_format_makes_a_grammar_of_schemas_that_lead_back(name: str) -> None:
+    """In a time that does not grow with the number of ways, which are 3 to the 16th."""
+    loops = {"anyOf": [*LOOPS["anyOf"], {"type": "integer"}]}
+    tool = Tool("f", {"properties": {"x": {"$ref": "#/$defs/a"}}, "$defs": {"a": loops}})
+    choice = CallChoice([tool], required=True)
+    assert call_grammar(TOOL_FORMATS[name], None, choice, prompt="")
+
+
+# The arguments of functions, as grammars.
+
+
+@pytest.mark.parametrize(
+    ("parameters", "schema"),
+    [
+        ({}, {"type": "object", "properties": {}, "additionalProperties": False}),
+        ({"properties": {"a": {}}}, {"type": "object", "properties": {"a": {}}}),
+        ({"type": ["object", "null"]}, {"type": "object"}),
+    ],
+)
+def test_arguments_are_an_object(parameters: dict[str, object], schema: object) -> None:
+    assert json.loads(Tool("f", parameters).arguments.schema) == schema

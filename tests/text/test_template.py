@@ -1,0 +1,287 @@
+"""Tests of `fastovms/text/template.py`."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from fastovms.config import DEMO_MODEL
+from fastovms.errors import ConfigurationError, InvalidField, RequestError
+from fastovms.text.template import ChatTemplate, find_templates, special_tokens
+
+# Where models keep their templates.
+
+
+def write(directory: Path, files: dict[str, object]) -> None:
+    for name, content in files.items():
+        path = directory / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+NAMED = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}, 1, {}]
+
+
+@pytest.mark.parametrize(
+    ("files", "templates"),
+    [
+        ({}, {}),
+        ({"tokenizer_config.json": {}}, {}),
+        ({"tokenizer_config.json": {"chat_template": "a"}}, {"default": "a"}),
+        ({"tokenizer_config.json": {"chat_template": NAMED}}, {"default": "a", "tool_use": "b"}),
+        ({"chat_template.json": {"chat_template": {"x": "a", "y": 1}}}, {"x": "a"}),
+        ({"processor_config.json": {"chat_template": "a"}}, {"default": "a"}),
+        (
+            {
+                "chat_template.json": {"chat_template": "c"},
+                "tokenizer_config.json": {"chat_template": "a"},
+            },
+            {"default": "a"},
+        ),
+        (
+            {
+                "chat_template.jinja": "j",
+                "tokenizer_config.json": {"chat_template": NAMED},
+                "additional_chat_templates/tool_use.jinja": "t",
+                "additional_chat_templates/rag.jinja": "r",
+            },
+            {"default": "j", "tool_use": "t", "rag": "r"},
+        ),
+    ],
+)
+def test_templates(tmp_path, files, templates):
+    write(tmp_path, files)
+    assert find_templates(tmp_path) == templates
+
+
+def test_special_tokens(tmp_path):
+    write(
+        tmp_path,
+        {
+            "special_tokens_map.json": {"bos_token": "<old>", "pad_token": {"content": "<pad>"}},
+            "tokenizer_config.json": {
+                "bos_token": {"content": "<s>"},
+                "eos_token": "</s>",
+                "unk_token": None,
+                "extra_special_tokens": {"image_token": "<image>", "bad": 1},
+                "additional_special_tokens": ["<a>", {"content": "<b>"}, 1],
+            },
+        },
+    )
+    assert special_tokens(tmp_path) == {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "image_token": "<image>",
+        "additional_special_tokens": ["<a>", "<b>"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"tokenizer_config.json": "{"}, "tokenizer_config.json is no JSON"),
+        ({"tokenizer_config.json": "[]"}, "tokenizer_config.json must hold an object"),
+        ({"chat_template.jinja": "{% if %}"}, "the chat template is malformed"),
+    ],
+)
+def test_broken_files(tmp_path, files, reason):
+    write(tmp_path, files)
+    with pytest.raises(ConfigurationError, match=reason):
+        ChatTemplate.load(tmp_path)
+
+
+def test_a_file_that_is_no_text(tmp_path):
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        ChatTemplate.load(tmp_path)
+
+
+# Rendering chats.
+
+
+NOW = datetime(2026, 7, 26, 12, 30)
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def template(source: str, **tokens: str) -> ChatTemplate:
+    return ChatTemplate({"default": source}, tokens, now=lambda: NOW)
+
+
+def test_the_demo_model_has_one():
+    chat_template = ChatTemplate.load(DEMO_MODEL)
+    assert chat_template is not None
+    assert chat_template.render(HELLO) == (
+        "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_a_model_without_a_template(tmp_path):
+    assert ChatTemplate.load(tmp_path) is None
+    override = tmp_path / "other.jinja"
+    override.write_text("{{ messages[0].content }}!")
+    chat_template = ChatTemplate.load(tmp_path, override)
+    assert chat_template is not None
+    assert chat_template.render(HELLO) == "hello!"
+
+
+def test_named_templates_and_tokens(tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps(
+            {
+                "bos_token": {"content": "<s>"},
+                "chat_template": [
+                    {"name": "default", "template": "{{ bos_token }}plain"},
+                    {"name": "tool_use", "template": "{{ tools | length }} tools"},
+                ],
+            }
+        )
+    )
+    chat_template = ChatTemplate.load(tmp_path)
+    assert chat_template is not None
+    assert chat_template.render(HELLO) == "<s>plain"
+    assert chat_template.render(HELLO, tools=[{}, {}]) == "2 tools"
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "bos_token"])
+def test_variables_of_our_own(name):
+    with pytest.raises(InvalidField, match=name) as error:
+        template("", bos_token="<s>").render(HELLO, kwargs={name: 1})
+    assert error.value.param == f"chat_template_kwargs.{name}"
+
+
+CHATML = "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}{{ extra }}"
+TRIMMED = "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}</s>{% endfor %}"
+PARTS = "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}</s>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "text"),
+    [
+        (CHATML, "The answer ", "[user]hello\n[assistant]The answer "),
+        (TRIMMED, "The answer ", "[user]hello</s>[assistant]The answer"),
+        (CHATML, "", "[user]hello\n[assistant]"),
+        (PARTS, [{"type": "text", "text": "So "}, {"type": "image"}], "hello</s>So "),
+    ],
+)
+def test_the_final_message_is_continued(source, content, text):
+    messages = [*HELLO, {"role": "assistant", "content": content}]
+    if source == PARTS:
+        messages[0] = {"role": "user", "content": [{"type": "text", "text": "hello"}]}
+    chat_template = template(source)
+    assert (
+        chat_template.render(messages, add_generation_prompt=False, continue_final_message=True)
+        == text
+    )
+    assert messages[-1]["content"] == content
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "add_generation_prompt", "reason"),
+    [
+        (CHATML, "a", True, "cannot both be true"),
+        (CHATML, None, False, "no text to continue"),
+        (CHATML, [{"type": "image"}], False, "no text to continue"),
+        ("{{ messages[0].content }}", "a", False, "does not appear"),
+    ],
+)
+def test_what_cannot_be_continued(source, content, add_generation_prompt, reason):
+    messages = [*HELLO, {"role": "assistant", "content": content}]
+    with pytest.raises(RequestError, match=reason) as error:
+        template(source).render(
+            messages, add_generation_prompt=add_generation_prompt, continue_final_message=True
+        )
+    assert error.value.param == "continue_final_message"
+
+
+def test_what_a_template_says_is_repeated_in_part_only():
+    source = "{{ raise_exception('unknown role ' + messages[0].content) }}"
+    for length in (280, 5000):
+        with pytest.raises(RequestError) as error:
+            template(source).render([{"role": "user", "content": "r" * length}])
+        words, _, reason = error.value.message.partition(": ")
+        assert words == "the chat template cannot render messages[0]"
+        said = f"unknown role {'r' * length}"
+        assert reason == (said if len(said) <= 300 else f"{said[:300]}...")
+
+
+# Templates reach nothing outside, and come to an end.
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("{{ raise_exception('only users') }}", "only users"),
+        ("{{ messages[0].content + 1 }}", "can only concatenate str"),
+        ("{{ missing.name }}", "'missing' is undefined"),
+        ("{{ messages.clear() }}", "access to attribute 'clear'"),
+        ("{{ ''.__class__.__mro__ }}", "access to attribute '__class__'"),
+        ("{% for i in range(1000000000) %}{% endfor %}", "Range too big"),
+        ("{{ 'a' * 1000000000 }}", "too large"),
+        ("{{ 9 ** 1000000000 }}", "too large"),
+        ("{{ '%99999d' % 1 }}", "pads a text too much"),
+        (
+            "{% set n = namespace(t='xxxx') %}{% for i in range(40) %}"
+            "{% set n.t = n.t + n.t %}{% endfor %}",
+            "a text of the template is too large",
+        ),
+        (
+            "{% set n = namespace(t='xxxx') %}{% for i in range(40) %}"
+            "{% set n.t = n.t ~ n.t %}{% endfor %}",
+            "a text of the template is too large",
+        ),
+        ("{% for i in range(9999) %}{{ 'x' * 9999 }}{% endfor %}", "the prompt of the template"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
+    ],
+)
+def test_what_a_template_refuses(source, reason):
+    with pytest.raises(RequestError, match="the chat template cannot render") as error:
+        template(source).render(HELLO)
+    assert reason in error.value.message
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(99) %}{% for j in range(99) %}{% endfor %}{% endfor %}",
+        "{% macro m(n) %}{% if n %}{{ m(n-1) }}{{ m(n-1) }}{% endif %}{% endmacro %}{{ m(30) }}",
+    ],
+)
+def test_a_template_ends(source, monkeypatch):
+    monkeypatch.setattr("fastovms.text.template.MAX_PASSES", 1000)
+    with pytest.raises(RequestError, match="more than 1000 operations"):
+        template(source).render(HELLO)
+    assert template("{% for i in range(999) %}{% endfor %}x").render(HELLO) == "x"
+
+
+def test_operators_do_what_they_always_do():
+    source = (
+        "{{ 1 + 2 }}{{ 'a' + 'b' }}{{ [1] + [2] }}{{ 'x' ~ 1 ~ none ~ [2] }}{{ 'ab' * 2 }}"
+        "{{ 2 ** 3 }}{{ 7 % 4 }}{{ '%02d %s' % (1, 'y') }}{% set t = 'c' ~ 'd' ~ 1 %}{{ t ~ t }}"
+        "{% if 'a' ~ 'b' == 'ab' %}!{% endif %}{{ {'k': 'p' ~ 'q'}.k }}{{ ['r' ~ 's'][0] }}"
+    )
+    assert template(source).render(HELLO) == ("3ab[1, 2]x1None[2]abab8301 ycd1cd1!pqrs")
+
+
+# Templates have what Hugging Face's have.
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ strftime_now('%d %b %Y') }}", "26 Jul 2026"),
+        ("{{ {'b': 'ü<', 'a': 1} | tojson }}", '{"b": "ü<", "a": 1}'),
+        ("{{ {'a': [1]} | tojson(indent=2) }}", '{\n  "a": [\n    1\n  ]\n}'),
+        ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
+        ("a{% generation %}{{ messages[0].content }}{% endgeneration %}b", "ahellob"),
+        ("  {% if true %}\nx\n  {% endif %}\n", "x\n"),
+        ("{{ missing }}{{ messages[0].name }}", ""),
+        ("{{ kind }}{{ add_generation_prompt }}", "fooTrue"),
+        ('{{ ("[1]" | from_json)[0] }}', "1"),
+    ],
+)
+def test_hugging_face_extensions(source, text):
+    assert template(source).render(HELLO, kwargs={"kind": "foo"}) == text

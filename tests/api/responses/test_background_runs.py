@@ -9,7 +9,7 @@ import pytest
 from fastovms.errors import StateFailed
 from tests.api.responses.conftest import ask, paused, resume
 from tests.api.responses.test_background import BODY, V1, get, replayed, start, wait_for
-from tests.api.responses.test_resumption import running
+from tests.api.responses.test_resumption import running_response
 from tests.fakes import FakeStream
 
 
@@ -62,7 +62,7 @@ async def test_what_a_client_has_left_is_not_there_to_be_cancelled(make, is_kept
 async def test_what_cannot_be_kept_is_kept_when_the_store_is_back(make_replicas, monkeypatch):
     monkeypatch.setattr("fastovms.api.responses.background._RETRY", 0.001)
     (a, b), _ = make_replicas("a", "b")
-    id = await running(a)
+    id = await running_response(a)
     follower = asyncio.ensure_future(replayed(a.api, id))
     a.store.error = StateFailed("gone")
     resume(a.api)

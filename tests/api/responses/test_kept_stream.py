@@ -15,7 +15,7 @@ from fastovms.state.store import EventPack, ResponseKey, ResponseProgress, Store
 from tests.api.responses.conftest import ask, resume
 from tests.api.responses.events import check
 from tests.api.responses.test_background import V1, V3, replayed, start, wait_for
-from tests.api.responses.test_resumption import running
+from tests.api.responses.test_resumption import running_response
 from tests.fakes import FakeStream
 
 
@@ -23,7 +23,7 @@ from tests.fakes import FakeStream
 @pytest.mark.parametrize("path", [V1, V3])
 async def test_a_response_is_followed_through_another_replica(make_replicas, after, path):
     (a, b), _ = make_replicas("a", "b")
-    id = await running(a)
+    id = await running_response(a)
     query = {} if after is None else {"starting_after": after}
     followers = [
         asyncio.ensure_future(replayed(replica.api, id, path, **query)) for replica in (a, b)
@@ -59,7 +59,7 @@ async def test_a_notification_that_is_missed_costs_no_event(make_replicas, monke
     monkeypatch.setattr(background, "LOOK_AGAIN", 0.01)
     (a, b), _ = make_replicas("a", "b")
     b.store.deafen()
-    id = await running(a)
+    id = await running_response(a)
     follower = asyncio.ensure_future(replayed(b.api, id))
     await asyncio.sleep(0.02)
     resume(a.api)
@@ -69,7 +69,7 @@ async def test_a_notification_that_is_missed_costs_no_event(make_replicas, monke
 async def test_a_store_that_is_gone_for_a_while_costs_no_event(make_replicas, monkeypatch):
     monkeypatch.setattr(background, "LOOK_AGAIN", 0.01)
     (a, b), _ = make_replicas("a", "b")
-    id = await running(a)
+    id = await running_response(a)
     stream = FakeStream()
     follower = asyncio.ensure_future(b.api.call("GET", f"{V1}/{id}?stream=true", None, stream))
     await stream.first_write.wait()
@@ -84,7 +84,7 @@ async def test_a_store_that_is_gone_for_a_while_costs_no_event(make_replicas, mo
 
 async def test_a_follower_is_told_of_a_deletion(make_replicas):
     (a, b), _ = make_replicas("a", "b")
-    id = await running(a)
+    id = await running_response(a)
     stream = FakeStream()
     follower = asyncio.ensure_future(b.api.call("GET", f"{V1}/{id}?stream=true", None, stream))
     await stream.first_write.wait()
@@ -97,7 +97,7 @@ async def test_a_follower_is_told_of_a_deletion(make_replicas):
 
 async def test_nothing_is_left_of_a_client_that_leaves(make_replicas):
     (a, b), _ = make_replicas("a", "b")
-    id = await running(a)
+    id = await running_response(a)
     with b.store.watch_cancels():
         await asyncio.sleep(0)  # what listens for all
     before = asyncio.all_tasks()
@@ -131,7 +131,7 @@ async def test_after_a_restart_the_events_until_then_are_told(make, make_state):
 
 async def test_others_do_not_follow_it(make_replicas):
     (a, b), _ = make_replicas("a", "b")
-    id = await running(a)
+    id = await running_response(a)
     for method, place in (
         ("GET", id),
         ("GET", f"{id}?stream=true"),

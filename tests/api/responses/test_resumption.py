@@ -50,7 +50,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-async def resumer_start(api, body: dict[str, Any], path: str = V1) -> str:
+async def start_response(api, body: dict[str, Any], path: str = V1) -> str:
     if body.get("conversation"):
         _, conversation = await ask(api, "POST", "/v1/conversations", {})
         body = {**body, "conversation": conversation["id"]}
@@ -101,12 +101,12 @@ async def test_it_goes_on_as_if_nothing_had_happened(make_replicas, case, part):
     path = V3 if case == "cut" else V1
     (a, b), clock = make_replicas("a", "b", resumes=True, script=script)
     body = {**BODY, **fields}
-    whole_id = await resumer_start(a.api, body, path)
+    whole_id = await start_response(a.api, body, path)
     resume(a.api)
     whole = await wait_for(a.api, whole_id, "completed", "incomplete")
     expected = await replayed(a.api, whole_id, path)
     resume(a.api, 0)
-    id = await resumer_start(a.api, body, path)
+    id = await start_response(a.api, body, path)
     await cut_after(a, [id], int(part * len(script)))
     follower = asyncio.ensure_future(replayed(b.api, id, path, starting_after=2))
     resume(b.api)
@@ -126,12 +126,12 @@ async def test_it_goes_on_as_if_nothing_had_happened(make_replicas, case, part):
 async def test_it_is_cut_twice_where_the_model_makes_no_event(make_replicas, first, second):
     (a, b, c), clock = make_replicas("a", "b", "c", resumes=True, script=CALL)
     body = {**BODY, "tools": [TOOL]}
-    whole_id = await resumer_start(a.api, body)
+    whole_id = await start_response(a.api, body)
     resume(a.api)
     whole = await wait_for(a.api, whole_id, "completed")
     expected = await replayed(a.api, whole_id)
     resume(a.api, 0)
-    id = await resumer_start(a.api, body)
+    id = await start_response(a.api, body)
     await cut_after(a, [id], first)
     await take_over(b, clock)
     await b.api.backend.received.wait()
@@ -150,7 +150,7 @@ async def test_it_is_cut_twice_where_the_model_makes_no_event(make_replicas, fir
 
 async def test_one_that_was_only_slow_stops(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
-    id = await resumer_start(a.api, BODY)
+    id = await start_response(a.api, BODY)
     await cut_after(a, [id], 3)
     follower = asyncio.ensure_future(ask_stream(a.api, id))
     await take_over(b, clock)
@@ -172,7 +172,7 @@ async def ask_stream(api, id: str):
 
 async def test_a_server_that_ends_leaves_its_responses_to_others(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
-    id = await resumer_start(a.api, BODY)
+    id = await start_response(a.api, BODY)
     resume(a.api, 3)
     await wait_for(a.api, id, "in_progress")
     await a.api.backend.close()
@@ -186,7 +186,7 @@ async def test_a_server_that_ends_leaves_its_responses_to_others(make_replicas):
 
 async def test_a_cancel_waits_for_who_goes_on(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
-    id = await resumer_start(a.api, BODY)
+    id = await start_response(a.api, BODY)
     await cut_after(a, [id], 3)
     cancel = asyncio.ensure_future(ask(b.api, "POST", f"{V1}/{id}/cancel"))
     await asyncio.sleep(0.01)
@@ -209,7 +209,7 @@ async def tried(replica: Replica, *ids: str) -> None:
 
 async def cut_some(replica: Replica, count: int) -> list[str]:
     """Responses whose replica ends when it has told something of each."""
-    ids = [await resumer_start(replica.api, BODY) for _ in range(count)]
+    ids = [await start_response(replica.api, BODY) for _ in range(count)]
     await cut_after(replica, ids, 3)
     return ids
 
@@ -323,7 +323,7 @@ async def test_its_model_is_loaded_first(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     for replica in (a, b):
         change_files(replica, "f")
-    id = await resumer_start(a.api, BODY)
+    id = await start_response(a.api, BODY)
     await cut_after(a, [id], 3)
     holder = Holder(b)
     await take_over(b, clock)
@@ -345,7 +345,7 @@ async def test_its_model_is_loaded_first(make_replicas):
 
 async def test_what_ends_the_server_each_time_fails(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
-    id = await resumer_start(a.api, BODY)
+    id = await start_response(a.api, BODY)
     await cut_after(a, [id], 3)
     clock.now += LEASE + 1
     for _ in range(MAX_ATTEMPTS):
@@ -361,7 +361,7 @@ async def test_what_ends_the_server_each_time_fails(make_replicas):
 
 async def test_a_model_that_has_changed(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
-    id = await resumer_start(a.api, BODY)
+    id = await start_response(a.api, BODY)
     await cut_after(a, [id], 3)
     change_files(b, "changed")
     await take_over(b, clock)
@@ -374,7 +374,7 @@ async def test_a_model_that_has_changed(make_replicas):
 async def test_it_waits_for_room_in_the_queue(make_replicas, monkeypatch):
     monkeypatch.setattr("fastovms.api.responses.resumption._RETRY", 0.001)
     (a, b), clock = make_replicas("a", "b", resumes=True)
-    id = await resumer_start(a.api, BODY)
+    id = await start_response(a.api, BODY)
     await cut_after(a, [id], 3)
     b.api.backend.submit_error = Overloaded("full")
     resume(b.api)
@@ -390,7 +390,7 @@ async def test_it_waits_for_room_in_the_queue(make_replicas, monkeypatch):
 async def cut(make_replicas, path: str = V1) -> tuple[RunRestorer, ResponseKey, CutResponse, Any]:
     """A response of which three tokens are known, in the hands of another replica."""
     (a, b), clock = make_replicas("a", "b", resumes=True)
-    id = await start(a.api, BODY, path)
+    id = await start_response(a.api, BODY, path)
     await cut_after(a, [id], 3)
     b.keeper._resumer = None
     await take_over(b, clock)
@@ -475,7 +475,7 @@ async def test_what_has_ended_tells_what_was_said(make_replicas, path, status, l
 # gone.
 
 
-async def lease_keeper_running(replica) -> str:
+async def running_response(replica) -> str:
     """Starts a response that has made some text."""
     resume(replica.api, 0)
     id = await start(replica.api)
@@ -506,7 +506,7 @@ async def test_another_replica_tells_what_is_known(make_replicas):
 
 async def test_what_runs_elsewhere_is_not_continued_yet(make_replicas):
     (a, b), _ = make_replicas("a", "b")
-    id = await lease_keeper_running(a)
+    id = await running_response(a)
     body = {"model": "fake", "input": "B", "previous_response_id": id}
     status, answer = await ask(b.api, "POST", V1, body)
     assert (status, answer["error"]["param"]) == (400, "previous_response_id")
@@ -515,7 +515,7 @@ async def test_what_runs_elsewhere_is_not_continued_yet(make_replicas):
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
 async def test_another_replica_cancels(make_replicas, method):
     (a, b), _ = make_replicas("a", "b")
-    id = await lease_keeper_running(a)
+    id = await running_response(a)
     place = f"{V1}/{id}"
     asking = asyncio.ensure_future(
         ask(b.api, method, f"{place}/cancel" if method == "POST" else place)
@@ -539,7 +539,7 @@ async def test_another_replica_cancels(make_replicas, method):
 async def test_a_cancel_wakes_the_owner(make_replicas, monkeypatch):
     monkeypatch.setattr(resumption, "_INTERVAL", 3600.0)
     (a, b), _ = make_replicas("a", "b")
-    id = await lease_keeper_running(a)
+    id = await running_response(a)
     a.keeper.start()
     async with asyncio.timeout(10):
         status, body = await ask(b.api, "POST", f"{V1}/{id}/cancel")
@@ -549,7 +549,7 @@ async def test_a_cancel_wakes_the_owner(make_replicas, monkeypatch):
 
 async def test_the_response_of_a_replica_that_is_gone_has_failed(make_replicas):
     (a, b), clock = make_replicas("a", "b")
-    id = await lease_keeper_running(a)
+    id = await running_response(a)
     follower = asyncio.ensure_future(replayed(b.api, id))
     cancel = asyncio.ensure_future(ask(b.api, "POST", f"{V1}/{id}/cancel"))
     await until_told(b, id, "in_progress")
@@ -574,7 +574,7 @@ async def test_the_response_of_a_replica_that_is_gone_has_failed(make_replicas):
 
 async def test_an_outage_makes_nobody_fail(make_replicas):
     (a, b), clock = make_replicas("a", "b")
-    id = await lease_keeper_running(a)
+    id = await running_response(a)
     for _ in range(20):
         await a.renew()
         await b.renew()
@@ -601,7 +601,7 @@ async def test_an_outage_makes_nobody_fail(make_replicas):
 
 async def test_a_replica_that_was_stopped_for_a_while_does_not_end_others(make_replicas):
     (a, b), clock = make_replicas("a", "b")
-    id = await lease_keeper_running(a)
+    id = await running_response(a)
     for _ in range(20):
         await a.renew()
         await b.renew()
@@ -615,7 +615,7 @@ async def test_a_replica_that_was_stopped_for_a_while_does_not_end_others(make_r
 
 async def test_what_is_deleted_elsewhere_does_not_go_on(make_replicas):
     (a, b), _ = make_replicas("a", "b")
-    id = await lease_keeper_running(a)
+    id = await running_response(a)
     assert await b.store.delete_response("", id)
     await a.renew()
     await a.runs.drain(10)
@@ -626,7 +626,7 @@ async def test_what_is_deleted_elsewhere_does_not_go_on(make_replicas):
 async def test_what_has_no_owner_any_more_is_given_up(make_replicas, monkeypatch):
     monkeypatch.setattr("fastovms.api.responses.background._PATIENCE", 0.0)
     (a, b), _ = make_replicas("a", "b")
-    id = await lease_keeper_running(a)
+    id = await running_response(a)
     a.store.error = StateFailed("gone")
     resume(a.api)
     await a.runs.drain(10)
@@ -638,7 +638,7 @@ async def test_what_has_no_owner_any_more_is_given_up(make_replicas, monkeypatch
 
 async def test_a_replica_that_ends_gives_up_what_it_runs(make_replicas):
     (a, b), _ = make_replicas("a", "b")
-    id = await lease_keeper_running(a)
+    id = await running_response(a)
     a.keeper.start()
     await a.keeper.close()
     assert (await get(b.api, id))["status"] == "failed"
@@ -646,7 +646,7 @@ async def test_a_replica_that_ends_gives_up_what_it_runs(make_replicas):
 
 async def test_a_response_ends_as_the_others_tell_it(make_replicas):
     (a, b), _ = make_replicas("a", "b")
-    id = await lease_keeper_running(a)
+    id = await running_response(a)
     follower = asyncio.ensure_future(replayed(a.api, id))
     await a.store.give_up([ResponseKey("", id)])
     resume(a.api)

@@ -238,7 +238,7 @@ async def test_a_step_that_hangs_does_not_keep_close_from_returning(
         entered.set()
         wait(released)
 
-    for module in ("paged.paged_backend", "genai.genai_backend"):
+    for module in ("paged.backend", "genai.backend"):
         monkeypatch.setattr(f"fastovms.backends.{module}._CLOSE_TIMEOUT", 0.05)
     backend = make(hang)
     backend.start()

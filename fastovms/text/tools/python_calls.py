@@ -37,6 +37,7 @@ from fastovms.text.values import (
     Notation,
     copy_bare,
     copy_python,
+    copy_string,
     copy_value,
     escape,
     read_word,
@@ -258,7 +259,7 @@ def braced_calls(
 
 
 def _notation(quote: str, end: str) -> Notation:
-    def copy_string(scan: Scanner, emit: Emit) -> Incremental[bool]:
+    def copy_text(scan: Scanner, emit: Emit) -> Incremental[bool]:
         if not (yield from scan.take(quote)):
             return (yield from copy_string(scan, emit))
         emit('"')
@@ -269,7 +270,7 @@ def _notation(quote: str, end: str) -> Notation:
 
     def copy_key(scan: Scanner, emit: Emit) -> Incremental[bool]:
         if (yield from scan.peek()) in ("<", '"'):
-            return (yield from copy_string(scan, emit))
+            return (yield from copy_text(scan, emit))
         pieces: list[str] = []
         yield from scan.run(_KEY, pieces.append)
         if pieces:
@@ -278,7 +279,7 @@ def _notation(quote: str, end: str) -> Notation:
 
     return Notation(
         quotes=(quote, '"'),
-        copy_string=copy_string,
+        copy_string=copy_text,
         copy_key=copy_key,
         convert=PYTHON.convert,
         convert_cut=PYTHON.convert_cut,

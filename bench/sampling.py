@@ -22,7 +22,8 @@ from bench.common.timed_model import TimedModel
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
-from fastovms.engine.sampler import Sampler, logits_processors, token_logprobs
+from fastovms.engine.processors import logits_processors
+from fastovms.engine.sampler import Sampler, token_logprobs
 from fastovms.engine.scheduler import SampledTokens
 from fastovms.engine.sequence import Sequence
 from fastovms.params import GenerationRequest, SamplingParams

@@ -1,5 +1,5 @@
 """Writes the pages that are generated from the code: flags.md, endpoints.md, metrics.md, and the
-ranks of packages in architecture.md.
+ranks of packages in architecture.md, and the sampling parameters in compatibility.md.
 
 python -m docs.generate            writes them
 python -m docs.generate --check    exits with 1 if one of them is not what it would write
@@ -8,6 +8,7 @@ python -m docs.generate --check    exits with 1 if one of them is not what it wo
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections import defaultdict
@@ -52,6 +53,8 @@ from fastovms.http.access_log import HttpMetrics
 from fastovms.http.messages import Exchange, Request
 from fastovms.http.routing import Router
 from fastovms.http.server import HttpServer
+from fastovms.params import SamplingFields, SamplingParams
+from fastovms.request_fields import Row, rows_of
 from fastovms.service.export import OvmsMetrics
 from fastovms.service.watch import LoopWatch
 from fastovms.state.store import StateStats
@@ -286,11 +289,46 @@ def architecture_page() -> str:
     return f"{before}{begin}```text\n{ranks}\n```\n\n{end}{after}"
 
 
+# Compatibility
+
+
+def compatibility_page() -> str:
+    """The page as it is, with the rows of the sampling parameters made from their table."""
+    text = (Path(__file__).parent / "compatibility.md").read_text()
+    heading = text.index("`POST /completions` may be")
+    start = text.index("\n", text.index("\n|---", heading) + 1) + 1
+    end = text.index("\n\n", start)
+    rows = rows_of(SamplingFields)
+    lines = text[start:end].splitlines()
+    kept = [line for line in lines if line.split("`")[1] not in rows]
+    position = next(i for i, line in enumerate(lines) if line.split("`")[1] in rows)
+    kept[position:position] = map(_field_row, rows.values())
+    return text[:start] + "\n".join(kept) + text[end:]
+
+
+def _field_row(row: Row) -> str:
+    """What a parameter may be: the peers' words, then ours below `/v1` and `/v3`."""
+    texts = [_values_of(row, dialect) for dialect in ("openai", "ovms")]
+    ovms = "as `/v1`" if texts[0] == texts[1] else texts[1]
+    openai = f"{row.field.description} {texts[0]}"
+    return f"| `{row.name}` | {' | '.join(row.field.peers or ('-',) * 3)} | {openai} | {ovms} |"
+
+
+def _values_of(row: Row, dialect: str) -> str:
+    default = row.field.defaults.get(dialect, getattr(SamplingParams(), row.name, None))
+    words = f"Default {default:g}. " if default is not None else ""
+    taken, refused = (
+        " ".join(f"`{json.dumps(value)}`" for value in values) for values in row.examples(dialect)
+    )
+    return f"{words}Takes {taken}, refuses {refused}"
+
+
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "flags.md": flags_page,
     "endpoints.md": endpoints_page,
     "metrics.md": metrics_page,
     "architecture.md": architecture_page,
+    "compatibility.md": compatibility_page,
 }
 
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fastovms.grammar_tree import Node
+from fastovms.request_fields import INT64, UINT32_MAX, Field, GenaiUse, Range, rows_of
 
 GREEDY_TEMPERATURE: Final = 1e-5
 """The temperature at and below which the likeliest token is taken: dividing by less only
@@ -95,6 +97,141 @@ class BeamSearch:
     param: str = "best_of"
 
 
+class SamplingFields(Struct, frozen=True, kw_only=True):
+    """The rows of the sampling parameters, which requests and generation_config.json give. None =
+    not given.
+
+    A new sampling parameter is a row here, an attribute of `SamplingParams`, and a processor in
+    `engine.processors`.
+    """
+
+    temperature: Annotated[
+        float | None,
+        Field(
+            description="Divides the logits. Up to 0.00001 the likeliest token is taken.",
+            range=Range(0, 2),
+            recommended=Range(0, 10**9),
+            is_param=True,
+            defaults={"ollama": 0.8, "gguf": 0.8},
+            names={"ollama": "temperature", "gguf": "temp", "trace": "gen_ai.request.temperature"},
+            genai=GenaiUse.SAMPLING,
+            echo="*",
+            peers=("0 to 2", "from 0", "0 to 2"),
+        ),
+    ] = None
+    top_p: Annotated[
+        float | None,
+        Field(
+            description="Keeps the likeliest tokens whose probabilities add up to it.",
+            range=Range(0, 1, low_open=True),
+            recommended=Range(0, 1, low_open=True),
+            is_param=True,
+            defaults={"ollama": 0.9, "gguf": 0.95},
+            names={"ollama": "top_p", "gguf": "top_p", "trace": "gen_ai.request.top_p"},
+            genai=GenaiUse.SAMPLING,
+            echo="*",
+            peers=("0 to 1", "above 0, to 1", "0 to 1"),
+        ),
+    ] = None
+    top_k: Annotated[
+        int | None,
+        Field(
+            description="Keeps so many of the likeliest tokens.",
+            range=Range(0, also=-1),
+            ranges={"ovms": Range(1, also=-1)},
+            recommended=Range(0, 10**9),
+            is_param=True,
+            defaults={"ovms": 40, "ollama": 40, "gguf": 40},
+            names={"ollama": "top_k", "gguf": "top_k", "trace": "gen_ai.request.top_k"},
+            genai=GenaiUse.OTHER,
+            peers=("-", "from 0, or -1", "from 1, or -1; default 40"),
+        ),
+    ] = None
+    min_p: Annotated[
+        float | None,
+        Field(
+            description="Drops tokens less likely than this share of the likeliest.",
+            range=Range(0, 1),
+            ranges={"ovms": Range(0, 1, high_open=True)},
+            recommended=Range(0, 1),
+            is_param=True,
+            defaults={"gguf": 0.05},
+            names={"ollama": "min_p", "gguf": "min_p"},
+            genai=GenaiUse.SAMPLING,
+            echo="ovms",
+            peers=("-", "0 to 1", "0 to below 1"),
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        Field(
+            description="Makes a request repeatable: equal seeds draw equal tokens.",
+            range=Range(*INT64),
+            ranges={"ovms": Range(0, UINT32_MAX)},
+            is_param=True,
+            names={"ollama": "seed", "trace": "gen_ai.request.seed"},
+            genai=GenaiUse.OTHER,
+            peers=("best effort", "64 bits, signed", "32 bits"),
+        ),
+    ] = None
+    repetition_penalty: Annotated[
+        float | None,
+        Field(
+            description="Divides positive logits of tokens in prompt and output.",
+            range=Range(1e-37, 1e38),  # float32 holds it
+            recommended=Range(0, 10**9, low_open=True),
+            is_param=True,
+            names={"ollama": "repeat_penalty", "gguf": "penalty_repeat"},
+            genai=GenaiUse.ALWAYS,
+            peers=("-", "above 0", "any number"),
+        ),
+    ] = None
+    frequency_penalty: Annotated[
+        float | None,
+        Field(
+            description="Lowers a token's logit for each time it is in the output.",
+            range=Range(-2, 2),
+            recommended=Range(-2, 2),
+            is_param=True,
+            names={"ollama": "frequency_penalty", "trace": "gen_ai.request.frequency_penalty"},
+            genai=GenaiUse.ALWAYS,
+            echo="*",
+            peers=("-2 to 2", "-2 to 2", "-2 to 2"),
+        ),
+    ] = None
+    presence_penalty: Annotated[
+        float | None,
+        Field(
+            description="Lowers the logit of each token that is in the output.",
+            range=Range(-2, 2),
+            recommended=Range(-2, 2),
+            is_param=True,
+            names={"ollama": "presence_penalty", "trace": "gen_ai.request.presence_penalty"},
+            genai=GenaiUse.ALWAYS,
+            echo="*",
+            peers=("-2 to 2", "-2 to 2", "-2 to 2"),
+        ),
+    ] = None
+    length_penalty: Annotated[
+        float | None,
+        Field(
+            description="Beam search ranks by log probability / length ** penalty.",
+            range=Range(-20, 20),
+            recommended=Range(-20, 20),
+            genai=GenaiUse.OTHER,
+            peers=("-", "any number", "any number"),
+        ),
+    ] = None
+
+
+class SamplingDefaults(SamplingFields, frozen=True, kw_only=True):
+    """What the model's generation_config.json recommends; None = it says nothing."""
+
+    max_new_tokens: Annotated[
+        int | None, Field(recommended=Range(1), names={"ollama": "num_predict"})
+    ] = None
+
+
 ALL_LOGPROBS = -1
 """Stands in place of a number of top log probabilities for the whole vocabulary."""
 
@@ -162,6 +299,29 @@ class SamplingParams:
     max_ngram_size: int | None = None
     assistant_confidence_threshold: float | None = None
     stop_strings: tuple[str, ...] = ()
+
+
+def sampling_numbers(
+    requested: SamplingFields, recommended: SamplingFields, dialect: str
+) -> dict[str, Any]:
+    """Returns the attributes of `SamplingParams` that have a row, by name.
+
+    The value is the request's, else the model's, else the dialect's. A name that is absent has the
+    default of `SamplingParams`.
+    """
+    numbers = {}
+    for name, row in rows_of(SamplingFields).items():
+        if not row.field.is_param:
+            continue
+        for source in (requested, recommended):
+            value = getattr(source, name)
+            if value is not None:
+                break
+        else:
+            value = row.field.defaults.get(dialect)
+        if value is not None:
+            numbers[name] = value
+    return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,21 +458,6 @@ class EngineOutput(NamedTuple):
     output: GenerationOutput
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingDefaults:
-    """What the model's generation_config.json recommends; None = it says nothing."""
-
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    max_new_tokens: int | None = None
-    repetition_penalty: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    length_penalty: float | None = None
-
-
 class WeightCount(NamedTuple):
     """What a model's weights are.
 
@@ -349,7 +494,7 @@ class ModelInfo:
     max_model_len: int
     vocab_size: int
     eos_token_ids: frozenset[int]
-    defaults: SamplingDefaults = SamplingDefaults()
+    defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     config: Mapping[str, object] = field(default_factory=dict)
     takes_images: bool = False
     context_reason: str = ""

@@ -33,6 +33,8 @@ from fastovms.client import (
     read_event,
 )
 from fastovms.errors import ConfigurationError, EngineFailed, FastovmsError
+from fastovms.params import SamplingFields
+from fastovms.request_fields import rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,15 +303,12 @@ def _integer(value: str) -> int:
 
 
 OPTIONS: Final[Mapping[str, Callable[[str], object]]] = {
-    "temperature": _number,
-    "top_p": _number,
-    "top_k": _integer,
-    "min_p": _number,
+    **{
+        name: _integer if row.is_integer else _number
+        for name, row in rows_of(SamplingFields).items()
+        if row.field.is_param
+    },
     "max_tokens": _integer,
-    "seed": _integer,
-    "frequency_penalty": _number,
-    "presence_penalty": _number,
-    "repetition_penalty": _number,
     "reasoning_effort": str,
 }
 """Fields of requests that can be set, and how their values are read. The server judges them."""

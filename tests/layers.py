@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 RANKS = (
-    {"backend_stats", "config", "encoding", "grammar_tree", "json_types", "quoting", "system"},
+    {"backend_stats", "config", "encoding", "grammar_tree", "json_types", "quoting",
+     "request_fields", "system"},
     {"errors", "params", "prefix_cache"},
     {
         "backend", "client", "fair_queue", "gguf", "grammar", "media", "ovms", "state",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 from msgspec import Struct, UnsetType
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from fastovms.api.dialect import OPENAI, Range
+from fastovms.request_fields import Range, ranges_of
 
 
 class StrictBody(BaseModel):
@@ -47,12 +47,13 @@ _NESTED = {
 def pydantic_model(struct: type[Struct]) -> type[BaseModel]:
     """Returns a model of the same fields, all of which may be absent."""
     fields: dict[str, Any] = {}
+    ranges = ranges_of(struct, "openai")
     for name, hint in get_type_hints(struct).items():
         kinds = [kind for kind in get_args(hint) if kind is not UnsetType]
         if name in _NESTED:
             fields[name] = (_NESTED[name], None)
-        elif name in OPENAI.ranges:
-            fields[name] = (_ranged(kinds[0], OPENAI.ranges[name]), None)
+        elif name in ranges:
+            fields[name] = (_ranged(kinds[0], ranges[name]), None)
         else:
             fields[name] = (reduce(or_, kinds) if kinds else hint, None)
     return create_model(struct.__name__, __base__=StrictBody, **fields)

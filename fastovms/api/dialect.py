@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -251,71 +251,6 @@ def _log_fields(message: str, param: str | None, code: str | None) -> LogFields:
 # defaults, statuses, forms of errors, members such as `reasoning_content`, beginnings of streams.
 
 
-UINT32_MAX: Final = 2**32 - 1
-INT64: Final = (-(2**63), 2**63 - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Values a numeric field may take; `str()` words it for an error message.
-
-    Attributes:
-        low, high: the bounds; None = unbounded.
-        low_open, high_open: the bound itself is refused.
-        also: one value outside the bounds that is accepted too (the -1 of `top_k`).
-    """
-
-    low: float | None = None
-    high: float | None = None
-    low_open: bool = False
-    high_open: bool = False
-    also: int | None = None
-
-    def __contains__(self, value: float) -> bool:
-        if self.also is not None and value == self.also:
-            return True
-        if self.low is not None and (value < self.low or (self.low_open and value == self.low)):
-            return False
-        return self.high is None or not (
-            value > self.high or (self.high_open and value == self.high)
-        )
-
-    def __str__(self) -> str:
-        words = []
-        if self.low is not None:
-            words.append(f"{'greater than' if self.low_open else 'at least'} {self.low}")
-        if self.high is not None:
-            words.append(f"{'less than' if self.high_open else 'at most'} {self.high}")
-        bounds = " and ".join(words)
-        return bounds if self.also is None else f"{self.also} or {bounds}"
-
-
-_COMMON_RANGES: Final[Mapping[str, Range]] = {
-    "temperature": Range(0, 2),
-    "top_p": Range(0, 1, low_open=True),
-    "frequency_penalty": Range(-2, 2),
-    "presence_penalty": Range(-2, 2),
-    "repetition_penalty": Range(1e-37, 1e38),  # float32 holds it
-    "max_tokens": Range(0, UINT32_MAX),
-    "max_completion_tokens": Range(1, UINT32_MAX),
-    "max_output_tokens": Range(1, UINT32_MAX),
-    "max_tool_calls": Range(1, UINT32_MAX),
-    "top_logprobs": Range(high=UINT32_MAX),
-    "n": Range(1),
-    "best_of": Range(1),
-    "min_tokens": Range(0, UINT32_MAX),
-    "length_penalty": Range(-20, 20),
-    "num_beam_groups": Range(1),
-    "diversity_penalty": Range(0, 100),
-    "num_assistant_tokens": Range(0, UINT32_MAX),
-    "assistant_confidence_threshold": Range(0, 1),
-    "max_ngram_size": Range(1, UINT32_MAX),
-    "truncate_prompt_tokens": Range(1, also=-1),
-    "priority": Range(*INT64),
-    "stream_interval": Range(1),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class ResponsesStyle:
     """What the dialects of the Responses API differ in.
@@ -334,7 +269,6 @@ class ResponsesStyle:
         takes_stream_options: whether there may be `stream_options`.
         takes_logprobs_field: whether `logprobs` in a stream is taken.
         tells_response_format: whether `response_format` is repeated as `text.format`.
-        tells_min_p: whether `min_p` is repeated where it is given.
     """
 
     id_separator: str
@@ -349,7 +283,6 @@ class ResponsesStyle:
     takes_stream_options: bool
     takes_logprobs_field: bool
     tells_response_format: bool
-    tells_min_p: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,8 +299,6 @@ class Dialect:
         unknown_model: the error about a model that is not served, with braces for its name.
         refuses_null: fields in which null is not the same as absent, in the order in which they
             are checked.
-        ranges: bounds of the numeric fields.
-        default_top_k: what applies when neither the request nor the model gives one; 0 = off.
         default_max_tokens: the default for completions; None = the model's default, else its
             context.
         clamps_max_tokens: whether a `max_tokens` beyond the context or the model's limit is
@@ -413,8 +344,6 @@ class Dialect:
     model_required: bool
     unknown_model: str
     refuses_null: tuple[str, ...]
-    ranges: Mapping[str, Range] = field(hash=False)
-    default_top_k: int
     default_max_tokens: int | None
     clamps_max_tokens: bool
     max_stop_strings: int | None
@@ -452,13 +381,6 @@ OPENAI: Final = Dialect(
     model_required=False,
     unknown_model="The model `{}` does not exist.",
     refuses_null=(),
-    ranges={
-        **_COMMON_RANGES,
-        "top_k": Range(0, also=-1),
-        "min_p": Range(0, 1),
-        "seed": Range(*INT64),
-    },
-    default_top_k=0,
     default_max_tokens=16,
     clamps_max_tokens=True,
     max_stop_strings=None,
@@ -494,7 +416,6 @@ OPENAI: Final = Dialect(
         takes_stream_options=True,
         takes_logprobs_field=True,
         tells_response_format=True,
-        tells_min_p=False,
     ),
     text_length=len,
     owned_by="fastovms",
@@ -510,13 +431,6 @@ OVMS: Final = Dialect(
     model_required=True,
     unknown_model="The model `{}` does not exist.",
     refuses_null=("stream", "max_tokens"),
-    ranges={
-        **_COMMON_RANGES,
-        "top_k": Range(1, also=-1),
-        "min_p": Range(0, 1, high_open=True),
-        "seed": Range(0, UINT32_MAX),
-    },
-    default_top_k=40,
     default_max_tokens=None,
     clamps_max_tokens=False,
     max_stop_strings=16,
@@ -552,7 +466,6 @@ OVMS: Final = Dialect(
         takes_stream_options=False,
         takes_logprobs_field=False,
         tells_response_format=False,
-        tells_min_p=True,
     ),
     text_length=utf8_length,
     owned_by="OVMS",
@@ -569,7 +482,6 @@ OLLAMA: Final = replace(
     error_form=OLLAMA_ERRORS,
     model_required=True,
     unknown_model="model '{}' not found",
-    default_top_k=40,
     default_max_tokens=None,
 )
 """What Ollama's API is spoken in, at paths that no other dialect has."""

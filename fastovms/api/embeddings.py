@@ -20,13 +20,14 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
 from fastovms.api.endpoint import check_id
 from fastovms.api.prompt import check_num_chars, check_token_range, context_exceeded
-from fastovms.api.request_schemas import ModelField
+from fastovms.api.request_schemas import ModelField, Priority, Truncation
 from fastovms.api.served import ServedEncoder
 from fastovms.api.typed_body import read_encoder_body
 from fastovms.encoding import EncodedTexts, EncoderText, Task
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request, Response
 from fastovms.params import ModelInfo
+from fastovms.request_fields import ranges_of
 from fastovms.telemetry.metrics import FinishedRequest
 from fastovms.telemetry.tracing import (
     EncodingFormat,
@@ -43,10 +44,10 @@ from fastovms.text.tokenizer import TokenIds
 class EncodingFields(ModelField, frozen=True, kw_only=True):
     """The fields that all of them share. None = absent."""
 
-    truncate_prompt_tokens: int | None = None
+    truncate_prompt_tokens: Truncation = None
     truncation_side: str | None = None
     use_activation: bool | None = None
-    priority: int | None = None
+    priority: Priority = None
     request_id: str | None = None
     cache_salt: str | None = None
     user: str | None = None
@@ -136,7 +137,7 @@ def _room(longest: int, num_added: int, info: ModelInfo) -> int:
 def check_priority(body: EncodingFields, dialect: Dialect) -> None:
     """Raises InvalidField for a priority that no request may have, though none changes anything
     here."""
-    value, allowed = body.priority, dialect.ranges["priority"]
+    value, allowed = body.priority, ranges_of(EncodingFields, dialect.name)["priority"]
     if value is not None and value not in allowed:
         raise InvalidField(f"priority must be {allowed}, not {show(value)}", param="priority")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
@@ -25,23 +25,12 @@ from fastovms.api.request_schemas import GenerationFields, StreamOptions
 from fastovms.config import ApiConfig, ModelLimits
 from fastovms.errors import InvalidField
 from fastovms.params import ALL_LOGPROBS, BeamSearch, EarlyStopping, ModelInfo, SamplingDefaults
+from fastovms.request_fields import ranges_of, unsupported_of
 from fastovms.text.tokenizer import Tokenizer
 
 # Checks the fields that every endpoint that generates has: ranges of numbers, `stop`,
 # `stream_options`, `logprobs`, `priority`, `cache_salt`, `request_id`.
 
-
-NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
-    "prompt_embeds": (),
-    "logprob_token_ids": (),
-    "thinking_token_budget": (-1,),
-    "repetition_detection": (),
-    "stream_interval": (1,),
-    "kv_transfer_params": (),
-    "ec_transfer_params": (),
-}
-"""Fields that the server does not act on, with the values (besides null) that ask for nothing. Any
-other value would change the answer, so it is refused rather than ignored."""
 
 MAX_NGRAM_SIZE: Final = 16
 """The largest size that is used. Drafts never change a text, so that larger numbers may be lowered
@@ -78,16 +67,16 @@ def check_ranges(body: GenerationFields, dialect: Dialect) -> None:
     for name in dialect.refuses_null:
         if getattr(body, name, UNSET) is None:
             raise InvalidField(f"{name} must not be null", param=name)
-    for name, allowed in dialect.ranges.items():
-        value = getattr(body, name, None)
+    for name, allowed in ranges_of(type(body), dialect.name).items():
+        value = getattr(body, name)
         if value is not None and value is not UNSET and value not in allowed:
             raise InvalidField(f"{name} must be {allowed}, not {show(value)}", param=name)
 
 
 def check_supported(body: GenerationFields) -> None:
     """Raises InvalidField for a field whose value asks for something the server cannot do."""
-    for name, neutral in NEUTRAL.items():
-        value = getattr(body, name, None)
+    for name, neutral in unsupported_of(type(body)).items():
+        value = getattr(body, name)
         if value is not None and value not in neutral:
             only = "".join(f", only {number}" for number in neutral)
             raise InvalidField(f"{name} is not supported by this server version{only}", param=name)

@@ -2,14 +2,29 @@
 ignored.
 
 `5.0` is not an integer and `true` is not a number (msgspec's strict rules). Integers are accepted
-where numbers are expected. Ranges depend on the dialect and are checked in `sampling`.
+where numbers are expected. What a field may be beside its type is in its row, see
+`request_fields`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import UNSET, Struct, UnsetType
+
+from fastovms.params import SamplingFields
+from fastovms.request_fields import INT64, UINT32_MAX, Field, Range
+
+Uint32 = Annotated[int | None, Field(range=Range(0, UINT32_MAX))]
+PositiveUint32 = Annotated[int | None, Field(range=Range(1, UINT32_MAX))]
+Positive = Annotated[int | None, Field(range=Range(1))]
+TopLogprobs = Annotated[int | None, Field(range=Range(high=UINT32_MAX))]
+Truncation = Annotated[int | None, Field(range=Range(1, also=-1))]
+Priority = Annotated[int | None, Field(range=Range(*INT64))]
+MaxTokens = Annotated[int | UnsetType | None, Field(range=Range(0, UINT32_MAX))]
+NotSupported = Field(neutral=())
+"""Of a field that the server does not act on: any value would change the answer, so it is refused
+rather than ignored."""
 
 
 class StreamOptions(Struct, frozen=True, kw_only=True):
@@ -25,19 +40,15 @@ class ModelField(Struct, frozen=True, kw_only=True):
     model: str | None = None
 
 
-class GenerationFields(ModelField, frozen=True, kw_only=True):
+class GenerationFields(SamplingFields, frozen=True, kw_only=True):
     """The fields that every generating endpoint shares. None = absent; `UNSET` tells null from
     absent."""
 
+    model: str | None = None
     stream: bool | UnsetType | None = UNSET
     stream_options: dict[str, Any] | None = None
-    n: int | None = None
-    best_of: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
+    n: Positive = None
+    best_of: Positive = None
     stop: str | list[str] | None = None
     include_stop_str_in_output: bool | None = None
     stop_in_reasoning: bool | None = None
@@ -45,24 +56,20 @@ class GenerationFields(ModelField, frozen=True, kw_only=True):
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
 
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     stop_token_ids: list[int] | None = None
-    min_tokens: int | None = None
+    min_tokens: Uint32 = None
 
     use_beam_search: bool | None = None
-    length_penalty: float | None = None
     early_stopping: bool | str | None = None
-    num_beam_groups: int | None = None
-    diversity_penalty: float | None = None
+    num_beam_groups: Positive = None
+    diversity_penalty: Annotated[float | None, Field(range=Range(0, 100))] = None
 
-    num_assistant_tokens: int | None = None
-    assistant_confidence_threshold: float | None = None
-    max_ngram_size: int | None = None
+    num_assistant_tokens: Uint32 = None
+    assistant_confidence_threshold: Annotated[float | None, Field(range=Range(0, 1))] = None
+    max_ngram_size: PositiveUint32 = None
 
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
@@ -81,18 +88,18 @@ class GenerationFields(ModelField, frozen=True, kw_only=True):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     spaces_between_special_tokens: bool | None = None
-    truncate_prompt_tokens: int | None = None
+    truncate_prompt_tokens: Truncation = None
     truncation_side: str | None = None
-    priority: int | None = None
+    priority: Priority = None
     cache_salt: str | None = None
     request_id: str | None = None
 
-    logprob_token_ids: list[int] | None = None
-    thinking_token_budget: int | None = None
-    repetition_detection: dict[str, Any] | None = None
-    stream_interval: int | None = None
-    kv_transfer_params: dict[str, Any] | None = None
-    ec_transfer_params: dict[str, Any] | None = None
+    logprob_token_ids: Annotated[list[int] | None, NotSupported] = None
+    thinking_token_budget: Annotated[int | None, Field(neutral=(-1,))] = None
+    repetition_detection: Annotated[dict[str, Any] | None, NotSupported] = None
+    stream_interval: Annotated[int | None, Field(range=Range(1), neutral=(1,))] = None
+    kv_transfer_params: Annotated[dict[str, Any] | None, NotSupported] = None
+    ec_transfer_params: Annotated[dict[str, Any] | None, NotSupported] = None
     vllm_xargs: dict[str, str | float | list[str | float]] | None = None
     session_id: str | None = None
     user: str | None = None
@@ -104,8 +111,8 @@ class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
     """The body of `POST /completions`."""
 
     prompt: str | list[str | int | list[int]] | None = None
-    prompt_embeds: Any = None
-    max_tokens: int | UnsetType | None = UNSET
+    prompt_embeds: Annotated[Any, NotSupported] = None
+    max_tokens: MaxTokens = UNSET
     echo: bool | None = None
     logprobs: int | None = None
     suffix: str | None = None
@@ -116,10 +123,10 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     """The body of `POST /chat/completions`."""
 
     messages: str | list[dict[str, Any]] | None = None
-    max_tokens: int | UnsetType | None = UNSET
-    max_completion_tokens: int | None = None
+    max_tokens: MaxTokens = UNSET
+    max_completion_tokens: PositiveUint32 = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: TopLogprobs = None
 
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -35,7 +35,13 @@ from fastovms.api.request_schemas import GenerationFields, StreamOptions
 from fastovms.api.typed_body import place_of
 from fastovms.errors import FieldFault, InvalidField
 from fastovms.media.loader import ForbiddenTag, ImageSource, forbidden_tag, renumbered
-from fastovms.params import MAX_DRAFT_TOKENS, Grammar, SamplingParams, TextPrompt
+from fastovms.params import (
+    MAX_DRAFT_TOKENS,
+    Grammar,
+    SamplingParams,
+    TextPrompt,
+    sampling_numbers,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +153,6 @@ def kept_images(prompt: Prompt, sources: Sequence[ImageSource]) -> tuple[Prompt,
 # and their like as the request, the model or the dialect says.
 
 
-Number = TypeVar("Number", int, float)
-
-
 class PromptTask(NamedTuple):
     """One prompt to continue. All prompts of a request ask for the same number of samples.
 
@@ -258,24 +261,20 @@ def _sampling_params(
     body, model = request.body, request.model.info
     defaults, rules, chosen = model.defaults, options.rules, options.candidates
     ngram_size = body.max_ngram_size
-    top_k = _first(body.top_k, defaults.top_k, request.dialect.default_top_k)
-    temperature = _first(body.temperature, defaults.temperature, 1.0)
     logprobs = options.report.num_logprobs
+    numbers = sampling_numbers(body, defaults, request.dialect.name)
+    if chosen.is_greedy:
+        numbers["temperature"] = 0.0
+    if not 0 < numbers.get("top_k", 0) < model.vocab_size:
+        numbers["top_k"] = 0
     return SamplingParams(
+        **numbers,
         max_tokens=max_tokens,
-        temperature=0.0 if chosen.is_greedy else temperature,
-        top_p=_first(body.top_p, defaults.top_p, 1.0),
-        top_k=top_k if 0 < top_k < model.vocab_size else 0,
-        min_p=_first(body.min_p, defaults.min_p, 0.0),
-        seed=body.seed,
         n=chosen.num_samples,
         ignore_eos=bool(body.ignore_eos),
         eos_token_ids=model.eos_token_ids,
         stop_token_ids=rules.stop_token_ids,
         min_tokens=body.min_tokens or 0,
-        repetition_penalty=_first(body.repetition_penalty, defaults.repetition_penalty, 1.0),
-        frequency_penalty=_first(body.frequency_penalty, defaults.frequency_penalty, 0.0),
-        presence_penalty=_first(body.presence_penalty, defaults.presence_penalty, 0.0),
         logit_bias=rules.logit_bias,
         allowed_token_ids=rules.allowed_token_ids,
         bad_words_token_ids=bad_words_token_ids,
@@ -299,9 +298,3 @@ def _num_drafts(body: GenerationFields) -> int | None:
             )
         return None  # 0 beside a threshold leaves the number to that, as in OpenVINO
     return None if num_drafts is None else min(num_drafts, MAX_DRAFT_TOKENS)
-
-
-def _first(requested: Number | None, models: Number | None, constant: Number) -> Number:
-    if requested is not None:
-        return requested
-    return constant if models is None else models

@@ -9,7 +9,7 @@ import msgspec
 
 from fastovms.api.body import BodyReader
 from fastovms.api.dialect import Dialect
-from fastovms.api.request_schemas import ModelField
+from fastovms.api.request_schemas import GenerationFields, ModelField
 from fastovms.api.served import AnyServed, KnownModel, ServedEncoder, ServedModel, ServedModels
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField, RequestError
@@ -41,7 +41,7 @@ def _places(text: str, value: object, name: str) -> Iterator[str]:
 # Reads a request's body as a typed struct, with the model that it is for.
 
 
-Body = TypeVar("Body", bound=ModelField)
+Body = TypeVar("Body", bound=ModelField | GenerationFields)
 
 _PURPOSES: Final = {
     Task.TEXT_GENERATION: "generates text: it takes chats and completions",

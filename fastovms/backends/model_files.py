@@ -33,6 +33,7 @@ from fastovms.engine.model.paging import reason_of
 from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import ModelInfo, SamplingDefaults, WeightCount
+from fastovms.request_fields import rows_of
 from fastovms.system.disk import DiskCache, file_identity, key_of
 from fastovms.text.template import end_token_ids
 
@@ -382,21 +383,6 @@ LENGTH_KEYS: Final = (
 UNLIMITED: Final = 2**20
 """The context length of a model that names none. The KV cache is the limit then."""
 
-_MAX_SETTING: Final = 1_000_000_000
-"""The largest number that is believed: more than anybody means."""
-
-_SAMPLING_RANGES: Final[Mapping[str, Callable[[float], bool]]] = {
-    "temperature": lambda value: 0 <= value <= _MAX_SETTING,
-    "top_p": lambda value: 0 < value <= 1,
-    "min_p": lambda value: 0 <= value <= 1,
-    "top_k": lambda value: 0 <= value <= _MAX_SETTING,
-    "max_new_tokens": lambda value: value >= 1,
-    "repetition_penalty": lambda value: 0 < value <= _MAX_SETTING,
-    "frequency_penalty": lambda value: -2 <= value <= 2,
-    "presence_penalty": lambda value: -2 <= value <= 2,
-    "length_penalty": lambda value: -20 <= value <= 20,
-}
-
 
 def read_model_info(
     model_dir: Path, *, name: str | None = None, generation_config: Path | None = None
@@ -465,13 +451,12 @@ def _eos_token_ids(config: Mapping[str, object], path: Path) -> frozenset[int]:
 
 def _sampling_defaults(generation: Mapping[str, Any], path: Path) -> SamplingDefaults:
     defaults: dict[str, Any] = {}
-    for name, is_allowed in _SAMPLING_RANGES.items():
-        value = generation.get(name)
-        if value is None:
+    for name, row in rows_of(SamplingDefaults).items():
+        allowed, value = row.field.recommended, generation.get(name)
+        if value is None or allowed is None:
             continue
-        of_integers = name in ("top_k", "max_new_tokens")
-        is_number = is_integer(value) or (isinstance(value, float) and not of_integers)
-        if not is_number or not is_allowed(value):
+        is_number = is_integer(value) or (isinstance(value, float) and not row.is_integer)
+        if not is_number or value not in allowed:
             raise ConfigurationError(f"{path}: {name} must not be {json.dumps(value)}")
-        defaults[name] = value if of_integers else float(value)
+        defaults[name] = value if row.is_integer else float(value)
     return SamplingDefaults(**defaults)

@@ -21,13 +21,13 @@ from fastovms.engine.draft_model import DraftModel
 from fastovms.engine.drafting import Drafting
 from fastovms.engine.model.model import Model, RawLogits, as_float32
 from fastovms.engine.model.tuning import warm_up
+from fastovms.engine.processors import logits_processors
 from fastovms.engine.sampler import (
     Drawn,
     ModelTrial,
     Sampler,
     SequenceFailure,
     check_rows,
-    logits_processors,
     sample_seed,
     token_logprobs,
 )

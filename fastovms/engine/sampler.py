@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,13 +17,12 @@ from fastovms.engine.model.model import Floats, Model, RawLogits, as_bits, as_fl
 from fastovms.engine.model.step_inputs import StepLayout
 from fastovms.engine.row_functions import BROKEN, draw_rows, likeliest, likeliest_of_rows
 from fastovms.engine.scheduler import SampledTokens
-from fastovms.engine.sequence import LogitsProcessor, Sequence
+from fastovms.engine.sequence import Sequence
 from fastovms.errors import BrokenLogits, EngineFailed
 from fastovms.params import (
     ALL_LOGPROBS,
     GREEDY_TEMPERATURE,
     EngineOutput,
-    SamplingParams,
     TokenLogprobs,
 )
 from fastovms.system.memory import num_usable_cpus
@@ -166,165 +164,6 @@ class ModelTrial:
         last = layout.add(token_ids, 0, len(token_ids), array("i", (block_id,)))
         if is_broken(self._model.infer(layout.finish(array("q", (last,))))[0]):
             raise EngineFailed(f"{BrokenLogits()}, whatever the prompt: its files may be damaged")
-
-
-# Changes a request's logits before a token is drawn: bias, bans and penalties.
-#
-# A processor is made per sequence, from a table, only if the request asks for it. It changes one
-# row in place, from the sequence's tokens as they are then: it may remember how far it has read
-# them, because tokens are never taken back. What it remembers it copies for a fork, in
-# `__copy__`.
-
-
-class LogitBias:
-    """Adds a number to the logits of some tokens."""
-
-    def __init__(self, params: SamplingParams) -> None:
-        self._ids = _ids(token_id for token_id, _ in params.logit_bias)
-        self._bias = np.array([bias for _, bias in params.logit_bias], np.float32)
-
-    def __call__(self, logits: Floats, token_ids: array[int]) -> None:
-        logits[self._ids] += self._bias
-
-
-class AllowedTokens:
-    """Leaves only the tokens of a list possible."""
-
-    def __init__(self, params: SamplingParams) -> None:
-        self._ids = _ids(params.allowed_token_ids or ())
-
-    def __call__(self, logits: Floats, token_ids: array[int]) -> None:
-        allowed = logits[self._ids]
-        logits.fill(-np.inf)
-        logits[self._ids] = allowed
-
-
-class BadWords:
-    """Bans the token that would complete a banned sequence in the generated text."""
-
-    def __init__(self, params: SamplingParams, num_prompt_tokens: int) -> None:
-        self._num_prompt_tokens = num_prompt_tokens
-        self._single = _ids(word[0] for word in params.bad_words_token_ids if len(word) == 1)
-        self._longer = [
-            (array("q", word[:-1]), word[-1])
-            for word in params.bad_words_token_ids
-            if len(word) > 1
-        ]
-
-    def __call__(self, logits: Floats, token_ids: array[int]) -> None:
-        logits[self._single] = -np.inf
-        num_generated = len(token_ids) - self._num_prompt_tokens
-        for beginning, last in self._longer:
-            if len(beginning) <= num_generated and token_ids[-len(beginning) :] == beginning:
-                logits[last] = -np.inf
-
-
-class MinTokens:
-    """Bans every token that would end the sample before it has `min_tokens`."""
-
-    def __init__(self, params: SamplingParams, num_prompt_tokens: int) -> None:
-        self._ids = _ids(params.eos_token_ids | params.stop_token_ids)
-        self._until = num_prompt_tokens + params.min_tokens
-
-    def __call__(self, logits: Floats, token_ids: array[int]) -> None:
-        if len(token_ids) < self._until:
-            logits[self._ids] = -np.inf
-
-
-_ROOM: Final = 64
-
-
-class Penalties:
-    """Applies the repetition penalty over prompt and output, then the frequency and presence
-    penalties over the output (in the order and with the reach of vLLM and of openvino_genai)."""
-
-    def __init__(self, params: SamplingParams, prompt_token_ids: array[int]) -> None:
-        self._repetition = np.float32(params.repetition_penalty)
-        self._frequency = np.float32(params.frequency_penalty)
-        self._presence = np.float32(params.presence_penalty)
-        self._num_read = len(prompt_token_ids)
-        repeats = params.repetition_penalty != 1
-        self._prompt_ids = np.unique(np.array(prompt_token_ids if repeats else (), np.int64))
-        # Of each generated token: its slot, by id, and what stands there.
-        self._slots: dict[int, int] = {}
-        self._ids = np.zeros(_ROOM, np.int64)
-        self._counts = np.zeros(_ROOM, np.float32)
-        self._is_new = np.zeros(_ROOM, np.bool_)  # not one of the prompt
-
-    def __call__(self, logits: Floats, token_ids: array[int]) -> None:
-        if len(token_ids) > self._num_read:
-            self._count(token_ids[self._num_read :])
-            self._num_read = len(token_ids)
-        num_seen = len(self._slots)
-        ids, counts = self._ids[:num_seen], self._counts[:num_seen]
-        if self._repetition != 1:
-            logits[self._prompt_ids] = self._repeated(logits[self._prompt_ids])
-            new = ids[self._is_new[:num_seen]]
-            logits[new] = self._repeated(logits[new])
-        values = logits[ids] - self._frequency * counts
-        values -= self._presence
-        logits[ids] = values
-
-    def __copy__(self) -> Penalties:
-        """Returns what goes on by itself. The tokens of the prompt, which may be many, are
-        shared."""
-        clone = object.__new__(Penalties)
-        clone.__dict__.update(self.__dict__)
-        clone._slots = self._slots.copy()
-        clone._ids, clone._counts = self._ids.copy(), self._counts.copy()
-        clone._is_new = self._is_new.copy()
-        return clone
-
-    def _repeated(self, values: Floats) -> Floats:
-        return np.where(values > 0, values / self._repetition, values * self._repetition)
-
-    def _count(self, token_ids: Iterable[int]) -> None:
-        for token_id, count in Counter(token_ids).items():
-            slot = self._slots.get(token_id)
-            if slot is None:
-                slot = self._slots[token_id] = len(self._slots)
-                if slot == self._ids.size:
-                    self._grow()
-                self._ids[slot] = token_id
-                self._is_new[slot] = not self._is_of_prompt(token_id)
-            self._counts[slot] += count
-
-    def _is_of_prompt(self, token_id: int) -> bool:
-        place = int(np.searchsorted(self._prompt_ids, token_id))
-        return place < self._prompt_ids.size and bool(self._prompt_ids[place] == token_id)
-
-    def _grow(self) -> None:
-        room = self._ids.size
-        self._ids = np.concatenate([self._ids, np.zeros(room, np.int64)])
-        self._counts = np.concatenate([self._counts, np.zeros(room, np.float32)])
-        self._is_new = np.concatenate([self._is_new, np.zeros(room, np.bool_)])
-
-
-_Maker = Callable[[SamplingParams, "array[int]"], LogitsProcessor]
-_Wanted = Callable[[SamplingParams], bool]
-
-# In the order in which they apply.
-_PROCESSORS: tuple[tuple[_Wanted, _Maker], ...] = (
-    (lambda p: bool(p.logit_bias), lambda p, prompt: LogitBias(p)),
-    (lambda p: p.allowed_token_ids is not None, lambda p, prompt: AllowedTokens(p)),
-    (lambda p: bool(p.bad_words_token_ids), lambda p, prompt: BadWords(p, len(prompt))),
-    (lambda p: p.min_tokens > 0, lambda p, prompt: MinTokens(p, len(prompt))),
-    (
-        lambda p: (p.repetition_penalty, p.frequency_penalty, p.presence_penalty) != (1, 0, 0),
-        Penalties,
-    ),
-)
-
-
-def logits_processors(
-    params: SamplingParams, prompt_token_ids: array[int]
-) -> tuple[LogitsProcessor, ...]:
-    """Returns the processors that a request needs for one of its samples; usually none."""
-    return tuple(make(params, prompt_token_ids) for wanted, make in _PROCESSORS if wanted(params))
-
-
-def _ids(token_ids: Iterable[int]) -> NDArray[np.int64]:
-    return np.fromiter(token_ids, np.int64)
 
 
 # Draws tokens from the rows of logits of a step, or takes the likeliest of each where a request

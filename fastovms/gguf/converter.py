@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +19,8 @@ from fastovms.gguf.reader import (
     read_hyperparameters,
 )
 from fastovms.gguf.tokenizer import TokenizerFields, make_tokenizer_json
+from fastovms.params import SamplingFields
+from fastovms.request_fields import rows_of
 
 # Writes, from GGUF metadata, what the directory of an OpenVINO model holds beside its graphs.
 
@@ -36,18 +37,11 @@ _USER_DEFINED: Final = 4
 _TEMPLATE: Final = "tokenizer.chat_template"
 _TEMPLATE_NAME: Final = re.compile(r"[\w-]+")
 
-_SAMPLING: Final[Mapping[str, str]] = {
-    "temp": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "penalty_repeat": "repetition_penalty",
-}
-"""Fields of generation_config.json, by what `general.sampling.` calls them."""
-
-_DEFAULT_SAMPLING: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
-"""llama.cpp's defaults, for what the file does not state: with temperature 1 and all tokens a small
-model soon writes nonsense."""
+_SAMPLING: Final = tuple(
+    row for row in rows_of(SamplingFields).values() if "gguf" in row.field.names
+)
+"""The rows that the keys `general.sampling.` give values for. Their defaults are llama.cpp's: with
+temperature 1 and all tokens a small model soon writes nonsense."""
 
 
 def named_ids(fields: TokenizerFields) -> dict[str, int]:
@@ -71,11 +65,12 @@ def text_files(
             {f"{name}_token": fields.tokens[i] for name, i in named_ids(fields).items()}
         ),
     }
-    sampling = _DEFAULT_SAMPLING | {
-        name: metadata[key]
-        for field, name in _SAMPLING.items()
-        if (key := f"general.sampling.{field}") in metadata
-    }
+    sampling = {}
+    for row in _SAMPLING:
+        default = row.field.defaults.get("gguf")
+        value = metadata.get(f"general.sampling.{row.field.names['gguf']}", default)
+        if value is not None:
+            sampling[row.name] = value
     files["generation_config.json"] = json.dumps(sampling)
     return {**files, **_templates(metadata)}
 

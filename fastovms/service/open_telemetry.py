@@ -31,7 +31,8 @@ from opentelemetry.trace import (
 from opentelemetry.util.types import AttributeValue
 
 from fastovms import __version__
-from fastovms.params import SamplingParams
+from fastovms.params import SamplingFields, SamplingParams
+from fastovms.request_fields import rows_of
 from fastovms.telemetry.tracing import EncodingFormat, GenerationEnd, GenerationStart, TraceContext
 
 _NAME: Final = "fastovms"
@@ -41,13 +42,12 @@ _FLUSH_TIMEOUT: Final = 2.0
 _NANOSECONDS: Final = 1_000_000_000
 
 _OF_PARAMS: Final = {
+    **{
+        name: row.field.names["trace"]
+        for name, row in rows_of(SamplingFields).items()
+        if "trace" in row.field.names
+    },
     "max_tokens": "gen_ai.request.max_tokens",
-    "temperature": "gen_ai.request.temperature",
-    "top_p": "gen_ai.request.top_p",
-    "top_k": "gen_ai.request.top_k",
-    "seed": "gen_ai.request.seed",
-    "frequency_penalty": "gen_ai.request.frequency_penalty",
-    "presence_penalty": "gen_ai.request.presence_penalty",
     "n": "gen_ai.request.choice.count",
 }
 """The attributes for fields of `SamplingParams` that are not as they are by default."""

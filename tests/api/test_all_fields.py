@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fastovms.params import SamplingFields
+from fastovms.request_fields import rows_of
 from tests.fakes import ByteTokenizer, FakeStream
 
 V1 = "/v1/completions"
@@ -16,13 +18,12 @@ V3 = "/v3/completions"
 BODY = {"model": "fake", "prompt": "ab"}
 FLAG = [True, False, None]
 VALID: dict[str, list[object]] = {
+    **{
+        name: [*row.examples("ovms").taken, None]
+        for name, row in rows_of(SamplingFields).items()
+    },
     "prompt": ["a", "é" * 20, ["a"], ["a", "b"], [1, 256], [[1], [2, 3]]],
     "max_tokens": [1, 62],
-    "temperature": [0, 0.0, 1, 2, 1e-9, None],
-    "top_p": [1e-9, 0.5, 1, None],
-    "top_k": [-1, 1, 10**30, None],
-    "min_p": [0, 0.5, None],
-    "seed": [0, 2**32 - 1, None],
     "n": [1, 2, None],
     "best_of": [1, 3, 19, None],
     "stop": ["a", "x" * 1024, [], ["a"] * 16, None],
@@ -33,15 +34,11 @@ VALID: dict[str, list[object]] = {
     "skip_special_tokens": FLAG,
     "spaces_between_special_tokens": FLAG,
     "add_special_tokens": FLAG,
-    "frequency_penalty": [-2, 0, 2.0, None],
-    "presence_penalty": [-2, 0, 2.0, None],
-    "repetition_penalty": [0.1, 1, 10, 1e-37, 1e38, None],
     "logit_bias": [{}, {"0": -100, "256": 100}, {"5": 0.5}, None],
     "logprobs": [0, 1, 20, None],
     "prompt_logprobs": [0, None],
     "suffix": ["", None, "tail"],
     "use_beam_search": FLAG,
-    "length_penalty": [-20, 0, 1.5, 20, None],
     "early_stopping": [True, False, "never", None],
     "num_beam_groups": [1, None],
     "diversity_penalty": [0, None],

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fastovms.api.dialect import OPENAI, OVMS, Dialect
 from fastovms.api.request_schemas import CompletionRequest
 from fastovms.api.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from fastovms.request_fields import ranges_of
 from tests.api.test_all_fields import VALID
 from tests.api.wrong_values import JSON, WRONG
 from tests.fakes import FakeStream
@@ -62,10 +63,8 @@ async def answer(api, path: str, body: dict) -> tuple[int, str]:
 @MUCH
 @given(path=st.sampled_from(sorted(PATHS)), data=st.data(), value=numbers)
 async def test_a_number_is_taken_if_and_only_if_it_is_in_its_range(make_api, path, data, value):
-    ranges = PATHS[path].ranges
-    name = data.draw(
-        st.sampled_from(sorted(set(ranges) & set(CompletionRequest.__struct_fields__)))
-    )
+    ranges = ranges_of(CompletionRequest, PATHS[path].name)
+    name = data.draw(st.sampled_from(sorted(ranges)))
     status, message = await answer(make_api("xyz"), path, {**BODY, name: value})
     is_whole = isinstance(value, int)
     allowed = (is_whole or name not in INTEGERS) and math.isfinite(value) and value in ranges[name]

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from fastovms.params import SamplingFields
+from fastovms.request_fields import rows_of
+
 NUMBER = ["1", True, [], {}]
 INTEGER = [*NUMBER, 1.5, 5.0]
 BOOLEAN = ["yes", "true", 0, 1, [], {}]
 WRONG: dict[str, list[object]] = {
+    **{
+        name: [*row.examples("openai").refused, *(INTEGER if row.is_integer else NUMBER)]
+        for name, row in rows_of(SamplingFields).items()
+    },
     "prompt": [None, 5, True, {}, "", [], [""], [[]], ["a", ""], [[1], []], [1, "a"], ["a", [1]],
                [None], [True], [1.5], [-1], [257], [10**30], [[0, 999]], [["a"]], [[[1]]]],
     "max_tokens": [*INTEGER, -1, 0, 2**32, 10**30, 1e300],
-    "temperature": [*NUMBER, -0.1, 2.1, 10**30, -(10**400)],
-    "top_p": [*NUMBER, -0.1, 0, 1.1],
-    "top_k": [*INTEGER, -2, -(10**30)],
-    "min_p": [*NUMBER, -0.1, 1.1],
-    "seed": [*INTEGER, 2**63, -(2**63) - 1, 10**30, 10**400],
     "n": [*INTEGER, 0, -1, 1025, 10**30],
     "best_of": [*INTEGER, 0, -1, 1025, 10**30],
     "stop": [5, True, {}, "", [""], ["a", ""], [1], [None], [["a"]], "x" * 1025, ["x"] * 257],
@@ -27,9 +29,6 @@ WRONG: dict[str, list[object]] = {
     "skip_special_tokens": BOOLEAN,
     "add_special_tokens": BOOLEAN,
     "model": [5, True, [], {}],
-    "frequency_penalty": [*NUMBER, -2.1, 2.1, 10**30],
-    "presence_penalty": [*NUMBER, -2.1, 2.1, 10**30],
-    "repetition_penalty": [*NUMBER, 0, -1, 1e39, 1e-300, 10**300],
     "logit_bias": [5, [], {"5": "x"}, {"5": None}, {"5": 101}, {"5": -100.5}, {"a": 1}, {"": 1},
                    {"-1": 1}, {"257": 1}, {"05": 1}, {" 5": 1}, {"5.0": 1}, {"\u0665": 1},
                    {"9" * 5000: 1}],
@@ -37,7 +36,6 @@ WRONG: dict[str, list[object]] = {
     "prompt_logprobs": [*INTEGER, -1, 21, 10**30],
     "suffix": [5, "tail"],
     "use_beam_search": BOOLEAN,
-    "length_penalty": [*NUMBER, -21, 21, 10**30],
     "early_stopping": ["yes", 1, 0.5, [], {}],
     "num_beam_groups": [*INTEGER, 0, -1],
     "diversity_penalty": [*NUMBER, -0.1, 101],

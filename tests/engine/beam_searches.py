@@ -11,7 +11,7 @@ import numpy as np
 from fastovms.config import EngineConfig
 from fastovms.engine.beams import BeamSearcher
 from fastovms.engine.engine import Engine
-from fastovms.engine.sampler import logits_processors
+from fastovms.engine.processors import logits_processors
 from fastovms.params import BeamSearch, GenerationOutput, GenerationRequest, SamplingParams
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel
 

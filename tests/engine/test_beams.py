@@ -14,7 +14,7 @@ import pytest
 from fastovms.config import EngineConfig
 from fastovms.engine.beams import BeamSearcher, Floats, Hypothesis
 from fastovms.engine.engine import Engine
-from fastovms.engine.sampler import Penalties
+from fastovms.engine.processors import Penalties
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import (
     BeamSearch,

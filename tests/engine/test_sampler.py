@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from fastovms.engine import sampler as sampler_module
 from fastovms.engine.model.model import RawLogits
-from fastovms.engine.sampler import Drawn, Sampler, logits_processors, sample_seed, token_logprobs
+from fastovms.engine.processors import logits_processors
+from fastovms.engine.sampler import Drawn, Sampler, sample_seed, token_logprobs
 from fastovms.engine.scheduler import SampledTokens
 from fastovms.engine.sequence import Sequence, SequenceGroup
 from fastovms.params import ALL_LOGPROBS, GREEDY_TEMPERATURE, GenerationRequest, SamplingParams

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from fastovms.engine.sampler import Sampler, logits_processors
+from fastovms.engine.processors import logits_processors
+from fastovms.engine.sampler import Sampler
 from fastovms.engine.scheduler import SampledTokens
 from fastovms.engine.sequence import Sequence
 from fastovms.grammar.compiler import GrammarCompiler

@@ -15,6 +15,8 @@ import msgspec
 from PIL import Image
 
 from bench.endurance.body_attack.hostile_grammars import schema
+from fastovms.params import SamplingFields
+from fastovms.request_fields import rows_of
 
 _WORDS: Final = (
     "a",
@@ -261,9 +263,7 @@ FIELDS: Final[Mapping[str, Value]] = {
     "max_length": _of(1, 8, 100),
     "n": _of(1, 2),
     "best_of": _of(1, 2),
-    "temperature": _of(0, 0.7, 1, 2),
-    "top_p": _of(0.1, 1),
-    "min_p": _of(0, 0.5),
+    **{name: _of(*row.examples("ovms").taken) for name, row in rows_of(SamplingFields).items()},
     "logprobs": _of(True, False, 0, 1, 5),
     "top_logprobs": _of(0, 1, 5),
     "prompt_logprobs": _of(0, 1),

@@ -26,7 +26,7 @@ from fastovms.api.chat_tools import (
     read_function,
     read_name,
 )
-from fastovms.api.request_schemas import GenerationFields
+from fastovms.api.request_schemas import GenerationFields, Uint32
 from fastovms.api.served import UnseenParts
 from fastovms.errors import InvalidField
 from fastovms.media.loader import GivenImages, ImageSource
@@ -39,7 +39,7 @@ class MessagesRequest(GenerationFields, frozen=True, kw_only=True):
 
     messages: list[dict[str, Any]] | None = None
     system: str | list[dict[str, Any]] | None = None
-    max_tokens: int | None = None
+    max_tokens: Uint32 = None
     stop_sequences: list[str] | None = None
 
     tools: list[dict[str, Any]] | None = None

@@ -34,7 +34,8 @@ from fastovms.api.typed_body import hold_model, read_named
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField, ModelNotFound, RequestError
 from fastovms.http.messages import Request, Response
-from fastovms.params import ModelInfo
+from fastovms.params import ModelInfo, SamplingDefaults
+from fastovms.request_fields import rows_of
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.tokenizer import FimFinder
 
@@ -174,12 +175,9 @@ def _parameters(info: ModelInfo) -> str:
     """Returns the model's own defaults, a line each, in Ollama's words."""
     defaults = info.defaults
     values = {
-        "temperature": defaults.temperature,
-        "top_k": defaults.top_k,
-        "top_p": defaults.top_p,
-        "min_p": defaults.min_p,
-        "repeat_penalty": defaults.repetition_penalty,
-        "num_predict": defaults.max_new_tokens,
+        row.field.names["ollama"]: getattr(defaults, name)
+        for name, row in rows_of(SamplingDefaults).items()
+        if "ollama" in row.field.names
     }
     told = (f"{name:<30} {value}" for name, value in values.items() if value is not None)
     return "\n".join(told)

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args, get_type_hints
 
-from msgspec import Struct
+from msgspec import Struct, defstruct
 
 from fastovms.api.body import show
 from fastovms.api.chat_messages import ChatMessages, Message, read_messages
@@ -21,7 +21,8 @@ from fastovms.api.served import ServedModel, UnseenParts
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request
 from fastovms.media.loader import GivenImages, ImageSource
-from fastovms.params import ModelInfo
+from fastovms.params import ModelInfo, SamplingFields
+from fastovms.request_fields import Row, rows_of
 
 
 class OllamaTextFields(ModelField, frozen=True, kw_only=True):
@@ -79,19 +80,15 @@ class AskedFields(GenerationFields, frozen=True, kw_only=True):
 # what says how Ollama loads a model changes nothing.
 
 
-TEMPERATURE: Final = 0.8
-TOP_P: Final = 0.9
-"""What applies where neither the request nor the model says anything; `top_k` is the dialect's."""
+_ROWS: Final[Mapping[str, Row]] = {
+    row.field.names["ollama"]: row
+    for row in rows_of(SamplingFields).values()
+    if "ollama" in row.field.names
+}
+"""The rows of the sampling parameters, by option."""
 
 _FIELDS: Final[Mapping[str, str]] = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "seed": "seed",
-    "repeat_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
+    **{option: row.name for option, row in _ROWS.items()},
     "stop": "stop",
 }
 """The fields of the other endpoints by the options that mean the same."""
@@ -148,9 +145,6 @@ def read_options(given: OllamaOptions | None, model: ModelInfo) -> ReadOptions:
         fields |= {"top_p": 1.0, "top_k": 1}
     if fields["seed"] == -1:
         fields["seed"] = None
-    for field, usual in (("temperature", TEMPERATURE), ("top_p", TOP_P)):
-        if fields[field] is None and getattr(model.defaults, field) is None:
-            fields[field] = usual
     return ReadOptions(fields, _num_predict(values["num_predict"]), warnings)
 
 
@@ -420,21 +414,30 @@ Whole = int | float
 """An integer, which Ollama takes as 5.0, too."""
 
 
-class OllamaOptions(Struct, frozen=True, kw_only=True):
-    """What `options` may hold. Those behind `stop` say how Ollama loads a model, or are of samplers
-    that few have."""
+if TYPE_CHECKING:  # what `option_values` reads by name
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: Whole | None = None
-    min_p: float | None = None
-    seed: Whole | None = None
+    class SamplingOptions(Struct, frozen=True, kw_only=True):
+        """The options that have a row."""
+
+else:
+    SamplingOptions = defstruct(
+        "SamplingOptions",
+        [
+            (option, (Whole if row.is_integer else float) | None, None)
+            for option, row in _ROWS.items()
+        ],
+        frozen=True,
+        kw_only=True,
+    )
+
+
+class OllamaOptions(SamplingOptions, frozen=True, kw_only=True):
+    """What `options` may hold. Those after `stop` configure how Ollama loads a model, or are of
+    samplers that few servers have."""
+
     num_predict: Whole | None = None
     num_ctx: Whole | None = None
-    repeat_penalty: float | None = None
     repeat_last_n: Whole | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     stop: str | list[str] | None = None
 
     typical_p: float | None = None
@@ -457,21 +460,10 @@ class OllamaOptions(Struct, frozen=True, kw_only=True):
     use_mlock: bool | None = None
 
 
-_FRACTIONS: Final = frozenset(
-    (
-        "temperature",
-        "top_p",
-        "min_p",
-        "repeat_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-        "typical_p",
-        "tfs_z",
-        "mirostat_tau",
-        "mirostat_eta",
-    )
+_WHOLE: Final = frozenset(
+    name for name, hint in get_type_hints(OllamaOptions).items() if int in get_args(hint)
 )
-"""The options that need not be whole numbers."""
+"""The options that must be whole numbers."""
 
 
 def option_values(options: OllamaOptions) -> dict[str, Any]:
@@ -485,7 +477,7 @@ def option_values(options: OllamaOptions) -> dict[str, Any]:
 
 def _value(options: OllamaOptions, name: str) -> Any:
     value = getattr(options, name)
-    if not isinstance(value, float) or name in _FRACTIONS:
+    if not isinstance(value, float) or name not in _WHOLE:
         return value
     if not value.is_integer():
         param = f"options.{name}"

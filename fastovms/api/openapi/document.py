@@ -15,24 +15,30 @@ import orjson
 
 from fastovms import __version__
 from fastovms.api.admin import DOCS_PATHS, HEALTH_PATHS
-from fastovms.api.dialect import OPENAI, Dialect, Range, dialect_of
+from fastovms.api.dialect import OPENAI, Dialect, dialect_of
 from fastovms.api.openapi.operations import OPERATIONS, Nothing, Operation, operation_name
 from fastovms.api.openapi.other_schemas import ERRORS
 from fastovms.http.messages import HeaderPairs, Request, Response
 from fastovms.http.routing import Router
+from fastovms.request_fields import Range, Row, rows_of
 
 Json = dict[str, Any]
 
 
-def body_schema(component: Json, required: tuple[str, ...], dialect: Dialect) -> Json:
+def body_schema(
+    kind: type[msgspec.Struct], component: Json, required: tuple[str, ...], dialect: Dialect
+) -> Json:
     """Returns the schema of a body in a dialect.
 
     Args:
-        component: that of its type.
+        kind: its type.
+        component: the schema of its type.
         required: the fields that must be there in every dialect.
     """
+    rows = rows_of(kind)
     properties = {
-        name: _property(name, schema, dialect) for name, schema in component["properties"].items()
+        name: _property(name, schema, dialect, rows.get(name))
+        for name, schema in component["properties"].items()
     }
     # Ollama's older clients call the model's name by another name.
     if dialect.model_required and "model" in properties and "name" not in properties:
@@ -46,12 +52,16 @@ def body_schema(component: Json, required: tuple[str, ...], dialect: Dialect) ->
     return body
 
 
-def _property(name: str, schema: Json, dialect: Dialect) -> Json:
+def _property(name: str, schema: Json, dialect: Dialect, row: Row | None) -> Json:
     """Returns a field's schema. The default null is left out: it says that the field is absent."""
     schema = {key: value for key, value in schema.items() if key != "default"}
     if name in dialect.refuses_null:
         schema = _without_null(schema)
-    bounds = dialect.ranges.get(name)
+    if row is None:
+        return schema
+    if row.field.description:
+        schema["description"] = row.field.description
+    bounds = row.range_in(dialect.name)
     if bounds is None:
         return schema
     if "anyOf" not in schema:
@@ -195,7 +205,7 @@ class _Components:
             _, components = _schemas(kind)
             component = components.pop(kind.__name__)
             self.schemas |= components
-            self.schemas[name] = body_schema(component, operation.required, dialect)
+            self.schemas[name] = body_schema(kind, component, operation.required, dialect)
         return _reference("schemas", name)
 
     def refusal(self, status: int, dialect: Dialect) -> Json:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, Union
+from typing import TYPE_CHECKING, Any, Final, Literal, Union
 
 from msgspec import UNSET, Struct, UnsetType, defstruct
+
+from fastovms.params import SamplingFields
+from fastovms.request_fields import rows_of
 
 # Declares the answers of `/completions` and `/chat/completions`, whole and as frames of a stream.
 
@@ -430,7 +433,25 @@ class ConversationReference(AnswerSchema, kw_only=True):
     id: str
 
 
-class ResponseObject(AnswerSchema, kw_only=True):
+if TYPE_CHECKING:
+
+    class EchoedParams(AnswerSchema, kw_only=True):
+        """The sampling parameters that a response repeats."""
+
+else:
+    EchoedParams = defstruct(
+        "EchoedParams",
+        [
+            (name, float) if row.field.echo == "*" else (name, float | UnsetType, UNSET)
+            for name, row in rows_of(SamplingFields).items()
+            if row.field.echo
+        ],
+        bases=(AnswerSchema,),
+        kw_only=True,
+    )
+
+
+class ResponseObject(EchoedParams, kw_only=True):
     """A response: what has become of it, and what is repeated of its request."""
 
     id: str
@@ -446,14 +467,11 @@ class ResponseObject(AnswerSchema, kw_only=True):
     output: list[ConversationItem]
     background: bool
     conversation: ConversationReference | None
-    frequency_penalty: float
     instructions: str | None
     max_output_tokens: int | None
     max_tool_calls: int | None
     metadata: dict[str, str]
-    min_p: float | UnsetType = UNSET
     parallel_tool_calls: bool
-    presence_penalty: float
     previous_response_id: str | None
     prompt_cache_key: str | None
     prompt_cache_retention: str | None
@@ -461,12 +479,10 @@ class ResponseObject(AnswerSchema, kw_only=True):
     safety_identifier: str | None
     service_tier: str
     store: bool
-    temperature: float
     text: dict[str, Any]
     tool_choice: str | dict[str, Any]
     tools: list[dict[str, Any]]
     top_logprobs: int
-    top_p: float
     truncation: Literal["auto", "disabled"]
     user: str | None
 

@@ -53,7 +53,8 @@ from fastovms.api.task import (
 )
 from fastovms.errors import InvalidField
 from fastovms.media.loader import ImageSource
-from fastovms.params import SamplingParams
+from fastovms.params import SamplingDefaults, SamplingFields, SamplingParams, sampling_numbers
+from fastovms.request_fields import rows_of
 from fastovms.state.store import Resumption
 from fastovms.text.detokenizer import TextToken
 from fastovms.text.scanning import OutputParser
@@ -240,7 +241,7 @@ def response_form(
     Raises:
         InvalidField: one cannot be repeated.
     """
-    params = params or _params_of(body)
+    params = params or SamplingParams(**sampling_numbers(body, SamplingDefaults(), ""))
     conversation_id = fields.conversation_id
     members = {
         "id": envelope.id,
@@ -249,13 +250,11 @@ def response_form(
         "model": envelope.model,
         "background": fields.background,
         "conversation": None if conversation_id is None else {"id": conversation_id},
-        "frequency_penalty": params.frequency_penalty,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
         "max_tool_calls": body.max_tool_calls,
         "metadata": fields.metadata,
         "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "presence_penalty": params.presence_penalty,
         "previous_response_id": fields.previous_id,
         "prompt_cache_key": body.prompt_cache_key,
         "prompt_cache_retention": body.prompt_cache_retention,
@@ -263,34 +262,19 @@ def response_form(
         "safety_identifier": body.safety_identifier,
         "service_tier": fields.service_tier,
         "store": fields.store,
-        "temperature": params.temperature,
         "text": _encoded(fields.text, "text"),
         "tool_choice": echoed_choice(body.tool_choice),
         "tools": _encoded(echoed_tools(body.tools or ()), "tools"),
         "top_logprobs": body.top_logprobs or 0,
-        "top_p": params.top_p,
         "truncation": "auto" if fields.truncates else "disabled",
         "user": body.user,
     }
-    style = envelope.dialect.responses
-    if style.tells_min_p and body.min_p is not None:
-        members["min_p"] = body.min_p
-    return ResponseForm(members, style.length_reason)
-
-
-def _params_of(body: ResponsesRequest) -> SamplingParams:
-    """Returns what the request itself says of sampling."""
-    defaults = SamplingParams()
-
-    def of(value: float | None, default: float) -> float:
-        return default if value is None else value
-
-    return SamplingParams(
-        frequency_penalty=of(body.frequency_penalty, defaults.frequency_penalty),
-        presence_penalty=of(body.presence_penalty, defaults.presence_penalty),
-        temperature=of(body.temperature, defaults.temperature),
-        top_p=of(body.top_p, defaults.top_p),
-    )
+    dialect = envelope.dialect
+    for name, row in rows_of(SamplingFields).items():
+        is_given = row.field.echo == dialect.name and getattr(body, name) is not None
+        if row.field.echo == "*" or is_given:
+            members[name] = getattr(params, name)
+    return ResponseForm(members, dialect.responses.length_reason)
 
 
 def output_form(

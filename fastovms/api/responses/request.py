@@ -13,7 +13,7 @@ from fastovms.api.body import show
 from fastovms.api.dialect import Dialect
 from fastovms.api.endpoint import check_id, read_metadata
 from fastovms.api.fields import is_streamed
-from fastovms.api.request_schemas import GenerationFields
+from fastovms.api.request_schemas import GenerationFields, PositiveUint32, TopLogprobs
 from fastovms.api.responses.input import Item
 from fastovms.errors import InvalidField
 
@@ -28,8 +28,8 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
     conversation: str | dict[str, Any] | None = None
     truncation: str | None = None
 
-    max_output_tokens: int | None = None
-    max_tool_calls: int | None = None
+    max_output_tokens: PositiveUint32 = None
+    max_tool_calls: PositiveUint32 = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -39,7 +39,7 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
     enable_thinking: bool | None = None
 
     include: list[str] | None = None
-    top_logprobs: int | None = None
+    top_logprobs: TopLogprobs = None
     logprobs: bool | None = None
 
     store: bool | None = None

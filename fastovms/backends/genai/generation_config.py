@@ -17,8 +17,10 @@ from fastovms.params import (
     EarlyStopping,
     Grammar,
     GrammarKind,
+    SamplingFields,
     SamplingParams,
 )
+from fastovms.request_fields import GenaiUse, rows_of
 
 DEFAULT_MAX_NGRAM_SIZE: Final = 3
 """The longest end of the text that the pipeline looks up, where the request does not say."""
@@ -52,15 +54,13 @@ def generation_config(
         config.max_new_tokens = max_new_tokens
     config.min_new_tokens = params.min_tokens
     config.logprobs = 0 if params.logprobs is None else 1
-    config.repetition_penalty = params.repetition_penalty
+    _set_members(config, params, GenaiUse.ALWAYS)
     _set_stops(config, params)
     if params.grammar is not None:
         config.structured_output_config = structured_output(params.grammar)
     if params.beam_search is not None:
         _set_beams(config, params.beam_search, params.n)
         return config
-    config.frequency_penalty = params.frequency_penalty
-    config.presence_penalty = params.presence_penalty
     if params.temperature > GREEDY_TEMPERATURE:
         _set_sampling(config, params, seed + index)
     if assistance:
@@ -87,6 +87,13 @@ def _set_stops(config: genai.GenerationConfig, params: SamplingParams) -> None:
         config.include_stop_str_in_output = True
 
 
+def _set_members(config: genai.GenerationConfig, params: SamplingParams, use: GenaiUse) -> None:
+    """Sets the members that have the names of sampling parameters."""
+    for name, row in rows_of(SamplingFields).items():
+        if row.field.genai is use:
+            setattr(config, name, getattr(params, name))
+
+
 def _set_beams(config: genai.GenerationConfig, search: BeamSearch, n: int) -> None:
     config.num_beams = search.num_beams
     config.num_return_sequences = n
@@ -99,9 +106,7 @@ def _set_beams(config: genai.GenerationConfig, search: BeamSearch, n: int) -> No
 
 def _set_sampling(config: genai.GenerationConfig, params: SamplingParams, seed: int) -> None:
     config.do_sample = True
-    config.temperature = params.temperature
-    config.top_p = params.top_p
-    config.min_p = params.min_p
+    _set_members(config, params, GenaiUse.SAMPLING)
     config.rng_seed = seed % 2**32
     if params.top_k:
         config.top_k = params.top_k

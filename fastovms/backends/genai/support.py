@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from fastovms import grammar_tree as tree
@@ -17,7 +18,8 @@ from fastovms.engine.draft_model import DEFAULT_NUM_ASSISTANT_TOKENS
 from fastovms.errors import FieldFault, InvalidField, RequestError
 from fastovms.grammar.json_schema import normal_schema
 from fastovms.grammar_tree import Node
-from fastovms.params import MAX_DRAFT_TOKENS, Grammar, GrammarKind, SamplingParams
+from fastovms.params import MAX_DRAFT_TOKENS, Grammar, GrammarKind, SamplingFields, SamplingParams
+from fastovms.request_fields import GenaiUse, rows_of
 
 # Renders trees of grammars as XGrammar's structural tags, the only form in which OpenVINO GenAI
 # takes them.
@@ -396,7 +398,24 @@ _ASSISTED: Final = FieldDecision(
     Handling.CONFIG, "only where the pipeline is loaded with assistance; it changes no text"
 )
 
+
+def _row_decisions() -> dict[str, FieldDecision]:
+    """Returns what the rows of the sampling parameters decide."""
+    rows = {name: row for name, row in rows_of(SamplingFields).items() if row.field.is_param}
+    return {
+        name: _refused(partial(_is_set, name=name))
+        if row.field.genai is GenaiUse.REFUSED
+        else _CONFIG
+        for name, row in rows.items()
+    }
+
+
+def _is_set(params: SamplingParams, name: str) -> bool:
+    return bool(getattr(params, name) != getattr(SamplingParams(), name))
+
+
 SAMPLING_FIELDS: Final[Mapping[str, FieldDecision]] = {
+    **_row_decisions(),
     "logprobs": FieldDecision(
         Handling.CONFIG,
         limits=(Limit(" above 1", lambda p: p.logprobs not in (None, 0, 1)),),
@@ -419,10 +438,6 @@ SAMPLING_FIELDS: Final[Mapping[str, FieldDecision]] = {
     "presence_penalty": _not_with_beams(lambda p: p.presence_penalty != 0),
     "repetition_penalty": _not_with_beams(lambda p: p.repetition_penalty != 1),
     "max_tokens": FieldDecision(Handling.ENGINE, "with what the context leaves"),
-    "temperature": _CONFIG,
-    "top_p": _CONFIG,
-    "top_k": _CONFIG,
-    "min_p": _CONFIG,
     "seed": FieldDecision(Handling.ENGINE, "each sample gets a seed of its own"),
     "n": FieldDecision(Handling.ENGINE, "each sample is a request of the pipeline's"),
     "eos_token_ids": _CONFIG,
@@ -435,7 +450,7 @@ SAMPLING_FIELDS: Final[Mapping[str, FieldDecision]] = {
     "assistant_confidence_threshold": _ASSISTED,
     "stop_strings": _CONFIG,
 }
-"""Every field of `SamplingParams`; the first ones are those of which something is refused."""
+"""Every field of `SamplingParams`."""
 
 REQUEST_FIELDS: Final[Mapping[str, FieldDecision]] = {
     "request_id": FieldDecision(Handling.ENGINE, "the pipeline knows requests by numbers"),

@@ -18,7 +18,7 @@ from fastovms.api.ollama.request import (
 )
 from fastovms.errors import InvalidField
 from fastovms.media.loader import GivenImages, ImageSource, image_tag
-from fastovms.params import GrammarKind, SamplingDefaults
+from fastovms.params import GrammarKind, SamplingDefaults, SamplingFields, sampling_numbers
 from tests.api.ollama.ollama_requests import (
     ASKED,
     CHAT,
@@ -40,7 +40,7 @@ MODEL = model_info(max_model_len=100)
 @pytest.mark.parametrize(
     ("options", "fields"),
     [
-        ({}, {"temperature": 0.8, "top_p": 0.9}),
+        ({}, {"temperature": None, "top_p": None}),
         ({"temperature": 0, "top_p": 1, "top_k": 5.0}, {"temperature": 0, "top_p": 1, "top_k": 5}),
         ({"repeat_penalty": 1.1, "min_p": 0.1}, {"repetition_penalty": 1.1, "min_p": 0.1}),
         ({"presence_penalty": 1, "frequency_penalty": -1},
@@ -61,9 +61,8 @@ def test_fields(options: dict[str, Any], fields: dict[str, Any]) -> None:
 
 
 def test_the_models_defaults_go_before_ollamas() -> None:
-    model = model_info(defaults=SamplingDefaults(temperature=0.6))
-    fields = read_options(None, model).fields
-    assert (fields["temperature"], fields["top_p"]) == (None, 0.9)
+    numbers = sampling_numbers(SamplingFields(), SamplingDefaults(temperature=0.6), OLLAMA.name)
+    assert numbers == {"temperature": 0.6, "top_p": 0.9, "top_k": 40}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from fastovms.api.body import decode
 from fastovms.api.dialect import OPENAI, OVMS, dialect_of
 from fastovms.api.openapi.document import DocsRoutes, add_docs_routes, body_schema, openapi_document
 from fastovms.api.openapi.operations import OPERATIONS
+from fastovms.api.request_schemas import CompletionRequest
 from fastovms.http.messages import Request
 from fastovms.http.routing import Match, Router
 from tests.api.chat_models import chat_model
@@ -69,7 +70,7 @@ COMPONENT = {
     ],
 )
 def test_what_a_body_may_be(dialect, body, is_valid):
-    schema = body_schema(COMPONENT, ("prompt",), dialect)
+    schema = body_schema(CompletionRequest, COMPONENT, ("prompt",), dialect)
     assert jsonschema_rs.is_valid(schema, body) is is_valid
 
 
@@ -78,13 +79,13 @@ def test_what_a_body_may_be(dialect, body, is_valid):
     [({"stream": True}, True), ({"stream": None}, True), ({}, False)],
 )
 def test_a_field_that_must_be_there_may_be_null_where_that_is_another_value(body, is_valid):
-    schema = body_schema(COMPONENT, ("stream",), OPENAI)
+    schema = body_schema(CompletionRequest, COMPONENT, ("stream",), OPENAI)
     assert jsonschema_rs.is_valid(schema, body) is is_valid
 
 
 def test_the_component_stays_as_it_is():
     before = repr(COMPONENT)
-    body_schema(COMPONENT, ("prompt",), OVMS)
+    body_schema(CompletionRequest, COMPONENT, ("prompt",), OVMS)
     assert repr(COMPONENT) == before
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import numba
 import pytest
@@ -10,9 +11,23 @@ from hypothesis import HealthCheck, settings
 
 import fastovms.engine.jit  # noqa: F401  (decides where kernels are kept)
 
+SLOW = frozenset(
+    ("app", "backends", "bench", "clients", "deploy", "docs", "gguf", "load_test", "ui")
+)
+"""The folders whose tests are slow: they run processes, real models, browsers or daemons."""
+
 # A busy machine makes examples slowly, which is no fault of a test's.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of slow folders, and those of whole servers beside the folders."""
+    root = Path(__file__).parent
+    for item in items:
+        folders = item.path.relative_to(root).parts[:-1]
+        if folders[:1] == () or folders[0] in SLOW or folders == ("engine", "model"):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -90,6 +90,7 @@ async def test_valid_value(make_api, path, field, value):
     assert answer["choices"][0]["finish_reason"] in ("stop", "length")
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     fields=st.fixed_dictionaries(

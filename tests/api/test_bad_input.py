@@ -261,6 +261,7 @@ async def test_unknown_model(make_api):
         assert (status, type(answer["error"])) == (404, str)
 
 
+@pytest.mark.slow
 async def test_ten_thousand_random_bodies(make_api):
     """Bytes of every kind, from noise to bodies with one byte changed."""
     api = make_api("x")
@@ -280,6 +281,7 @@ async def test_ten_thousand_random_bodies(make_api):
     assert api.backend.stats().num_running == 0
 
 
+@pytest.mark.slow
 @given(name=st.sampled_from(sorted(WRONG)), value=JSON, path=st.sampled_from([V1, V3]))
 async def test_random_values_answer_or_name_the_field(make_api, name, value, path):
     """A field of any value is taken, or refused by its name."""

@@ -139,6 +139,7 @@ def test_nesting_beyond_a_window(filler):
     scan(b"[" * 60 + filler + b"]" * 60 + b"[" * 100)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet='\\"[]{},:1eu0dé', max_size=60).map(str.encode))
 def test_what_is_no_json_does_no_harm(text):
@@ -320,6 +321,7 @@ async def test_the_end(gate: Gate) -> None:
     assert gate.begun == ["a1"]
 
 
+@pytest.mark.slow
 async def test_what_a_refused_call_was_about_is_let_go_at_once(gate: Gate) -> None:
     """Not only by the next collection of garbage: bodies are large."""
 

@@ -279,6 +279,7 @@ async def test_a_required_call_needs_a_model_whose_calls_are_known(make_api):
         assert status == 200 or body["error"]["param"] == "tool_choice"
 
 
+@pytest.mark.slow
 async def test_the_model_is_the_first_fault_for_ovms(make):
     status, body = await make().post(V3, {"messages": 5})
     assert (status, "model" in body["error"]) == (412, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import orjson
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -75,6 +76,7 @@ SCRIPTS = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     fields=st.fixed_dictionaries(
@@ -103,6 +105,7 @@ async def test_fields_together_are_taken_or_named(make_api, fields, path, stream
         assert any(name in message for name in (*fields, "messages", "max_tokens")), message
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     name=st.sampled_from(sorted({*SHARED, *OF_CHAT, "messages"})),
@@ -132,6 +135,7 @@ TREES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
     field=st.sampled_from(["messages", "tools", "tool_choice"]),

@@ -81,6 +81,7 @@ FRAGMENTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     text=st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join),

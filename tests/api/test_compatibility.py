@@ -198,6 +198,7 @@ def test_every_field_has_a_row(table):
     assert sorted(row.field for row in rows(table)) == sorted(table.fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "body", "field", "members"), cases("takes"))
 async def test_what_is_taken(make, path, body, field, members):
     stream, asked = FakeStream(), {**body, **members}
@@ -214,6 +215,7 @@ async def test_what_is_taken(make, path, body, field, members):
         assert response.status == 200, response.body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "body", "field", "members"), cases("refuses"))
 async def test_what_is_refused(make, path, body, field, members):
     api = make(path)

@@ -247,6 +247,7 @@ SCRIPT = st.lists(
 STOPS = st.lists(st.sampled_from(["a", "é", "€x", "xyx", " ", "\ufffd", "y😀"]), max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     scripts=st.lists(SCRIPT, min_size=2, max_size=2),
@@ -294,6 +295,7 @@ async def test_a_stream_equals_the_whole_answer(
             assert arrays["text_offset"] == sorted(arrays["text_offset"])
 
 
+@pytest.mark.slow
 async def test_a_large_answer_is_formatted_off_the_loop(make_api):
     api = make_api(lambda request, index: b"a" * 900, model=model_info(max_model_len=2000))
     body = {

@@ -7,6 +7,7 @@ import json
 import math
 
 import orjson
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -60,6 +61,7 @@ async def answer(api, path: str, body: dict) -> tuple[int, str]:
     return response.status, message_of(response.body, PATHS.get(path, OPENAI))
 
 
+@pytest.mark.slow
 @MUCH
 @given(path=st.sampled_from(sorted(PATHS)), data=st.data(), value=numbers)
 async def test_a_number_is_taken_if_and_only_if_it_is_in_its_range(make_api, path, data, value):
@@ -78,6 +80,7 @@ async def test_a_number_is_taken_if_and_only_if_it_is_in_its_range(make_api, pat
         assert (status, name in message) == (400, True), message
 
 
+@pytest.mark.slow
 @MUCH
 @given(
     path=st.sampled_from(sorted(PATHS)),
@@ -100,6 +103,7 @@ async def test_one_wrong_field_is_never_overlooked(make_api, path, wrong, fields
     assert any(field in message for field in (*fields, "prompt")), message
 
 
+@pytest.mark.slow
 @MUCH
 @given(
     path=st.sampled_from(sorted(PATHS)),
@@ -118,6 +122,7 @@ def random_body(schema: type) -> st.SearchStrategy[dict]:
     )
 
 
+@pytest.mark.slow
 @MUCH
 @given(
     request=st.one_of(

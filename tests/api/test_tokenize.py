@@ -94,6 +94,7 @@ async def test_tokenize(make_api, path):
     assert answer["token_strs"] == ["h", "bytes:\\xc3", "bytes:\\xa9"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DETOKENIZE)
 async def test_detokenize(make_api, path):
     for tokens, text in (([104, 105], "hi"), ([], "")):

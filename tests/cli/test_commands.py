@@ -37,6 +37,7 @@ def test_a_directory_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> No
 QUIET = ("--no-run", "--port", "0", "--state-dir", ":memory:", "--cache-dir", "")
 
 
+@pytest.mark.slow
 def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", *QUIET]) == 0
     output = capsys.readouterr().out

@@ -486,6 +486,7 @@ def test_what_cannot_be_had(capfd, tmp_path, flags, message):
     assert line.startswith("fastovms: " + message.format(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("--help",), ("serve", "--help")])
 def test_help(arguments):
     done = subprocess.run(
@@ -500,6 +501,7 @@ def test_help(arguments):
         assert "(default: 8000)" in " ".join(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_help_does_not_wait_for_openvino():
     code = (
         "import sys; from fastovms.cli.main import main\n"
@@ -509,6 +511,7 @@ def test_help_does_not_wait_for_openvino():
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("arguments", [("serve",), ("pull", "a/b")])
 def test_a_signal_before_anything_is_served(number, arguments):

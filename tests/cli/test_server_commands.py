@@ -172,6 +172,7 @@ async def expect_all(place: str) -> None:
     await store.close()
 
 
+@pytest.mark.slow
 def test_there_and_back(place, tmp_path, capsys):
     """From a directory to a place, from there into a file, and from that to a directory."""
     start, file, end = (str(tmp_path / name) for name in ("start", "file", "end"))

@@ -20,6 +20,7 @@ def steady_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastovms.cli.tune.MemoryReader", lambda: lambda: 1.0)
 
 
+@pytest.mark.slow
 def test_a_model_is_measured_and_the_result_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -33,6 +34,7 @@ def test_a_model_is_measured_and_the_result_kept(
     assert [path.name.partition("-")[0] for path in tmp_path.iterdir()] == ["tuning"]
 
 
+@pytest.mark.slow
 def test_what_a_start_will_not_go_by_is_not_promised(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -41,6 +43,7 @@ def test_what_a_start_will_not_go_by_is_not_promised(
     assert "serve will not go by it with --no-tune" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_without_a_cache_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--cache-dir", "", "--kv-cache-precision", "u8"]
     assert main(["tune", *flags, str(DEMO_MODEL)]) == 0

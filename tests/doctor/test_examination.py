@@ -309,6 +309,7 @@ QUIET = (
 )
 
 
+@pytest.mark.slow
 def test_everything_is_examined() -> None:
     examination = examine(ModelSource(), QUIET, runs=False)
     topics = {finding.topic for finding in examination.findings}

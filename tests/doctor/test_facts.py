@@ -280,6 +280,7 @@ def demo(**engine: object) -> ModelConfig:
     return ModelConfig(DEMO_MODEL, ("demo",), EngineConfig(**engine))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_demo_model() -> None:
     facts = read_model(demo(), DEMO_MODEL, NOTHING_KEPT, runs=True)
     assert (facts.name, facts.device, facts.backend) == ("demo", "CPU", "paged")
@@ -296,6 +297,7 @@ def test_the_demo_model() -> None:
     assert 0 < run.seconds_per_token < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "reason"),
     [

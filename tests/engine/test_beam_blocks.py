@@ -129,6 +129,7 @@ def test_who_may_go_first_does_not_come_between_the_beams_of_a_group() -> None:
     assert [outputs["r", i].token_ids for i in range(4)] == search_alone(request)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**32),

@@ -127,6 +127,7 @@ def run(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("search", "n"),
     [
@@ -162,6 +163,7 @@ def test_texts_equal_the_reference(
     assert run(engine, prompts, search, n=n, end_token_id=end_token_id) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "num_blocks"),
     [

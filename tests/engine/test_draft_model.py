@@ -275,6 +275,7 @@ def test_without_drafts(settings: dict[str, object], reason: str) -> None:
     assert draft.num_tokens_per_step == [], reason
 
 
+@pytest.mark.slow
 def test_a_useless_model_falls_silent_unless_the_request_fixes_the_number() -> None:
     steps = {}
     for num_tokens in (None, 3):
@@ -424,6 +425,7 @@ def test_a_sequence_that_the_model_cannot_follow_goes_without(limits: dict[str, 
     assert model.blocks.num_free_blocks == model.blocks.num_blocks
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
@@ -450,12 +452,13 @@ def test_random_operations_never_lose_a_block_of_the_draft_cache(
     assert model.blocks.num_free_blocks == model.blocks.num_blocks
 
 
-def test_ten_thousand_operations_never_lose_a_block_of_the_draft_cache() -> None:
+@pytest.mark.slow
+def test_thousands_of_operations_never_lose_a_block_of_the_draft_cache() -> None:
     engine, model = make_engine(
         FakeDraft(), num_blocks=24, draft_tokens=80, max_model_len=96, max_num_batched_tokens=32
     )
     assert isinstance(model, CheckedDraftModel)
-    RandomOperations(engine, random.Random(0)).run(10_000)
+    RandomOperations(engine, random.Random(0)).run(3_000)
     assert model.blocks.num_free_blocks == model.blocks.num_blocks
     assert model.num_drafts > 1000
     assert engine.counters.num_preemptions > 50

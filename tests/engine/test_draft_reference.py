@@ -67,6 +67,7 @@ def generate(
     return {key: tokens(of) for key, of in outputs.items()}, engine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("params", "cache"),
     [
@@ -93,6 +94,7 @@ def test_drafts_change_nothing(
         assert draft.blocks.num_free_blocks == draft.blocks.num_blocks
 
 
+@pytest.mark.slow
 def test_a_twin_is_always_right_and_a_stranger_never(
     target: PagedModel, twin: PagedModel, stranger: PagedModel
 ) -> None:

@@ -310,6 +310,7 @@ def states_for(num_drafts: int) -> States:
     return States(MAX_DRAFT_STATE_BYTES // num_drafts if num_drafts else MAX_DRAFT_STATE_BYTES + 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
@@ -341,23 +342,25 @@ def test_random_operations_never_lose_a_block_or_a_token(
     RandomOperations(engine, random.Random(seed)).run(120)
 
 
-def test_ten_thousand_operations_never_lose_a_block_or_a_token() -> None:
+@pytest.mark.slow
+def test_thousands_of_operations_never_lose_a_block_or_a_token() -> None:
     engine, _ = make_engine(num_blocks=20, max_model_len=80, max_num_batched_tokens=32)
-    RandomOperations(engine, random.Random(0)).run(10_000)
+    RandomOperations(engine, random.Random(0)).run(3_000)
     assert engine.counters.num_preemptions > 100
     assert engine.counters.num_prefix_cache_hits > 1000
     assert engine.counters.num_accepted_tokens > 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_drafts", [0, 3, 64])
-def test_ten_thousand_operations_of_a_model_with_states(num_drafts: int) -> None:
+def test_thousands_of_operations_of_a_model_with_states(num_drafts: int) -> None:
     engine, _ = make_engine(
         num_blocks=20,
         max_model_len=80,
         max_num_batched_tokens=32,
         states=states_for(num_drafts),
     )
-    RandomOperations(engine, random.Random(0)).run(10_000)
+    RandomOperations(engine, random.Random(0)).run(3_000)
     assert engine.counters.num_preemptions > 100
     assert engine.counters.num_prefix_cache_hits > 1000
     assert (engine.counters.num_accepted_tokens > 300) is (num_drafts > 0)

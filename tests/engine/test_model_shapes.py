@@ -30,6 +30,7 @@ def load(model_dir: Path, properties: dict[str, str] | None) -> PagedModel:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY_SHAPES)
 def test_greedy_tokens_equal_the_reference(
     tiny_models: dict[str, Path], prompts: list[list[int]], name: str
@@ -48,6 +49,7 @@ def test_greedy_tokens_equal_the_reference(
                 assert [tokens(outputs[i, 0]) for i in range(len(prompts))] == expected
 
 
+@pytest.mark.slow
 def test_any_of_several_end_tokens_ends_a_text(tiny_models: dict[str, Path]) -> None:
     model = load(tiny_models["tiny"], None)
     engine = Engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=1024)

@@ -40,6 +40,7 @@ def reference(prompts: list[list[int]]) -> list[list[int]]:
     return [output.generated_ids for output in run_reference(DEMO_MODEL, prompts, NUM_TOKENS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "num_blocks", "n"),
     [
@@ -78,6 +79,7 @@ def test_greedy_tokens_equal_the_reference(
         assert engine.counters.num_preemptions > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["u8", "u4"])
 def test_a_quantized_cache_gives_the_tokens_that_the_reference_gives_with_it(
     prompts: list[list[int]], precision: str
@@ -96,6 +98,7 @@ def test_a_quantized_cache_gives_the_tokens_that_the_reference_gives_with_it(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "penalties",
     [
@@ -116,6 +119,7 @@ def test_penalties_equal_the_reference(
         assert tokens(outputs[i, 0]) == expected.generated_ids
 
 
+@pytest.mark.slow
 def test_log_probabilities_equal_the_reference(model: PagedModel, prompts: list[list[int]]) -> None:
     engine = Engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=2048)
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=2)
@@ -129,6 +133,7 @@ def test_log_probabilities_equal_the_reference(model: PagedModel, prompts: list[
         assert [entry.top_token_ids[0] for entry in logprobs] == expected.generated_ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [7, 256])
 def test_prompt_log_probabilities_equal_those_of_generation(
     model: PagedModel, prompts: list[list[int]], budget: int
@@ -155,6 +160,7 @@ def test_prompt_log_probabilities_equal_those_of_generation(
     assert not outputs[0, 1][0].prompt_logprobs
 
 
+@pytest.mark.slow
 def test_a_refused_kv_precision_falls_back(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -164,6 +170,7 @@ def test_a_refused_kv_precision_falls_back(
     assert "CPU refuses f32, i3 cache" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_precision_that_the_operator_chose_does_not_fall_back() -> None:
     with pytest.raises(ConfigurationError, match="CPU cannot run the model"):
         PagedModel.load(DEMO_MODEL, properties={"KV_CACHE_PRECISION": "i3"})

@@ -106,6 +106,7 @@ def test_an_ordinary_request_has_none() -> None:
     assert logits_processors(params, array("q", PROMPT)) == ()
 
 
+@pytest.mark.slow
 @given(
     generated=st.lists(st.integers(0, 299), max_size=400),
     prompt=st.lists(st.integers(0, 299), max_size=40),

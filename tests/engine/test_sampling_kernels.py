@@ -108,6 +108,7 @@ def test_tokens_are_drawn_as_likely_as_they_should_be(
     assert_drawn_from(expected_probabilities(logits, **settings), drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"top_p": 0.8}], ids=str)
 @pytest.mark.parametrize("name", ["flat", "long tail", "one and a flat rest"])
 def test_tokens_are_drawn_as_likely_in_the_long_run(name: str, settings: dict[str, Any]) -> None:
@@ -117,6 +118,7 @@ def test_tokens_are_drawn_as_likely_in_the_long_run(name: str, settings: dict[st
     assert_drawn_from(expected_probabilities(logits, **settings), drawn)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 2**64 - 1),
@@ -167,6 +169,7 @@ def test_positions_and_seeds_are_independent(seeds: Sequence[int]) -> None:
         assert abs(statistic - 255) < 5 * math.sqrt(2 * 255)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [3, 256, 512, 1000])
 @pytest.mark.parametrize("possible", [0, 1, -1])
 @pytest.mark.parametrize("settings", [{}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}], ids=str)
@@ -195,6 +198,7 @@ def test_the_last_digits_of_logits_do_not_change_what_is_drawn() -> None:
     assert sum(a == b for a, b in pairs) >= 198
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("top_p", [0.5, 0.9])
 @pytest.mark.parametrize("seed", range(2))
 def test_the_nucleus_ends_within_equal_weights_where_it_should(seed: int, top_p: float) -> None:
@@ -211,6 +215,7 @@ def test_the_nucleus_ends_within_equal_weights_where_it_should(seed: int, top_p:
     assert_drawn_from(expected, drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1e46, 1e300, math.inf])
 @pytest.mark.parametrize("settings", [{}, {"top_p": 0.5}, {"top_k": 2500}], ids=str)
 def test_at_a_huge_temperature_all_are_alike(temperature: float, settings: dict[str, Any]) -> None:

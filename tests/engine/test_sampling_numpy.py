@@ -35,6 +35,7 @@ def as_bf16(logits: NDArray[np.float32]) -> NDArray[np.uint16]:
     return (logits.view(np.uint32) >> 16).astype(np.uint16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOGITS)
 @pytest.mark.parametrize(
     "settings",

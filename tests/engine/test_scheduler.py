@@ -337,8 +337,9 @@ def test_prompts_that_overtake_wait_for_their_blocks() -> None:
         assert text(outputs[name, 0]) == continue_greedily([token] * length, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_blocks", [20, 60])
-def test_ten_thousand_operations_with_prompts_that_overtake_each_other(num_blocks: int) -> None:
+def test_thousands_of_operations_with_prompts_that_overtake_each_other(num_blocks: int) -> None:
     engine, _ = make_engine(num_blocks=num_blocks, max_model_len=80, max_num_batched_tokens=6)
     overtakings = 0
     plan = engine.scheduler.plan
@@ -351,7 +352,7 @@ def test_ten_thousand_operations_with_prompts_that_overtake_each_other(num_block
         return planned
 
     engine.scheduler.plan = count  # type: ignore[method-assign]
-    RandomOperations(engine, random.Random(1)).run(10_000)
+    RandomOperations(engine, random.Random(1)).run(3_000)
     assert overtakings > 100
 
 
@@ -382,7 +383,8 @@ def test_a_text_that_becomes_a_long_one_counts_as_no_preemption() -> None:
     assert engine.counters.num_preemptions == 0
 
 
-def test_ten_thousand_operations_around_the_length_of_long_texts() -> None:
+@pytest.mark.slow
+def test_thousands_of_operations_around_the_length_of_long_texts() -> None:
     engine, _ = make_engine(
         num_blocks=40, max_model_len=80, max_num_batched_tokens=32, rope_switch_len=18
     )
@@ -395,7 +397,7 @@ def test_ten_thousand_operations_around_the_length_of_long_texts() -> None:
         preempt(sequence)
 
     engine.scheduler._preempt = count  # type: ignore[method-assign]
-    RandomOperations(engine, random.Random(0)).run(10_000)
+    RandomOperations(engine, random.Random(0)).run(3_000)
     assert num_restarts > 1000
     assert engine.counters.num_preemptions == 0, "none was for want of blocks"
     assert engine.counters.num_prefix_cache_hits > 1000

@@ -241,6 +241,7 @@ class Simulation:
         return gain, seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change_seconds", [0.0, 0.002], ids=["steady", "changes cost"])
 @pytest.mark.parametrize("odds", [GOOD, MIDDLING], ids=["good", "middling"])
 @pytest.mark.parametrize(
@@ -266,6 +267,7 @@ def test_as_much_is_drafted_after_a_disturbance_as_before(
     assert after.speed > 0.99 * before.speed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odds", [GOOD, MIDDLING], ids=["good", "middling"])
 @pytest.mark.parametrize("slow_drafts", [(1, 2), (2, 3), range(1, 8)], ids=str)
 def test_slow_drafts_at_the_start_are_not_held_against_those_that_follow(
@@ -279,6 +281,7 @@ def test_slow_drafts_at_the_start_are_not_held_against_those_that_follow(
     assert result.speed > 0.99 * undisturbed.speed
 
 
+@pytest.mark.slow
 def test_while_all_steps_draft_few_are_spared_to_measure_those_without() -> None:
     chances, costs = [np.array([0.9, 0.8])], StepCosts()
     num_plain = 0
@@ -301,6 +304,7 @@ def test_while_all_steps_draft_few_are_spared_to_measure_those_without() -> None
     assert 10 <= num_plain < 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("odds", "first_row_seconds"), [(RANDOM, 0.0), (MIDDLING, 0.020)], ids=["random", "dear rows"]
 )

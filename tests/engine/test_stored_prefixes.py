@@ -369,6 +369,7 @@ def test_blocks_are_taken_when_the_reader_comes_to_them(
         assert engine.num_restored == 4 * NUM_STORED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_random_operations(path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng = random.Random(seed)

@@ -405,6 +405,7 @@ def test_a_trigger_is_text_unless_it_is_a_special_token(
 FORCED_ITEMS = {"type": "array", "items": {"const": 1}, "minItems": 9000, "maxItems": 9000}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "source"),
     [

@@ -209,6 +209,7 @@ def test_large_schemas_are_looked_at_once_or_so(schema: Schema) -> None:
     without_endless_parts(schema)
 
 
+@pytest.mark.slow
 def test_too_large() -> None:
     parts = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}]} for i in range(2000)}
     with pytest.raises(ValueError, match="refer to each other too often"):
@@ -243,6 +244,7 @@ def schemas(names: list[str]) -> st.SearchStrategy[Schema]:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.fixed_dictionaries({"x": schemas(["x", "y"]), "y": schemas(["x", "y"])}))
 def test_what_is_left_never_ends_in_a_dead_end(parts: dict[str, Schema]) -> None:

@@ -52,6 +52,7 @@ def test_formats_and_tools(name: str) -> None:
     assert vocabulary().accepts(wanted.grammar, call_text(arguments=text)) is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_formats_of_calls(format_name: str) -> None:
     tool_format = TOOL_FORMATS[format_name]

@@ -175,6 +175,7 @@ def test_text_without_a_choice_is_limited_where_it_comes_late(
     assert copy(state).error == state.error
 
 
+@pytest.mark.slow
 def test_a_grammar_that_is_too_ambiguous_ends(
     compiler: GrammarCompiler, tokenizer: LLTokenizer
 ) -> None:

@@ -25,6 +25,7 @@ async def let_it_work() -> None:
         await asyncio.sleep(0.002)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/health", "/stream", "/slow", "/nothing"])
 async def test_a_lost_connection_leaves_nothing_behind(path: str, start: Start) -> None:
     """Not even for the garbage collector."""
@@ -95,6 +96,7 @@ async def test_a_refused_upload_gets_its_answer(start: Start) -> None:
     writer.transport.abort()
 
 
+@pytest.mark.slow
 async def test_a_large_answer_to_a_slow_reader(start: Start) -> None:
     running = await start()
     reader, writer = await asyncio.open_connection("127.0.0.1", running.port, limit=1024)
@@ -110,6 +112,7 @@ async def test_a_large_answer_to_a_slow_reader(start: Start) -> None:
     writer.transport.abort()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tls", [False, True])
 async def test_a_last_answer_to_a_slow_reader(tls: bool, start: Start) -> None:
     """What the kernel and TLS hold hides the client's progress from the transport."""
@@ -137,6 +140,7 @@ async def test_a_last_answer_to_a_slow_reader(tls: bool, start: Start) -> None:
     writer.close()
 
 
+@pytest.mark.slow
 async def test_one_stalled_client_costs_the_others_nothing(start: Start) -> None:
     running = await start(write_timeout=0.2)
     stalled = socket.create_connection(("127.0.0.1", running.port))
@@ -148,6 +152,7 @@ async def test_one_stalled_client_costs_the_others_nothing(start: Start) -> None
     stalled.close()
 
 
+@pytest.mark.slow
 async def test_noise_never_kills_it(start: Start) -> None:
     running = await start(linger_timeout=0.01, head_timeout=0.05)
     noise = random.Random(7)

@@ -181,6 +181,7 @@ def test_what_is_no_stream_socket(
             inherited_sockets({"LISTEN_PID": "7", "LISTEN_FDS": "1"}, 7)
 
 
+@pytest.mark.slow
 def test_a_server_on_inherited_sockets(manager: socket.socket, tmp_path: Path) -> None:
     """Activation over a restart: who connects in between waits, and is answered."""
     with (
@@ -322,6 +323,7 @@ async def test_bad_tls_files(
 CREDENTIALS = {"tls_certificate": str(TLS / "first.crt"), "tls_key": str(TLS / "first.key")}
 
 
+@pytest.mark.slow
 async def test_an_idle_client_does_not_hold_up_the_end(start: Start) -> None:
     """It does not look at its connection, and so answers no farewell."""
     running = await start(close_timeout=600.0, **CREDENTIALS)

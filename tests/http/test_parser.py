@@ -371,6 +371,7 @@ def test_byte_by_byte(case: object) -> None:
         assert whole.budget.used == single.budget.used == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.sampled_from(SMALL), min_size=1, max_size=4),
@@ -382,6 +383,7 @@ def test_any_split_gives_the_same(cases: list[object], cuts: list[int]) -> None:
     assert Recorder().feed(*pieces_of(raw, cuts)) == whole
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from(SMALL),

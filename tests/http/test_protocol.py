@@ -7,6 +7,8 @@ import dataclasses
 import random
 from typing import Any
 
+import pytest
+
 from fastovms.http.messages import Response
 from tests.http.bench import CONFIG, Bench, statuses, ticks
 from tests.http.client import Conversation
@@ -290,6 +292,7 @@ async def test_a_cancelled_handler_ends_the_connection() -> None:
 # Noise
 
 
+@pytest.mark.slow
 async def test_ten_thousand_strings_of_noise() -> None:
     """At most one answer each, never a 500, and nothing is left behind."""
     bench = Bench(dataclasses.replace(CONFIG, max_connections=100))

@@ -49,6 +49,7 @@ def test_what_there_is_no_room_for_is_refused() -> None:
     budget.take(4)
 
 
+@pytest.mark.slow
 def test_an_image_gives_back_when_nobody_has_it() -> None:
     budget = MemoryBudget(10)
     budget.take(10)
@@ -260,6 +261,7 @@ def test_tags_count_the_images_that_are_left():
     assert renumbered("a", 2) == ("a", [])
 
 
+@pytest.mark.slow
 def test_many_images_are_work_in_proportion_to_them():
     tags = "".join(map(image_tag, range(100_000)))
     started = time.thread_time()

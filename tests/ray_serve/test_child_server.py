@@ -16,6 +16,7 @@ def is_healthy(url: str) -> bool:
         return answer.status == 200
 
 
+@pytest.mark.slow
 async def test_a_server_starts_and_stops() -> None:
     server = await ChildServer.start(SMALL, {"MAX_NUM_SEQS": "3"})
     assert await asyncio.to_thread(is_healthy, server.url)
@@ -23,6 +24,7 @@ async def test_a_server_starts_and_stops() -> None:
     assert await server.wait() == "has ended with code 0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "environment"), [(["--no-such-flag"], {}), ([], {"MAX_NUM_SEQS": "many"})]
 )

@@ -39,6 +39,7 @@ def test_stderr_and_logging(capfd):
     assert capfd.readouterr().err == "a warning\n"
 
 
+@pytest.mark.slow
 def test_a_log_that_nobody_reads_stops_nobody(monkeypatch):
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as pipe, os.fdopen(reading, "rb") as reader:

@@ -98,6 +98,7 @@ def test_eviction_takes_from_the_tenant_with_the_most(make_database, clock, boun
     database.check()
 
 
+@pytest.mark.slow
 def test_an_attack_leaves_another_tenants_objects_alone(make_database, clock):
     database = make_database(UNBOUNDED._replace(max_bytes=100_000))
     for id in ("a", "b", "c"):
@@ -121,6 +122,7 @@ def test_a_running_response_stays(make_database, clock):
     assert find(database, "a") is not None
 
 
+@pytest.mark.slow
 def test_many_are_evicted_a_few_at_a_time(make_database, clock):
     database = make_database(UNBOUNDED._replace(max_age=1))
     for number in range(150):

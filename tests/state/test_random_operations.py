@@ -35,6 +35,7 @@ class Model:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_random_operations(make_database, clock, seed, tmp_path):
     rng = random.Random(seed)

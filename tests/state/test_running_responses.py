@@ -282,6 +282,7 @@ def test_what_a_response_needs_to_be_gone_on_with_counts(make_timed, clock):
     database.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_random_operations_of_two_replicas(database, clock: Clock, seed: int):
     """Against a plain model: whose each response is, until when, and how many events it has."""

@@ -130,6 +130,7 @@ def test_pages_of_items_with_one_id_have_an_end(make_database, ascending):
     assert found == ([some[2]] if ascending else [], False)
 
 
+@pytest.mark.slow
 def test_the_items_of_a_chain_that_is_longer_than_a_statement(make_database):
     database = make_database()
     previous = None

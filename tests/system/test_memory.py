@@ -144,6 +144,7 @@ def test_what_lies_free_between_blocks_in_use_is_given_back() -> None:
     assert len(kept) == 125
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("access", [mmap.ACCESS_READ, mmap.ACCESS_COPY])
 def test_what_was_read_of_a_mapped_file_is_given_back_unless_it_was_written(
     tmp_path: Path, access: int
@@ -185,6 +186,7 @@ class _Stop(Exception):
     """Ends loading where the test has seen enough."""
 
 
+@pytest.mark.slow
 def test_tables_are_made_before_a_tokenizer_is_loaded_beside(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

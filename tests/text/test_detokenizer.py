@@ -143,6 +143,7 @@ def test_valid_text_never_shows_half_a_character(text: str, data: st.DataObject)
 # Against the tokenizer's own decode.
 
 
+@pytest.mark.slow
 @relaxed
 @given(chunks_of_ids, st.booleans())
 @example([[0], [1, 2]], True)
@@ -200,6 +201,7 @@ def test_ids_outside_the_vocabulary_add_nothing(tokenizer: Tokenizer) -> None:
 # The window, on any vocabulary.
 
 
+@pytest.mark.slow
 @relaxed
 @given(chunks_of_ids)
 def test_window_joins_to_the_decoded_whole(
@@ -395,6 +397,7 @@ BYTES = st.sampled_from(
 ) | st.binary(max_size=5)  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(
     data=st.lists(BYTES, max_size=14),

@@ -36,12 +36,14 @@ def run(matcher: StopMatcher, pieces: Sequence[str]) -> Outcome:
     return Outcome(text, results[-1].stop if results else None)
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(stops, texts, st.booleans())
 def test_every_cut_gives_the_reference(stop: list[str], pieces: list[str], include: bool) -> None:
     assert run(StopMatcher(stop, include), pieces) == reference("".join(pieces), stop, include)
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(stops, texts, texts, st.booleans())
 def test_what_is_passed_over_does_not_end_the_text_but_may_begin_what_does(
@@ -55,6 +57,7 @@ def test_what_is_passed_over_does_not_end_the_text_but_may_begin_what_does(
     assert Outcome(shown + rest.text, rest.stop) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(stops, st.text("abc", max_size=30))
 def test_text_is_held_back_only_while_it_may_be_a_stop(stop: list[str], text: str) -> None:
@@ -120,6 +123,7 @@ def test_huge_stop_string_costs_nothing_until_the_text_follows_it() -> None:
     assert sum(map(len, (search._failure for search in matcher._searches))) < 10
 
 
+@pytest.mark.slow
 @given(texts, stops.filter(bool), st.integers(0, 4))
 @settings(max_examples=300)
 def test_whole_texts_end_where_growing_ones_do(

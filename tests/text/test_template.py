@@ -211,6 +211,7 @@ def test_what_a_template_says_is_repeated_in_part_only():
 # Templates reach nothing outside, and come to an end.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
@@ -237,12 +238,14 @@ def test_what_a_template_says_is_repeated_in_part_only():
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
     ],
 )
-def test_what_a_template_refuses(source, reason):
+def test_what_a_template_refuses(source, reason, monkeypatch):
+    monkeypatch.setattr("fastovms.text.template_messages._MAX_SECONDS", 0.1)
     with pytest.raises(RequestError, match="the chat template cannot render") as error:
         template(source).render(HELLO)
     assert reason in error.value.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [
@@ -252,6 +255,7 @@ def test_what_a_template_refuses(source, reason):
 )
 def test_a_template_ends(source, monkeypatch):
     monkeypatch.setattr("fastovms.text.template.MAX_PASSES", 1000)
+    monkeypatch.setattr("fastovms.text.template_messages._MAX_SECONDS", 0.1)
     with pytest.raises(RequestError, match="more than 1000 operations"):
         template(source).render(HELLO)
     assert template("{% for i in range(999) %}{% endfor %}x").render(HELLO) == "x"

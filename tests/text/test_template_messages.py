@@ -195,6 +195,7 @@ def test_the_developer_is_the_system_where_it_is_unknown():
     assert "<|start|>developer<|message|>Be brief." in load("gptoss").render([developer, USER])
 
 
+@pytest.mark.slow
 def test_several_system_messages_are_merged_where_one_would_be_lost():
     messages = [{"role": "system", "content": "One."}, {"role": "developer", "content": "Two."}]
     assert "One.\n\nTwo." in load("mistral").render([*messages, USER])

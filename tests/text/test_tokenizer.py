@@ -185,6 +185,7 @@ def test_lone_surrogates_are_refused(texts):
         texts.encode(["a", "a\ud800"])
 
 
+@pytest.mark.slow
 def test_a_tokenizer_without_pairs():
     texts = TextEncoder.load(DEMO_MODEL)
     assert texts.pair is None
@@ -240,6 +241,7 @@ def test_lone_surrogate_is_the_clients_fault(byte_level: Tokenizer, text: str) -
         byte_level.encode(text)
 
 
+@pytest.mark.slow
 def test_threads_may_share_it(byte_level: Tokenizer) -> None:
     texts = [f"text {number} " * (number % 40 + 1) for number in range(400)]
 

@@ -101,6 +101,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_what_python_writes_is_read(value: object) -> None:
     written = repr(value)
@@ -154,6 +155,7 @@ def test_a_notation_of_ones_own(text: str, told: str, is_whole: bool, rest: str)
     assert copied(lambda scan, emit: copy_value(scan, emit, LOOSE), text) == (told, is_whole, rest)
 
 
+@pytest.mark.slow
 def test_depth_costs_no_recursion() -> None:
     text = "[" * 100_000 + "]" * 100_000
     assert to_json(text, JSON) == text

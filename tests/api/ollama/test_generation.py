@@ -327,6 +327,7 @@ async def test_a_request_for_nothing_moves_the_model(make, path, body, monkeypat
         assert not api.backend.submitted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loads_on_demand", [True, False])
 async def test_only_who_may_has_a_model_leave(make, loads_on_demand, monkeypatch):
     for is_admin in (True, False):

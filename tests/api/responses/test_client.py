@@ -79,6 +79,7 @@ async def test_stream_events(connect, prefix):
     assert kinds[-1] == "response.completed"
 
 
+@pytest.mark.slow
 async def test_stream_helper(connect):
     client = await connect("<think>hm</think>Hello!")
     async with client.responses.stream(model="fake", input="Hi") as stream:

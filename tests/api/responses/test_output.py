@@ -93,6 +93,7 @@ async def events_of(api, body: dict[str, Any], path: str = V1) -> list[Any]:
     return stream.events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens_per_step", [1, 3, 1000])
 @pytest.mark.parametrize(
     ("script", "body", "expected"),
@@ -408,6 +409,7 @@ PIECES = st.lists(
 ).map(lambda groups: [piece for group in groups for piece in group])
 
 
+@pytest.mark.slow
 @given(PIECES, st.sampled_from(["completed", "incomplete"]), st.data())
 def test_events_add_up_to_the_items(pieces: list[Piece], status, data):
     encoder = EventEncoder(named=True)

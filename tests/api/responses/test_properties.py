@@ -92,6 +92,7 @@ def answer(make) -> Callable[..., Any]:
     return ask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/v1/responses", "/v3/responses"])
 async def test_no_request_is_the_servers_fault(answer, path):
     loop = asyncio.get_running_loop()

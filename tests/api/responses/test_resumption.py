@@ -94,6 +94,7 @@ def comparable(events: list[Any]) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.8])
 @pytest.mark.parametrize("case", CASES)
 async def test_it_goes_on_as_if_nothing_had_happened(make_replicas, case, part):
@@ -121,6 +122,7 @@ async def test_it_goes_on_as_if_nothing_had_happened(make_replicas, case, part):
         assert script.encode().startswith(bytes(request.generated_token_ids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [8, 20, 45])
 @pytest.mark.parametrize("second", [2, 30])
 async def test_it_is_cut_twice_where_the_model_makes_no_event(make_replicas, first, second):
@@ -536,6 +538,7 @@ async def test_another_replica_cancels(make_replicas, method):
             assert (await ask(replica.api, "GET", place))[0] == 404
 
 
+@pytest.mark.slow
 async def test_a_cancel_wakes_the_owner(make_replicas, monkeypatch):
     monkeypatch.setattr(resumption, "_INTERVAL", 3600.0)
     (a, b), _ = make_replicas("a", "b")
@@ -572,6 +575,7 @@ async def test_the_response_of_a_replica_that_is_gone_has_failed(make_replicas):
     assert a.api.backend.aborted
 
 
+@pytest.mark.slow
 async def test_an_outage_makes_nobody_fail(make_replicas):
     (a, b), clock = make_replicas("a", "b")
     id = await running_response(a)
@@ -599,6 +603,7 @@ async def test_an_outage_makes_nobody_fail(make_replicas):
     assert await until_told(b, id, "completed")
 
 
+@pytest.mark.slow
 async def test_a_replica_that_was_stopped_for_a_while_does_not_end_others(make_replicas):
     (a, b), clock = make_replicas("a", "b")
     id = await running_response(a)

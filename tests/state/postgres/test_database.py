@@ -198,6 +198,7 @@ def test_a_connection_that_is_lost_within_a_transaction(make_postgres):
     other.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_a_connection_that_is_lost_during_a_commit(make_postgres, monkeypatch, is_kept):
     """Nobody knows whether it was kept, so that it is neither acknowledged nor done again."""
@@ -223,6 +224,7 @@ def test_a_connection_that_is_lost_during_a_commit(make_postgres, monkeypatch, i
     database.check()
 
 
+@pytest.mark.slow
 def test_who_is_in_the_way_is_waited_for(make_postgres):
     """Two transactions that wait for each other: one is undone, and done again."""
     one, two = make_postgres(), make_postgres()

@@ -42,6 +42,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_a_database_that_is_killed_while_it_writes(url, postgres_server):
     stores = [open_at(url), open_at(url)]
     await stores[0].add_conversation("t", "c", b"{}", [])
@@ -94,6 +95,7 @@ async def test_a_database_that_is_killed_while_it_writes(url, postgres_server):
     database.close()
 
 
+@pytest.mark.slow
 async def test_a_database_that_hangs(url, postgres_server, monkeypatch):
     monkeypatch.setattr(
         database_link,
@@ -119,6 +121,7 @@ async def test_a_database_that_hangs(url, postgres_server, monkeypatch):
     await store.close()
 
 
+@pytest.mark.slow
 async def test_a_server_that_starts_before_its_database(url, postgres_server):
     postgres_server.kill()
     store = open_at(url)

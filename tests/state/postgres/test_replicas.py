@@ -81,6 +81,7 @@ async def replicas(address: ServerAddress):
         await store.close()
 
 
+@pytest.mark.slow
 async def test_turns_at_once_behave_as_on_one_server(replicas, make_postgres):
     """Nothing is lost, nothing comes twice, the items of a turn stay together, and what one has
     acknowledged the others know."""
@@ -107,6 +108,7 @@ async def test_turns_at_once_behave_as_on_one_server(replicas, make_postgres):
     make_postgres().check()
 
 
+@pytest.mark.slow
 async def test_two_servers_keep_the_bounds_together(address, make_postgres):
     config = StateConfig(state_url=url_of(address), max_objects=20)
     stores = [open_store(config, {}, time.time) for _ in range(2)]

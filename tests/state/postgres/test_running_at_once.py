@@ -58,6 +58,7 @@ async def follow(store: ThreadedStore, id: str) -> ResponseProgress | None:
     return progress
 
 
+@pytest.mark.slow
 async def test_nobody_is_in_the_way_of_others(stores, make_postgres):
     rng = random.Random(0)
     database = make_postgres()

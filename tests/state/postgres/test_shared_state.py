@@ -81,6 +81,7 @@ async def test_whoever_waits_without_a_server_looks_by_itself(postgres_server: P
     await listener.close()
 
 
+@pytest.mark.slow
 async def test_a_store_behind_a_pooler_listens_past_it(postgres, pgbouncer):
     """What listens through it hears nothing, and is in nobody's way."""
     urls = {"pooled": url_of(pgbouncer), "direct": url_of(postgres)}

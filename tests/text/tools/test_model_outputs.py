@@ -182,6 +182,7 @@ def test_a_thought_and_text_before_calls(name: str) -> None:
     check(name, answer, reasoning)
 
 
+@pytest.mark.slow
 @FAMILY
 def test_calls_that_are_cut_short(name: str) -> None:
     """At any place: whole calls are right, one that is not is no JSON, and what is content is at

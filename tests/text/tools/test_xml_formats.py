@@ -200,6 +200,7 @@ NESTED = invoke(
 ONE = invoke(minimax_m3_element("user_id", "1"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "pieces"),
     [

@@ -7,8 +7,8 @@ RANKS = (
      "request_fields", "system"},
     {"errors", "params", "prefix_cache"},
     {
-        "backend", "client", "fair_queue", "gguf", "grammar", "media", "ovms", "state",
-        "telemetry", "text",
+        "backend", "client", "extensions", "fair_queue", "gguf", "grammar", "media", "ovms",
+        "state", "telemetry", "text",
     },
     {"catalog", "engine", "files", "http", "load_test", "terminal"},
     {"backends", "batches"},

@@ -6,8 +6,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby, takewhile
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qs
 
 import orjson
@@ -47,6 +48,60 @@ def endpoint(handler: ApiHandler, dialect: Dialect) -> Handler:
             request.release()
 
     return answer
+
+
+# Declares endpoints.
+
+
+Example = Mapping[str, Any]
+
+
+class Nothing:
+    """Stands for an answer without content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a route does.
+
+    Attributes:
+        answer: the type of what it answers with 200; None = it refuses everything.
+        media_type: what the answer is, where it is not JSON.
+        body: the type that reads the request's body.
+        body_type: what the body is, where it is not JSON.
+        required: the fields of the body that must be there.
+        events: the type of the frames of a streamed answer; None = it never streams.
+        lines: the type of its lines, where it is streamed as JSON lines.
+        query: the types of the query's parameters.
+        examples: bodies by what they show; the model's name is added to each that has one.
+        answered: an answer, as an example.
+    """
+
+    summary: str
+    answer: Any = None
+    media_type: str = "application/json"
+    body: type | None = None
+    body_type: str = "application/json"
+    required: tuple[str, ...] = ()
+    events: Any = None
+    lines: Any = None
+    query: Mapping[str, Any] | None = None
+    examples: Mapping[str, Example] | None = None
+    answered: Example | None = None
+
+
+class Route(NamedTuple):
+    """An endpoint: what answers a method and a path.
+
+    Attributes:
+        path: the pattern, as `Router.add` reads it.
+        operation: what OpenAPI says of it; None = `openapi.operations` has it.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    operation: Operation | None = None
 
 
 # Reads query parameters: flags, numbers, and which page of a list is asked for.

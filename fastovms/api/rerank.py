@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from fastovms.api import offload
 from fastovms.api.body import show
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import Dialect
+from fastovms.api.dialect import COHERE, DIALECTS, OPENAI, Dialect
 from fastovms.api.embeddings import (
+    EmbeddingsRoute,
     EncodingCall,
     EncodingFields,
     InputText,
@@ -36,6 +37,7 @@ from fastovms.api.embeddings import (
     together_exceeded,
     tokenize,
 )
+from fastovms.api.endpoint import Route, endpoint
 from fastovms.api.prompt import context_exceeded
 from fastovms.api.served import ServedEncoder
 from fastovms.api.typed_body import read_encoder_body
@@ -627,3 +629,17 @@ def _side(body: ScoreRequest, name: str, max_inputs: int) -> tuple[list[str], li
             f"{name} must have at most {max_inputs} entries, not {len(texts)}", param=name
         )
     return texts, input_names(texts, name, is_list=isinstance(given, list))
+
+
+def endpoints(context: ApiContext) -> Iterator[Route]:
+    """Yields the routes of embedding and ranking models."""
+    embeddings = partial(endpoint, EmbeddingsRoute(context))
+    rerank, score = partial(endpoint, RerankRoute(context)), partial(endpoint, ScoreRoute(context))
+    for dialect in DIALECTS:
+        for prefix in dialect.prefixes:
+            yield Route("POST", f"{prefix}/embeddings", embeddings(dialect))
+            yield Route("POST", f"{prefix}/rerank", rerank(dialect))
+            yield Route("POST", f"{prefix}/score", score(dialect))
+    yield Route("POST", "/rerank", rerank(OPENAI))  # where vLLM has them, too
+    yield Route("POST", "/score", score(OPENAI))
+    yield Route("POST", "/v2/rerank", rerank(COHERE))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
+from fastovms.api import rerank, tokenize
 from fastovms.api.admin import (
     HealthRoutes,
     ModelRoutes,
@@ -16,19 +18,26 @@ from fastovms.api.admin import (
 from fastovms.api.chat import ChatCompletions
 from fastovms.api.completions import Completions
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import ANTHROPIC, COHERE, DIALECTS, OLLAMA, OPENAI, OVMS, Dialect
-from fastovms.api.embeddings import EmbeddingsRoute
-from fastovms.api.endpoint import endpoint
-from fastovms.api.messages.endpoints import Messages
-from fastovms.api.ollama.generation import OllamaGeneration
-from fastovms.api.ollama.models import OllamaEmbed, OllamaModels
-from fastovms.api.rerank import RerankRoute, ScoreRoute
+from fastovms.api.dialect import DIALECTS, OPENAI, Dialect
+from fastovms.api.endpoint import Operation, Route, endpoint
+from fastovms.api.messages import endpoints as messages
+from fastovms.api.ollama import models as ollama
 from fastovms.api.responses.background import ResponsesState
 from fastovms.api.responses.conversations import Conversations, StoredResponses
 from fastovms.api.responses.create import Compaction, Responses
 from fastovms.api.responses.resumption import response_work
-from fastovms.api.tokenize import OvmsTokenization, Tokenization
+from fastovms.errors import ConfigurationError
+from fastovms.extensions import ENDPOINTS, Extension, failed
 from fastovms.http.routing import Router
+
+PARTS: Final = (
+    tokenize.endpoints,
+    rerank.endpoints,
+    messages.endpoints,
+    ollama.endpoints,
+)
+"""The optional parts of the API. Each returns its routes. Entry points of other packages
+(`extensions.ENDPOINTS`) have the same interface."""
 
 
 def add_model_routes(
@@ -37,25 +46,23 @@ def add_model_routes(
     state: ResponsesState | None = None,
     reload: Reload | None = None,
     work: Sequence[WorkSource] = (),
-) -> None:
-    """Adds the routes that need the models.
+    extensions: Iterable[Extension] = (),
+) -> Mapping[str, Operation]:
+    """Adds the routes that need the models, and returns the operations of those that describe
+    themselves, by method and path.
 
     Args:
         state: what outlives requests; None = nothing does.
         reload: reads the list of models again; None = there is none.
         work: return what operators may list and cancel, beside responses.
+
+    Raises:
+        ConfigurationError: an extension fails, or adds a route that exists.
     """
     models = context.models
     completions = Completions(context)
     chat = ChatCompletions(context)
-    tokenization, of_ovms = Tokenization(context), OvmsTokenization(context)
-    encoding = (
-        ("/embeddings", EmbeddingsRoute(context)),
-        ("/rerank", RerankRoute(context)),
-        ("/score", ScoreRoute(context)),
-    )
     for dialect in DIALECTS:
-        tokenize = of_ovms.tokenize if dialect is OVMS else tokenization.tokenize
         listing = ModelRoutes(models, dialect)
         # Programs ask for the models at the root, too, to find out what kind of server it is.
         for prefix in (*dialect.prefixes, "") if dialect is OPENAI else dialect.prefixes:
@@ -68,25 +75,31 @@ def add_model_routes(
                 )
             router.add("POST", f"{prefix}/completions", endpoint(completions, dialect))
             router.add("POST", f"{prefix}/chat/completions", endpoint(chat, dialect))
-            router.add("POST", f"{prefix}/tokenize", endpoint(tokenize, dialect))
-            router.add("POST", f"{prefix}/detokenize", endpoint(tokenization.detokenize, dialect))
-            for path, route in encoding:
-                router.add("POST", f"{prefix}{path}", endpoint(route, dialect))
         _add_response_routes(router, context, state, dialect)
-    for path, route in encoding[1:]:  # where vLLM has them, too
-        router.add("POST", path, endpoint(route, OPENAI))
-    router.add("POST", "/v2/rerank", endpoint(encoding[1][1], COHERE))
-    router.add("POST", "/tokenize", endpoint(tokenization.tokenize, OPENAI))
-    router.add("POST", "/detokenize", endpoint(tokenization.detokenize, OPENAI))
-    messages = Messages(context)
-    router.add("POST", "/v1/messages", endpoint(messages.create, ANTHROPIC))
-    router.add("POST", "/v1/messages/count_tokens", endpoint(messages.count_tokens, ANTHROPIC))
     _add_servable_routes(router, ServableRoutes(models, reload))
     responses = () if state is None else (partial(response_work, state),)
     of_operators = WorkRoutes((*work, *responses))
     router.add("GET", "/v1/work", endpoint(of_operators.show, OPENAI))
     router.add("POST", "/v1/work/{id}/cancel", endpoint(of_operators.cancel, OPENAI))
-    _add_ollama_routes(router, context)
+    added = [route for endpoints in PARTS for route in endpoints(context)]
+    for route in added:
+        router.add(route.method, route.path, route.handler)
+    for extension in extensions:
+        for route in _routes_of(extension, context):
+            if (route.method, route.path) in set(router.routes()):
+                name = f"{route.method} {route.path}"
+                raise ConfigurationError(f"{ENDPOINTS}: {extension.name}: {name} exists already")
+            router.add(route.method, route.path, route.handler)
+            added.append(route)
+    described = {f"{route.method} {route.path}": route.operation for route in added}
+    return {name: operation for name, operation in described.items() if operation is not None}
+
+
+def _routes_of(extension: Extension, context: ApiContext) -> list[Route]:
+    try:
+        return list(extension.function(context))
+    except Exception as error:
+        raise failed(ENDPOINTS, extension.name, extension.value, error) from error
 
 
 def _add_response_routes(
@@ -128,28 +141,6 @@ def _add_servable_routes(router: Router, servables: ServableRoutes) -> None:
         router.add("POST", f"{path}/infer", servables.infer)
     for path in ("/v2/models/{name:path}/versions/{version}", "/v2/models/{name:path}"):
         router.add("GET", path, servables.metadata)
-
-
-def _add_ollama_routes(router: Router, context: ApiContext) -> None:
-    generation, models = OllamaGeneration(context), OllamaModels(context)
-    encoding = OllamaEmbed(context)
-    router.add("GET", "/api/version", models.version)
-    router.add("GET", "/api/tags", models.tags)
-    router.add("GET", "/api/ps", models.ps)
-    for method, path, handler in (
-        ("POST", "chat", generation.chat),
-        ("POST", "generate", generation.generate),
-        ("POST", "embed", encoding.embed),
-        ("POST", "embeddings", encoding.embeddings),
-        ("POST", "show", models.show),
-        ("POST", "pull", models.pull),
-        ("POST", "push", models.refuse),
-        ("POST", "create", models.refuse),
-        ("POST", "copy", models.refuse),
-        ("DELETE", "delete", models.refuse),
-        ("POST", "blobs/{digest}", models.refuse),
-    ):
-        router.add(method, f"/api/{path}", endpoint(handler, OLLAMA))
 
 
 def add_health_routes(router: Router, health: HealthRoutes) -> None:

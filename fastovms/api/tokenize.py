@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import orjson
@@ -18,7 +18,8 @@ from fastovms.api.chat_prompt import (
 )
 from fastovms.api.chat_tools import read_tools
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import Dialect
+from fastovms.api.dialect import DIALECTS, OPENAI, OVMS, Dialect
+from fastovms.api.endpoint import Route, endpoint
 from fastovms.api.logprobs import TokenNames
 from fastovms.api.prompt import check_token_range, encoding_cost
 from fastovms.api.request_schemas import ModelField
@@ -304,3 +305,13 @@ def _text(body: TokenizeRequest, model: AnyServed, dialect: Dialect) -> tuple[st
     tools = read_tools(body.tools, None, None, dialect)
     text = render_prompt(messages, tools, options, model)
     return text, "messages", adds_special_tokens(body.add_special_tokens)
+
+
+def endpoints(context: ApiContext) -> Iterator[Route]:
+    """Yields the routes that tokenize."""
+    ours, of_ovms = Tokenization(context), OvmsTokenization(context)
+    for dialect in DIALECTS:
+        tokenize = of_ovms.tokenize if dialect is OVMS else ours.tokenize
+        for prefix in (*dialect.prefixes, "") if dialect is OPENAI else dialect.prefixes:
+            yield Route("POST", f"{prefix}/tokenize", endpoint(tokenize, dialect))
+            yield Route("POST", f"{prefix}/detokenize", endpoint(ours.detokenize, dialect))

@@ -8,7 +8,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,7 +32,7 @@ from fastovms.api.batches import (
 from fastovms.api.body import BodyReader
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import render_error
-from fastovms.api.endpoint import ApiPaths
+from fastovms.api.endpoint import ApiPaths, Operation
 from fastovms.api.files import Files, KeptFiles
 from fastovms.api.model_pool import ModelCollector
 from fastovms.api.openapi.document import DocsRoutes, add_docs_routes, openapi_document
@@ -63,6 +63,7 @@ from fastovms.config import (
     StateConfig,
 )
 from fastovms.errors import ConfigurationError
+from fastovms.extensions import ENDPOINTS, load_extensions
 from fastovms.files import FOLDER as FILE_FOLDER
 from fastovms.files import FileStore
 from fastovms.http.access_log import AccessLog, HttpMetrics
@@ -308,6 +309,7 @@ async def _run(
     load: Callable[[], ServedModels],
     supply: ModelSupply | None,
 ) -> None:
+    extensions = load_extensions(ENDPOINTS)
     router = Router()
     registry = CollectorRegistry()
     status = ServerStatus(_may_wait)
@@ -368,11 +370,13 @@ async def _run(
             keeper = _lease_keeper(state, context, lambda: guard.tenants)
             keeper.start()
         work = (batches.work, partial(_request_work, server, time.time))
-        add_model_routes(router, context, state, reload, work)
+        described = add_model_routes(router, context, state, reload, work, extensions)
         num_others = lambda: server.num_requests + runs.num_running  # noqa: E731
         batches.start(router, context, num_others, guard.tenants)
         if config.security.enable_docs:
-            describe = partial(_describe, config, router, models, needs_key=guard.needs_key)
+            describe = partial(
+                _describe, config, router, models, described, needs_key=guard.needs_key
+            )
             add_docs_routes(router, DocsRoutes(describe))
         router.more_to_come = False
 
@@ -517,7 +521,12 @@ def api_context(
 
 
 def _describe(
-    config: ServerConfig, router: Router, models: ServedModels, *, needs_key: bool
+    config: ServerConfig,
+    router: Router,
+    models: ServedModels,
+    extensions: Mapping[str, Operation],
+    *,
+    needs_key: bool,
 ) -> dict[str, object]:
     """Returns the description of the API. Where a key is needed it does not tell strangers what the
     models are called."""
@@ -527,6 +536,7 @@ def _describe(
         model="MODEL" if needs_key or not known else known[0].name,
         root_path=config.http.root_path,
         needs_key=needs_key,
+        extensions=extensions,
     )
 
 

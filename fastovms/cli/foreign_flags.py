@@ -237,8 +237,8 @@ DOCTOR: Final = "doctor"
 STATE: Final = "state"
 CACHE: Final = "cache"
 CHAT: Final = "chat"
-_COMMANDS: Final = (SERVE, PULL, TUNE, RUN_BATCH, BENCH, DOCTOR, CHAT, STATE, CACHE)
-_FIRST_WORDS: Final = (*_COMMANDS, "-h", "--help", "--version")
+COMMANDS: Final = (SERVE, PULL, TUNE, RUN_BATCH, BENCH, DOCTOR, CHAT, STATE, CACHE)
+_FIRST_WORDS: Final = (*COMMANDS, "-h", "--help", "--version")
 """What a line begins with that is not one of `serve` without its name."""
 
 _SWITCHES: Final = frozenset(

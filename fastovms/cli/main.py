@@ -35,6 +35,7 @@ from fastovms.cli.foreign_flags import (
     BENCH,
     CACHE,
     CHAT,
+    COMMANDS,
     DOCTOR,
     MODES,
     PULL,
@@ -78,6 +79,8 @@ from fastovms.config import (
     StateConfig,
 )
 from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
+from fastovms.extensions import COMMANDS as COMMAND_GROUP
+from fastovms.extensions import Extension, load_extensions
 from fastovms.ovms.config_list import config_file, read_config_list
 from fastovms.service.log_writer import LineWriter
 from fastovms.telemetry.log_format import level_named, log_handler, start_log
@@ -478,7 +481,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Command | None = None
     try:
         extra = extra_arguments(environ)
-        arguments = parse(sys.argv[1:] if argv is None else argv, extra)
+        line = sys.argv[1:] if argv is None else argv
+        if line and not line[0].startswith("-") and line[0] not in COMMANDS:
+            for extension in load_extensions(COMMAND_GROUP, line[0]):
+                return _run_extension(extension, line[1:])
+        arguments = parse(line, extra)
         settings = read_environment(environ) | read_flags(arguments)
         command = _command(arguments)
         code = command(arguments, settings) or 0
@@ -496,6 +503,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # writes at its end, goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _OUTPUT_CLOSED
+
+
+def _run_extension(extension: Extension, line: Sequence[str]) -> int:
+    """Runs the command of another package, and returns its exit code."""
+    parser = _Parser(prog=f"fastovms {extension.name}", allow_abbrev=False)
+    command = extension.function(parser)
+    return command(parser.parse_args(line)) or 0
 
 
 def _complain(error: Exception, code: int) -> int:

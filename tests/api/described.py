@@ -10,8 +10,9 @@ import msgspec
 import orjson
 
 from fastovms.api.dialect import dialect_of
+from fastovms.api.endpoint import Nothing, Operation
 from fastovms.api.openapi.document import openapi_document
-from fastovms.api.openapi.operations import OPERATIONS, Nothing, Operation, operation_name
+from fastovms.api.openapi.operations import OPERATIONS, operation_name
 from fastovms.api.openapi.other_schemas import ERRORS
 from fastovms.http.messages import Response
 

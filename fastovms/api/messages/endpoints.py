@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -22,8 +22,8 @@ from fastovms.api.chat_prompt import (
 )
 from fastovms.api.chat_task import ReadChat, chat_task, constraint, hides_content, parser_maker
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import END, START, Dialect, frame, last_frames
-from fastovms.api.endpoint import passed_over, warning_headers
+from fastovms.api.dialect import ANTHROPIC, END, START, Dialect, frame, last_frames
+from fastovms.api.endpoint import Route, endpoint, passed_over, warning_headers
 from fastovms.api.fields import TokenBudget, is_streamed, token_budget
 from fastovms.api.generate import SampleDelta, TextGeneration, Usage, generation_of, merged
 from fastovms.api.logprobs import token_report
@@ -595,3 +595,10 @@ class Messages:
 
 def _drop(delta: SampleDelta) -> None:
     """Takes a token that nobody has asked for."""
+
+
+def endpoints(context: ApiContext) -> Iterator[Route]:
+    """Yields the routes of Anthropic's Messages API."""
+    messages = Messages(context)
+    yield Route("POST", "/v1/messages", endpoint(messages.create, ANTHROPIC))
+    yield Route("POST", "/v1/messages/count_tokens", endpoint(messages.count_tokens, ANTHROPIC))

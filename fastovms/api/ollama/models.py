@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ import orjson
 
 from fastovms.api import offload
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import Dialect
+from fastovms.api.dialect import OLLAMA, Dialect
 from fastovms.api.embeddings import (
     EmbeddingOptions,
     Embeddings,
@@ -24,9 +24,9 @@ from fastovms.api.embeddings import (
     embed,
     encoding_call,
 )
-from fastovms.api.endpoint import warning_headers
+from fastovms.api.endpoint import Route, endpoint, warning_headers
 from fastovms.api.model_pool import departure
-from fastovms.api.ollama.generation import JSON_LINES, timestamp
+from fastovms.api.ollama.generation import JSON_LINES, OllamaGeneration, timestamp
 from fastovms.api.ollama.request import OllamaNamed, OllamaOptions, option_values
 from fastovms.api.request_schemas import ModelField
 from fastovms.api.served import KnownModel, ServedEncoder, ServedModel
@@ -382,3 +382,29 @@ def _written(head: dict[str, Any], found: Embeddings, end: dict[str, Any]) -> by
     vectors = [orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) for row in rows]
     start = orjson.dumps(head)[:-1] + b',"embeddings":['
     return start + b",".join(vectors) + b"]," + orjson.dumps(end)[1:]
+
+
+def endpoints(context: ApiContext) -> Iterator[Route]:
+    """Yields the routes of Ollama's API."""
+    generation, models, encoding = (
+        OllamaGeneration(context),
+        OllamaModels(context),
+        OllamaEmbed(context),
+    )
+    yield Route("GET", "/api/version", models.version)
+    yield Route("GET", "/api/tags", models.tags)
+    yield Route("GET", "/api/ps", models.ps)
+    for method, path, handler in (
+        ("POST", "chat", generation.chat),
+        ("POST", "generate", generation.generate),
+        ("POST", "embed", encoding.embed),
+        ("POST", "embeddings", encoding.embeddings),
+        ("POST", "show", models.show),
+        ("POST", "pull", models.pull),
+        ("POST", "push", models.refuse),
+        ("POST", "create", models.refuse),
+        ("POST", "copy", models.refuse),
+        ("DELETE", "delete", models.refuse),
+        ("POST", "blobs/{digest}", models.refuse),
+    ):
+        yield Route(method, f"/api/{path}", endpoint(handler, OLLAMA))

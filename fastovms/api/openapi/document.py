@@ -16,7 +16,8 @@ import orjson
 from fastovms import __version__
 from fastovms.api.admin import DOCS_PATHS, HEALTH_PATHS
 from fastovms.api.dialect import OPENAI, Dialect, dialect_of
-from fastovms.api.openapi.operations import OPERATIONS, Nothing, Operation, operation_name
+from fastovms.api.endpoint import Nothing, Operation
+from fastovms.api.openapi.operations import OPERATIONS, operation_name
 from fastovms.api.openapi.other_schemas import ERRORS
 from fastovms.http.messages import HeaderPairs, Request, Response
 from fastovms.http.routing import Router
@@ -126,7 +127,12 @@ _WITH_HEADERS: Final[Mapping[int, str]] = {
 
 
 def openapi_document(
-    routes: Iterable[tuple[str, str]], *, model: str, root_path: str = "", needs_key: bool = False
+    routes: Iterable[tuple[str, str]],
+    *,
+    model: str,
+    root_path: str = "",
+    needs_key: bool = False,
+    extensions: Mapping[str, Operation] | None = None,
 ) -> Json:
     """Returns the document.
 
@@ -135,7 +141,9 @@ def openapi_document(
         model: the model's name in examples.
         root_path: what stands in front of every path behind a proxy.
         needs_key: whether clients must have a key.
+        extensions: operations of other packages, by method and path.
     """
+    sections = {**OPERATIONS, "Extensions": extensions} if extensions else OPERATIONS
     components = _Components()
     paths: dict[str, Json] = {}
     for method, pattern in routes:
@@ -143,9 +151,10 @@ def openapi_document(
         if path.endswith("/") and path != "/":
             continue  # the same probe
         name, _ = operation_name(method, pattern)
-        for section, operations in OPERATIONS.items():
-            if name in operations:
-                described = _operation(path, operations[name], method, model, components)
+        for section, operations in sections.items():
+            operation = operations.get(name) or operations.get(f"{method} {path}")
+            if operation is not None:
+                described = _operation(path, operation, method, model, components)
                 paths.setdefault(path, {})[method.lower()] = {"tags": [section], **described}
     _link(paths)
     document: Json = {
@@ -159,7 +168,7 @@ def openapi_document(
             "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": root_path or "/"}],
-        "tags": [{"name": section} for section in OPERATIONS],
+        "tags": [{"name": section} for section in sections],
         "paths": paths,
         "components": {
             "schemas": dict(sorted(components.schemas.items())),

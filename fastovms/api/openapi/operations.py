@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from fastovms.api.batches import BatchRequest
 from fastovms.api.dialect import DIALECTS
 from fastovms.api.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
+from fastovms.api.endpoint import Nothing, Operation
 from fastovms.api.messages.request import CountTokensRequest, MessagesRequest
 from fastovms.api.ollama.models import OllamaEmbeddingsRequest, OllamaEmbedRequest
 from fastovms.api.ollama.request import OllamaChatRequest, OllamaGenerateRequest, OllamaNamed
@@ -70,43 +70,6 @@ from fastovms.api.responses.request import (
     ResponsesRequest,
 )
 from fastovms.api.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
-
-Example = Mapping[str, Any]
-
-
-class Nothing:
-    """Stands for an answer without content."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """What a route does.
-
-    Attributes:
-        answer: the type of what it answers with 200; None = it refuses everything.
-        media_type: what the answer is, where it is not JSON.
-        body: the type that reads the request's body.
-        body_type: what the body is, where it is not JSON.
-        required: the fields of the body that must be there.
-        events: the type of the frames of a streamed answer; None = it never streams.
-        lines: the type of its lines, where it is streamed as JSON lines.
-        query: the types of the query's parameters.
-        examples: bodies by what they show; the model's name is added to each that has one.
-        answered: an answer, as an example.
-    """
-
-    summary: str
-    answer: Any = None
-    media_type: str = "application/json"
-    body: type | None = None
-    body_type: str = "application/json"
-    required: tuple[str, ...] = ()
-    events: Any = None
-    lines: Any = None
-    query: Mapping[str, Any] | None = None
-    examples: Mapping[str, Example] | None = None
-    answered: Example | None = None
-
 
 _PAGE: Final[Mapping[str, Any]] = {
     "limit": int,

@@ -1,0 +1,97 @@
+"""Endpoints and commands of other packages: the examples of docs/extensions.md, and faults."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastovms.errors import ConfigurationError
+from fastovms.extensions import COMMANDS, ENDPOINTS, load_extensions
+from tests.paths import ROOT
+from tests.real_server import start_server, stop_server
+
+EXAMPLES = re.findall(r"```py\n(.+?)```", (ROOT / "docs/extensions.md").read_text(), re.DOTALL)
+
+
+def install(directory: Path, source: str, **groups: str) -> None:
+    """Writes a package and its metadata, as an installer would."""
+    (directory / "my_package.py").write_text(source)
+    metadata = directory / "my_package-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1.0\n")
+    points = (f"[fastovms.{group}]\n{point}\n" for group, point in groups.items())
+    (metadata / "entry_points.txt").write_text("\n".join(points))
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=20) as response:
+        return json.load(response)
+
+
+def run(*line: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fastovms", *line], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_the_documented_endpoint(tmp_path, monkeypatch):
+    install(tmp_path, EXAMPLES[0], endpoints="example = my_package:endpoints")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    server = start_server()
+    try:
+        assert get(server.url + "/v1/example") == {"models": ["demo_model"]}
+        described = get(server.url + "/openapi.json")["paths"]["/v1/example"]["get"]
+        assert (described["summary"], described["tags"]) == ("Lists the models.", ["Extensions"])
+    finally:
+        stop_server(server)
+
+
+def test_the_documented_command(tmp_path, monkeypatch):
+    install(tmp_path, EXAMPLES[1], commands="hello = my_package:command\nserve = my_package:no")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    done = run("hello", "Ada")
+    assert (done.returncode, done.stdout) == (0, "Hello, Ada!\n")
+    done = run("hello")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("fastovms hello: the following arguments are required: name")
+    assert run("serve", "--help").stdout.startswith("usage: fastovms serve [FLAG ...] [MODEL]")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("endpoints = 5", "example (my_package:endpoints) is not a function"),
+        ("def endpoints(context): raise KeyError('x')", "KeyError: 'x'"),
+        (EXAMPLES[0].replace("/v1/example", "/v1/models"), "GET /v1/models exists already"),
+    ],
+)
+def test_a_faulty_one_ends_the_start(tmp_path, monkeypatch, source, message):
+    install(tmp_path, source, endpoints="example = my_package:endpoints")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    done = run("serve", "--port", "0", "--state-dir", ":memory:")
+    assert done.returncode == 2
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("fastovms: fastovms.endpoints: example")
+    assert message in line
+
+
+def test_without_any_there_are_none():
+    assert load_extensions(ENDPOINTS) == []
+    assert load_extensions(COMMANDS, "hello") == []
+
+
+def test_what_cannot_be_imported_is_named(tmp_path, monkeypatch):
+    install(tmp_path, "", commands="hello = my_package:nothing")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(
+        ConfigurationError, match=r"fastovms.commands: hello \(my_package:nothing\)"
+    ):
+        load_extensions(COMMANDS, "hello")

@@ -57,8 +57,8 @@ from fastovms.params import SamplingFields, SamplingParams
 from fastovms.request_fields import Row, rows_of
 from fastovms.service.export import OvmsMetrics
 from fastovms.service.watch import LoopWatch
+from fastovms.state.state_store import StateCollector
 from fastovms.state.store import StateStats
-from fastovms.state.threaded_store import StateCollector
 from fastovms.telemetry.metrics import GenerationCollector, GenerationMetrics
 from fastovms.ui.page import add_page_routes, read_page_files
 from tests.layers import RANKS

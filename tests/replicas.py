@@ -4,6 +4,7 @@ with notifications of the test's."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Protocol
 
 import psycopg
@@ -15,9 +16,9 @@ from fastovms.state.postgres.server_address import ServerAddress
 from fastovms.state.postgres.shared_state import NotificationListener
 from fastovms.state.running_responses import Replica
 from fastovms.state.sqlite.database import Database
+from fastovms.state.state_store import StateBounds, StateStore
 from fastovms.state.store import Watchers
 from fastovms.state.tables import Clock, Tables
-from fastovms.state.threaded_store import StateBounds, ThreadedStore
 
 LEASE: Final = 8.0
 
@@ -41,7 +42,7 @@ def tell_time(tables: Tables, clock: Clock) -> None:
         tables.execute("SELECT set_config('test.clock', ?, true)", (str(clock()),))
 
 
-class ReplicaStore(ThreadedStore):
+class ReplicaStore(StateStore):
     """The store of one replica.
 
     Attributes:
@@ -53,6 +54,21 @@ class ReplicaStore(ThreadedStore):
     def deafen(self) -> None:
         """Has it miss all notifications from now on."""
         self._watchers.wake = lambda topic: None  # type: ignore[method-assign]
+
+
+def replace_operation(
+    store: StateStore, operation: Callable[..., Any], replacement: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Has a store call something in place of an operation, and returns what it called before."""
+    run = store.run
+
+    async def replaced(asked: Callable[..., Any], *args: Any, **fields: Any) -> Any:
+        if asked is operation:
+            return await replacement(*args, **fields)
+        return await run(asked, *args, **fields)
+
+    store.run = replaced  # type: ignore[method-assign]
+    return partial(run, operation)
 
 
 class SharedState(Protocol):
@@ -67,7 +83,7 @@ class InSqlite:
     """Implements `SharedState` by one database, which each replica uses under its own name."""
 
     def __init__(self, clock: Clock) -> None:
-        self.store = ThreadedStore(Database(":memory:", BOUNDS, clock))
+        self.store = StateStore(Database(":memory:", BOUNDS, clock))
         self._replicas: list[ReplicaStore] = []
 
     def replica(self, id: str) -> ReplicaStore:
@@ -87,14 +103,15 @@ class _ReplicaInSqlite(ReplicaStore):
         self._shared = shared
         self._replica = Replica(id, LEASE)
         self._watchers = Watchers()
-        self._read = self._write = self._run  # type: ignore[assignment]
 
-    async def _run(self, operation: Callable[[Operations], Any]) -> Any:
+    async def run(self, operation: Callable[..., Any], *args: Any, **fields: Any) -> Any:
         if self.error is not None:
             raise self.error
         topics: list[str] = []
-        result = await self._shared.store._write(
-            lambda state: operation(Operations(state._tables, self._replica, topics.append))
+        result = await self._shared.store._writing.run(
+            lambda state: operation(
+                Operations(state._tables, self._replica, topics.append), *args, **fields
+            )
         )
         for topic in topics:
             self._shared.notify(topic)
@@ -130,15 +147,13 @@ class _ReplicaInPostgres(ReplicaStore):
         self, database: PostgresDatabase, replica: Replica, address: ServerAddress, clock: Clock
     ) -> None:
         super().__init__(database, replica=replica, watchers=NotificationListener(address))
-        run = self._write
+        self._clock = clock
 
-        async def at_test_time(operation: Callable[[Operations], Any]) -> Any:
-            def operate(state: Operations) -> Any:
-                tell_time(state._tables, clock)
-                return operation(state)
+    async def run(self, operation: Callable[..., Any], *args: Any, **fields: Any) -> Any:
+        def operate(state: Operations) -> Any:
+            tell_time(state._tables, self._clock)
+            return operation(state, *args, **fields)
 
-            if self.error is not None:
-                raise self.error
-            return await run(operate)
-
-        self._read = self._write = at_test_time
+        if self.error is not None:
+            raise self.error
+        return await self._writing.run(operate)

@@ -15,7 +15,9 @@ import uvloop
 
 from fastovms.config import StateConfig
 from fastovms.state.opening import open_store
-from fastovms.state.store import StateStore, StoredItem, StoredResponse
+from fastovms.state.operations import Operations
+from fastovms.state.state_store import StateStore
+from fastovms.state.store import StoredItem, StoredResponse
 
 _BODY: Final = b"x" * 1000
 _ITEM: Final = b"x" * 400
@@ -39,7 +41,7 @@ async def _write_until(end: float, store: StateStore) -> int:
         id = uuid4().hex
         items = [StoredItem(f"{id}-{side}", _ITEM) for side in ("in", "out")]
         response = StoredResponse(f"resp_{id}", _BODY, items[:1], items[1:])
-        await store.add_response("tenant", response)
+        await store.run(Operations.add_response, "tenant", response)
         count += 1
     return count
 

@@ -80,7 +80,7 @@ from fastovms.service.watch import LoopWatch, MemoryTrimmer
 from fastovms.state.opening import open_store
 from fastovms.state.sqlite.database import IN_MEMORY
 from fastovms.state.sqlite.location import default_directory
-from fastovms.state.threaded_store import StateCollector
+from fastovms.state.state_store import StateCollector
 from fastovms.system.memory import find_trim
 from fastovms.system.threads import DiskThreads, LastWaits, LeavableExecutor
 from fastovms.telemetry.metrics import GenerationCollector

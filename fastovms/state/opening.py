@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from fastovms.config import StateConfig
 from fastovms.state.postgres.server_address import extra_needed
 from fastovms.state.sqlite.location import open_location
-from fastovms.state.store import StateStore
+from fastovms.state.state_store import StateBounds, StateStore
 from fastovms.state.tables import Clock
-from fastovms.state.threaded_store import StateBounds, ThreadedStore
 
 
 def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) -> StateStore | None:
@@ -26,4 +25,4 @@ def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) ->
         with extra_needed():
             from fastovms.state.postgres.shared_state import open_shared_state
         return open_shared_state(config, bounds, environ, clock)
-    return ThreadedStore(open_location(config, bounds, environ, clock))
+    return StateStore(open_location(config, bounds, environ, clock))

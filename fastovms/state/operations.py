@@ -4,7 +4,7 @@ transaction."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 from fastovms.errors import StateFailed
 from fastovms.state.running_responses import ONLY_REPLICA, Replica, RunningResponses
@@ -28,9 +28,21 @@ from fastovms.state.store import (
 )
 from fastovms.state.tables import MAX_CHAIN, ObjectKind, Tables
 
+Reading = TypeVar("Reading", bound=Callable[..., object])
+
+
+def reads(operation: Reading) -> Reading:
+    """Marks an operation that only reads: it does not wait for those that write."""
+    operation.reads = True  # type: ignore[attr-defined]
+    return operation
+
 
 class Operations:
-    """The operations of one replica.
+    """The operations of one replica. `StateStore.run` runs one in a transaction of its own.
+
+    Every operation may raise `errors.StateFailed`, and `errors.TooLarge` where an object becomes
+    larger than allowed. None and False mean that there is no such object. Reading an object counts
+    as a use of it.
 
     Args:
         notify: tells the replicas that wait for a topic once the transaction is committed.
@@ -49,8 +61,15 @@ class Operations:
     # Responses
 
     def add_response(
-        self, tenant: str, response: StoredResponse, conversation_id: str | None
+        self, tenant: str, response: StoredResponse, conversation_id: str | None = None
     ) -> bool:
+        """Adds it, and its items to the conversation as well, if that is still there. One that is
+        RUNNING becomes this replica's. False = there is one with its id already.
+
+        Raises:
+            UnknownPrevious: not all that it continues is there, or it would continue itself.
+            TooLarge: it continues more than any may.
+        """
         if not self._insert(tenant, response, conversation_id):
             return False
         if response.previous_id is not None:
@@ -62,8 +81,10 @@ class Operations:
         return True
 
     def finish_response(
-        self, tenant: str, response: StoredResponse, conversation_id: str | None
+        self, tenant: str, response: StoredResponse, conversation_id: str | None = None
     ) -> bool:
+        """Does what `add_response` does, in place of one that runs on this replica. False = none
+        does: it was deleted, or its lease has expired."""
         if self._key_of_own(tenant, response.id) is None:
             return False
         self._tables.delete(tenant, ObjectKind.RESPONSE, response.id)
@@ -90,6 +111,7 @@ class Operations:
             self.add_items(tenant, conversation_id, [*response.input, *response.output])
         return True
 
+    @reads
     def find_response(self, tenant: str, id: str) -> FoundResponse | None:
         row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key, body, progress")
         if row is None:
@@ -110,7 +132,14 @@ class Operations:
             self._notify(response_topic(tenant, id))
         return self._tables.delete(tenant, ObjectKind.RESPONSE, id)
 
+    @reads
     def response_context(self, tenant: str, id: str, max_bytes: int) -> EarlierItems | None:
+        """Returns the input and output of the response and of all that it continues, of these the
+        newest that have no more than `max_bytes` together. It is a use of all of them.
+
+        Raises:
+            TooLarge: it continues so many that none may continue it.
+        """
         chain = self._tables.chain(tenant, id, MAX_CHAIN - 1)  # there is to be room for one more
         if not chain:
             return None
@@ -120,12 +149,20 @@ class Operations:
             missing_id=chain[-1].previous_id, progress=chain[0].progress
         )
 
+    @reads
     def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
+        """Returns a page of the input of a response, with that of the responses before it.
+
+        Raises:
+            UnknownCursor: `page.after` is none of the items.
+        """
         return self._page(tenant, ObjectKind.RESPONSE, id, page)
 
     # Responses that run
 
     def add_events(self, tenant: str, id: str, pack: EventPack) -> bool:
+        """Adds events of a response that runs on this replica, in place of a pack with the same
+        first number. False = it does not, as for `finish_response`."""
         key = self._key_of_own(tenant, id)
         if key is None:
             return False
@@ -133,7 +170,10 @@ class Operations:
         self._notify(response_topic(tenant, id))
         return True
 
+    @reads
     def find_events(self, tenant: str, id: str, start: int) -> FoundEvents | None:
+        """Returns the packs that have events from number `start` on. The first pack may begin
+        before it, and there is at most one that has none of them."""
         row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key, progress, events")
         if row is None:
             return None
@@ -144,6 +184,7 @@ class Operations:
         return found._replace(packs=self._running.events(key, start))
 
     def request_cancel(self, tenant: str, id: str) -> bool:
+        """Has the replica that runs a response cancel it. False = it runs nowhere."""
         key = self._key_for_change(tenant, id)
         owner = None if key is None else self._running.request_cancel(key)
         if owner is None:
@@ -152,27 +193,46 @@ class Operations:
         return True
 
     def renew_leases(self) -> Sequence[OwnedResponse]:
+        """Renews the leases of all responses that this replica owns, and returns these."""
         return self._running.renew()
 
     def give_up(self, keys: Sequence[ResponseKey]) -> None:
+        """Lets others take over responses that this replica owns. Those without a `Resumption`
+        become INTERRUPTED."""
         for tenant, id in keys:
             key = self._key_for_change(tenant, id)
             if key is not None and self._running.give_up(key):
                 self._notify(response_topic(tenant, id))
 
     def interrupt_expired(self, patience: float) -> None:
+        """Makes responses INTERRUPTED whose leases have expired, whoever owns them: those with a
+        `Resumption` once nobody has taken them over for so many seconds."""
         for tenant, id in self._running.interrupt_expired(patience):
             self._notify(response_topic(tenant, id))
 
+    @reads
     def list_running(self, limit: int) -> Sequence[RunningResponse]:
+        """Returns the responses of all tenants that have not ended, on whichever replica, the
+        oldest first."""
         return self._running.all(limit)
 
     def take_over(
         self, models: Sequence[str] | None, limit: int, tenants: Collection[str] | None = None
     ) -> Sequence[OwnedResponse]:
+        """Makes responses this replica's whose leases have expired, and which can be gone on with.
+        Of several replicas one gets each.
+
+        Args:
+            models: what identifies those that are served here; None = whatever the model is.
+            limit: how many are taken at most, the least often tried and the oldest first.
+            tenants: whose responses are resumed; None = everybody's. Those of others are taken only
+                to be cancelled.
+        """
         return self._running.take_over(models, limit, tenants)
 
     def begin_attempt(self, tenant: str, id: str) -> CutResponse | None:
+        """Takes note that this replica is about to go on with a response that it owns, and returns
+        what there is of it. None = it does not own it."""
         key = self._key_for_change(tenant, id)
         attempt = None if key is None else self._running.begin_attempt(key)
         if key is None or attempt is None:
@@ -200,6 +260,7 @@ class Operations:
         if key is None:
             raise StateFailed(f"there is a conversation with the id '{id}' already")
 
+    @reads
     def find_conversation(self, tenant: str, id: str) -> bytes | None:
         row = self._tables.find(tenant, ObjectKind.CONVERSATION, id, "key, body")
         if row is None:
@@ -208,7 +269,14 @@ class Operations:
         self._tables.note_use([key])
         return body
 
+    @reads
     def list_conversations(self, tenant: str, page: Page) -> ItemPage:
+        """Returns a page of the conversations, in the order in which they were begun. It is no use
+        of them.
+
+        Raises:
+            UnknownCursor: `page.after` is none of them.
+        """
         return self._tables.page(tenant, ObjectKind.CONVERSATION, page)
 
     def update_conversation(self, tenant: str, id: str, body: bytes) -> bool:
@@ -228,13 +296,21 @@ class Operations:
         self._tables.append(key, items)
         return True
 
+    @reads
     def conversation_context(self, tenant: str, id: str, max_bytes: int) -> EarlierItems | None:
         key = self._key(tenant, ObjectKind.CONVERSATION, id)
         return None if key is None else self._tables.items.newest([key], max_bytes)
 
+    @reads
     def list_items(self, tenant: str, id: str, page: Page) -> ItemPage | None:
+        """Returns a page of the items of a conversation.
+
+        Raises:
+            UnknownCursor: `page.after` is none of the items.
+        """
         return self._page(tenant, ObjectKind.CONVERSATION, id, page)
 
+    @reads
     def find_item(self, tenant: str, id: str, item_id: str) -> bytes | None:
         key = self._key(tenant, ObjectKind.CONVERSATION, id)
         return None if key is None else self._tables.items.find(key, item_id)
@@ -245,7 +321,9 @@ class Operations:
 
     # Items of either
 
+    @reads
     def find_items(self, tenant: str, item_ids: Sequence[str]) -> Mapping[str, bytes]:
+        """Returns the newest item of each id, of those that are found."""
         return self._tables.items.find_all(tenant, item_ids)
 
     def _key_for_change(self, tenant: str, id: str) -> int | None:

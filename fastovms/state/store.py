@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from hashlib import blake2b
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 _TOPIC_SIZE: Final = 16
 
@@ -70,8 +70,6 @@ def response_topic(tenant: str, id: str) -> str:
     return blake2b(text, digest_size=_TOPIC_SIZE).hexdigest()
 
 
-# Declares `StateStore`, what the API asks of whatever keeps responses and conversations.
-#
 # Objects are JSON texts that the store does not read, with items in an order. Each belongs to a
 # tenant, and is not there for any other. An operation that changes something returns when the
 # change will survive the process.
@@ -275,159 +273,3 @@ class UnknownCursor(Exception):
 class UnknownPrevious(Exception):
     """A response cannot be added that continues one which is not there, or itself. `str` is the id
     of that one."""
-
-
-class StateStore(Protocol):
-    """Keeps responses and conversations. Every method may raise `errors.StateFailed`, and
-    `errors.TooLarge` where an object becomes larger than one may be; None and False mean: no such
-    object. Whatever reads an object is a use of it."""
-
-    def stats(self) -> StateStats: ...
-
-    def trouble(self) -> str:
-        """Says why the state is not where it belongs, and for whom that matters; "" = it is."""
-
-    # Responses
-
-    async def add_response(
-        self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None
-    ) -> bool:
-        """Adds it, and its items to the conversation as well, if that is still there. One that is
-        RUNNING becomes this replica's. False = there is one with its id already.
-
-        Raises:
-            UnknownPrevious: not all that it continues is there, or it would continue itself.
-            TooLarge: it continues more than any may.
-        """
-
-    async def finish_response(
-        self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None
-    ) -> bool:
-        """Does what `add_response` does, in place of one that runs on this replica. False = none
-        does: it was deleted, or its lease has expired."""
-
-    async def find_response(self, tenant: str, id: str) -> FoundResponse | None: ...
-
-    async def delete_response(self, tenant: str, id: str) -> bool: ...
-
-    async def response_context(
-        self, tenant: str, id: str, *, max_bytes: int
-    ) -> EarlierItems | None:
-        """Returns the input and output of the response and of all that it continues, of these the
-        newest that have no more than `max_bytes` together. It is a use of all of them.
-
-        Raises:
-            TooLarge: it continues so many that none may continue it.
-        """
-
-    async def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
-        """Returns a page of the input of a response, with that of the responses before it.
-
-        Raises:
-            UnknownCursor: `page.after` is none of the items.
-        """
-
-    # Responses that run
-
-    @property
-    def lease(self) -> float | None:
-        """Returns for how many seconds a response stays this replica's when it does not renew its
-        lease; None = no other replica uses the store, and leases do not expire."""
-
-    async def add_events(self, tenant: str, id: str, pack: EventPack) -> bool:
-        """Adds events of a response that runs on this replica, in place of a pack with the same
-        first number. False = it does not, as for `finish_response`."""
-
-    async def find_events(self, tenant: str, id: str, start: int) -> FoundEvents | None:
-        """Returns the packs that have events from number `start` on. The first pack may begin
-        before it, and there is at most one that has none of them."""
-
-    async def request_cancel(self, tenant: str, id: str) -> bool:
-        """Has the replica that runs a response cancel it. False = it runs nowhere."""
-
-    async def renew_leases(self) -> Sequence[OwnedResponse]:
-        """Renews the leases of all responses that this replica owns, and returns these."""
-
-    async def give_up(self, keys: Sequence[ResponseKey]) -> None:
-        """Lets others take over responses that this replica owns. Those without a `Resumption`
-        become INTERRUPTED."""
-
-    async def interrupt_expired(self, patience: float) -> None:
-        """Makes responses INTERRUPTED whose leases have expired, whoever owns them: those with a
-        `Resumption` once nobody has taken them over for so many seconds."""
-
-    async def list_running(self, limit: int) -> Sequence[RunningResponse]:
-        """Returns the responses of all tenants that have not ended, on whichever replica, the
-        oldest first."""
-
-    async def take_over(
-        self,
-        models: Sequence[str] | None,
-        limit: int,
-        tenants: Collection[str] | None = None,
-    ) -> Sequence[OwnedResponse]:
-        """Makes responses this replica's whose leases have expired, and which can be gone on with.
-        Of several replicas one gets each.
-
-        Args:
-            models: what identifies those that are served here; None = whatever the model is.
-            limit: how many are taken at most, the least often tried and the oldest first.
-            tenants: whose responses are resumed; None = everybody's. Those of others are taken only
-                to be cancelled.
-        """
-
-    async def begin_attempt(self, tenant: str, id: str) -> CutResponse | None:
-        """Takes note that this replica is about to go on with a response that it owns, and returns
-        what there is of it. None = it does not own it."""
-
-    def watch_response(self, tenant: str, id: str) -> AbstractContextManager[Watch]:
-        """Watches, in a `with` statement, for changes of a response by other replicas. Some may be
-        missed, so look again after a second at the latest."""
-
-    def watch_cancels(self) -> AbstractContextManager[Watch]:
-        """Watches likewise for requests to cancel what this replica owns, or for its loss."""
-
-    # Conversations
-
-    async def add_conversation(
-        self, tenant: str, id: str, body: bytes, items: Sequence[StoredItem]
-    ) -> None: ...
-
-    async def find_conversation(self, tenant: str, id: str) -> bytes | None: ...
-
-    async def list_conversations(self, tenant: str, page: Page) -> ItemPage:
-        """Returns a page of the conversations, in the order in which they were begun. It is no use
-        of them.
-
-        Raises:
-            UnknownCursor: `page.after` is none of them.
-        """
-
-    async def update_conversation(self, tenant: str, id: str, body: bytes) -> bool: ...
-
-    async def delete_conversation(self, tenant: str, id: str) -> bool: ...
-
-    async def add_items(self, tenant: str, id: str, items: Sequence[StoredItem]) -> bool: ...
-
-    async def conversation_context(
-        self, tenant: str, id: str, *, max_bytes: int
-    ) -> EarlierItems | None: ...
-
-    async def list_items(self, tenant: str, id: str, page: Page) -> ItemPage | None:
-        """Returns a page of the items of a conversation.
-
-        Raises:
-            UnknownCursor: `page.after` is none of the items.
-        """
-
-    async def find_item(self, tenant: str, id: str, item_id: str) -> bytes | None: ...
-
-    async def delete_item(self, tenant: str, id: str, item_id: str) -> bool: ...
-
-    # Items of either
-
-    async def find_items(self, tenant: str, item_ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Returns the newest item of each id, of those that are found."""
-
-    async def close(self) -> None:
-        """Ends when everything asked before is done."""

@@ -19,9 +19,9 @@ from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.state.postgres.server_address import extra_needed, read_address
 from fastovms.state.sqlite.database import UnusableFile
 from fastovms.state.sqlite.location import STATE_FILE, open_directory
+from fastovms.state.state_store import StateBounds
 from fastovms.state.store import ResponseProgress
 from fastovms.state.tables import COLUMNS, MAX_VARIABLES, VERSION, Tables, marks, unseal
-from fastovms.state.threaded_store import StateBounds
 
 # Reads all rows of a state in an order in which they can be added to another one, and adds them.
 

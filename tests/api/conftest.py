@@ -12,7 +12,7 @@ from fastovms.api.served import ChatModel, ImageInput
 from fastovms.config import ApiConfig, ModelLimits
 from fastovms.params import ModelInfo
 from fastovms.state.sqlite.database import Database
-from fastovms.state.threaded_store import StateBounds, ThreadedStore
+from fastovms.state.state_store import StateBounds, StateStore
 from fastovms.telemetry.tracing import Tracer
 from tests.api.encoder_api import EncoderApi
 from tests.api.fake_api import Api
@@ -62,7 +62,7 @@ async def make_state():
     states = []
 
     def make(*, max_runs: int = 10, max_bytes: int = 10**12) -> ResponsesState:
-        store = ThreadedStore(Database(":memory:", StateBounds(1e9, 10**9, max_bytes), time.time))
+        store = StateStore(Database(":memory:", StateBounds(1e9, 10**9, max_bytes), time.time))
         states.append(ResponsesState(store, BackgroundRuns(max_runs)))
         return states[-1]
 

@@ -25,6 +25,7 @@ from fastovms.config import Settings, StateConfig
 from fastovms.load_test import command
 from fastovms.load_test.config import DataConfig, LoadConfig, ReportConfig
 from fastovms.state.opening import open_store
+from fastovms.state.operations import Operations
 from fastovms.state.store import EventPack, ResponseProgress, StoredItem, StoredResponse
 from fastovms.terminal import TerminalConfig
 from tests.state.conftest import postgres, postgres_server, test_database
@@ -151,24 +152,30 @@ def place(request, tmp_path) -> str:
 async def fill(place: str) -> None:
     store = open_store(config_of(place), {}, time.time)
     running = StoredResponse("running", b"{}", progress=ResponseProgress.RUNNING)
-    await store.add_response("t", StoredResponse("r1", b"{}", [StoredItem("i", b"old")]))
-    await store.add_response("t", running)
-    await store.add_events("t", "running", EventPack(0, b"so far"))
-    await store.add_conversation("t", "c", b"{}", [StoredItem(str(i), b"x") for i in range(250)])
-    await store.add_response("t", RESPONSE, conversation_id="c")
+    await store.run(
+        Operations.add_response, "t", StoredResponse("r1", b"{}", [StoredItem("i", b"old")])
+    )
+    await store.run(Operations.add_response, "t", running)
+    await store.run(Operations.add_events, "t", "running", EventPack(0, b"so far"))
+    await store.run(
+        Operations.add_conversation, "t", "c", b"{}", [StoredItem(str(i), b"x") for i in range(250)]
+    )
+    await store.run(Operations.add_response, "t", RESPONSE, conversation_id="c")
     await store.close()
 
 
 async def expect_all(place: str) -> None:
     store = open_store(config_of(place), {}, time.time)
-    context = await store.response_context("t", "r2", max_bytes=1000)
+    context = await store.run(Operations.response_context, "t", "r2", max_bytes=1000)
     assert [item.body for item in context.items] == [b"old", b"new", b"\xff\0"]
-    assert (await store.find_events("t", "r2", 0)).packs == [EventPack(0, b"\x01\xfe")]
-    found = await store.find_events("t", "running", 0)
+    assert (await store.run(Operations.find_events, "t", "r2", 0)).packs == [
+        EventPack(0, b"\x01\xfe")
+    ]
+    found = await store.run(Operations.find_events, "t", "running", 0)
     assert found == (ResponseProgress.INTERRUPTED, [EventPack(0, b"so far")])
-    listed = await store.conversation_context("t", "c", max_bytes=1000)
+    listed = await store.run(Operations.conversation_context, "t", "c", max_bytes=1000)
     assert [item.id for item in listed.items] == [*map(str, range(250)), "i", "o"]
-    assert await store.find_items("t", ["i"]) == {"i": b"new"}
+    assert await store.run(Operations.find_items, "t", ["i"]) == {"i": b"new"}
     await store.close()
 
 

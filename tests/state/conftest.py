@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from fastovms.state.postgres.database import DatabaseLink, PostgresDatabase
 from fastovms.state.postgres.server_address import ServerAddress
 from fastovms.state.sqlite.database import Database
-from fastovms.state.threaded_store import StateBounds
+from fastovms.state.state_store import StateBounds
 from tests.postgres_server import PostgresServer
 
 UNBOUNDED = StateBounds(max_age=1e9, max_count=10**9, max_bytes=10**12)

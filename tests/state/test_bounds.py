@@ -6,8 +6,8 @@ import pytest
 
 from fastovms.errors import StateFailed
 from fastovms.state.operations import Operations
+from fastovms.state.state_store import StateBounds, StateDatabase
 from fastovms.state.store import ResponseProgress, StoredResponse, UnknownCursor
-from fastovms.state.threaded_store import StateBounds, StateDatabase
 from tests.state.conftest import UNBOUNDED
 from tests.state.transactions import add, context, do, find, items
 

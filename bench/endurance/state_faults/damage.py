@@ -21,7 +21,8 @@ from bench.figures.figure import Figure
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.state.opening import open_store
-from fastovms.state.store import StateStore
+from fastovms.state.operations import Operations
+from fastovms.state.state_store import StateStore
 
 History = dict[str, list[Kept]]
 """What each object was, by id; at last, what it must be found as."""
@@ -179,7 +180,7 @@ def _is_part(found: Kept, kept: Kept) -> bool:
 
 async def _can_write(store: StateStore) -> bool:
     try:
-        await store.add_conversation("tenant", "another one", b"{}", [])
+        await store.run(Operations.add_conversation, "tenant", "another one", b"{}", [])
     except StateFailed:
         return False
     return True

@@ -24,7 +24,7 @@ from bench.endurance.state_faults.state_workload import Client, Contents, Step, 
 from fastovms.config import StateConfig
 from fastovms.state.opening import open_store
 from fastovms.state.sqlite.database import Database
-from fastovms.state.threaded_store import StateBounds, ThreadedStore
+from fastovms.state.state_store import StateBounds, StateStore
 
 UNBOUNDED: Final = StateBounds(max_age=1e9, max_count=10**9, max_bytes=10**12)
 _FILE: Final = "state.db"
@@ -172,11 +172,11 @@ def _faults(path: Path, promises: Sequence[Promise], results: CutResults) -> lis
     except (AssertionError, sqlite3.Error) as error:
         database.close()
         return [f"it contradicts itself: {error!r}"]
-    return asyncio.run(_broken_promises(ThreadedStore(database), promises, results))
+    return asyncio.run(_broken_promises(StateStore(database), promises, results))
 
 
 async def _broken_promises(
-    store: ThreadedStore, promises: Sequence[Promise], results: CutResults
+    store: StateStore, promises: Sequence[Promise], results: CutResults
 ) -> list[str]:
     faults: list[str] = []
     num_found = 0

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, NamedTuple
 
-from fastovms.state.store import Page, ResponseProgress, StateStore, StoredItem, StoredResponse
+from fastovms.state.operations import Operations
+from fastovms.state.state_store import StateStore
+from fastovms.state.store import Page, ResponseProgress, StoredItem, StoredResponse
 
 TENANT: Final = "tenant"
 _MAX_OBJECTS: Final = 10
@@ -83,7 +85,9 @@ class Client:
         items = self._items()
         if self._random.random() < 0.3:
             body = self._text()
-            return store.add_conversation(TENANT, id, body, items), {id: Kept(body, items)}
+            return store.run(Operations.add_conversation, TENANT, id, body, items), {
+                id: Kept(body, items)
+            }
         is_running = self._random.random() < 0.5
         kept = Kept(
             self._text(),
@@ -92,7 +96,9 @@ class Client:
             ResponseProgress.RUNNING if is_running else ResponseProgress.FINISHED,
         )
         conversation_id = None if is_running else self._perhaps_a_conversation()
-        operation = store.add_response(TENANT, _stored(id, kept), conversation_id=conversation_id)
+        operation = store.run(
+            Operations.add_response, TENANT, _stored(id, kept), conversation_id=conversation_id
+        )
         return operation, {id: kept, **self._appended(conversation_id, kept)}
 
     def _finish(self, store: StateStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
@@ -108,8 +114,8 @@ class Client:
             self._text(),
         )
         conversation_id = self._perhaps_a_conversation()
-        operation = store.finish_response(
-            TENANT, _stored(id, kept), conversation_id=conversation_id
+        operation = store.run(
+            Operations.finish_response, TENANT, _stored(id, kept), conversation_id=conversation_id
         )
         return operation, {id: kept, **self._appended(conversation_id, kept)}
 
@@ -118,26 +124,28 @@ class Client:
         kept = self.contents[id]
         items = self._items()
         after = replace(kept, input=kept.input + items)
-        return store.add_items(TENANT, id, items), {id: after}
+        return store.run(Operations.add_items, TENANT, id, items), {id: after}
 
     def _delete_item(self, store: StateStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
         id = self._random.choice(self._conversations())
         kept = self.contents[id]
         item_id = self._random.choice([item.id for item in kept.input] or ["none"])
         left = tuple(item for item in kept.input if item.id != item_id)
-        return store.delete_item(TENANT, id, item_id), {id: replace(kept, input=left)}
+        return store.run(Operations.delete_item, TENANT, id, item_id), {
+            id: replace(kept, input=left)
+        }
 
     def _update(self, store: StateStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
         id = self._random.choice(self._conversations())
         body = self._text()
-        operation = store.update_conversation(TENANT, id, body)
+        operation = store.run(Operations.update_conversation, TENANT, id, body)
         return operation, {id: replace(self.contents[id], body=body)}
 
     def _delete(self, store: StateStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
         id = self._random.choice(list(self.contents))
         is_response = self.contents[id].progress is not None
-        delete = store.delete_response if is_response else store.delete_conversation
-        return delete(TENANT, id), {id: None}
+        delete = Operations.delete_response if is_response else Operations.delete_conversation
+        return store.run(delete, TENANT, id), {id: None}
 
     # Random parts
 
@@ -164,20 +172,20 @@ class Client:
 
 async def find(store: StateStore, id: str) -> Kept | None:
     """Returns what is there under an id."""
-    response = await store.find_response(TENANT, id)
+    response = await store.run(Operations.find_response, TENANT, id)
     if response is not None:
-        page = await store.list_input(TENANT, id, _EVERYTHING)
+        page = await store.run(Operations.list_input, TENANT, id, _EVERYTHING)
         assert page is not None
-        found = await store.find_events(TENANT, id, 0)
+        found = await store.run(Operations.find_events, TENANT, id, 0)
         assert found is not None
         events = b"".join(pack.data for pack in found.packs) if found.packs else None
         return Kept(
             response.body, tuple(page.items), tuple(response.output), response.progress, events
         )
-    body = await store.find_conversation(TENANT, id)
+    body = await store.run(Operations.find_conversation, TENANT, id)
     if body is None:
         return None
-    page = await store.list_items(TENANT, id, _EVERYTHING)
+    page = await store.run(Operations.list_items, TENANT, id, _EVERYTHING)
     assert page is not None
     return Kept(body, tuple(page.items))
 

@@ -34,12 +34,13 @@ from fastovms.errors import (
 from fastovms.fair_queue import Shares
 from fastovms.http.messages import Request
 from fastovms.params import GenerationOutput
+from fastovms.state.operations import Operations
+from fastovms.state.state_store import StateStore
 from fastovms.state.store import (
     FoundEvents,
     ResponseKey,
     ResponseProgress,
     Resumption,
-    StateStore,
     StoredItem,
     StoredResponse,
     UnknownPrevious,
@@ -261,7 +262,9 @@ class BackgroundRun:
         if not self._is_kept:
             record = self._record(ResponseProgress.RUNNING)
             try:
-                if not await self._store.add_response(self._kept_for.tenant, record):
+                if not await self._store.run(
+                    Operations.add_response, self._kept_for.tenant, record
+                ):
                     raise id_is_taken(self.id)
             except UnknownPrevious as error:
                 self._refuse(previous_not_found(str(error)))
@@ -344,7 +347,7 @@ class BackgroundRun:
         Raises:
             StateFailed: nothing is known of it.
         """
-        kept = await self._store.find_response(*self.key)
+        kept = await self._store.run(Operations.find_response, *self.key)
         if kept is None:
             return last
         if kept.progress is not ResponseProgress.INTERRUPTED:
@@ -364,7 +367,8 @@ class BackgroundRun:
         gives_up_at = loop.time() + (0.0 if self._store.lease is None else _PATIENCE)
         while True:
             try:
-                return await self._store.finish_response(
+                return await self._store.run(
+                    Operations.finish_response,
                     tenant,
                     record,
                     conversation_id=conversation_id if self._run.status.is_answer else None,
@@ -644,7 +648,11 @@ class _LogReader:
 
     async def open(self) -> None:
         """Reads what there is. Raises as `stream_kept` does."""
-        kept = found(await self._store.find_response(self._tenant, self._id), "Response", self._id)
+        kept = found(
+            await self._store.run(Operations.find_response, self._tenant, self._id),
+            "Response",
+            self._id,
+        )
         self._body = from_record(kept)
         if not orjson.loads(self._body)["background"]:
             raise InvalidField(
@@ -664,7 +672,9 @@ class _LogReader:
     async def _read(self) -> None:
         """Reads what is new."""
         log = self.log
-        events = await self._store.find_events(self._tenant, self._id, log.num_events)
+        events = await self._store.run(
+            Operations.find_events, self._tenant, self._id, log.num_events
+        )
         if events is None:
             self._fail(orjson.dumps({**orjson.loads(self._body), **_DELETED.members()}))
             return
@@ -673,7 +683,7 @@ class _LogReader:
         if events.progress is ResponseProgress.FINISHED:
             log.close()
         elif self._is_lost(events):
-            kept = await self._store.find_response(self._tenant, self._id)
+            kept = await self._store.run(Operations.find_response, self._tenant, self._id)
             self._fail(self._body if kept is None else from_record(kept))
         else:
             log.append([])

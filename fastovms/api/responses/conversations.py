@@ -32,7 +32,9 @@ from fastovms.api.responses.stored import (
 )
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request, Response
-from fastovms.state.store import ItemPage, ResponseProgress, StateStore, StoredItem, UnknownCursor
+from fastovms.state.operations import Operations
+from fastovms.state.state_store import StateStore
+from fastovms.state.store import ItemPage, ResponseProgress, StoredItem, UnknownCursor
 
 # Answers `/responses/{id}`: gets, streams again, cancels and deletes a response, and lists its
 # input.
@@ -72,7 +74,7 @@ class StoredResponses:
         """Deletes a response. One that runs is cancelled first."""
         state, id = await self._find(request)
         await cancel_anywhere(state, request.tenant, id)
-        if not await state.store.delete_response(request.tenant, id):
+        if not await state.store.run(Operations.delete_response, request.tenant, id):
             raise not_found("Response", id)
         return Response(200, orjson.dumps({"id": id, "object": "response", "deleted": True}))
 
@@ -103,7 +105,7 @@ class StoredResponses:
         state, id = await self._find(request)
         page = Query(request).page()
         try:
-            items = await state.store.list_input(request.tenant, id, page)
+            items = await state.store.run(Operations.list_input, request.tenant, id, page)
         except UnknownCursor:
             raise InvalidField(
                 f"after: the response has no item with id '{page.after}'", param="after"
@@ -113,11 +115,11 @@ class StoredResponses:
     async def _body(self, state: ResponsesState, tenant: str, id: str) -> bytes:
         """Returns the response object of a response that does not run here, as JSON."""
         store = state.store
-        kept = found(await store.find_response(tenant, id), "Response", id)
+        kept = found(await store.run(Operations.find_response, tenant, id), "Response", id)
         if kept.progress is not ResponseProgress.RUNNING or not state.may_run_elsewhere:
             return from_record(kept)
         log = EventLog()
-        events = await store.find_events(tenant, id, 0)
+        events = await store.run(Operations.find_events, tenant, id, 0)
         for pack in () if events is None else events.packs:
             log.extend(pack)
         return await offload.run(lambda: running_body(kept, log), item_cost(log.num_bytes))
@@ -166,14 +168,16 @@ class Conversations:
                 "metadata": metadata,
             }
         )
-        await store.add_conversation(request.tenant, id, body, items)
+        await store.run(Operations.add_conversation, request.tenant, id, body, items)
         return Response(200, body)
 
     async def list(self, request: Request, dialect: Dialect) -> Response:
         """Lists the conversations, the newest first, which OpenAI's API does not."""
         page = Query(request).page()
         try:
-            conversations = await self._store().list_conversations(request.tenant, page)
+            conversations = await self._store().run(
+                Operations.list_conversations, request.tenant, page
+            )
         except UnknownCursor:
             raise InvalidField(
                 f"after: there is no conversation with id '{page.after}'", param="after"
@@ -192,12 +196,14 @@ class Conversations:
         metadata = read_metadata(given)
         body = orjson.loads(await self._body(request))
         updated = orjson.dumps({**body, "metadata": metadata})
-        is_there = await store.update_conversation(request.tenant, _id(request), updated)
+        is_there = await store.run(
+            Operations.update_conversation, request.tenant, _id(request), updated
+        )
         return Response(200, _found(updated if is_there else None, request))
 
     async def delete(self, request: Request, dialect: Dialect) -> Response:
         id = _id(request)
-        is_deleted = await self._store().delete_conversation(request.tenant, id)
+        is_deleted = await self._store().run(Operations.delete_conversation, request.tenant, id)
         body = {"id": id, "object": "conversation.deleted", "deleted": True}
         return Response(200, orjson.dumps(_found(body if is_deleted else None, request)))
 
@@ -207,16 +213,20 @@ class Conversations:
         if given is None:
             raise InvalidField("items is required", param="items")
         ids = {item["id"] for item in given[:_MAX_ITEMS] if isinstance(item.get("id"), str)}
-        taken = [item_id for item_id in ids if await store.find_item(tenant, id, item_id)]
+        taken = [
+            item_id for item_id in ids if await store.run(Operations.find_item, tenant, id, item_id)
+        ]
         items = await self._items(given, request, dialect, taken)
-        is_there = await store.add_items(tenant, id, items)
+        is_there = await store.run(Operations.add_items, tenant, id, items)
         page = _found(ItemPage(items, has_more=False) if is_there else None, request)
         return Response(200, list_body(page))
 
     async def list_items(self, request: Request, dialect: Dialect) -> Response:
         page = Query(request).page()
         try:
-            items = await self._store().list_items(request.tenant, _id(request), page)
+            items = await self._store().run(
+                Operations.list_items, request.tenant, _id(request), page
+            )
         except UnknownCursor:
             raise InvalidField(
                 f"after: the conversation has no item with id '{page.after}'", param="after"
@@ -227,14 +237,16 @@ class Conversations:
         Query(request)
         item_id = request.path_params["item_id"]
         store = self._store()
-        body = await store.find_item(request.tenant, _id(request), item_id)
+        body = await store.run(Operations.find_item, request.tenant, _id(request), item_id)
         return Response(200, found(body, "Item", item_id))
 
     async def delete_item(self, request: Request, dialect: Dialect) -> Response:
         """Deletes an item, and answers with the conversation, as OpenAI does."""
         item_id = request.path_params["item_id"]
         body = await self._body(request)
-        is_deleted = await self._store().delete_item(request.tenant, _id(request), item_id)
+        is_deleted = await self._store().run(
+            Operations.delete_item, request.tenant, _id(request), item_id
+        )
         return Response(200, found(body if is_deleted else None, "Item", item_id))
 
     async def _items(
@@ -265,7 +277,9 @@ class Conversations:
 
     async def _body(self, request: Request) -> bytes:
         id = _id(request)
-        return _found(await self._store().find_conversation(request.tenant, id), request)
+        return _found(
+            await self._store().run(Operations.find_conversation, request.tenant, id), request
+        )
 
     def _store(self) -> StateStore:
         if self._state is None:

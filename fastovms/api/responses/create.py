@@ -61,6 +61,7 @@ from fastovms.encoding import Task
 from fastovms.errors import InvalidField, StateFailed, TooLarge
 from fastovms.http.messages import HeaderPairs, Headers, Request, Response
 from fastovms.params import ModelInfo
+from fastovms.state.operations import Operations
 from fastovms.state.store import Resumption, StoredItem, UnknownPrevious
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.scanning import Content, Reasoning
@@ -575,13 +576,13 @@ class Responses:
         record = to_record(run.form, run.status, given, run.output.items)
         try:
             if fields.store:
-                if not await state.store.add_response(
-                    tenant, record, conversation_id=conversation_id
+                if not await state.store.run(
+                    Operations.add_response, tenant, record, conversation_id=conversation_id
                 ):
                     raise id_is_taken(record.id)
             elif conversation_id:
                 items = [*record.input, *record.output]
-                await state.store.add_items(tenant, conversation_id, items)
+                await state.store.run(Operations.add_items, tenant, conversation_id, items)
         except UnknownPrevious as error:
             logger.warning("response %s is not kept: %s is gone meanwhile", run.form.id, error)
             run.note_not_kept()
@@ -639,7 +640,7 @@ async def _check_free(state: ResponsesState, tenant: str, id: str) -> None:
     """Raises InvalidField where a response that is kept, or runs in the background, has the id."""
     if (
         state.runs.find(tenant, id) is not None
-        or await state.store.find_response(tenant, id) is not None
+        or await state.store.run(Operations.find_response, tenant, id) is not None
     ):
         raise id_is_taken(id)
 

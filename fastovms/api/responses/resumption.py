@@ -56,13 +56,14 @@ from fastovms.errors import (
     TooLarge,
 )
 from fastovms.params import GenerationOutput
+from fastovms.state.operations import Operations
+from fastovms.state.state_store import StateStore
 from fastovms.state.store import (
     CutResponse,
     EventPack,
     OwnedResponse,
     ResponseKey,
     Resumption,
-    StateStore,
     StoredResponse,
 )
 
@@ -196,7 +197,7 @@ class RunRestorer:
         Raises:
             StateFailed, TooLarge: it is not kept.
         """
-        cut = await self._store.begin_attempt(*key)
+        cut = await self._store.run(Operations.begin_attempt, *key)
         if cut is None:
             return
         log = EventLog()
@@ -213,7 +214,7 @@ class RunRestorer:
             cut.previous_id,
             events=log.dump(last),
         )
-        await self._store.finish_response(key.tenant, record)
+        await self._store.run(Operations.finish_response, key.tenant, record)
 
 
 def _said(packs: Iterable[EventPack]) -> list[GenerationOutput]:
@@ -350,7 +351,7 @@ class Resumer:
             return
         tenants = self.tenants()
         if not model or (tenants is not None and key.tenant not in tenants):
-            await self._store.give_up([key])
+            await self._store.run(Operations.give_up, [key])
             return
         try:
             async with self._restorer.held(model) as served:
@@ -361,9 +362,9 @@ class Resumer:
 
     async def _try(self, key: ResponseKey, model: ServedModel) -> None:
         """Counts an attempt, and makes it. It raises as `RunRestorer.restored` does, too."""
-        cut = await self._store.begin_attempt(*key)
+        cut = await self._store.run(Operations.begin_attempt, *key)
         if cut is None:
-            await self._store.give_up([key])
+            await self._store.run(Operations.give_up, [key])
             return
         if cut.num_attempts > MAX_ATTEMPTS:
             raise CannotGoOn(
@@ -428,7 +429,7 @@ async def response_work(state: ResponsesState) -> list[WorkItem]:
 
     here = {run.key: run for run in state.runs.all()}
     found = [work(run.key, *run.summary()) for run in here.values()]
-    for key, model, has_owner in await state.store.list_running(_MOST_LISTED):
+    for key, model, has_owner in await state.store.run(Operations.list_running, _MOST_LISTED):
         if key not in here:
             found.append(work(key, model, "in_progress" if has_owner else "held", None))
     return found
@@ -479,8 +480,8 @@ class LeaseKeeper:
         if self._store.lease is None:
             return
         try:
-            owned = await self._store.renew_leases()
-            await self._store.give_up([response.key for response in owned])
+            owned = await self._store.run(Operations.renew_leases)
+            await self._store.run(Operations.give_up, [response.key for response in owned])
         except StateFailed as error:
             logger.warning("running responses are not given up, and expire: %s", error)
 
@@ -489,7 +490,10 @@ class LeaseKeeper:
         that fails is followed by another."""
         expected = self._runs.leased()
         try:
-            owned = {response.key: response for response in await self._store.renew_leases()}
+            owned = {
+                response.key: response
+                for response in await self._store.run(Operations.renew_leases)
+            }
             for run in expected:
                 if run.key not in owned:
                     run.lose()
@@ -506,7 +510,9 @@ class LeaseKeeper:
                 if self._resumer is not None:
                     await self._take_over(self._resumer)
                 is_long = steady_for >= lease + _LEASE_PATIENCE
-                await self._store.interrupt_expired(_LEASE_PATIENCE if is_long else math.inf)
+                await self._store.run(
+                    Operations.interrupt_expired, _LEASE_PATIENCE if is_long else math.inf
+                )
         except StateFailed:
             self._renewed_at = None
 
@@ -514,14 +520,14 @@ class LeaseKeeper:
         """Takes over what other replicas have left, as much as may run here."""
         if room := resumer.room:
             models, tenants = resumer.models(), resumer.tenants()
-            resumer.add(await self._store.take_over(models, room, tenants))
+            resumer.add(await self._store.run(Operations.take_over, models, room, tenants))
 
     async def _take_care(self, orphans: Sequence[OwnedResponse]) -> None:
         """Goes on with responses that are this replica's and do not run here, or gives them up."""
         if self._resumer is not None:
             self._resumer.add(orphans)
         elif orphans:
-            await self._store.give_up([response.key for response in orphans])
+            await self._store.run(Operations.give_up, [response.key for response in orphans])
 
     async def _go_on(self, resumer: Resumer) -> None:
         """Goes on, from time to time, with what does not run though it is kept as running: after a
@@ -530,7 +536,7 @@ class LeaseKeeper:
         with self._store.watch_cancels() as watch:
             while True:
                 try:
-                    owned = await self._store.renew_leases()
+                    owned = await self._store.run(Operations.renew_leases)
                     resumer.add(one for one in owned if self._runs.find(*one.key) is None)
                 except StateFailed as error:
                     logger.debug("what was cut off is looked for later: %s", error)
@@ -539,7 +545,7 @@ class LeaseKeeper:
     async def _end_cut(self) -> None:
         """Has what was cut off before the start fail."""
         try:
-            await self._store.interrupt_expired(0.0)
+            await self._store.run(Operations.interrupt_expired, 0.0)
         except StateFailed as error:
             logger.warning("responses that were cut off still count as running: %s", error)
 

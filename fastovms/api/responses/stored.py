@@ -25,6 +25,8 @@ from fastovms.api.responses.request import ResponseFields, ResponsesRequest, che
 from fastovms.errors import InvalidField, NotFound, StateFailed, TooLarge
 from fastovms.http.messages import HeaderPairs, Request
 from fastovms.params import FinishReason, GenerationOutput, ModelInfo, TokenLogprobs
+from fastovms.state.operations import Operations
+from fastovms.state.state_store import StateStore
 from fastovms.state.store import (
     EarlierItems,
     EventPack,
@@ -32,7 +34,6 @@ from fastovms.state.store import (
     ItemPage,
     ResponseKey,
     ResponseProgress,
-    StateStore,
     StoredItem,
     StoredResponse,
 )
@@ -272,15 +273,17 @@ async def _past(
         max_bytes += _BYTES_OF_IMAGES
     if fields.conversation_id is not None:
         name = "conversation"
-        found = await store.conversation_context(
-            tenant, fields.conversation_id, max_bytes=max_bytes
+        found = await store.run(
+            Operations.conversation_context, tenant, fields.conversation_id, max_bytes=max_bytes
         )
         if found is None:
             raise not_found("Conversation", fields.conversation_id, param=name)
     else:
         assert fields.previous_id is not None
         name = "previous_response_id"
-        found = await store.response_context(tenant, fields.previous_id, max_bytes=max_bytes)
+        found = await store.run(
+            Operations.response_context, tenant, fields.previous_id, max_bytes=max_bytes
+        )
         _check_chain(found, fields.previous_id, name)
         assert found is not None
     if not found.is_whole and not fields.truncates:
@@ -306,7 +309,7 @@ async def _resolved(items: Sequence[Item], tenant: str, store: StateStore | None
     for start in range(0, len(ids), _MAX_REFERENCES):
         some = ids[start : start + _MAX_REFERENCES]
         if store is not None:
-            found.update(await store.find_items(tenant, some))
+            found.update(await store.run(Operations.find_items, tenant, some))
         for item_id in some:
             if item_id not in found:
                 raise not_found("Item", item_id, param="input")
@@ -674,7 +677,7 @@ class EventWriter:
         # Never without what they were made of: whoever goes on makes the events behind them.
         said = pack_outputs(outputs) if outputs else None
         pack = EventPack(self._num_kept, pack_frames(frames), said)
-        if not await self._store.add_events(*self._key, pack):
+        if not await self._store.run(Operations.add_events, *self._key, pack):
             return False
         if has_said:
             self.advanced.set()

@@ -29,8 +29,8 @@ from fastovms.state.postgres.schema import (
 )
 from fastovms.state.postgres.server_address import ServerAddress
 from fastovms.state.running_responses import ONLY_REPLICA, Replica
+from fastovms.state.state_store import Eviction, Operation, OperationOutcome, StateBounds
 from fastovms.state.tables import Clock, Totals, total_of
-from fastovms.state.threaded_store import Eviction, Operation, OperationOutcome, StateBounds
 
 # Holds what the threads of one server share about the database: whether it can be reached, and
 # how much it keeps.

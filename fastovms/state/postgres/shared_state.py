@@ -17,9 +17,9 @@ from fastovms.state.postgres.database import DatabaseLink, PostgresDatabase
 from fastovms.state.postgres.schema import CHANNEL, OtherVersion, Unreachable
 from fastovms.state.postgres.server_address import ServerAddress, may_have_password, read_address
 from fastovms.state.running_responses import Replica
+from fastovms.state.state_store import StateBounds, StateStore
 from fastovms.state.store import Watch, Watchers
 from fastovms.state.tables import Clock
-from fastovms.state.threaded_store import StateBounds, ThreadedStore
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ _TIMEOUT: Final = 20.0
 
 def open_shared_state(
     config: StateConfig, bounds: StateBounds, environ: Mapping[str, str], clock: Clock
-) -> ThreadedStore:
+) -> StateStore:
     """Returns a store in the database that the operator chose. Where that cannot be reached, there
     is one all the same, which fails until it can: what one server kept for itself, the others would
     not know.
@@ -114,7 +114,7 @@ def open_shared_state(
         raise ConfigurationError(f"cannot keep the state in {address}: {error}") from None
     except Unreachable:
         pass  # the link has said so
-    return ThreadedStore(
+    return StateStore(
         *databases[::2],
         readers=databases[1::2],
         replica=replica,

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from fastovms.errors import StateFailed, description_of
 from fastovms.state.operations import Operations
+from fastovms.state.state_store import Eviction, Operation, OperationOutcome, StateBounds
 from fastovms.state.tables import (
     COLUMNS,
     LENGTH,
@@ -23,7 +24,6 @@ from fastovms.state.tables import (
     seal,
     total_of,
 )
-from fastovms.state.threaded_store import Eviction, Operation, OperationOutcome, StateBounds
 
 _LOCK_TIMEOUT: Final = 5.0
 """Seconds that a statement waits for the database, where another program has locked it."""

@@ -15,8 +15,8 @@ from typing import Final
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError
 from fastovms.state.sqlite.database import IN_MEMORY, Database, DiskReturn, UnusableFile
+from fastovms.state.state_store import Operation, OperationOutcome, StateBounds, StateDatabase
 from fastovms.state.tables import Clock, Totals
-from fastovms.state.threaded_store import Operation, OperationOutcome, StateBounds, StateDatabase
 from fastovms.system.disk import NOWHERE, lock_file, private_directory, user_directory
 
 

@@ -10,10 +10,12 @@ import pytest
 
 from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.errors import StateFailed
+from fastovms.state.operations import Operations
 from fastovms.state.store import ResponseProgress, StoredResponse
 from tests.api.responses.conftest import ask, paused, resume
 from tests.api.responses.events import check, kinds
 from tests.fakes import FakeStream
+from tests.replicas import replace_operation
 
 V1 = "/v1/responses"
 V3 = "/v3/responses"
@@ -149,8 +151,10 @@ async def test_what_cannot_be_kept_has_failed_with_the_reason(make, make_state):
         def __getattr__(self, name):
             return getattr(self.store, name)
 
-        async def finish_response(self, *args, **keywords):
-            raise StateFailed("gone")
+        async def run(self, operation, *args, **keywords):
+            if operation is Operations.finish_response:
+                raise StateFailed("gone")
+            return await self.store.run(operation, *args, **keywords)
 
     state = make_state()
     forgetful = ResponsesState(Forgetful(state.store), BackgroundRuns(10))  # type: ignore[arg-type]
@@ -207,7 +211,7 @@ async def test_the_stream_of_a_lost_response_ends(
     lost = {**done, "id": "resp_lost", "status": "in_progress", "usage": None}
     del lost["output"]
     stored = StoredResponse("resp_lost", orjson.dumps(lost), progress=progress)
-    await state.store.add_response("", stored)
+    await state.store.run(Operations.add_response, "", stored)
     query = {} if after is None else {"starting_after": after}
     events = await replayed(api, "resp_lost", path, **query)
     assert kinds(events) == [*([] if query else ["created"]), *error_events, "failed"]
@@ -236,14 +240,13 @@ async def test_the_last_event_comes_when_the_response_is_kept(make, make_state):
     api = paused(make, state=state)
     id = await start(api)
     kept = []
-    finish = state.store.finish_response
 
     async def note(tenant, response, **keywords):
         result = await finish(tenant, response, **keywords)
         kept.append(response.id)
         return result
 
-    state.store.finish_response = note  # type: ignore[method-assign]
+    finish = replace_operation(state.store, Operations.finish_response, note)
     stream = FakeStream()
     end = stream.finish
 
@@ -293,7 +296,7 @@ async def test_a_result_that_cannot_be_kept_is_logged(make, make_state, caplog):
     async def fail(*args, **keywords):
         raise StateFailed("the disk is full")
 
-    state.store.finish_response = fail  # type: ignore[method-assign]
+    replace_operation(state.store, Operations.finish_response, fail)
     api = make(state=state)
     with caplog.at_level(logging.ERROR):
         id = await start(api)

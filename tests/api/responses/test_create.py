@@ -10,10 +10,12 @@ from fastovms.api.chat_messages import seal_summary, unseal_summary
 from fastovms.api.responses.create import AFFINITY_HEADER, MAX_SUMMARY, with_affinity
 from fastovms.http.messages import Headers
 from fastovms.params import GrammarKind
+from fastovms.state.operations import Operations
 from tests.api.chat_models import PARAMETERS, call_text, prompt_of
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
 from tests.api.responses.test_client import connect
 from tests.fakes import FakeStream
+from tests.replicas import replace_operation
 
 # The affinity keys of ids.
 
@@ -471,19 +473,18 @@ async def test_an_id_is_had_once(make, path, request_id, id, background):
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream": True}, {"background": True}])
-async def test_what_is_continued_is_deleted_meanwhile(make, make_state, monkeypatch, fields):
+async def test_what_is_continued_is_deleted_meanwhile(make, make_state, fields):
     """With ids of clients' own, responses could continue each other in a circle."""
     state = make_state()
     api = make(state=state)
     await ask(api, "POST", V1, {**BODY, "request_id": "a"})
     await ask(api, "POST", V1, {**BODY, "request_id": "b", "previous_response_id": "resp_a"})
-    add = state.store.add_response
 
     async def add_late(tenant, response, **options):
-        await state.store.delete_response(tenant, "resp_b")
+        await state.store.run(Operations.delete_response, tenant, "resp_b")
         return await add(tenant, response, **options)
 
-    monkeypatch.setattr(state.store, "add_response", add_late)
+    add = replace_operation(state.store, Operations.add_response, add_late)
     body = {**BODY, "request_id": "c", "previous_response_id": "resp_b", **fields}
     stream = FakeStream()
     response = await api.call("POST", V1, body, stream)

@@ -11,6 +11,7 @@ from fastovms.api.dialect import frame
 from fastovms.api.responses import background
 from fastovms.api.responses.stored import pack_frames
 from fastovms.errors import StateFailed
+from fastovms.state.operations import Operations
 from fastovms.state.store import EventPack, ResponseKey, ResponseProgress, StoredResponse
 from tests.api.responses.conftest import ask, resume
 from tests.api.responses.events import check
@@ -88,7 +89,7 @@ async def test_a_follower_is_told_of_a_deletion(make_replicas):
     stream = FakeStream()
     follower = asyncio.ensure_future(b.api.call("GET", f"{V1}/{id}?stream=true", None, stream))
     await stream.first_write.wait()
-    await a.store.delete_response("", id)
+    await a.store.run(Operations.delete_response, "", id)
     await follower
     events = stream.events
     assert [event["type"] for event in events[-3:-1]] == ["error", "response.failed"]
@@ -118,10 +119,10 @@ async def test_after_a_restart_the_events_until_then_are_told(make, make_state):
     whole = await replayed(done, kept["id"])
     lost = orjson.dumps({name: value for name, value in kept.items() if name != "output"})
     running = StoredResponse("resp_lost", lost, progress=ResponseProgress.RUNNING)
-    await state.store.add_response("", running)
+    await state.store.run(Operations.add_response, "", running)
     frames = [frame(orjson.dumps(event), event["type"]) for event in whole[:5]]
-    await state.store.add_events("", "resp_lost", EventPack(0, pack_frames(frames)))
-    await state.store.give_up([ResponseKey("", "resp_lost")])
+    await state.store.run(Operations.add_events, "", "resp_lost", EventPack(0, pack_frames(frames)))
+    await state.store.run(Operations.give_up, [ResponseKey("", "resp_lost")])
     events = await replayed(done, "resp_lost")
     assert events[:5] == whole[:5]
     assert [event["type"] for event in events[5:-1]] == ["error", "response.failed"]

@@ -10,6 +10,7 @@ from fastovms.api.responses.background import ResponsesState
 from fastovms.api.served import Release
 from fastovms.config import ApiConfig
 from fastovms.errors import BackendUnavailable, InvalidField, ServerClosing
+from fastovms.state.operations import Operations
 from fastovms.state.store import ResponseProgress
 from tests.api.responses.conftest import V1, ask
 from tests.api.responses.events import kinds
@@ -147,7 +148,7 @@ async def test_queued_response_is_left_to_the_next_process(away, make_state):
     id = await start(api)
     holder.load(ServerClosing("the server is shutting down"))
     await state.runs.drain(5)
-    kept = await state.store.find_response("", id)
+    kept = await state.store.run(Operations.find_response, "", id)
     assert kept is not None
     assert kept.progress is ResponseProgress.RUNNING
 

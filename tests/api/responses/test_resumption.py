@@ -15,6 +15,8 @@ from fastovms.api.responses.background import BackgroundRun, BackgroundRuns
 from fastovms.api.responses.output import ResponseStatus, failed
 from fastovms.api.responses.resumption import MAX_ATTEMPTS, CannotGoOn, LeaseKeeper, RunRestorer
 from fastovms.errors import BackendUnavailable, Overloaded, StateFailed
+from fastovms.state.operations import Operations
+from fastovms.state.state_store import StateStore
 from fastovms.state.store import (
     CutResponse,
     EventPack,
@@ -24,12 +26,11 @@ from fastovms.state.store import (
     Resumption,
     StoredResponse,
 )
-from fastovms.state.threaded_store import ThreadedStore
 from tests.api.responses.conftest import TOOL, V1, V3, Replica, ask, resume
 from tests.api.responses.events import check
 from tests.api.responses.test_background import BODY, get, replayed, start, wait_for
 from tests.fakes import FakeStream
-from tests.replicas import LEASE
+from tests.replicas import LEASE, replace_operation
 from tests.state.sqlite.test_location import open_at
 
 # Responses whose replica is gone go on elsewhere as if nothing had happened.
@@ -199,14 +200,16 @@ async def test_a_cancel_waits_for_who_goes_on(make_replicas):
 
 async def num_attempts(replica: Replica) -> dict[str, int]:
     """By id, how often each response of a replica was tried in vain."""
-    return {one.key.id: one.num_attempts for one in await replica.store.renew_leases()}
+    return {
+        one.key.id: one.num_attempts for one in await replica.store.run(Operations.renew_leases)
+    }
 
 
 async def tried(replica: Replica, *ids: str) -> None:
     """Takes note of an attempt with each response, in whose course the process has ended."""
-    await replica.store.take_over(replica.resumer.models(), len(ids))
+    await replica.store.run(Operations.take_over, replica.resumer.models(), len(ids))
     for id in ids:
-        assert await replica.store.begin_attempt("", id)
+        assert await replica.store.run(Operations.begin_attempt, "", id)
 
 
 async def cut_some(replica: Replica, count: int) -> list[str]:
@@ -220,18 +223,18 @@ def running(replica: Replica, ids: list[str]) -> list[bool]:
     return [replica.runs.find("", id) is not None for id in ids]
 
 
-async def test_one_is_tried_at_a_time(make_replicas, monkeypatch):
+async def test_one_is_tried_at_a_time(make_replicas):
     """The next one waits until more is kept of it: until then, no other can be the cause of what
     ends the process."""
     (a, b), clock = make_replicas("a", "b", resumes=True)
     ids = await cut_some(a, 3)
-    may_write, add_events = asyncio.Event(), b.store.add_events
+    may_write = asyncio.Event()
 
     async def add_later(*pack: Any) -> bool:
         await may_write.wait()
         return await add_events(*pack)
 
-    monkeypatch.setattr(b.store, "add_events", add_later)
+    add_events = replace_operation(b.store, Operations.add_events, add_later)
     await take_over(b, clock)
     await b.api.backend.received.wait()
     resume(b.api, 2)
@@ -272,7 +275,7 @@ async def test_what_was_tried_in_vain_comes_last(make_replicas):
     ids = await cut_some(a, 2)
     clock.now += LEASE + 1
     await tried(b, *ids)
-    await b.store.begin_attempt("", ids[0])
+    await b.store.run(Operations.begin_attempt, "", ids[0])
     await b.renew()
     await b.api.backend.received.wait()
     assert running(b, ids) == [False, True]
@@ -368,7 +371,7 @@ async def test_a_model_that_has_changed(make_replicas):
     change_files(b, "changed")
     await take_over(b, clock)
     assert (await get(b.api, id))["status"] in ("queued", "in_progress"), "others may serve it"
-    b.resumer.add(await b.store.take_over(None, 1))
+    b.resumer.add(await b.store.run(Operations.take_over, None, 1))
     body = await wait_for(b.api, id, "failed")
     assert body["error"]["message"] == "the model fake has changed since the response was begun"
 
@@ -396,9 +399,9 @@ async def cut(make_replicas, path: str = V1) -> tuple[RunRestorer, ResponseKey, 
     await cut_after(a, [id], 3)
     b.keeper._resumer = None
     await take_over(b, clock)
-    [response] = await b.store.take_over(b.resumer.models(), 1)
+    [response] = await b.store.run(Operations.take_over, b.resumer.models(), 1)
     assert response.model == b.resumer.models()[0]
-    found = await b.store.begin_attempt(*response.key)
+    found = await b.store.run(Operations.begin_attempt, *response.key)
     assert found is not None
     return RunRestorer(b.api.context, b.store), response.key, found, b.api
 
@@ -463,7 +466,9 @@ async def test_there_is_no_such_model_any_more(make_api, make_state, key, messag
 async def test_what_has_ended_tells_what_was_said(make_replicas, path, status, last):
     restorer, key, found, api = await cut(make_replicas, path)
     late = EventPack(found.packs[-1].first + 99, found.packs[-1].data)
-    assert await restorer._store.add_events(*key, late), "damaged: others are missing before it"
+    assert await restorer._store.run(Operations.add_events, *key, late), (
+        "damaged: others are missing before it"
+    )
     await restorer.end(key, status)
     body = await get(api, key.id)
     assert (body["status"], body["error"]) == (status.name, status.error)
@@ -621,7 +626,7 @@ async def test_a_replica_that_was_stopped_for_a_while_does_not_end_others(make_r
 async def test_what_is_deleted_elsewhere_does_not_go_on(make_replicas):
     (a, b), _ = make_replicas("a", "b")
     id = await running_response(a)
-    assert await b.store.delete_response("", id)
+    assert await b.store.run(Operations.delete_response, "", id)
     await a.renew()
     await a.runs.drain(10)
     assert a.api.backend.aborted
@@ -653,7 +658,7 @@ async def test_a_response_ends_as_the_others_tell_it(make_replicas):
     (a, b), _ = make_replicas("a", "b")
     id = await running_response(a)
     follower = asyncio.ensure_future(replayed(a.api, id))
-    await a.store.give_up([ResponseKey("", id)])
+    await a.store.run(Operations.give_up, [ResponseKey("", id)])
     resume(a.api)
     events = await follower
     assert events[-2]["type"] == "response.failed"
@@ -719,23 +724,26 @@ CUT = StoredResponse(
 )
 
 
-async def cut_off(tmp_path) -> ThreadedStore:
+async def cut_off(tmp_path) -> StateStore:
     """The state of the only server, which was killed while a response ran."""
     store = open_at(tmp_path)
-    await store.add_response("t", CUT)
+    await store.run(Operations.add_response, "t", CUT)
     await store.close()
     return open_at(tmp_path)
 
 
-def failing_once(monkeypatch, store: ThreadedStore, name: str) -> None:
+def fail_once(store: StateStore, operation: Callable[..., Any]) -> None:
     """Has the disk fail an operation the first time."""
-    operation = getattr(store, name)
+    is_first = True
 
-    def fail(*_: object) -> None:
-        monkeypatch.setattr(store, name, operation)
-        raise StateFailed("full")
+    async def fail(*args: object) -> Any:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            raise StateFailed("full")
+        return await run(*args)
 
-    monkeypatch.setattr(store, name, fail)
+    run = replace_operation(store, operation, fail)
 
 
 class Adds:
@@ -754,7 +762,7 @@ class Adds:
 async def test_a_server_alone_looks_for_what_was_cut_off_now_and_then(tmp_path, monkeypatch):
     monkeypatch.setattr(resumption, "_ALONE_INTERVAL", 0.0)
     store, resumer = await cut_off(tmp_path), Adds()
-    failing_once(monkeypatch, store, "renew_leases")
+    fail_once(store, Operations.renew_leases)
     keeper = LeaseKeeper(store, BackgroundRuns(1), resumer)  # type: ignore[arg-type]
     keeper.start()
     async with asyncio.timeout(10):
@@ -795,14 +803,16 @@ async def test_a_server_that_does_not_resume_has_what_was_cut_off_fail(tmp_path)
     keeper.start()
     assert keeper._task is not None
     await keeper._task
-    assert (await store.find_response("t", "r")).progress is ResponseProgress.INTERRUPTED
+    assert (
+        await store.run(Operations.find_response, "t", "r")
+    ).progress is ResponseProgress.INTERRUPTED
     await keeper.close()
     await store.close()
 
 
 async def test_that_it_cannot_be_written_is_logged(tmp_path, monkeypatch, caplog):
     store = await cut_off(tmp_path)
-    failing_once(monkeypatch, store, "interrupt_expired")
+    fail_once(store, Operations.interrupt_expired)
     keeper = LeaseKeeper(store, BackgroundRuns(1))
     keeper.start()
     assert keeper._task is not None

@@ -30,6 +30,7 @@ from fastovms.api.responses.stored import (
 )
 from fastovms.errors import NotFound, StateFailed, TooLarge
 from fastovms.params import FinishReason, GenerationOutput
+from fastovms.state.operations import Operations
 from fastovms.state.store import (
     EventPack,
     FoundResponse,
@@ -43,6 +44,7 @@ from tests.api.responses.conftest import BODY, TOOL, ask
 from tests.api.responses.events import check
 from tests.api.responses.test_conversations import ITEMS, V1
 from tests.fakes import FakeStream, token_logprobs
+from tests.replicas import replace_operation
 
 # Responses as they are stored, and as they are read again.
 
@@ -333,13 +335,12 @@ async def test_many_references_are_looked_up_in_parts(make, make_state):
     state = make_state()
     api = make(state=state, context=10_000)
     sizes = []
-    find = state.store.find_items
 
     async def note(tenant, ids):
         sizes.append(len(ids))
         return await find(tenant, ids)
 
-    state.store.find_items = note  # type: ignore[method-assign]
+    find = replace_operation(state.store, Operations.find_items, note)
     known = (await create(api, "A"))["output"][0]["id"]
     references = [{"type": "item_reference", "id": id} for id in [known] * 300 + ["x"] * 9000]
     status, _ = await ask(api, "POST", V1, {"model": "fake", "input": references})
@@ -608,7 +609,8 @@ class SlowStore:
         self.go_on = asyncio.Semaphore(0)
         self.num_writing = 0
 
-    async def add_events(self, tenant: str, id: str, pack: EventPack) -> bool:
+    async def run(self, operation: object, tenant: str, id: str, pack: EventPack) -> bool:
+        assert operation is Operations.add_events
         assert (tenant, id) == KEY
         assert self.num_writing == 0
         self.num_writing += 1

@@ -12,11 +12,13 @@ import pytest
 from fastovms.config import StateConfig
 from fastovms.errors import StateFailed
 from fastovms.state.opening import open_store
+from fastovms.state.operations import Operations
 from fastovms.state.postgres import database as database_link
 from fastovms.state.postgres.database import DatabaseLink, PostgresDatabase
 from fastovms.state.postgres.schema import open_session
 from fastovms.state.postgres.server_address import ServerAddress
-from fastovms.state.store import StateStore, StoredItem, StoredResponse
+from fastovms.state.state_store import StateStore
+from fastovms.state.store import StoredItem, StoredResponse
 from tests.postgres_server import PostgresServer
 from tests.state.conftest import UNBOUNDED
 
@@ -45,7 +47,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.slow
 async def test_a_database_that_is_killed_while_it_writes(url, postgres_server):
     stores = [open_at(url), open_at(url)]
-    await stores[0].add_conversation("t", "c", b"{}", [])
+    await stores[0].run(Operations.add_conversation, "t", "c", b"{}", [])
     kept: set[str] = set()
     failures: list[str] = []
     running = True
@@ -58,7 +60,7 @@ async def test_a_database_that_is_killed_while_it_writes(url, postgres_server):
             try:
                 async with asyncio.timeout(5):
                     response = StoredResponse(f"r{name}-{number}", b"{}", [item])
-                    await store.add_response("t", response, conversation_id="c")
+                    await store.run(Operations.add_response, "t", response, conversation_id="c")
                 kept.add(item.id)
             except StateFailed as error:
                 failures.append(str(error))
@@ -81,12 +83,12 @@ async def test_a_database_that_is_killed_while_it_writes(url, postgres_server):
     await asyncio.gather(*writers)
     assert failures
     await until(lambda: not any(store.trouble() for store in stores))
-    found = await stores[0].conversation_context("t", "c", max_bytes=10**9)
+    found = await stores[0].run(Operations.conversation_context, "t", "c", max_bytes=10**9)
     ids = [item.id for item in found.items]
     assert kept <= set(ids), "what was acknowledged is there"
     assert len(ids) == len(set(ids)), "nothing was done twice"
     for id in kept:
-        assert await stores[1].find_response("t", f"r{id}") is not None
+        assert await stores[1].run(Operations.find_response, "t", f"r{id}") is not None
     for store in stores:
         await store.close()
     address = ServerAddress(psycopg.conninfo.conninfo_to_dict(url))
@@ -103,21 +105,21 @@ async def test_a_database_that_hangs(url, postgres_server, monkeypatch):
         lambda parameters, limits: open_session(parameters, limits._replace(answer=0.3)),
     )
     store = open_at(f"{url}connect_timeout=2")
-    await store.add_conversation("t", "c", b"{}", [])
+    await store.run(Operations.add_conversation, "t", "c", b"{}", [])
     postgres_server.pause()
     try:
         started = time.monotonic()
         for _ in range(20):
             with pytest.raises(StateFailed):
-                await store.add_items("t", "c", [])
+                await store.run(Operations.add_items, "t", "c", [])
             with pytest.raises(StateFailed):
-                await store.find_conversation("t", "c")
+                await store.run(Operations.find_conversation, "t", "c")
         assert time.monotonic() - started < 8
         assert store.trouble()
     finally:
         postgres_server.resume()
     await until(lambda: not store.trouble())
-    assert await store.find_conversation("t", "c") == b"{}"
+    assert await store.run(Operations.find_conversation, "t", "c") == b"{}"
     await store.close()
 
 
@@ -127,10 +129,10 @@ async def test_a_server_that_starts_before_its_database(url, postgres_server):
     store = open_at(url)
     try:
         with pytest.raises(StateFailed, match="cannot be had"):
-            await store.add_conversation("t", "c", b"{}", [])
+            await store.run(Operations.add_conversation, "t", "c", b"{}", [])
         assert not store.stats().is_on_disk
     finally:
         postgres_server.start()
     await until(lambda: not store.trouble())
-    await store.add_conversation("t", "c", b"{}", [])
+    await store.run(Operations.add_conversation, "t", "c", b"{}", [])
     await store.close()

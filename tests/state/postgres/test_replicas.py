@@ -17,9 +17,11 @@ import pytest
 
 from fastovms.config import StateConfig
 from fastovms.state.opening import open_store
+from fastovms.state.operations import Operations
 from fastovms.state.postgres.database import PostgresDatabase
 from fastovms.state.postgres.server_address import ServerAddress
-from fastovms.state.store import Page, StateStore, StoredItem, StoredResponse
+from fastovms.state.state_store import StateStore
+from fastovms.state.store import Page, StoredItem, StoredResponse
 from tests.postgres_server import free_port, server_user
 
 
@@ -85,25 +87,25 @@ async def replicas(address: ServerAddress):
 async def test_turns_at_once_behave_as_on_one_server(replicas, make_postgres):
     """Nothing is lost, nothing comes twice, the items of a turn stay together, and what one has
     acknowledged the others know."""
-    await replicas[0].add_conversation("t", "c", b"{}", [])
+    await replicas[0].run(Operations.add_conversation, "t", "c", b"{}", [])
 
     async def turn(number: int) -> None:
         store, other = replicas[number % 3], replicas[(number + 1) % 3]
         items = [StoredItem(f"{number}-{part}", b"x") for part in range(3)]
         response = StoredResponse(f"r{number}", b"{}", items[:1], items[1:])
-        assert await store.add_response("t", response, conversation_id="c")
-        assert not await other.add_response("t", response, conversation_id="c")
-        found = await other.find_response("t", f"r{number}")
+        assert await store.run(Operations.add_response, "t", response, conversation_id="c")
+        assert not await other.run(Operations.add_response, "t", response, conversation_id="c")
+        found = await other.run(Operations.find_response, "t", f"r{number}")
         assert list(found.output) == items[1:]
 
     await asyncio.gather(*map(turn, range(60)))
-    found = await replicas[1].conversation_context("t", "c", max_bytes=10**6)
+    found = await replicas[1].run(Operations.conversation_context, "t", "c", max_bytes=10**6)
     ids = [item.id for item in found.items]
     assert sorted(ids) == sorted(f"{number}-{part}" for number in range(60) for part in range(3))
     for start in range(0, len(ids), 3):
         number = ids[start].split("-")[0]
         assert ids[start : start + 3] == [f"{number}-{part}" for part in range(3)]
-    listed = await replicas[2].list_items("t", "c", Page(200, ascending=True))
+    listed = await replicas[2].run(Operations.list_items, "t", "c", Page(200, ascending=True))
     assert [item.id for item in listed.items] == ids
     make_postgres().check()
 
@@ -115,19 +117,21 @@ async def test_two_servers_keep_the_bounds_together(address, make_postgres):
 
     async def fill(store: StateStore, name: str) -> None:
         for number in range(60):
-            await store.add_response("t", StoredResponse(f"{name}{number}", b"x" * 100))
+            await store.run(
+                Operations.add_response, "t", StoredResponse(f"{name}{number}", b"x" * 100)
+            )
 
     await asyncio.gather(fill(stores[0], "a"), fill(stores[1], "b"))
-    await stores[0].add_response("t", StoredResponse("last", b"x"))
+    await stores[0].run(Operations.add_response, "t", StoredResponse("last", b"x"))
     database: PostgresDatabase = make_postgres()
     ends_at = time.monotonic() + 20
     while database.keep_house() and database.totals.num_objects > 20:
         assert time.monotonic() < ends_at
         await asyncio.sleep(0.05)
     assert database.totals.num_objects == 20
-    assert await stores[1].find_response("t", "last") is not None
-    assert await stores[1].find_response("t", "a0") is None
-    assert await stores[0].find_response("t", "b0") is None
+    assert await stores[1].run(Operations.find_response, "t", "last") is not None
+    assert await stores[1].run(Operations.find_response, "t", "a0") is None
+    assert await stores[0].run(Operations.find_response, "t", "b0") is None
     for store in stores:
         await store.close()
     database.check()
@@ -136,16 +140,16 @@ async def test_two_servers_keep_the_bounds_together(address, make_postgres):
 async def test_reads_do_not_wait_for_writes(address, postgres):
     """Neither for rows that somebody has locked, nor behind those who wait for them."""
     store = open_store(StateConfig(state_url=url_of(address)), {}, time.time)
-    await store.add_conversation("t", "c", b"{}", [])
+    await store.run(Operations.add_conversation, "t", "c", b"{}", [])
     with psycopg.connect(**postgres.connection_parameters()) as other:
         other.execute("SELECT 1 FROM objects FOR UPDATE")
         writes = [
-            asyncio.ensure_future(store.add_items("t", "c", [StoredItem("i", b"")]))
+            asyncio.ensure_future(store.run(Operations.add_items, "t", "c", [StoredItem("i", b"")]))
             for _ in range(20)
         ]
         for _ in range(10):
             async with asyncio.timeout(3):
-                assert await store.find_conversation("t", "c") == b"{}"
+                assert await store.run(Operations.find_conversation, "t", "c") == b"{}"
         assert not any(write.done() for write in writes)
     assert await asyncio.gather(*writes) == [True] * 20
     await store.close()

@@ -7,10 +7,11 @@ import random
 
 import pytest
 
+from fastovms.state.operations import Operations
 from fastovms.state.postgres.database import DatabaseLink, PostgresDatabase
 from fastovms.state.running_responses import Replica
+from fastovms.state.state_store import StateStore
 from fastovms.state.store import EventPack, ResponseProgress, StoredItem, StoredResponse
-from fastovms.state.threaded_store import ThreadedStore
 from tests.replicas import BOUNDS, LEASE
 
 NUM_RESPONSES = 24
@@ -27,27 +28,29 @@ async def stores(postgres, clock):
             PostgresDatabase(link, BOUNDS, clock, replica=replica, only_reads=number == 2)
             for number in range(3)
         ]
-        stores.append(ThreadedStore(*databases[:2], readers=databases[2:], replica=replica))
+        stores.append(StateStore(*databases[:2], readers=databases[2:], replica=replica))
     yield stores
     for store in stores:
         assert store.stats().num_failures == 0
         await store.close()
 
 
-async def run(store: ThreadedStore, id: str, conversation_id: str) -> bool:
+async def run(store: StateStore, id: str, conversation_id: str) -> bool:
     """Runs a response as a server does. Returns whether it was kept to the end."""
-    assert await store.add_response("t", StoredResponse(id, b"{}", progress=RUNNING))
+    assert await store.run(
+        Operations.add_response, "t", StoredResponse(id, b"{}", progress=RUNNING)
+    )
     for number in range(NUM_PACKS):
-        if not await store.add_events("t", id, EventPack(number, b"x" * 100)):
+        if not await store.run(Operations.add_events, "t", id, EventPack(number, b"x" * 100)):
             return False
     done = StoredResponse(id, b"{}", [StoredItem(id, b"in")], [StoredItem(id, b"out")], events=b"x")
-    return await store.finish_response("t", done, conversation_id=conversation_id)
+    return await store.run(Operations.finish_response, "t", done, conversation_id=conversation_id)
 
 
-async def follow(store: ThreadedStore, id: str) -> ResponseProgress | None:
+async def follow(store: StateStore, id: str) -> ResponseProgress | None:
     """Reads events until the response has ended. Returns how."""
     progress, num_events = None, 0
-    while (found := await store.find_events("t", id, num_events)) is not None:
+    while (found := await store.run(Operations.find_events, "t", id, num_events)) is not None:
         progress = found.progress
         if progress is not RUNNING:
             break
@@ -62,7 +65,7 @@ async def follow(store: ThreadedStore, id: str) -> ResponseProgress | None:
 async def test_nobody_is_in_the_way_of_others(stores, make_postgres):
     rng = random.Random(0)
     database = make_postgres()
-    await stores[0].add_conversation("t", "c", b"{}", [])
+    await stores[0].run(Operations.add_conversation, "t", "c", b"{}", [])
     running = [
         asyncio.ensure_future(run(stores[number % 2], str(number), "c"))
         for number in range(NUM_RESPONSES)
@@ -79,20 +82,20 @@ async def test_nobody_is_in_the_way_of_others(stores, make_postgres):
                 await store.request_cancel("t", str(rng.randrange(NUM_RESPONSES)))
             case 1 if len(deleted) < 4:
                 id = str(rng.randrange(NUM_RESPONSES))
-                if await store.delete_response("t", id):
+                if await store.run(Operations.delete_response, "t", id):
                     deleted.append(id)
             case 2:
-                await store.interrupt_expired(60.0)
+                await store.run(Operations.interrupt_expired, 60.0)
             case _:
-                await store.renew_leases()
+                await store.run(Operations.renew_leases)
     kept = [str(number) for number, task in enumerate(running) if await task]
     await asyncio.gather(*others)
     assert {*kept, *deleted} == {str(number) for number in range(NUM_RESPONSES)}
-    context = await stores[1].conversation_context("t", "c", max_bytes=10**6)
+    context = await stores[1].run(Operations.conversation_context, "t", "c", max_bytes=10**6)
     assert [item.body for item in context.items] == [b"in", b"out"] * len(kept)
     assert sorted(item.id for item in context.items[::2]) == sorted(kept)
     for store in stores:
-        assert await store.renew_leases() == []
+        assert await store.run(Operations.renew_leases) == []
     database.check()
 
 
@@ -100,7 +103,7 @@ async def test_one_of_many_gets_an_id(stores):
     for id in map(str, range(10)):
         added = await asyncio.gather(
             *(
-                store.add_response("t", StoredResponse(id, b"{}", progress=RUNNING))
+                store.run(Operations.add_response, "t", StoredResponse(id, b"{}", progress=RUNNING))
                 for store in stores * 3
             )
         )

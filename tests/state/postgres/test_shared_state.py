@@ -12,6 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.state.opening import open_store
+from fastovms.state.operations import Operations
 from fastovms.state.postgres import shared_state
 from fastovms.state.postgres.schema import CHANNEL, open_session
 from fastovms.state.postgres.server_address import ServerAddress
@@ -90,15 +91,17 @@ async def test_a_store_behind_a_pooler_listens_past_it(postgres, pgbouncer):
         for listen_url in (None, urls["direct"], urls["direct"])
     ]
     deaf, hearing, owner = stores
-    await owner.add_response("t", StoredResponse("r", b"{}", progress=ResponseProgress.RUNNING))
+    await owner.run(
+        Operations.add_response, "t", StoredResponse("r", b"{}", progress=ResponseProgress.RUNNING)
+    )
     with deaf.watch_response("t", "r") as missed, hearing.watch_response("t", "r") as watch:
         await watch.changed(5)  # it listens from now on
         await missed.changed(0.2)
         for number in range(20):
-            await owner.add_events("t", "r", EventPack(number, b"x"))
+            await owner.run(Operations.add_events, "t", "r", EventPack(number, b"x"))
             await asyncio.wait_for(watch.changed(60), 5)
             for store in stores:
-                found = await store.find_events("t", "r", 0)
+                found = await store.run(Operations.find_events, "t", "r", 0)
                 assert len(found.packs) == number + 1
     for store in stores:
         assert store.stats().num_failures == 0
@@ -120,9 +123,9 @@ async def test_two_servers_share_a_state(postgres):
         open_at(shared_state_url_of(postgres)),
         open_at(shared_state_url_of(postgres), num_connections=2),
     )
-    await one.add_conversation("t", "c", b"{}", [])
-    assert await two.find_conversation("t", "c") == b"{}"
-    assert await two.find_conversation("other", "c") is None
+    await one.run(Operations.add_conversation, "t", "c", b"{}", [])
+    assert await two.run(Operations.find_conversation, "t", "c") == b"{}"
+    assert await two.run(Operations.find_conversation, "other", "c") is None
     stats = one.stats()
     # How many objects there are it knows as of its last look, which a write may overtake.
     assert (stats.num_failures, stats.is_on_disk) == (0, True)
@@ -135,7 +138,7 @@ async def test_a_server_starts_without_its_database(postgres, caplog):
     url = "postgresql://me:secret@127.0.0.1:1/state"
     store = open_at(url)
     with pytest.raises(StateFailed, match="the state cannot be had"):
-        await store.add_conversation("t", "c", b"{}", [])
+        await store.run(Operations.add_conversation, "t", "c", b"{}", [])
     assert "Connection refused" in store.trouble()
     assert not store.stats().is_on_disk
     assert store.stats().num_failures == 1

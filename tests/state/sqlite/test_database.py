@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fastovms.errors import ConfigurationError, StateFailed
+from fastovms.state.operations import Operations
 from fastovms.state.sqlite.database import (
     Database,
     DiskReturn,
@@ -17,9 +18,9 @@ from fastovms.state.sqlite.database import (
     UnusableFile,
     primary_code,
 )
+from fastovms.state.state_store import StateBounds
 from fastovms.state.store import EventPack, ResponseProgress, Resumption, StoredItem, StoredResponse
 from fastovms.state.tables import Tables
-from fastovms.state.threaded_store import StateBounds
 from tests.state.conftest import UNBOUNDED, Clock
 from tests.state.sqlite.test_location import open_at
 from tests.state.transactions import add, context, do, find, ids, items
@@ -163,10 +164,10 @@ async def test_a_file_of_version_1_gets_checksums_and_the_tables_of_running_resp
     response = StoredResponse(
         "r", b"{}", [StoredItem("i", b"in")], [StoredItem("o", b"out")], events=b"events"
     )
-    await store.add_conversation("t", "c", b"{}", [StoredItem("i", b"")])
-    await store.add_response("t", response, conversation_id="c")
+    await store.run(Operations.add_conversation, "t", "c", b"{}", [StoredItem("i", b"")])
+    await store.run(Operations.add_response, "t", response, conversation_id="c")
     running = StoredResponse("running", b"{}", progress=ResponseProgress.RUNNING)
-    await store.add_response("t", running)
+    await store.run(Operations.add_response, "t", running)
     await store.close()
     connection = sqlite3.connect(tmp_path / "state.db")
     for statement in (
@@ -185,14 +186,14 @@ async def test_a_file_of_version_1_gets_checksums_and_the_tables_of_running_resp
     connection.commit()
     connection.close()
     store = open_at(tmp_path)
-    found = await store.find_response("t", "r")
-    left = await store.find_response("t", "running")
+    found = await store.run(Operations.find_response, "t", "r")
+    left = await store.run(Operations.find_response, "t", "running")
     assert left.progress is ResponseProgress.INTERRUPTED
-    assert await store.add_response("t", replace(running, id="new"))
-    assert await store.add_events("t", "new", EventPack(0, b"events"))
+    assert await store.run(Operations.add_response, "t", replace(running, id="new"))
+    assert await store.run(Operations.add_events, "t", "new", EventPack(0, b"events"))
     assert (found.body, found.output) == (response.body, response.output)
-    assert (await store.find_events("t", "r", 0)).packs == [EventPack(0, b"events")]
-    context = await store.conversation_context("t", "c", max_bytes=1000)
+    assert (await store.run(Operations.find_events, "t", "r", 0)).packs == [EventPack(0, b"events")]
+    context = await store.run(Operations.conversation_context, "t", "c", max_bytes=1000)
     assert context.items == [StoredItem("i", b""), *response.input, *response.output]
     await store.close()
     Database(str(tmp_path / "state.db"), StateBounds(1e9, 100, 10**6), time.time).check()
@@ -200,8 +201,10 @@ async def test_a_file_of_version_1_gets_checksums_and_the_tables_of_running_resp
 
 async def test_nobody_goes_on_with_what_a_file_of_version_3_has_running(tmp_path):
     store = open_at(tmp_path)
-    await store.add_response("t", StoredResponse("r", b"{}", progress=ResponseProgress.RUNNING))
-    await store.add_events("t", "r", EventPack(0, b"events"))
+    await store.run(
+        Operations.add_response, "t", StoredResponse("r", b"{}", progress=ResponseProgress.RUNNING)
+    )
+    await store.run(Operations.add_events, "t", "r", EventPack(0, b"events"))
     await store.close()
     connection = sqlite3.connect(tmp_path / "state.db")
     for statement in (
@@ -214,18 +217,18 @@ async def test_nobody_goes_on_with_what_a_file_of_version_3_has_running(tmp_path
         connection.execute(statement)
     connection.close()
     store = open_at(tmp_path)
-    found = await store.find_events("t", "r", 0)
+    found = await store.run(Operations.find_events, "t", "r", 0)
     assert found == (ResponseProgress.INTERRUPTED, [EventPack(0, b"events")])
-    assert await store.take_over(None, 9) == []
+    assert await store.run(Operations.take_over, None, 9) == []
     new = StoredResponse(
         "new", b"{}", progress=ResponseProgress.RUNNING, resumption=Resumption("m", b"job")
     )
-    assert await store.add_response("t", new)
-    assert await store.add_events("t", "new", EventPack(0, b"events", b"outputs"))
+    assert await store.run(Operations.add_response, "t", new)
+    assert await store.run(Operations.add_events, "t", "new", EventPack(0, b"events", b"outputs"))
     await store.close()
     store = open_at(tmp_path)
-    assert await store.take_over(None, 9) == [(("t", "new"), False, "m", 0)]
-    cut = await store.begin_attempt("t", "new")
+    assert await store.run(Operations.take_over, None, 9) == [(("t", "new"), False, "m", 0)]
+    cut = await store.run(Operations.begin_attempt, "t", "new")
     assert (cut.job, cut.packs) == (b"job", [EventPack(0, b"events", b"outputs")])
     await store.close()
     Database(str(tmp_path / "state.db"), StateBounds(1e9, 100, 10**6), time.time).check()

@@ -15,6 +15,7 @@ import pytest
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.state.opening import open_store
+from fastovms.state.operations import Operations
 from fastovms.state.sqlite.database import DiskReturn, UnusableFile
 from fastovms.state.sqlite.location import MemoryFallback, default_directory
 from fastovms.state.store import StoredItem
@@ -69,10 +70,10 @@ def open_at(directory: Path | str | None, environ=None):
 
 async def test_the_state_is_there_again(tmp_path):
     store = open_at(tmp_path / "new" / "state")
-    await store.add_conversation("t", "c", b"{}", [])
+    await store.run(Operations.add_conversation, "t", "c", b"{}", [])
     await store.close()
     store = open_at(tmp_path / "new" / "state")
-    assert await store.find_conversation("t", "c") == b"{}"
+    assert await store.run(Operations.find_conversation, "t", "c") == b"{}"
     for path in (tmp_path / "new" / "state").iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     await store.close()
@@ -81,7 +82,7 @@ async def test_the_state_is_there_again(tmp_path):
 async def test_in_memory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = open_at(":memory:")
-    await store.add_conversation("t", "c", b"{}", [])
+    await store.run(Operations.add_conversation, "t", "c", b"{}", [])
     await store.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -93,7 +94,7 @@ async def test_two_servers_do_not_share_a_directory(tmp_path, caplog):
     environ = {"STATE_DIRECTORY": str(tmp_path)}
     other = open_at(None, environ)
     assert "in memory" in caplog.text
-    assert await other.find_conversation("t", "c") is None
+    assert await other.run(Operations.find_conversation, "t", "c") is None
     await store.close()
     await open_at(tmp_path).close()
     await other.close()
@@ -157,7 +158,7 @@ async def test_a_disk_that_fails_stops_nobody(tmp_path, monkeypatch, caplog, pla
     assert "no luck" in caplog.text
     assert store.trouble() == "responses are kept in memory: no luck"
     assert not store.stats().is_on_disk
-    await store.add_conversation("t", "c", b"{}", [])
+    await store.run(Operations.add_conversation, "t", "c", b"{}", [])
     await store.close()
 
 
@@ -165,18 +166,18 @@ async def test_a_disk_that_can_be_had_again(tmp_path, monkeypatch):
     monkeypatch.setattr("fastovms.state.sqlite.database._FIRST_DELAY", 0.01)
     (tmp_path / "state").symlink_to("/sys")  # nobody may write there, root neither
     store = open_at(tmp_path / "state")
-    await store.add_conversation("t", "c", b"{}", [StoredItem("i", b"text")])
+    await store.run(Operations.add_conversation, "t", "c", b"{}", [StoredItem("i", b"text")])
     (tmp_path / "real").mkdir()
     (tmp_path / "state").unlink()
     (tmp_path / "state").symlink_to("real")
     while store.trouble():
-        assert await store.find_conversation("t", "c") == b"{}"
+        assert await store.run(Operations.find_conversation, "t", "c") == b"{}"
     assert store.stats().is_on_disk
-    await store.add_conversation("t", "d", b"{}", [])
+    await store.run(Operations.add_conversation, "t", "d", b"{}", [])
     await store.close()
     store = open_at(tmp_path / "real")
-    assert await store.find_item("t", "c", "i") == b"text"
-    assert await store.find_conversation("t", "d") == b"{}"
+    assert await store.run(Operations.find_item, "t", "c", "i") == b"text"
+    assert await store.run(Operations.find_conversation, "t", "d") == b"{}"
     await store.close()
 
 
@@ -186,14 +187,14 @@ async def test_a_store_takes_the_usual_directory_when_another_server_leaves_it(
     monkeypatch.setattr("fastovms.state.sqlite.database._FIRST_DELAY", 0.01)
     environ = {"STATE_DIRECTORY": str(tmp_path)}
     first, second = open_at(None, environ), open_at(None, environ)
-    await first.add_conversation("t", "first", b"{}", [])
-    await second.add_conversation("t", "second", b"{}", [])
+    await first.run(Operations.add_conversation, "t", "first", b"{}", [])
+    await second.run(Operations.add_conversation, "t", "second", b"{}", [])
     assert second.trouble() == "responses are kept in memory: another server uses it"
     await first.close()
     while second.trouble():
-        assert await second.find_conversation("t", "second") == b"{}"
+        assert await second.run(Operations.find_conversation, "t", "second") == b"{}"
     for id in ("first", "second"):
-        assert await second.find_conversation("t", id) == b"{}"
+        assert await second.run(Operations.find_conversation, "t", id) == b"{}"
     await second.close()
 
 
@@ -203,13 +204,13 @@ async def test_a_damaged_file_is_set_aside(tmp_path, caplog):
     store = open_at(tmp_path)
     assert "is damaged" in caplog.text
     assert (tmp_path / "state.db.damaged").stat().st_size == 10_000
-    assert await store.find_conversation("t", "c") is None
+    assert await store.run(Operations.find_conversation, "t", "c") is None
     await store.close()
 
 
 async def test_a_file_that_turns_out_to_be_damaged_is_set_aside(tmp_path, caplog):
     store = open_at(tmp_path)
-    await store.add_conversation("t", "c", b"{}", [StoredItem("i", b"text")])
+    await store.run(Operations.add_conversation, "t", "c", b"{}", [StoredItem("i", b"text")])
     await store.close()
     connection = sqlite3.connect(tmp_path / "state.db")
     [page] = connection.execute(
@@ -223,14 +224,14 @@ async def test_a_file_that_turns_out_to_be_damaged_is_set_aside(tmp_path, caplog
     store = open_at(tmp_path)
     for _ in range(3):
         with pytest.raises(StateFailed):
-            await store.find_item("t", "c", "i")
-    assert await store.find_conversation("t", "c") == b"{}"
+            await store.run(Operations.find_item, "t", "c", "i")
+    assert await store.run(Operations.find_conversation, "t", "c") == b"{}"
     assert caplog.text.count("is damaged") == 1
     await store.close()
     store = open_at(tmp_path)
-    assert await store.find_conversation("t", "c") is None
-    await store.add_conversation("t", "c", b"{}", [StoredItem("i", b"text")])
-    assert await store.find_item("t", "c", "i") == b"text"
+    assert await store.run(Operations.find_conversation, "t", "c") is None
+    await store.run(Operations.add_conversation, "t", "c", b"{}", [StoredItem("i", b"text")])
+    assert await store.run(Operations.find_item, "t", "c", "i") == b"text"
     await store.close()
     assert (tmp_path / "state.db.damaged").exists()
 
@@ -248,7 +249,7 @@ async def test_damage_on_a_disk_that_cannot_be_written(tmp_path, caplog, monkeyp
 
     monkeypatch.setattr("pathlib.Path.replace", fail)
     with pytest.raises(StateFailed, match="page 7"):
-        await store._read(find_damage)
+        await store._reading.run(find_damage)
     assert "cannot be set aside" in caplog.text
-    assert await store.find_conversation("t", "c") is None, "it goes on"
+    assert await store.run(Operations.find_conversation, "t", "c") is None, "it goes on"
     await store.close()

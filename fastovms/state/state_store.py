@@ -7,11 +7,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from heapq import nlargest
-from typing import Final, NamedTuple, Protocol, TypeVar, cast
+from typing import Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -20,19 +20,7 @@ from fastovms.errors import StateFailed
 from fastovms.state.operations import Operations
 from fastovms.state.running_responses import ONLY_REPLICA, Replica
 from fastovms.state.store import (
-    CutResponse,
-    EarlierItems,
-    EventPack,
-    FoundEvents,
-    FoundResponse,
-    ItemPage,
-    OwnedResponse,
-    Page,
-    ResponseKey,
-    RunningResponse,
     StateStats,
-    StoredItem,
-    StoredResponse,
     Watch,
     Watchers,
     response_topic,
@@ -202,6 +190,7 @@ _MAX_BATCH: Final = 256
 _RETRY: Final = 10.0
 """Seconds after which housekeeping that failed, such as an eviction, is tried again."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -368,12 +357,9 @@ class StateWorker:
         return _RETRY
 
 
-# Implements `StateStore` by databases on threads of their own.
-
-
-class ThreadedStore:
-    """Implements `StateStore`. Operations that only read have threads of their own where there are
-    databases for them, and do not wait for those that write.
+class StateStore:
+    """Keeps responses, items and conversations. Operations that only read have threads of their own
+    where there are databases for them, and do not wait for those that write.
 
     Args:
         database: where to write, and to read unless there are `readers`.
@@ -400,8 +386,7 @@ class ThreadedStore:
         writing = start([database, *more])
         reading = start(readers) if readers else writing
         self._workers = {writing, reading}
-        self._write = writing.run
-        self._read = reading.run
+        self._writing, self._reading = writing, reading
         self._replica = replica
         self._watchers = watchers or Watchers()
 
@@ -413,117 +398,44 @@ class ThreadedStore:
         )
 
     def trouble(self) -> str:
+        """Says why the state is not where it belongs, and for whom that matters; "" = it is."""
         return self._database.trouble
 
-    async def add_response(
-        self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None
-    ) -> bool:
-        return await self._write(
-            lambda state: state.add_response(tenant, response, conversation_id)
-        )
+    async def run(
+        self, operation: Callable[Concatenate[Operations, P], T], *args: P.args, **fields: P.kwargs
+    ) -> T:
+        """Runs an operation, such as `Operations.find_item`, with its arguments after the first.
 
-    async def finish_response(
-        self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None
-    ) -> bool:
-        return await self._write(
-            lambda state: state.finish_response(tenant, response, conversation_id)
-        )
+        Returns what it returned, once its transaction has been committed.
 
-    async def find_response(self, tenant: str, id: str) -> FoundResponse | None:
-        return await self._read(lambda state: state.find_response(tenant, id))
-
-    async def delete_response(self, tenant: str, id: str) -> bool:
-        return await self._write(lambda state: state.delete_response(tenant, id))
-
-    async def response_context(
-        self, tenant: str, id: str, *, max_bytes: int
-    ) -> EarlierItems | None:
-        return await self._read(lambda state: state.response_context(tenant, id, max_bytes))
-
-    async def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
-        return await self._read(lambda state: state.list_input(tenant, id, page))
+        Raises:
+            StateFailed: it changed nothing, or took longer than the timeout.
+            Exception: what the operation raised; it changed nothing.
+        """
+        worker = self._reading if getattr(operation, "reads", False) else self._writing
+        return await worker.run(lambda state: operation(state, *args, **fields))
 
     @property
     def lease(self) -> float | None:
+        """Returns for how many seconds a response stays this replica's when it does not renew its
+        lease; None = no other replica uses the store, and leases do not expire."""
         return None if self._replica is ONLY_REPLICA else self._replica.lease
 
-    async def add_events(self, tenant: str, id: str, pack: EventPack) -> bool:
-        return await self._write(lambda state: state.add_events(tenant, id, pack))
-
-    async def find_events(self, tenant: str, id: str, start: int) -> FoundEvents | None:
-        return await self._read(lambda state: state.find_events(tenant, id, start))
-
     async def request_cancel(self, tenant: str, id: str) -> bool:
-        runs = await self._write(lambda state: state.request_cancel(tenant, id))
+        """Has the replica that runs a response cancel it. False = it runs nowhere."""
+        runs = await self.run(Operations.request_cancel, tenant, id)
         if runs:  # perhaps here, where the database tells nobody if there is one process
             self._watchers.wake(self._replica.id)
         return runs
 
-    async def renew_leases(self) -> Sequence[OwnedResponse]:
-        return await self._write(lambda state: state.renew_leases())
-
-    async def give_up(self, keys: Sequence[ResponseKey]) -> None:
-        await self._write(lambda state: state.give_up(keys))
-
-    async def interrupt_expired(self, patience: float) -> None:
-        await self._write(lambda state: state.interrupt_expired(patience))
-
-    async def list_running(self, limit: int) -> Sequence[RunningResponse]:
-        return await self._read(lambda state: state.list_running(limit))
-
-    async def take_over(
-        self,
-        models: Sequence[str] | None,
-        limit: int,
-        tenants: Collection[str] | None = None,
-    ) -> Sequence[OwnedResponse]:
-        return await self._write(lambda state: state.take_over(models, limit, tenants))
-
-    async def begin_attempt(self, tenant: str, id: str) -> CutResponse | None:
-        return await self._write(lambda state: state.begin_attempt(tenant, id))
-
     def watch_response(self, tenant: str, id: str) -> AbstractContextManager[Watch]:
+        """Watches, in a `with` statement, for changes of a response by other replicas. Some may be
+        missed, so look again after a second at the latest."""
         return self._watchers.watch(response_topic(tenant, id))
 
     def watch_cancels(self) -> AbstractContextManager[Watch]:
+        """Watches likewise for requests to cancel what this replica owns, or for its loss."""
         return self._watchers.watch(self._replica.id)
-
-    async def add_conversation(
-        self, tenant: str, id: str, body: bytes, items: Sequence[StoredItem]
-    ) -> None:
-        await self._write(lambda state: state.add_conversation(tenant, id, body, items))
-
-    async def find_conversation(self, tenant: str, id: str) -> bytes | None:
-        return await self._read(lambda state: state.find_conversation(tenant, id))
-
-    async def list_conversations(self, tenant: str, page: Page) -> ItemPage:
-        return await self._read(lambda state: state.list_conversations(tenant, page))
-
-    async def update_conversation(self, tenant: str, id: str, body: bytes) -> bool:
-        return await self._write(lambda state: state.update_conversation(tenant, id, body))
-
-    async def delete_conversation(self, tenant: str, id: str) -> bool:
-        return await self._write(lambda state: state.delete_conversation(tenant, id))
-
-    async def add_items(self, tenant: str, id: str, items: Sequence[StoredItem]) -> bool:
-        return await self._write(lambda state: state.add_items(tenant, id, items))
-
-    async def conversation_context(
-        self, tenant: str, id: str, *, max_bytes: int
-    ) -> EarlierItems | None:
-        return await self._read(lambda state: state.conversation_context(tenant, id, max_bytes))
-
-    async def list_items(self, tenant: str, id: str, page: Page) -> ItemPage | None:
-        return await self._read(lambda state: state.list_items(tenant, id, page))
-
-    async def find_item(self, tenant: str, id: str, item_id: str) -> bytes | None:
-        return await self._read(lambda state: state.find_item(tenant, id, item_id))
-
-    async def delete_item(self, tenant: str, id: str, item_id: str) -> bool:
-        return await self._write(lambda state: state.delete_item(tenant, id, item_id))
-
-    async def find_items(self, tenant: str, item_ids: Sequence[str]) -> Mapping[str, bytes]:
-        return await self._read(lambda state: state.find_items(tenant, item_ids))
 
     async def close(self) -> None:
         await self._watchers.close()

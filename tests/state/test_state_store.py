@@ -1,21 +1,21 @@
-"""Tests of `fastovms/state/threaded_store.py`."""
+"""Tests of `fastovms/state/state_store.py`."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import queue
 import sqlite3
 import threading
+from functools import partial
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from fastovms.errors import StateFailed
 from fastovms.state.operations import Operations
+from fastovms.state.state_store import StateBounds, StateCollector, StateStore, StateWorker
 from fastovms.state.store import StateStats, StoredItem
 from fastovms.state.tables import Totals
-from fastovms.state.threaded_store import StateBounds, StateCollector, StateWorker, ThreadedStore
 from tests.state.conftest import UNBOUNDED
 
 # What is too much, too large or too old.
@@ -46,7 +46,7 @@ def test_seconds_to_expiry():
 
 async def test_what_is_kept_is_exported(make_sqlite, tmp_path):
     database = make_sqlite(path=str(tmp_path / "state.db"))
-    store = ThreadedStore(database)
+    store = StateStore(database)
     registry = CollectorRegistry()
     registry.register(StateCollector(store.stats, lambda: 3))
 
@@ -58,12 +58,12 @@ async def test_what_is_kept_is_exported(make_sqlite, tmp_path):
         return [registry.get_sample_value(f"fastovms_{name}") for name in names]
 
     assert values() == [0, 0, 0, 3, 1]
-    await store.add_conversation("t", "c", b"{}", [StoredItem("i", b"text")])
+    await store.run(Operations.add_conversation, "t", "c", b"{}", [StoredItem("i", b"text")])
     assert values() == [1, database.totals.num_bytes, 0, 3, 1]
     connection: sqlite3.Connection = database._connection
     connection.execute("PRAGMA query_only = ON")
     with pytest.raises(StateFailed):
-        await store.delete_conversation("t", "c")
+        await store.run(Operations.delete_conversation, "t", "c")
     assert values()[0:3:2] == [1, 1]
     await store.close()
 
@@ -339,45 +339,31 @@ async def test_bounds_are_kept_while_it_works_and_while_it_does_not(start, clock
     assert database.totals.num_objects == 0
 
 
-# The store hands each operation to its thread, as it was asked.
+# The store runs each operation on the threads that it belongs to.
 
 
-OPERATIONS = [
-    name for name, _ in inspect.getmembers(Operations, inspect.isfunction) if name[0] != "_"
-]
-
-
-class Recorder:
-    """In the place of the operations: takes note of what it is asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[object] = []
-
-    def __getattr__(self, name: str):
-        return lambda *arguments: self.asked.append((name, *arguments))
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-async def test_every_operation_gets_its_arguments(make_sqlite, monkeypatch, name: str) -> None:
-    store, recorder = ThreadedStore(make_sqlite()), Recorder()
-
-    async def run(operation):
-        operation(recorder)
-
-    monkeypatch.setattr(store, "_read", run)
-    monkeypatch.setattr(store, "_write", run)
-    method = getattr(store, name)
-    parameters = inspect.signature(method).parameters.values()
-    positional = [object() for each in parameters if each.kind is not each.KEYWORD_ONLY]
-    named = {each.name: object() for each in parameters if each.kind is each.KEYWORD_ONLY}
-    await method(*positional, **named)
-    assert recorder.asked == [(name, *positional, *named.values())]
+@pytest.mark.parametrize("reads", [True, False])
+async def test_operations_that_read_have_threads_of_their_own(make_sqlite, tmp_path, reads) -> None:
+    path = str(tmp_path / "state.db")
+    store = StateStore(make_sqlite(path=path), readers=[make_sqlite(path=path)])
+    operation = Operations.find_conversation if reads else Operations.delete_conversation
+    used = []
+    for name in ("_reading", "_writing"):
+        worker = getattr(store, name)
+        worker.run = partial(noted, used, name, worker.run)
+    await store.run(operation, "t", "c")
+    assert used == ["_reading" if reads else "_writing"]
     await store.close()
 
 
+async def noted(used: list[str], name: str, run, operation):
+    used.append(name)
+    return await run(operation)
+
+
 async def test_what_is_kept_and_where(make_sqlite, tmp_path) -> None:
-    store = ThreadedStore(make_sqlite(path=str(tmp_path / "state.db")))
-    await store.add_conversation("t", "c", b"{}", [])
+    store = StateStore(make_sqlite(path=str(tmp_path / "state.db")))
+    await store.run(Operations.add_conversation, "t", "c", b"{}", [])
     stats = store.stats()
     assert stats == StateStats(1, stats.num_bytes, num_failures=0, is_on_disk=True)
     assert store.trouble() == ""

@@ -93,8 +93,8 @@ class EncoderBackend(Backend, Protocol):
     async def encode(
         self, texts: Sequence[EncoderText], client: str, priority: int = 0
     ) -> EncodedTexts:
-        """Encodes texts, of which there is at least one. Whoever cancels it gives them up: what is
-        not computed yet is not.
+        """Encodes texts, of which there is at least one. A caller that cancels it gives them up:
+        the rest is not computed.
 
         Args:
             texts: none is longer than the model's context, and all ids are of its vocabulary.

@@ -127,14 +127,14 @@ class EngineCounters:
 
 @dataclass(slots=True, kw_only=True)
 class StoredPrefixStats:
-    """What happened to the blocks of prompts that are kept on disk. Where none are, nothing has.
+    """The numbers of blocks of prompts that are kept on disk. They are zero if no blocks are kept.
 
     Attributes:
         num_blocks, num_bytes: what the directory holds now, of this model.
-        num_tokens_restored: prompt tokens that were read, beside those that memory had.
+        num_tokens_restored: prompt tokens that were read, in addition to those found in memory.
         seconds_saved: what computing these tokens would have taken longer than reading them.
         num_bytes_written: what this model has written.
-        num_damaged: blocks that could not be had though they were there.
+        num_damaged: blocks that could not be read though they were stored.
     """
 
     num_blocks: Annotated[

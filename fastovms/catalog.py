@@ -58,7 +58,7 @@ class PulledRevision(NamedTuple):
 
 
 def read_pulled(path: Path) -> PulledRevision | None:
-    """Returns which revision of a model is at a path; None = it is not known, as of a model that
+    """Returns the revision of the model at a path; None = it is unknown, as for a model that
     somebody has put there."""
     try:
         found = json.loads(_note(path).read_bytes())
@@ -119,9 +119,9 @@ def model_root(path: Path | None, environ: Mapping[str, str]) -> Path:
 
 
 class Repository:
-    """The models of a hub that are kept here, each in ORG/NAME below `root`. What is there is
-    whole: a model that is being pulled is beside it, in NAME.partial, and a pull that was cut short
-    goes on with the files that it had not finished."""
+    """The models of a hub that are kept here, each in ORG/NAME below `root`. A model that exists is
+    whole: a model that is being pulled is next to it, in NAME.partial, and an interrupted pull
+    resumes with the files that it had not finished."""
 
     def __init__(self, root: Path, *, endpoint: str | None = None) -> None:
         """
@@ -140,12 +140,12 @@ class Repository:
         """Downloads a model that is not there yet, which takes as long as the network does.
 
         Args:
-            revision: branch, tag or commit; None = what is there, else the main branch.
+            revision: branch, tag or commit; None = the existing one, or the main branch.
             overwrite: whether to take what the hub has now in the place of what is there.
 
         Raises:
-            ConfigurationError: there is no such model, it is not for OpenVINO, it cannot be had
-                from here, or another revision of it is there.
+            ConfigurationError: there is no such model, it is not for OpenVINO, it is not available
+                from here, or another revision of it exists.
         """
         path = self.root / model_id
         if path.exists() and not overwrite:

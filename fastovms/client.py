@@ -38,8 +38,9 @@ class RequestFailed(FastovmsError):
 
 
 def failed_with(status: int, body: bytes) -> RequestFailed:
-    """Returns what an answer with an error's status says, in the forms of OpenAI's API (`error`
-    with a `message`), of OVMS (`error` as text) and of FastAPI (`detail`), or as plain text."""
+    """Returns the message of an answer with an error's status, in the forms of OpenAI's API
+    (`error` with a `message`), of OVMS (`error` as text) and of FastAPI (`detail`), or as plain
+    text."""
     text = body.decode(errors="replace")
     try:
         answer = json.loads(text)
@@ -113,7 +114,7 @@ class Target(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """Host and port as they stand in `Host` (RFC 9110, 7.2)."""
+        """Host and port as in `Host` (RFC 9110, 7.2)."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -121,7 +122,7 @@ DONE: Final = b"[DONE]"
 """The data of the event that ends a stream of OpenAI's API."""
 
 _MAX_LINE: Final = 16 * 1024 * 1024
-"""Bytes of one line, beyond which the stream is none of this API."""
+"""Bytes of one line, beyond which the stream does not belong to this API."""
 
 
 class EventStream:
@@ -353,7 +354,7 @@ class ClientConnection(asyncio.Protocol):
             The body of the answer.
 
         Raises:
-            RequestFailed: the answer's status is none of success, or the answer is not whole.
+            RequestFailed: the answer's status is not a success, or the answer is incomplete.
         """
         assert self._transport is not None
         assert self._ended is None, "an answer is still being read"

@@ -34,7 +34,7 @@ class HttpConfig:
         max_body: 413 beyond it; see also `largest_body`.
         max_buffered_bodies: all request bodies in memory together, of which those of one client
             are at most what is left for all others; 503 beyond it.
-        max_pipelined: requests that wait on one connection behind the current one.
+        max_pipelined: requests that wait on one connection after the current one.
         max_connections: 503 beyond it. As many TLS handshakes may run besides; of more, the oldest
             ends.
         max_write_buffer: what a stream may queue for a client that does not read before it is cut.
@@ -43,13 +43,13 @@ class HttpConfig:
             second).
         keep_alive_timeout: idle time between two requests; above that of the usual client pools
             and proxies (60 s), so that the client closes first.
-        write_timeout: a client that takes nothing of its answer for so long is cut.
+        write_timeout: a client that reads nothing of its answer for this time is disconnected.
         linger_timeout: how long what a client still sends after its request was refused is read.
         close_timeout: a client that takes nothing of its connection's last answer for so long is
             cut.
         ping_interval: silence in an event stream before a comment is sent; 0 = never.
-        drain_timeout: how long, at shutdown, requests may take that run or still come over open
-            connections, each of which is told by the next answer that it is the last.
+        drain_timeout: how long, at shutdown, requests may take that run or still arrive over open
+            connections. Each connection is closed after its next answer.
         drain_grace: how long, at shutdown, idle connections may still bring a request.
     """
 
@@ -90,21 +90,21 @@ class HttpConfig:
 
 @dataclass(frozen=True, slots=True)
 class SecurityConfig:
-    """Who may ask, and which scripts.
+    """The clients and pages that may send requests.
 
     Attributes:
         api_key_file: one key a line.
         api_keys: further keys. Without any, and without a file, the environment's API_KEY or
-            VLLM_API_KEY is the key; without that, anybody may ask.
-        allowed_origins: of pages that may ask, beside the server's own; a list separated by commas,
-            "*" = any. None = any where a key is needed, since that is more than a page has; where
-            none is needed, no others.
+            VLLM_API_KEY is the key; without keys, every client may.
+        allowed_origins: of pages that may send requests, in addition to the server's own; a list
+            separated by commas, "*" = any. None = any where a key is needed, since that is more
+            than a page has; where none is needed, no others.
         allowed_methods, allowed_headers: what scripts of those pages may use; lists like it.
         allow_credentials: let those scripts send cookies.
-        allowed_hosts: names by which the server may be asked, beside addresses, localhost and the
-            machine's own; a list separated by commas, "*" = any. None = no others where no key is
-            needed and only this machine can reach the server, else any.
-        enable_docs: serve the description of the API, to everybody.
+        allowed_hosts: names by which the server may be addressed, in addition to addresses,
+            localhost and the machine's own; a list separated by commas, "*" = any. None = no others
+            if no key is needed and only this machine can reach the server, otherwise any.
+        enable_docs: serve the description of the API, without a key.
         ui: serve the page at `/`, to everybody. What it shows it asks for with a key.
     """
 
@@ -133,8 +133,8 @@ class EngineConfig:
         cache_size: KV cache in GB; 0 = a share of the memory that is free at start.
         max_num_seqs: sequences that run in one step.
         precision: "auto" = the fastest, "exact" = f32 and, on the CPU, the same sums always.
-        max_num_batched_tokens: token budget of one step; None = what was measured for the model on
-            this machine, else `DEFAULT_TOKEN_BUDGET`.
+        max_num_batched_tokens: token budget of one step; None = the value measured for the model on
+            this machine, or `DEFAULT_TOKEN_BUDGET`.
         tune: measure, when idle, which precisions and token budget are the fastest.
         max_num_queued_requests: samples that may wait to run; more are refused as overload.
         enable_prefix_caching: reuse the KV blocks of equal prompt beginnings.
@@ -171,7 +171,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class PrefixCacheConfig:
-    """What is kept on disk of prompts that were computed.
+    """The limits on the prompts that are kept on disk.
 
     Attributes:
         directory: None = below the directory of the state.
@@ -194,8 +194,8 @@ class EncoderConfig:
     Attributes:
         task: what the model does, "text_generation", "embeddings" or "rerank"; "auto" = as its
             files say.
-        pooling: "cls", "mean" or "last"; "auto" = as its files say, else "cls", or "last" of a
-            decoder.
+        pooling: "cls", "mean" or "last"; "auto" = as the model's files say; without them "cls", or
+            "last" for a decoder.
         normalize: give vectors the length 1.
         truncate: cut texts that are too long for the model, rather than refuse them.
         query_instruction, document_instruction: what is put before queries and documents.
@@ -222,7 +222,7 @@ class ResidencyConfig:
 
     Attributes:
         max_loaded_models, model_memory: how many, and bytes of their weights and KV caches.
-        idle_unload: models that nobody has used for so long are unloaded; 0 = never.
+        idle_unload: models that were not used for this time are unloaded; 0 = never.
         wait_timeout: how long a request waits for its model; 503 beyond it.
         poll_interval: between two looks at the file of `--config-path`; 0 = none.
     """
@@ -239,7 +239,7 @@ class ResidencyConfig:
 
 @dataclass(frozen=True, slots=True)
 class ApiConfig:
-    """What one request may ask for, beyond the limits of the model and of the contracts.
+    """The limits on one request, in addition to those of the model and of the contracts.
 
     Attributes:
         max_prompts: prompts in one completions request.
@@ -253,7 +253,7 @@ class ApiConfig:
         max_pending_chars: text that waits for a client which does not read its stream.
         max_background_tokens: tokens of a response in the background whose request sets no limit;
             0 = as many as the context holds.
-        per_request_metrics: answers of one sample tell how long it took.
+        per_request_metrics: answers of one sample report their duration.
     """
 
     max_prompts: int = 1024
@@ -429,17 +429,17 @@ class BatchConfig:
 
 @dataclass(frozen=True, slots=True)
 class ServiceConfig:
-    """How the process deals with whoever runs it. Times in seconds.
+    """How the process behaves towards its operator. Times in seconds.
 
     Attributes:
-        engine_timeout: an engine that has work and finishes no step for so long hangs; 0 = it
-            may take any time.
+        engine_timeout: an engine that has work and finishes no step for this time is considered
+            hung; 0 = no limit.
         failure_grace: between the failure of an engine, which health checks then report, and the
             end of the process.
         drain_delay: how long, at shutdown, requests are still taken while readiness says no, so
             that balancers may notice first.
         log_level: "trace" (the same as "debug"), "debug", "info", "warning" or "error".
-        log_file: appended to, opened anew on SIGHUP; None = stderr.
+        log_file: appended to, reopened on SIGHUP; None = stderr.
         log_format: "text" or "json".
         access_log: a line a request, "text" or "json"; "off" = none.
         access_log_file: where it is written, like `log_file`; None = where the log goes.
@@ -554,8 +554,8 @@ class Settings:
         return Settings({getattr(known, name): value for name, value in given.items()})
 
     def __or__(self, high: Settings) -> Settings:
-        """Merges two sources. Of fields that are mappings, such as the properties of a device, each
-        member is merged by itself."""
+        """Merges two sources. In fields that are mappings, such as the properties of a device, each
+        member is merged on its own."""
         merged = {**self.given, **high.given}
         for key in self.given.keys() & high.given.keys():
             if isinstance(merged[key], Mapping):
@@ -567,7 +567,7 @@ class Settings:
         return section(**{key.name: value for key, value in self.only(section).given.items()})
 
     def only(self, *sections: Callable[..., object]) -> Settings:
-        """Returns what is set of these sections."""
+        """Returns the settings of these sections."""
         return Settings({key: self.given[key] for key in self.given if key.section in sections})
 
 

@@ -1,4 +1,4 @@
-"""Declares exceptions by their meaning. What each becomes on the wire is decided in `api`, per
+"""Declares exceptions by their meaning. The form of each on the wire is decided in `api`, per
 dialect."""
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class UnsupportedModel(ConfigurationError):
 
 
 class RequestError(FastovmsError):
-    """The client's request is at fault.
+    """The client's request is faulty.
 
     The message and the parameter may repeat what the client wrote; `quotable` makes them safe.
 
     Attributes:
-        param: name of the offending field (`"stop[1]"`), or None when no one field is to blame.
+        param: name of the offending field (`"stop[1]"`), or None if it is not a single field.
         code: machine-readable reason (`"context_length_exceeded"`), or None.
     """
 
@@ -69,7 +69,7 @@ class FieldFault(InvalidField):
 
 
 class NotFound(RequestError):
-    """What the request names is not there, or is somebody else's."""
+    """The object that the request names does not exist, or belongs to another tenant."""
 
 
 class ModelNotFound(NotFound):
@@ -77,7 +77,7 @@ class ModelNotFound(NotFound):
 
 
 class TooLarge(RequestError):
-    """What would have to be kept is more than is kept of all requests together."""
+    """The data to keep for this request would exceed the limit for all requests together."""
 
 
 class BackendError(FastovmsError):
@@ -108,7 +108,7 @@ class ServerClosing(BackendUnavailable):
 
 
 class StateFailed(BackendUnavailable):
-    """What is kept of earlier requests cannot be read or written."""
+    """The stored data of earlier requests cannot be read or written."""
 
 
 class EngineFailed(BackendError):
@@ -123,6 +123,6 @@ class BrokenLogits(EngineFailed):
 
 
 def description_of(error: Exception) -> str:
-    """Returns what a client is told of an error that ended its request. Errors that are raised on
-    purpose speak for themselves."""
+    """Returns the message that a client receives about an error that ended its request. Errors that
+    are raised on purpose speak for themselves."""
     return str(error) if isinstance(error, FastovmsError) else f"{type(error).__name__}: {error}"

@@ -20,16 +20,16 @@ from fastovms.system.disk import lock_file, private_directory
 from fastovms.system.threads import DiskThreads, run_to_end
 
 PURPOSES: Final = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
-"""What clients may say that a file is for."""
+"""The purposes of a file that clients may give."""
 
 BATCH_OUTPUT: Final = "batch_output"
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a file.
+    """The record of a file.
 
     Attributes:
-        tenant: the key that may see it; "" where there are no keys.
+        tenant: the key that may see it; "" without keys.
         owner: the key or address in whose share it counts; "" = the tenant.
         name: what its client calls it, which is no path here.
         size: in bytes.
@@ -82,7 +82,7 @@ class RecordFolder(Generic[Record]):
                 logger.error("%s cannot be read: %s", path, error)
 
     def ids(self) -> set[str]:
-        """Returns those of all records, also of those that cannot be read."""
+        """Returns the ids of all records, including those that cannot be read."""
         return {path.stem for path in self._directory.glob(f"*{_SUFFIX}")}
 
     def write(self, id: str, record: Record) -> None:
@@ -142,7 +142,7 @@ class FileStore:
 
     Args:
         directory: is made, and locked until `close`.
-        clock: tells the Unix time.
+        clock: returns the Unix time.
         threads: what is done with contents runs there. They are closed before the store is.
 
     Attributes:
@@ -150,7 +150,7 @@ class FileStore:
         bytes: of each owner's files and uploads.
 
     Raises:
-        ConfigurationError: the directory cannot be had, or another process has it.
+        ConfigurationError: the directory is not available, or another process uses it.
     """
 
     def __init__(

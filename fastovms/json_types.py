@@ -54,13 +54,14 @@ _PIECE: Final = 256 * 1024
 _LINE_ENDS: Final = tuple(
     (end.encode(), f"\\u{ord(end):04x}".encode()) for end in "\x85\u2028\u2029"
 )
-"""What ends a line for Unicode, and its JSON: `str.splitlines` would cut there, as would `httpx`'s
-`iter_lines`. JSON always escapes the rest of what they split at."""
+"""The characters that end a line for Unicode, and their JSON: `str.splitlines` would cut there, as
+would `httpx`'s `iter_lines`. JSON always escapes the rest of what they split at."""
 
 
 def on_one_line(written: bytes) -> bytes:
     """Returns JSON, as orjson writes it, with what ends lines for Unicode escaped. A line feed at
-    its end stays. Of a long text each call looks at a piece: it has the GIL meanwhile."""
+    its end stays. In a long text each call looks at one piece, because it holds the GIL during the
+    call."""
     if written.isascii():
         return written
     return b"".join(map(_escaped, _pieces(written)))

@@ -252,7 +252,7 @@ class SamplingParams:
         ignore_eos: do not stop at `eos_token_ids`.
         eos_token_ids: tokens that end a sample and are not part of its text.
         stop_token_ids: further such tokens, which `ignore_eos` does not concern.
-        min_tokens: neither of the two kinds is drawn before a sample has so many tokens.
+        min_tokens: neither of the two kinds is drawn before a sample has this number of tokens.
         repetition_penalty: > 0; divides positive logits of tokens in prompt and output.
         frequency_penalty: taken from a token's logit for each time it is in the output.
         presence_penalty: taken once from the logit of each token in the output.
@@ -270,7 +270,7 @@ class SamplingParams:
         max_ngram_size: the longest end of the text that prompt lookup searches for.
         assistant_confidence_threshold: a draft ends where its model is less sure than this;
             0 <= threshold <= 1. None = drafts have a fixed length.
-        stop_strings: a hint: whoever reads the text cuts it where one of them begins, and aborts
+        stop_strings: a hint: the reader of the text cuts it where one of them begins, and aborts
             the sample. A backend that sees them itself may end it.
     """
 
@@ -379,13 +379,13 @@ class GenerationRequest:
         priority: requests of a lower one run first among those that wait.
         cache_salt: cached prompt beginnings are shared only by requests of the same salt.
         tenant: what is kept of it beyond the process, and as a text to guess drafts from, is found
-            only by requests of the same tenant; "" where there are no keys.
+            only by requests of the same tenant; "" without keys.
         owner: the key or address that shares the engine with others; "" = the tenant.
         prompt: the prompt again, for a model that takes images.
-        ends_text: where a stop string does. For a search, which nobody can abort for one of its
+        ends_text: where a stop string does. For a search, which cannot be aborted for one of its
             texts. Called by whichever thread computes.
         generated_token_ids: what was generated of its one sample before, by a process that has
-            ended. The sample goes on behind them, and they are told to nobody again.
+            ended. The sample continues after them, and they are not sent again.
     """
 
     request_id: str
@@ -411,7 +411,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class GenerationOutput:
-    """What one step added to one sample of one request.
+    """The tokens and results that one step added to one sample of one request.
 
     Not frozen, though nobody changes it: a step makes one for every running sample, and a frozen
     dataclass takes three times as long to make.
@@ -424,7 +424,7 @@ class GenerationOutput:
             included: this is what usage counts.
         num_cached_tokens: prompt tokens that came from the prefix cache.
         stop_token_id: the token that ended the sample, if one of `stop_token_ids` did.
-        logprobs: one entry per token of `token_ids`, and behind them one for `stop_token_id` if it
+        logprobs: one entry per token of `token_ids`, and after them one for `stop_token_id` if it
             is set, if the request asked for them.
         prompt_logprobs: one entry per prompt token, the first being None; on the first output of
             sample 0, if the request asked for them.

@@ -46,7 +46,7 @@ class ModelContents:
 
 
 def read_contents_by_model(directory: Path) -> list[ModelContents]:
-    """Returns what there is of each model, the last used first.
+    """Returns the contents by model, the last used first.
 
     Raises:
         OSError: the directory cannot be read.
@@ -172,7 +172,7 @@ def write_block(path: Path, key: bytes, content: NDArray[np.uint8]) -> int:
 
 
 def _after(vectors: list[memoryview], num_bytes: int) -> list[memoryview]:
-    """Returns what is left of vectors behind their first bytes."""
+    """Returns the rest of vectors after their first bytes."""
     left = []
     for vector in vectors:
         if num_bytes < len(vector):
@@ -185,7 +185,7 @@ def read_block(path: Path, key: bytes, rows: Rows) -> int:
     """Reads the file of a block into `rows`, whatever is in them, and returns its size in bytes.
 
     Raises:
-        DamagedBlock: it is cut, changed or another one's. What `rows` hold then is of no use.
+        DamagedBlock: it is cut, changed or another one's. The contents of `rows` are then useless.
         OSError: it cannot be read, or is not there.
     """
     expected = sum(row.nbytes for row in rows)
@@ -347,8 +347,8 @@ class _Block:
 
 
 def block_files(directory: Path) -> Iterator[os.DirEntry[str]]:
-    """Yields the files of all blocks, and those that were never finished. What is no file, but has
-    such a name, is left alone: to open a pipe may take for ever.
+    """Yields the files of all blocks, and those that were never finished. An entry that is not a
+    file, but has such a name, is left alone: to open a pipe may take for ever.
 
     Raises:
         OSError: the directory cannot be read.
@@ -422,15 +422,15 @@ class BlockDirectory:
         return self._num_bytes
 
     def held(self, folder: str) -> Held:
-        """Returns what one of its folders holds."""
+        """Returns the contents of one of its folders."""
         return self._held.get(folder, Held())
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._blocks
 
     def read(self, key: bytes, rows: Rows, position: int) -> int:
-        """Reads a block into `rows` and returns the bytes of its file; 0 = it cannot be had, which
-        has been logged, and it is gone.
+        """Reads a block into `rows` and returns the bytes of its file; 0 = it is not readable,
+        which has been logged, and it is deleted.
 
         Args:
             position: how many blocks its text has before it.
@@ -565,7 +565,7 @@ class BlockDirectory:
 
 
 def _read_written(path: Path) -> WrittenToday:
-    """Returns what the file says; nothing, if it is damaged or there is none."""
+    """Returns the content of the file; nothing, if it is damaged or missing."""
     try:
         content = json.loads(path.read_bytes())
         return WrittenToday(int(content["day"]), int(content["num_bytes"]))

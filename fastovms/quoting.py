@@ -1,4 +1,4 @@
-"""Makes what clients wrote safe to repeat to them and to write into logs, cut where it is long, and
+"""Makes texts of clients safe to repeat to them and to write into logs, cut if they are long, and
 says which texts may be ids."""
 
 from __future__ import annotations
@@ -31,5 +31,5 @@ def one_line(text: str) -> str:
 
 def is_id(text: str, max_length: int) -> bool:
     """Returns whether the text has 1 to `max_length` visible ASCII characters (VCHAR of RFC 5234,
-    B.1), which can stand in a header, in a line of a log and in a path."""
+    B.1), which are valid in a header, in a line of a log and in a path."""
     return 0 < len(text) <= max_length and text.isascii() and text.isprintable() and " " not in text

@@ -83,15 +83,16 @@ class Field:
         ranges: the same by the name of a dialect, where it differs.
         recommended: values that generation_config.json may give, under the same name.
         is_param: whether the attribute of the same name of `SamplingParams` takes the value: the
-            request's, else the model's, else that of `defaults`, else the attribute's default.
+            request's, or the model's, or that of `defaults`, or the attribute's default, in this
+            order.
         defaults: values by the name of a dialect; by "gguf" llama.cpp's, for files in its format.
         names: other names: Ollama's option by "ollama", GGUF's key by "gguf", the attribute of
             traces by "trace".
         genai: what the genai backend does with it.
         echo: the dialects that repeat the parameter in a response. "*" = all of them, always; the
-            others repeat it where the request gives it.
-        neutral: for a field that is not supported: the values, beside null, that ask for nothing.
-            None = it is supported.
+            others repeat it if it is in the request.
+        neutral: for a field that is not supported: the values, in addition to null, that ask for
+            nothing. None = it is supported.
         peers: what OpenAI, vLLM and OVMS accept, for the compatibility page.
     """
 

@@ -273,7 +273,7 @@ def _read(rest: str) -> str:
 
 
 def _reason(error: OSError | ValueError) -> str:
-    """Says why a file cannot be had; ValueError is of names and texts that files cannot have."""
+    """Says why a file is not available; ValueError is of names and texts that files cannot have."""
     if isinstance(error, UnicodeDecodeError):
         return "it is no UTF-8"
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
@@ -283,7 +283,7 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 class WrongInput(FastovmsError):
-    """What was typed cannot be done; nothing has changed."""
+    """The typed command failed; nothing has changed."""
 
 
 def _number(value: str) -> float:
@@ -344,10 +344,10 @@ class Dialogue:
         }
 
     def set_option(self, name: str, value: str) -> None:
-        """Sets an option, or leaves it to the server where the value is empty.
+        """Sets an option, or removes it if the value is empty, so that the server decides.
 
         Raises:
-            WrongInput: there is no such option, or the value is none of it.
+            WrongInput: there is no such option, or the value is not valid for it.
         """
         read = OPTIONS.get(name)
         if read is None:
@@ -372,7 +372,7 @@ class Dialogue:
         return json.dumps(kept, indent=2, ensure_ascii=False)
 
     def restore(self, text: str) -> None:
-        """Raises WrongInput: the text is none of `to_json`."""
+        """Raises WrongInput: the text is not one of `to_json`."""
         try:
             kept = orjson.loads(text)  # which refuses what no request can have, as lone surrogates
             system, tools = kept["system"], kept["tools"]
@@ -404,8 +404,9 @@ _CONTROLS: Final = {
     for code in (*range(32), *range(127, 160), *_BIDI_CONTROLS, *_SURROGATES)
     if chr(code) not in "\n\t"
 }
-"""What a terminal obeys, and what turns the direction of writing: shown as escapes, because a model
-may have read them from anybody. So are surrogates, which cannot be written at all."""
+"""The characters that control a terminal, and those that change the direction of writing. They are
+shown as escapes, because a model may have read them from any source. So are surrogates, which
+cannot be written at all."""
 
 
 def visible(text: str) -> str:
@@ -535,7 +536,7 @@ class ChatSession:
         self._in_colour = in_colour
 
     def talk(self, read_line: ReadLine) -> None:
-        """Goes on until the user ends it. What fails is told, and the chat goes on."""
+        """Goes on until the user ends it. An error is shown, and the chat continues."""
         while (text := read_text(read_line, _PROMPT)) is not None:
             if not text:
                 continue
@@ -622,14 +623,14 @@ _FAILED = 1
 
 
 def chat(place: str | None, config: TerminalConfig, *, in_colour: bool) -> int:
-    """Chats until the user ends it, and returns the exit code. What comes by a pipe is one message,
-    whose answer is all that is written.
+    """Chats until the user ends it, and returns the exit code. Input from a pipe is one message,
+    and only its answer is written.
 
     Args:
         place: the URL of a server, or a model to start one on; None = the demo model.
 
     Raises:
-        ConfigurationError: it is no URL, or nothing came by the pipe.
+        ConfigurationError: the value is not a URL, or the pipe was empty.
         EngineFailed: the server did not start.
         RequestFailed: the server cannot be asked which models it has.
     """

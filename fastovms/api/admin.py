@@ -501,7 +501,7 @@ _OUTPUT_SHARE: Final = 4
 
 
 def client_cards(model: KnownModel) -> list[dict[str, object]]:
-    """Returns what these clients read of a model, under each of its names."""
+    """Returns the entry of a model in the list that these clients read, under each of its names."""
     return [{**_ollama_members(model, name), **_codex_members(model, name)} for name in model.names]
 
 
@@ -550,7 +550,7 @@ def anthropic_list(models: Sequence[KnownModel]) -> dict[str, object]:
 
 
 def anthropic_card(model: KnownModel) -> dict[str, object]:
-    """Returns what is told of one model. Prompt and answer share its context."""
+    """Returns the description of one model. Prompt and answer share its context."""
     return {
         "type": "model",
         "id": model.name,
@@ -574,7 +574,7 @@ _READY: Final = Response(200)
 
 
 class ReloadOutcome(NamedTuple):
-    """What has come of reading the list of models again.
+    """The outcome of reading the list of models again.
 
     Attributes:
         has_changed: whether a model was added, changed or removed.
@@ -642,9 +642,9 @@ class ServableRoutes:
         return _servable_json(200, self._statuses())
 
     async def reload(self, request: Request) -> Response:
-        """Reads the list of models again, and answers when what is new is loaded: 201 with the
-        status of every model, 200 where nothing has changed, 412 where something is at fault. What
-        is not at fault is served all the same. Only operators may ask for it."""
+        """Reads the list of models again, and answers when the new models are loaded: 201 with the
+        status of every model, 200 if nothing has changed, 412 if the list or a model is faulty.
+        Models without a fault are served either way. Only operators may ask for it."""
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         if self._reload is None:

@@ -58,7 +58,7 @@ async def stream_answer(
     content_type: str = EVENT_STREAM,
     headers: HeaderPairs = (),
 ) -> None:
-    """Streams an answer. What fails before the first byte is raised, what fails later ends the
+    """Streams an answer. An error before the first byte is raised; an error after it ends the
     stream."""
     stream = request.stream(content_type=content_type, headers=headers)
     deltas = DeltaStream(
@@ -114,12 +114,13 @@ def usage_body(usage: Usage) -> dict[str, object]:
 
 
 def closing_members(usage: Usage) -> dict[str, object]:
-    """Returns what tells of a request's cost, when all of it is known."""
+    """Returns the members that report a request's cost, once all of it is known."""
     return {"usage": usage_body(usage), **metrics_member(usage.timings)}
 
 
 def metrics_member(timings: SampleTimings | None) -> dict[str, object]:
-    """Returns `metrics` as vLLM has it, in milliseconds; nothing where it is not to be told."""
+    """Returns `metrics` as vLLM has it, in milliseconds; nothing if the request does not ask for
+    it."""
     if timings is None:
         return {}
     per_token, rate = timings.per_token, timings.tokens_per_second
@@ -197,7 +198,7 @@ class Frames(DeltaFrames, Protocol):
     """Encodes all events of one stream."""
 
     def end(self) -> bytes:
-        """Returns what follows the last delta: usage, end marker."""
+        """Returns the frames after the last delta: usage, end marker."""
 
     def failure(self, error: Exception) -> bytes:
         """Returns the last event of a stream that cannot go on."""

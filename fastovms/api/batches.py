@@ -304,11 +304,11 @@ class BatchEndpoints:
         return url in _URLS and isinstance(self._router.match("POST", url), Match)
 
     def all(self) -> list[str]:
-        """Returns those of OpenAI's dialect, for messages."""
+        """Returns the endpoints of OpenAI's dialect, for messages."""
         return [f"/v1{path}" for path in PATHS if self.exists(f"/v1{path}")]
 
     def rules(self, endpoint: str | None) -> InputRules:
-        """Returns what the lines of a batch must be.
+        """Returns the rules for the lines of a batch.
 
         Args:
             endpoint: of all of them; None = they may differ.

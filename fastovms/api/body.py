@@ -262,7 +262,7 @@ def whole_text(text: str, strings: Mapping[str, str], max_length: int) -> str:
 
 
 def without_place(error: msgspec.DecodeError) -> str:
-    """Returns what the parser complains about, without the byte: it saw another text than was
+    """Returns the parser's complaint without the position: the parser saw another text than was
     sent."""
     return _PLACE.sub("", str(error))
 
@@ -339,7 +339,7 @@ class FairThread(Generic[Result]):
         self._is_closed = False
 
     async def run(self, client: str, call: Callable[[], Result]) -> Result:
-        """Returns what the call returns.
+        """Returns the result of the call.
 
         Args:
             client: who has sent it: all of one client's wait for one another.
@@ -481,9 +481,9 @@ def decode(content: bytes | mmap, schema: type[T]) -> T:
 def show(value: object) -> str:
     """Renders a value as JSON for an error message, in 60 characters at most.
 
-    A longer text is cut, and ends with dots. The time does not grow with the value: elements
-    beyond those that may be shown are not looked at. What JSON cannot render is shown as Python
-    writes it.
+    A longer text is cut, and ends with dots. The time does not grow with the value: elements beyond
+    those that may be shown are not looked at. A value that JSON cannot express is shown as Python's
+    repr.
     """
     value = _beginning(value, iter(range(_MAX_SHOWN)))
     try:
@@ -511,7 +511,7 @@ def _not_utf8(error: UnicodeDecodeError) -> MalformedBody:
 
 
 def _taken_apart(body: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
-    """Returns what `take_out` does.
+    """Returns the result of `take_out`.
 
     Raises:
         MalformedBody: as `take_out`, and too much is left.
@@ -626,8 +626,8 @@ def _value_at(path: str, body: bytes, strings: Mapping[str, str]) -> Any:
 
 
 def _unrepeated(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the members whose keys come once: of several with one key (RFC 8259, 4, leaves open
-    which of them counts) nobody knows which is at fault."""
+    """Returns the members whose keys come once: of several members with one key (RFC 8259, 4,
+    leaves open which of them counts) it cannot be said which one is at fault."""
     counts = Counter([key for key, _ in members])
     return {key: value for key, value in members if counts[key] == 1}
 

@@ -75,10 +75,10 @@ from fastovms.text.scanning import (
 
 
 class _Kind(NamedTuple):
-    """How calls to one kind of tools are told.
+    """The form in which calls to one kind of tools are written.
 
     Attributes:
-        type: the type of the call, and the member that tells of it.
+        type: the type of the call, and the member that describes it.
         text: the member of that one with what the model has written for the tool.
     """
 
@@ -104,7 +104,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class CallForms:
-    """How the calls of one request's answers are told.
+    """The form in which the calls of one request's answers are written.
 
     Attributes:
         target: returns what a function that the model calls is to the client.
@@ -159,7 +159,7 @@ def _kind(target: ToolTarget) -> _Kind:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessageForm:
-    """How the pieces of an answer are told.
+    """The form in which the pieces of an answer are written.
 
     Attributes:
         role: the message's.
@@ -169,7 +169,7 @@ class ChatMessageForm:
         drops_cut_call: whether, in an answer that is whole, a call that is not complete is left
             out.
         may_call: whether the answer may be calls.
-        calls: how they are told.
+        calls: the form in which they are written.
         new_content_tokens: makes what finds the tokens of one sample's content.
     """
 
@@ -425,8 +425,8 @@ class ChatFrames:
     def _told(
         self, choice: int, tokens: Sequence[TextToken], finish_reason: bytes, members: bytes
     ) -> bytes:
-        """Returns what follows a piece, or ends the choice: the log probabilities of its tokens,
-        and the ids of all that nothing has told of yet."""
+        """Returns the members that follow a piece, or end the choice: the log probabilities of its
+        tokens, and the ids of all that nothing has told of yet."""
         logprobs = orjson.dumps(chat_logprobs_body(tokens, self._report)) if tokens else b"null"
         if untold_ids := self._untold_ids[choice]:
             self._untold_ids[choice] = []
@@ -444,7 +444,7 @@ class ChatFrames:
         return self._told(delta.choice, tokens, word, members)
 
     def _rest(self, members: bytes, choice: int | None) -> bytes:
-        """Returns what stands from the end of the choice to the end of the frame."""
+        """Returns the bytes from the end of the choice to the end of the frame."""
         return members + b"}]" + self._usage.member(choice) + b"}" + END
 
     def _make_opening(self, prompt: ChatPromptReport) -> bytes:
@@ -474,7 +474,7 @@ class ChatJob:
     """A chat request that is ready to run.
 
     Attributes:
-        form: how the answer is told.
+        form: the form in which the answer is written.
         warnings: what of the request is not done.
         new_parser: makes the parser of one sample's text.
     """
@@ -488,7 +488,7 @@ class ChatJob:
     new_parser: Callable[[], OutputParser]
 
     def prompt_report(self, generation: TextGeneration) -> ChatPromptReport:
-        """Returns what the answer tells about its prompt.
+        """Returns the members of the answer that describe its prompt.
 
         Args:
             generation: the prompt's; its log probabilities are known when it has run.
@@ -540,7 +540,7 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
 
 
 def names_of(body: ChatRequest) -> FieldNames:
-    """Returns what a chat's request calls its fields."""
+    """Returns the names of a chat request's fields, for messages."""
     limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     logprobs = "top_logprobs" if body.top_logprobs else "logprobs"
     return FieldNames(prompt="messages", max_tokens=limit, logprobs=logprobs)
@@ -568,8 +568,8 @@ def _check_modalities(body: ChatRequest) -> None:
 
 
 def _top_logprobs(body: ChatRequest) -> int | None:
-    """Returns how many alternatives are told of each token; None = nothing is told of the
-    tokens."""
+    """Returns the number of alternatives that are reported for each token; None = no log
+    probabilities are reported for the tokens."""
     if body.logprobs:
         return body.top_logprobs or 0
     if body.top_logprobs:
@@ -609,7 +609,7 @@ def _form(
     last: Message,
     new_call_id: Callable[[], str],
 ) -> ChatMessageForm:
-    """Returns how the answer is told.
+    """Returns the form in which the answer is written.
 
     Args:
         last: the last of the messages.
@@ -636,7 +636,7 @@ def _form(
 def _content_tokens_maker(
     request: Preparation[ChatRequest], options: GenerationOptions, tools: ToolUse
 ) -> Callable[[], ContentTokens]:
-    """Returns what makes the finder of one sample's tokens of content."""
+    """Returns a function that makes the finder of one sample's content tokens."""
     if not finds_markup(request, options, tools):
         return partial(ContentTokens, None)
     tags = request.model.chat.tags

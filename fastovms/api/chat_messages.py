@@ -292,8 +292,8 @@ def fitting(
     max_tokens: int,
 ) -> Prompt:
     """Returns the prompt of as many of the newest messages as fit, and of those at the beginning by
-    which the system sets the rules. What is kept begins with a message of the user, where there is
-    one, so that neither an answer nor the output of a tool stands without what it refers to.
+    which the system sets the rules. The kept part begins with a message of the user, if there is
+    one. Neither an answer nor the output of a tool then refers to something that was dropped.
 
     Args:
         make_prompt: takes time in proportion to the messages, and is called a few times. It raises
@@ -345,7 +345,7 @@ def _starts(messages: Sequence[Message], first: int) -> list[int]:
 
 
 _SUMMARY: Final = "fastovms-summary-1."
-"""What a sealed summary begins with, so that it is told from those of other servers."""
+"""The beginning of a sealed summary, which distinguishes it from those of other servers."""
 
 _BEFORE_SUMMARY: Final = "Summary of the conversation so far:"
 
@@ -374,10 +374,10 @@ def unseal_summary(content: str) -> str:
 
 
 def told_summary(content: str) -> str:
-    """Returns what a model is told of a sealed summary."""
+    """Returns the text that presents a sealed summary to the model."""
     return told_text(unseal_summary(content))
 
 
 def told_text(summary: str) -> str:
-    """Returns what a model is told of a summary."""
+    """Returns the text that presents a summary to the model."""
     return f"{_BEFORE_SUMMARY}\n{summary}"

@@ -36,7 +36,7 @@ _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 @dataclass(frozen=True, slots=True)
 class TemplateOptions:
-    """What a request tells its template.
+    """The variables that a request gives to its template.
 
     Attributes:
         kwargs: further variables of the template.
@@ -63,7 +63,7 @@ class TemplateFields(NamedTuple):
 
 
 def template_options(model: ServedModel, given: TemplateFields) -> TemplateOptions:
-    """Reads what the template is told. What the request says goes before the operator's defaults,
+    """Reads the variables for the template. The request's values override the operator's defaults,
     and its `chat_template_kwargs` before other fields. An effort switches thinking on or off, as in
     vLLM.
 
@@ -208,8 +208,7 @@ class PromptMaker:
 
         Raises:
             RequestError: as `render_prompt` does.
-            InvalidField: the prompt is empty, far too long, or has not the images that it is to
-                have.
+            InvalidField: the prompt is empty, far too long, or lacks images that it refers to.
         """
         request, name = self.request, self.request.names.prompt
         model, special = request.model, adds_special_tokens(request.body.add_special_tokens)

@@ -50,7 +50,8 @@ class ReadChat(NamedTuple):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What of the request the model cannot read, or its answer does not keep to."""
+        """The parts of the request that the model cannot read, or that its answer will not
+        follow."""
         return [*self.unseen, *(self.constraint.warnings if self.constraint else ())]
 
 
@@ -60,7 +61,7 @@ async def chat_task(
     chat: ReadChat,
     num_prompt_logprobs: int | None = None,
 ) -> PromptTask:
-    """Makes what the backend gets for a chat.
+    """Makes the backend's input for a chat.
 
     Args:
         num_prompt_logprobs: top log probabilities of the prompt's tokens that are needed.
@@ -78,7 +79,8 @@ async def chat_task(
 def parser_maker(
     request: Preparation[GenerationFields], options: GenerationOptions, chat: ReadChat
 ) -> Callable[[], OutputParser]:
-    """Returns what makes the parser of one sample's text, which finds calls and thoughts in it."""
+    """Returns a function that makes the parser of one sample's text, which finds calls and
+    reasoning in it."""
     if not _parses(request, options):
         return PlainParser
     new_parser = partial(
@@ -104,7 +106,7 @@ def finds_markup(
 def hides_content(
     request: Preparation[GenerationFields], options: GenerationOptions, tools: ToolUse
 ) -> bool:
-    """Returns whether only calls are told of an answer that must be calls. Where nothing looks for
+    """Returns whether an answer that must be calls reports only the calls. Where nothing looks for
     them, all that the model says is content."""
     return tools.is_required and _parses(request, options)
 
@@ -122,11 +124,11 @@ _ANY_ARGUMENTS = {"type": "object"}
 
 
 class Constraint(NamedTuple):
-    """What an answer must look like.
+    """The constraint on the text of an answer.
 
     Attributes:
         is_optional: whether it may be left out where no grammar can be made of it.
-        parts: grammars within it that may be at fault, each with its own field.
+        parts: grammars within it that may be faulty, each with its own field.
         warnings: what of the request is not enforced.
     """
 

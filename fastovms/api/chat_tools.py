@@ -137,8 +137,8 @@ def read_name(named: Mapping[str, Any], place: str) -> str:
 def members_of(
     tool: Mapping[str, Any], kind: str, place: str, *, flat: bool
 ) -> tuple[Mapping[str, Any], str]:
-    """Returns the object that says more about a tool or a choice, and its path: the member that has
-    the type's name, or else what stands beside the type.
+    """Returns the object that describes a tool or a choice, and its path: the member that is named
+    after the type, or otherwise the members next to the type.
 
     Args:
         flat: whether it may stand there.
@@ -205,12 +205,11 @@ def _one_of(given: Mapping[str, Any], key: str, allowed: tuple[str, ...], place:
 
 def _without_anchors(expression: str) -> str:
     """Returns an expression without the marks of the beginning and the end of the text, which is
-    matched as a whole in any case. Where alternatives stand beside each other, a mark is one
-    alternative's.
+    matched as a whole in any case. If alternatives are combined, a mark belongs to one alternative.
 
     Raises:
-        ValueError: it closes a group that it has not opened, which would be that of whoever embeds
-            it.
+        ValueError: it closes a group that it has not opened, which would close a group of the
+            surrounding pattern.
     """
     depth, has_alternatives = 0, False
     for part in _REGEX_PART.findall(expression):
@@ -279,7 +278,7 @@ class ChoiceForms(NamedTuple):
     """The forms of choices that are taken.
 
     Attributes:
-        flat: whether members may stand beside the type.
+        flat: whether members may be given next to the type.
         skips_others: whether tools of other types are passed over.
         checks: whether a choice must be of tools that there are.
     """
@@ -443,14 +442,14 @@ class ToolUse:
         return frozenset(name for name, target in self.targets.items() if target.is_custom)
 
     def warnings_for(self, tool_format: ToolFormat | None) -> Sequence[str]:
-        """Returns what cannot be done of the tools where a model writes its calls so; None = it
-        makes none."""
+        """Returns the features of the tools that are not supported where a model writes its calls
+        in this form; None = it makes none."""
         if not self.tools or tool_format is not None:
             return self.warnings
         return [*self.warnings, _NO_CALLS]
 
     def target(self, function: str) -> ToolTarget:
-        """Returns what a function is to the client; the model may make up others."""
+        """Returns how a function is presented to the client; the model may make up others."""
         return self.targets.get(function) or ToolTarget(function)
 
 
@@ -467,9 +466,9 @@ def read_tools(
     either.
 
     Args:
-        flat: whether members of tools and choices may stand beside the type, in every dialect, and
-            whether there are namespaces.
-        skips_others: whether tools of other types are passed over; else they are refused.
+        flat: whether members of tools and choices may be given next to the type, in every dialect,
+            and whether there are namespaces.
+        skips_others: whether tools of other types are passed over; otherwise they are refused.
 
     Raises:
         InvalidField: a tool or the choice is malformed, or they do not go together.
@@ -528,7 +527,7 @@ class ToolReader:
     """Reads tools, one after the other.
 
     Attributes:
-        flat: whether members may stand beside the type.
+        flat: whether members may be given next to the type.
         offered: the tools, by the names of their functions.
     """
 
@@ -582,7 +581,7 @@ class ToolReader:
         self.offered[tool.tool.name] = tool
 
     def use(self, choice: ToolChoice, *, is_parallel: bool, is_legacy: bool = False) -> ToolUse:
-        """Returns what becomes of the tools that are chosen."""
+        """Returns how the chosen tools are used."""
         chosen = [self.offered[name] for name in choice.names]
         return ToolUse(
             [tool.tool for tool in chosen],
@@ -618,8 +617,8 @@ class ToolReader:
             self.read(inner_tool, f"{place}.tools[{position}]", name)
 
     def _shown(self, tools: Sequence[OfferedTool]) -> Iterator[Mapping[str, Any]]:
-        """Returns functions for the template. What is said of a namespace stands before what is
-        said of its first one."""
+        """Returns functions for the template. The description of a namespace comes before that of
+        its first function."""
         told: set[str | None] = {None}
         for tool in tools:
             namespace = tool.target.namespace

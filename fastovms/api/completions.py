@@ -68,10 +68,10 @@ from fastovms.text.tokenizer import FimFinder, FimTokens, Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """What the texts of one prompt's choices begin with.
+    """The common beginning of the texts of one prompt's choices.
 
     Attributes:
-        text: what stands before the text of each of the prompt's choices.
+        text: the text before each of the prompt's choices.
         length: the length of `text`, in the unit of the offsets.
         tokens: the prompt's, if their log probabilities were asked for.
     """
@@ -322,7 +322,7 @@ class CompletionFrames:
     def _rest(
         self, delta: SampleDelta, logprobs: bytes, members: bytes, choice: int | None
     ) -> bytes:
-        """Returns what follows the text in a frame."""
+        """Returns the members after the text in a frame."""
         reason = None if delta.finish_reason is None else delta.finish_reason.value
         tail = b',"logprobs":' + logprobs + b',"finish_reason":' + orjson.dumps(reason)
         if self._dialect.has_ids:
@@ -396,7 +396,7 @@ async def prepare(request: Preparation[CompletionRequest], fim: FimTokens | None
 
 
 def names_of(body: CompletionRequest) -> FieldNames:
-    """Returns what a completion's request calls its fields."""
+    """Returns the names of a completion request's fields, for messages."""
     names = FieldNames(prompt="prompt", max_tokens="max_tokens", logprobs="logprobs")
     if body.prompt_logprobs is not None:
         return names

@@ -27,11 +27,11 @@ Body = TypeVar("Body", bound=GenerationFields)
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """What handlers need beside a request.
+    """The dependencies of handlers.
 
     Attributes:
         new_id: makes unique ids of 32 random hexadecimal digits.
-        tracer: records spans of generations; None = nobody does.
+        tracer: records spans of generations; None = no spans are recorded.
     """
 
     models: ServedModels
@@ -82,7 +82,7 @@ class ApiContext:
     def envelope(
         self, prefix: str, new_id: str, preparation: Preparation[GenerationFields]
     ) -> Envelope:
-        """Returns what every part of an answer repeats.
+        """Returns the members that every part of an answer repeats.
 
         Args:
             prefix: the beginning of the answer's id.
@@ -104,8 +104,8 @@ class ApiContext:
         response_id: str,
         conversation_id: str | None = None,
     ) -> BeginSpan | None:
-        """Returns what begins the span of a request's generation, and notes it as the request's;
-        None where nobody traces."""
+        """Returns a function that begins the span of a request's generation, and records it as the
+        request's; None if tracing is off."""
         tracer = self.tracer
         if tracer is None:
             return None

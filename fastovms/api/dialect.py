@@ -29,7 +29,7 @@ from fastovms.text.detokenizer import Measure, utf8_length
 START: Final = b"data: "
 _NAME: Final = b"event: "
 END: Final = b"\n\n"
-"""What stands around an event's JSON, which has no line ends, so that `END` is only there."""
+"""The delimiters around an event's JSON. The JSON has no line ends, so `END` occurs only there."""
 
 
 def frame(data: bytes, name: str = "") -> bytes:
@@ -57,10 +57,10 @@ DONE: Final = frame(b"[DONE]")
 
 
 class ToldError(NamedTuple):
-    """What a client is told of an error.
+    """The members of an error that a client receives.
 
     Attributes:
-        param: the field at fault; None = no one field.
+        param: the faulty field; None = not a single field.
         code: the reason, for programs; None = there is none.
         request_id: the id of the request that has failed.
     """
@@ -74,7 +74,7 @@ class ToldError(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ErrorForm:
-    """How one family of clients is told of errors.
+    """The form in which one family of clients receives errors.
 
     Attributes:
         members: makes the JSON object of an error.
@@ -188,7 +188,7 @@ def error_response(error: Exception, dialect: Dialect, request_id: str = "") -> 
 
 
 def log_fields_of(error: Exception) -> LogFields:
-    """Returns what the access log tells of an error that ends a stream."""
+    """Returns the access log's fields for an error that ends a stream."""
     return _log_fields(*_words(error))
 
 
@@ -199,7 +199,7 @@ def error_body(error: Exception, dialect: Dialect, request_id: str = "") -> byte
 
 
 def last_frames(error: Exception, dialect: Dialect, request_id: str = "") -> bytes:
-    """Returns what ends a stream that had begun, and cannot go on for `error`."""
+    """Returns the frames that end a stream that had begun and fails with `error`."""
     return dialect.error_form.last_frames(error_body(error, dialect, request_id))
 
 
@@ -253,14 +253,14 @@ def _log_fields(message: str, param: str | None, code: str | None) -> LogFields:
 
 @dataclass(frozen=True, slots=True)
 class ResponsesStyle:
-    """What the dialects of the Responses API differ in.
+    """The differences between the dialects of the Responses API.
 
     Attributes:
         id_separator: what stands between an id's prefix and the rest.
         names_events: whether frames have an `event:` line.
         has_error_events: whether one comes before `response.failed`.
         length_reason: why an answer that became too long is incomplete.
-        summarizes_reasoning: whether reasoning is told as a summary, rather than as text.
+        summarizes_reasoning: whether reasoning is written as a summary, rather than as text.
         efforts: the values of `reasoning.effort` that are taken.
         skips_unknown_types: whether tools of types that the server does not have are passed over
             with a warning, rather than refused.
@@ -287,20 +287,20 @@ class ResponsesStyle:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one family of clients is spoken to.
+    """The protocol details of one family of clients.
 
     Attributes:
         name: what logs and tests call it.
         prefixes: URL prefixes, each serving the same routes.
-        error_form: how errors are told.
+        error_form: the form of errors.
         malformed_body_status: the status for a body that is not a JSON object.
         body_level_fields: fields whose faults count as a malformed body.
         model_required: whether a request must name its model.
         unknown_model: the error about a model that is not served, with braces for its name.
         refuses_null: fields in which null is not the same as absent, in the order in which they
             are checked.
-        default_max_tokens: the default for completions; None = the model's default, else its
-            context.
+        default_max_tokens: the default for completions; None = the model's default, or its context
+            if it has none.
         clamps_max_tokens: whether a `max_tokens` beyond the context or the model's limit is
             lowered, not refused.
         max_stop_strings: how many a request may have; None = the server's own limit only.
@@ -316,7 +316,7 @@ class Dialect:
         takes_image_url_strings: whether `image_url` of a part may be the URL itself.
         completes_vision_models: whether prompts without messages go to models that take images,
             too.
-        flat_tools: whether a tool's members may stand beside its type.
+        flat_tools: whether a tool's members may be given next to its type.
         checks_tool_choice: whether a choice without tools, or of one that is not among them, is
             refused, rather than leaving none to call.
         parses_special_tokens: whether calls and reasoning are found in a text that keeps its
@@ -325,7 +325,7 @@ class Dialect:
             message.
         checks_audio_fields: whether `modalities`, `audio` and `chunk_frames`, by which OVMS's
             clients ask for what no model here makes, are refused where they are wrong, not ignored.
-        reasoning_members: the members of a message that reasoning is told in.
+        reasoning_members: the members of a message that hold its reasoning.
         lists_no_calls: whether a message without calls has an empty list of them.
         has_null_content: whether a message that only calls has no content, rather than an empty
             one.
@@ -484,10 +484,10 @@ OLLAMA: Final = replace(
     unknown_model="model '{}' not found",
     default_max_tokens=None,
 )
-"""What Ollama's API is spoken in, at paths that no other dialect has."""
+"""The dialect of Ollama's API, at paths that no other dialect has."""
 
 COHERE: Final = replace(OPENAI, name="cohere", error_form=COHERE_ERRORS, has_meta=True)
-"""What the newer version of Cohere's API is spoken in, of which there is one path."""
+"""The dialect of the newer version of Cohere's API, which has one path."""
 
 DIALECTS: Final = (OPENAI, OVMS)
 """The dialects that all endpoints are answered in, each below its own prefixes."""

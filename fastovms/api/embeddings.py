@@ -93,10 +93,10 @@ _SIDES = (None, "left", "right")
 
 
 def read_limit(body: EncodingFields, model: ServedEncoder, num_added: int) -> TextLimit:
-    """Reads how long a text may be.
+    """Reads the limit on the length of a text.
 
     Args:
-        num_added: the tokens that stand around it.
+        num_added: the tokens that surround it.
 
     Raises:
         InvalidField: a number is out of its range, or the side unknown.
@@ -153,7 +153,7 @@ def answer_id(body: EncodingFields, prefix: str, new_id: str) -> str:
 
 
 def encoding_usage(num_tokens: int) -> dict[str, int]:
-    """Returns what an answer tells of the tokens that it took."""
+    """Returns the usage that an answer reports."""
     return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
 
 
@@ -287,8 +287,8 @@ _PIECE_TEXTS: Final = 64
 """How much is tokenized at once, which holds the GIL: some milliseconds."""
 
 _USUAL_CHARS_PER_TOKEN: Final = 8
-"""How many characters a token of ordinary text has at most. Of a longer text the beginning, or the
-end, is tokenized first: it mostly tells whether the text is too long."""
+"""How many characters a token of ordinary text has at most. The beginning of a longer text is used,
+or the end, is tokenized first: it usually shows whether the text is too long."""
 
 _CUT: Final = 16
 """How many tokens, at most, a cut may have split one into."""
@@ -331,7 +331,7 @@ class TextLimit:
         return (self.max_tokens + _CUT) * _USUAL_CHARS_PER_TOKEN
 
     def part(self, text: str) -> str:
-        """Returns what is tokenized first of a text."""
+        """Returns the part of a text that is tokenized first."""
         return text[-self.part_chars :] if self.keeps_end else text[: self.part_chars]
 
 

@@ -31,8 +31,8 @@ ApiHandler = Callable[[Request, Dialect], Awaitable[Response | None]]
 
 
 def endpoint(handler: ApiHandler, dialect: Dialect) -> Handler:
-    """Returns the `Handler` of one route. Cancellation passes through. What the request holds is
-    given back at its end."""
+    """Returns the `Handler` of one route. Cancellation passes through. The resources of the request
+    are released at its end."""
 
     async def answer(request: Request) -> Response | None:
         try:

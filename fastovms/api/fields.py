@@ -171,11 +171,11 @@ def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:
 def queueing(
     body: GenerationFields, tenant: str, priority: int | None, owner: str = ""
 ) -> Queueing:
-    """Reads what the request of a tenant says about its place.
+    """Reads the fields that decide a tenant's place in the queue.
 
     Args:
         owner: the key or address that asks.
-        priority: stands in for the body's; None = nothing does.
+        priority: replaces the body's; None = nothing does.
 
     Raises:
         InvalidField: vLLM would refuse the salt.

@@ -44,7 +44,7 @@ def file_object(record: FileRecord) -> dict[str, Any]:
 
 
 def no_such_file(id: str) -> NotFound:
-    """Returns what is told of a file that is not there."""
+    """Returns the message about a file that does not exist."""
     return NotFound(f"No such File object: {id[:200]}", param="id")
 
 
@@ -601,8 +601,8 @@ class Files:
         )
 
     def _min_rate(self, owner: str) -> float:
-        """Returns how fast each upload of an owner must be. Where the places run out, an owner pays
-        for each that it holds, so that none of its slow uploads keeps others out for hours."""
+        """Returns how fast each upload of an owner must be. If all places are taken, an owner is
+        charged for each place, so that none of its slow uploads blocks other owners for hours."""
         is_full = self._uploads.used >= self._uploads.free
         return MIN_RATE * (self._uploads.held(owner) if is_full else 1)
 

@@ -124,7 +124,7 @@ def merged(deltas: Sequence[SampleDelta]) -> SampleDelta:
 
 
 class Usage(NamedTuple):
-    """What a request has cost so far; a prompt counts once, however often it is sampled.
+    """The cost of a request so far; a prompt counts once, regardless of the number of samples.
 
     Attributes:
         reasoning_tokens: how many of the completion tokens are reasoning; None where the text is
@@ -289,7 +289,7 @@ class RequestProgress:
         return SampleTimings(queue, prefill, last_at - first_at, sample.num_tokens)
 
     def end(self, reasons: Sequence[FinishReason], error: BaseException | None) -> GenerationEnd:
-        """Returns what a trace is told when all is over.
+        """Returns the attributes that a span gets at its end.
 
         Args:
             reasons: one for each sample.
@@ -516,8 +516,8 @@ class TextGeneration:
         await self.finished()
 
     def hear(self, outputs: Iterable[GenerationOutput], on_delta: DeltaCallback) -> None:
-        """Takes over what the backend has said of the only sample in a process that has ended:
-        `submit` then goes on behind it. It may be told piece by piece.
+        """Restores the output of the only sample of a process that has ended: `submit` continues
+        after it. It may be passed in pieces.
 
         Args:
             on_delta: as for `submit`.
@@ -710,7 +710,7 @@ def generation_of(
 
 
 def failure(output: GenerationOutput) -> BackendError | RequestError:
-    """Returns what it means that a sample ended with ABORT or ERROR."""
+    """Returns the error for a sample that ended with ABORT or ERROR."""
     if (refusal := output.refusal) is not None:
         return RequestError(refusal.message, param=refusal.param, code=refusal.code)
     if output.finish_reason is FinishReason.ABORT:

@@ -161,13 +161,13 @@ def finite(logprob: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TokenReport:
-    """What an answer tells about its tokens, apart from their text.
+    """The information about its tokens that an answer reports in addition to their text.
 
     Attributes:
         num_logprobs: how many top log probabilities of each token; None = no `logprobs` object.
         num_prompt_logprobs: the same for vLLM's `prompt_logprobs`.
-        has_token_ids: whether those of the prompt and of the text are told.
-        has_timings: whether the answer tells how long it took.
+        has_token_ids: whether log probabilities of the prompt and of the text are reported.
+        has_timings: whether the answer reports its duration.
     """
 
     num_logprobs: int | None
@@ -182,7 +182,7 @@ class TokenReport:
 
 
 def token_report(request: Preparation[GenerationFields], logprobs: int | None) -> TokenReport:
-    """Reads what is to be told.
+    """Reads the report that the answer is to have.
 
     Args:
         logprobs: how many top log probabilities of each token the request asks for.
@@ -214,8 +214,8 @@ def token_report(request: Preparation[GenerationFields], logprobs: int | None) -
 
 
 def num_values(num_top: int | None, model: ModelInfo) -> int:
-    """Returns how many log probabilities are told of a token when its `num_top` likeliest are asked
-    for."""
+    """Returns the number of log probabilities reported for a token if its `num_top` likeliest
+    alternatives are requested for."""
     if num_top is None:
         return 0
     return 1 + (model.vocab_size if num_top == ALL_LOGPROBS else num_top)

@@ -63,11 +63,11 @@ class Departure(NamedTuple):
 def departure(
     keep_alive: KeepAlive, request: Request, model: KnownModel, models: ServedModels
 ) -> Iterator[Departure]:
-    """Has a model leave behind a request that wants it, where models come and go and the client is
-    an operator.
+    """Sets how long a model stays loaded after a request, if models are loaded on demand and the
+    client is an operator.
 
     Raises:
-        InvalidField: `keep_alive` is no duration.
+        InvalidField: `keep_alive` is not a duration.
     """
     is_wanted, holder = unloads(keep_alive), models.holder
     if not is_wanted:
@@ -89,11 +89,11 @@ def _warnings(model: KnownModel, reason: str) -> Sequence[str]:
 
 
 def unloads(keep_alive: KeepAlive) -> bool:
-    """Returns whether the model is to leave memory at once: for a duration of nothing, be it a
-    number of seconds or Go's notation, such as "0s".
+    """Returns whether the model is to be unloaded at once: for a duration of zero, given as a
+    number of seconds or in Go's notation, such as "0s".
 
     Raises:
-        InvalidField: it is no duration.
+        InvalidField: the value is not a duration.
     """
     if not isinstance(keep_alive, str):
         return keep_alive == 0
@@ -113,7 +113,7 @@ class ModelWaiters:
     on the event loop.
 
     Args:
-        residency: is told who waits.
+        residency: is notified of the requests that wait.
         clock: seconds, of a clock that goes on steadily.
     """
 
@@ -154,8 +154,8 @@ class ModelWaiters:
         return True
 
     def hand_over(self, name: str) -> None:
-        """Takes the model into use for each of those who wait, so that it cannot leave before they
-        have had it."""
+        """Marks the model as used by each waiting request, so that it cannot be unloaded before
+        they have used it."""
         for waiting in self._waiting.pop(name, ()):
             self._residency.stop_waiting(name)
             if not waiting.done():
@@ -206,7 +206,7 @@ class ModelPlan(NamedTuple):
 
 
 class ModelChanges(NamedTuple):
-    """What has come of another list of models.
+    """The outcome of applying another list of models.
 
     Attributes:
         is_any: whether anything has changed.
@@ -363,7 +363,7 @@ class ModelPool:
         return partial(self._release, name)
 
     def _wait(self, name: str, *, is_order: bool = False) -> asyncio.Future[None]:
-        """Returns what is done once the model is in use on behalf of who waits."""
+        """Returns the callback that runs once the model is in use for the waiting request."""
         waiting = self._waiters.add(name, is_order=is_order)
         self._advance()
         return waiting
@@ -391,7 +391,7 @@ class ModelPool:
         (await self.hold(name))()
 
     def seconds_to_leave(self, name: str) -> float | None:
-        """Returns how long a model stays in memory if nobody asks for it; None = for ever."""
+        """Returns the seconds that a model stays loaded without requests; None = for ever."""
         return self._residency.seconds_to_leave(name, self._clock())
 
     def dismiss(self, name: str) -> None:
@@ -545,7 +545,7 @@ class ModelPool:
                         left.set_result(None)
 
     async def close(self) -> None:
-        """Loads and unloads nothing any more; whoever waits is told so."""
+        """Loads and unloads nothing any more; waiting requests get this error."""
         self._closed = True
         self._advance()
         for name in self._waiters.names:

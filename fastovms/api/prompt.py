@@ -40,12 +40,12 @@ _PROMPT_LOGPROBS = FieldName("prompt_logprobs", "prompt_logprobs")
 
 @dataclass(frozen=True, slots=True)
 class FieldNames:
-    """What a request calls the fields that the endpoints name differently, for messages.
+    """The names of the fields that differ between endpoints, for messages.
 
     Attributes:
         prompt: what is continued or answered.
         max_tokens: how long a sample may become.
-        logprobs: how many log probabilities are told of each token.
+        logprobs: the number of log probabilities reported for each token.
         prompt_logprobs: the same of the prompt's tokens.
         response_format: what the text must look like.
         json_schema: where its schema is a member, with its name and its strictness.
@@ -65,7 +65,7 @@ class FieldNames:
         return self.prompt if num_prompts == 1 else f"{self.prompt}[{position}]"
 
     def named(self, fault: FieldFault) -> InvalidField:
-        """Returns what a lower layer has found, with the field named as the client does."""
+        """Returns the error of a lower layer, with the name that the client uses for the field."""
         names = {
             "messages": FieldName(self.prompt, self.prompt),
             "max_tokens": FieldName(self.max_tokens, self.max_tokens),
@@ -80,12 +80,12 @@ class Preparation(Generic[Body]):
     """A request that is read, with everything that its checks look at.
 
     Attributes:
-        body: as the client has sent it.
+        body: as the client sends it.
         size: the body's, in bytes.
         client: who asks.
         tenant: the same by its key alone; "" where none is needed.
-        priority: stands in for the body's; None = nothing does.
-        text_format: stands in for the body's `response_format`, in the form of chats.
+        priority: replaces the body's; None = nothing does.
+        text_format: replaces the body's `response_format`, in the form of chats.
     """
 
     body: Body
@@ -117,7 +117,7 @@ _MAX_CHARS_PER_TOKEN: Final = 256
 longer than the context even so is refused without encoding it."""
 
 _USUAL_CHARS_PER_TOKEN: Final = 8
-"""How many characters a token of ordinary text has at most. Of a text that is longer even so the
+"""How many characters a token of ordinary text has at most. A text that is still longer is cut:
 beginning is encoded first, because encoding holds the GIL: a text that is far too long would stop
 every stream for as long as it takes."""
 
@@ -136,8 +136,8 @@ class Prompt:
     Attributes:
         text: None = the client sent token ids, or a part of them was cut off.
         warnings: what of the request's messages is not shown as the client sent it.
-        opening: what stands in for the text where an answer is continued, so that its end tells
-            whether the answer begins within reasoning; None = the text does.
+        opening: the text in place of the prompt's if an answer is continued: its end shows whether
+            the answer begins within reasoning; None = the text does.
     """
 
     token_ids: Sequence[int]
@@ -269,7 +269,7 @@ async def encode_prompts(
 
 
 def encoding_cost(texts: Collection[str]) -> int:
-    """Returns what encoding the texts costs: the work for `offload`."""
+    """Returns the cost of encoding the texts: the work for `offload`."""
     return sum(map(len, texts)) + _CALL_COST * (len(texts) - 1)
 
 

@@ -2,8 +2,8 @@
 ignored.
 
 `5.0` is not an integer and `true` is not a number (msgspec's strict rules). Integers are accepted
-where numbers are expected. What a field may be beside its type is in its row, see
-`request_fields`.
+where numbers are expected. The allowed values of a field, in addition to its type, are in its row,
+see `request_fields`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Truncation = Annotated[int | None, Field(range=Range(1, also=-1))]
 Priority = Annotated[int | None, Field(range=Range(*INT64))]
 MaxTokens = Annotated[int | UnsetType | None, Field(range=Range(0, UINT32_MAX))]
 NotSupported = Field(neutral=())
-"""Of a field that the server does not act on: any value would change the answer, so it is refused
-rather than ignored."""
+"""The row of a field that the server does not act on. Any value would change the answer, so it is
+refused rather than ignored."""
 
 
 class StreamOptions(Struct, frozen=True, kw_only=True):

@@ -52,11 +52,11 @@ from fastovms.text.tokenizer import PairTemplate, TokenIds
 def read_pair_options(
     body: EncodingFields, model: ServedEncoder, *, chunks: bool, priority: int | None = None
 ) -> PairOptions:
-    """Reads how pairs are scored.
+    """Reads the options of scoring.
 
     Args:
         chunks: whether documents that are too long are scored in parts, rather than refused.
-        priority: that the server gives the request; None = the usual one.
+        priority: that the server assigns to the request; None = the usual one.
 
     Raises:
         InvalidField: a value is out of its range.
@@ -175,7 +175,7 @@ def fit_pairs(
     model: ModelInfo,
     max_together: int,
 ) -> list[FittedPair]:
-    """Returns what the model is to read of each pair, in order, where all have the tokens
+    """Returns the model's input for each pair, in order, once all of them have the tokens
     `max_together` at most.
 
     Args:
@@ -229,7 +229,7 @@ def _parts(
 def join_pairs(
     fitted: Iterable[FittedPair], pairs: Sequence[Pair], tokens: PairTokens, template: PairTemplate
 ) -> list[EncoderText]:
-    """Returns what the model reads, as its tokenizer joins pairs."""
+    """Returns the model's input, as its tokenizer joins pairs."""
     found = []
     for owner, query_length, start, stop in fitted:
         query, document = pairs[owner]
@@ -395,8 +395,8 @@ async def _paired(
     room = options.max_tokens - template.num_added
     if room < 2:
         raise InvalidField(
-            f"truncate_prompt_tokens must be more than {template.num_added + 1}, since so many "
-            "tokens stand around each pair",
+            f"truncate_prompt_tokens must be more than {template.num_added + 1}, since special "
+            "tokens surround each pair",
             param="truncate_prompt_tokens",
         )
     # Nothing is longer than the context, however it is cut; documents in parts may be.
@@ -424,7 +424,7 @@ async def _paired(
 
 
 TASKS: Final = (Task.RERANK, Task.EMBEDDINGS)
-"""What models may do that score pairs."""
+"""The capabilities of models that score pairs."""
 
 
 class RerankRoute:
@@ -477,8 +477,8 @@ class RerankRoute:
 
 
 def _meta(num_tokens: int) -> dict[str, object]:
-    """Returns what Cohere's clients are told beside the results, but for what is billed: nothing
-    is."""
+    """Returns the members of Cohere's answer in addition to the results, except billed units:
+    nothing is billed."""
     return {"api_version": {"version": "2"}, "tokens": {"input_tokens": num_tokens}}
 
 
@@ -608,7 +608,7 @@ def _read_pairs(body: ScoreRequest, max_inputs: int) -> tuple[PairTexts, list[Pa
 
 
 def _sides(body: ScoreRequest) -> tuple[str, str]:
-    """Returns what the request calls its two sides."""
+    """Returns the names of the request's two sides."""
     given = [name for pair in _NAMES for name in pair if getattr(body, name) is not None]
     for pair in _NAMES:
         if set(given) == set(pair):

@@ -30,8 +30,8 @@ class TokenAligner:
     """Finds the pieces of a text, in order, and so the tokens that they were generated as.
 
     Between the pieces there may be markup. A token belongs to the piece that its text begins in or,
-    from markup, reaches into. One without text belongs to the piece that it stands in or before;
-    one behind a piece, to none.
+    from markup, reaches into. A token without text belongs to the piece that it is in or precedes;
+    one after a piece, to none.
 
     Args:
         tags: markup. In a token that is a tag no piece begins but at its beginning.
@@ -129,7 +129,8 @@ class ContentTokens:
         return tokens if isinstance(piece, Content) else ()
 
     def rest(self) -> Sequence[TextToken]:
-        """Returns the tokens that are certainly content and have been told with no piece."""
+        """Returns the tokens that are certainly content and have not been reported with any
+        piece."""
         untold, self._untold = self._untold, []
         return untold
 
@@ -223,8 +224,8 @@ def _scoring_request(
     queueing: Queueing,
 ) -> GenerationRequest:
     """Returns a request that scores a prompt. One that fills the context leaves no room for a token
-    to drop: its last one is then generated, as the only one allowed. What is reported of it are the
-    raw logits all the same."""
+    to drop: its last one is then generated, as the only one allowed. The reported log probabilities
+    are still those of the raw logits."""
     params = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, prompt_logprobs=num_top)
     if len(token_ids) == max_model_len:
         params = replace(params, logprobs=num_top, allowed_token_ids=(token_ids[-1],))

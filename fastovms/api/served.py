@@ -33,7 +33,7 @@ Release = Callable[[], None]
 
 
 def no_hold() -> Release:
-    """Returns what gives back a model that nobody unloads."""
+    """Returns a function that releases a model that is never unloaded."""
     return lambda: None
 
 
@@ -114,7 +114,7 @@ class ImageInput:
 
 
 def images_of_request(model: ImageInput | None, *, may_drop: bool = False) -> GivenImages | None:
-    """Returns what collects the images of a request; None = the model takes none.
+    """Returns an object that collects the images of a request; None = the model takes none.
 
     Args:
         may_drop: whether the request may be left without some of its messages: then images are
@@ -149,7 +149,7 @@ class UnseenParts:
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What to tell the client."""
+        """The message for the client."""
         if not self._places:
             return ()
         listed, more = self._places[:_MAX_PLACES], len(self._places) - _MAX_PLACES
@@ -236,7 +236,7 @@ class ChatModel:
 
     @property
     def tags(self) -> frozenset[str]:
-        """What must stay in the text, though it may be special tokens."""
+        """The tags that must stay in the text, though they may be special tokens."""
         return kept_tags(self.tool_format, self.reasoning_format)
 
     @classmethod
@@ -291,8 +291,7 @@ CAPABILITIES: Final[Mapping[Task, tuple[str, ...]]] = {
     Task.EMBEDDINGS: ("embedding",),
     Task.RERANK: ("rerank",),
 }
-"""What a client may do with a model, in the words of Ollama's `/api/show`, of which "rerank" is
-none."""
+"""The capabilities of a model, in the words of Ollama's `/api/show`; "rerank" is an addition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,14 +371,14 @@ class Move(NamedTuple):
 
 @dataclass(slots=True)
 class Resident:
-    """What is known of one model.
+    """The known facts about one model.
 
     Attributes:
         size: the bytes of memory that it takes.
         num_uses: requests that run on it, or are about to.
         num_waiting: requests, and orders of an operator, that wait for it to be loaded.
         last_used: when it was taken or given back for the last time.
-        waits_since: when the first of those who wait came.
+        waits_since: when the first of the waiting requests came.
         leaves: whether it takes no further request, and is unloaded when the last has ended.
         is_removed: whether it is forgotten once it is unloaded.
         retry_at: when a model that could not be loaded may be tried again.
@@ -412,8 +411,8 @@ class Resident:
 
 
 class Residency:
-    """A state machine over all models. Whoever moves models asks `next_move`, does it, and says
-    how it ended; there is one move at a time.
+    """A state machine over all models. A caller that loads or unloads models asks `next_move`, does
+    it, and reports the outcome; there is one move at a time.
 
     Args:
         config: how many models, and bytes, there may be in memory, and for how long.
@@ -514,7 +513,7 @@ class Residency:
         return max(0.0, model.retry_at - now)
 
     def seconds_to_leave(self, name: str, now: float) -> float | None:
-        """Returns how long a model stays in memory if nobody asks for it; None = for ever."""
+        """Returns the seconds that a model stays loaded without requests; None = for ever."""
         idle, model = self._config.idle_unload, self._models[name]
         if not idle:
             return None
@@ -790,7 +789,7 @@ class ModelHolder(Protocol):
         """Loads a model, and returns when it is in memory. Raises as `hold` does."""
 
     def seconds_to_leave(self, name: str) -> float | None:
-        """Returns how long a model stays in memory if nobody asks for it; None = for ever."""
+        """Returns the seconds that a model stays loaded without requests; None = for ever."""
 
     def dismiss(self, name: str) -> None:
         """Has a model leave when the last request on it has ended."""
@@ -874,7 +873,7 @@ class ServedModels:
         return model
 
     def metrics(self) -> list[GenerationMetrics]:
-        """Returns those of all models that were ever in memory."""
+        """Returns the totals of all models that were ever in memory."""
         return [m.metrics for m in self._known.values() if m.metrics is not None]
 
     @property

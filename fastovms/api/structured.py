@@ -134,8 +134,8 @@ def grammar_of(request: Preparation[GenerationFields], warnings: list[str]) -> G
 
 
 def _enforceable(grammar: Grammar, warnings: list[str], *, is_strict: bool) -> Grammar:
-    """Returns the grammar with what can be enforced of its schema. What is malformed is left for
-    the compiler to refuse."""
+    """Returns the grammar with what can be enforced of its schema. The compiler refuses a malformed
+    source."""
     if grammar.kind is not GrammarKind.JSON_SCHEMA:
         return grammar
     try:
@@ -151,7 +151,7 @@ def _enforceable(grammar: Grammar, warnings: list[str], *, is_strict: bool) -> G
 
 
 def _meaning(grammar: Grammar) -> tuple[GrammarKind, object]:
-    """Returns what is the same for two fields that say the same."""
+    """Returns a value that is equal for two fields with the same meaning."""
     if grammar.kind is GrammarKind.JSON_SCHEMA:
         with contextlib.suppress(ValueError, RecursionError):
             return grammar.kind, json.loads(grammar.source)
@@ -295,8 +295,8 @@ declare properties are closed."""
 
 
 def _changed(grammar: Grammar, change: Callable[[Schema], Schema]) -> Grammar:
-    """Returns the grammar with its schema changed, if it is of one. What is no schema is left for
-    the compiler to complain of."""
+    """Returns the grammar with its schema changed, if it is of one. The compiler refuses a value
+    that is not a schema."""
     if grammar.kind is not GrammarKind.JSON_SCHEMA:
         return grammar
     try:

@@ -124,8 +124,8 @@ async def with_images(
         text: the prompt's, whole, though its tokens may have been truncated.
 
     Raises:
-        InvalidField: one cannot be had.
-        Overloaded: there is no memory for them.
+        InvalidField: an image is not available.
+        Overloaded: there is not enough memory for them.
     """
     images, name = request.model.images, request.names.prompt
     if images is None or text is None:
@@ -184,7 +184,7 @@ class ModelInput(NamedTuple):
 async def make_tasks(
     request: Preparation[GenerationFields], options: GenerationOptions, given: ModelInput
 ) -> list[PromptTask]:
-    """Makes what the backend gets for each prompt.
+    """Makes the backend's input for each prompt.
 
     Raises RequestError: a prompt does not fit, or the backend cannot do it.
     """

@@ -49,7 +49,7 @@ class TextTokens(Protocol):
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Returns what one token contributes to a text, special tokens as they are written."""
+        """Returns the text that one token contributes, special tokens as they are written."""
 
 
 class EncoderTokens:
@@ -283,13 +283,13 @@ class Tokenization:
 
 
 def _text(body: TokenizeRequest, model: AnyServed, dialect: Dialect) -> tuple[str, str, bool]:
-    """Returns what is encoded, the name of its field, and whether special tokens are added to
+    """Returns the text to encode, the name of its field, and whether special tokens are added to
     it."""
     if body.prompt is not None:
         return body.prompt, "prompt", body.add_special_tokens is not False
     if isinstance(model, ServedEncoder):
         raise InvalidField(
-            f"messages cannot be used: the model {model.info.name} chats with nobody",
+            f"messages cannot be used: the model {model.info.name} is not a chat model",
             param="messages",
         )
     fields = TemplateFields(

@@ -48,7 +48,7 @@ _PURPOSES: Final = {
     Task.EMBEDDINGS: "makes vectors of texts: it takes embeddings, rerank and score",
     Task.RERANK: "scores pairs of texts: it takes rerank and score",
 }
-"""What models of each kind do, for whoever asks one of another kind."""
+"""The tasks of each kind of model, for messages about a model of another kind."""
 
 
 class _Outline(ModelField, frozen=True, kw_only=True):

@@ -54,10 +54,10 @@ class BatchPaths(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OfflineParts:
-    """What answers the lines.
+    """The parts that answer the lines.
 
     Attributes:
-        context: returns what handlers need beside a request.
+        context: returns the dependencies of handlers.
         engine_timeout: seconds after which an engine that hangs ends the run.
     """
 
@@ -72,7 +72,7 @@ def run_batch(paths: BatchPaths, parts: OfflineParts) -> int:
     number: what is done is in the output, and another run goes on there.
 
     Raises:
-        ConfigurationError: a model or a file cannot be had.
+        ConfigurationError: a model or a file is not available.
         EngineFailed: an engine has died or hangs.
         StateFailed: the results cannot be written.
     """

@@ -75,7 +75,7 @@ def encodes(model: ModelConfig) -> bool:
 
 
 def read_info(model: ModelConfig) -> ModelInfo:
-    """Returns what the model's files and the operator say of it. It is quick.
+    """Returns the facts from the model's files and the operator's settings. It is quick.
 
     Raises:
         ConfigurationError: a file is missing or broken.
@@ -90,7 +90,7 @@ def read_info(model: ModelConfig) -> ModelInfo:
 
 
 def _identified(model: ModelConfig) -> ModelInfo:
-    """Returns what `read_info` does, with what is found by the files of a model that is loaded."""
+    """Returns the same as `read_info`, with the facts from the files of a loaded model."""
     return replace(
         read_info(model),
         fingerprint=fingerprint_of(model.path),

@@ -94,13 +94,13 @@ logger = logging.getLogger(__name__)
 
 
 class BatchService:
-    """Files and batches of one server. They lie in the directory of its state, which it locks: a
-    batch belongs to the server that has the directory, also where responses are in a database that
-    several share.
+    """Files and batches of one server. They are stored in the directory of its state, which it
+    locks. A batch belongs to the server that has the directory, even if responses are in a database
+    that several servers share.
 
     Args:
         directory: None = the operator wants nothing on the disk.
-        clock: tells the Unix time.
+        clock: returns the Unix time.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ def serve(config: ServerConfig, log: LineWriter) -> None:
         log: where the log is written, and the access log too unless that has a file of its own.
 
     Raises:
-        ConfigurationError: the model, the device, an address or a file cannot be had.
+        ConfigurationError: the model, the device, an address or a file is not available.
         EngineFailed: the engine has died or hangs.
     """
     supply = model_supply(config)
@@ -245,7 +245,7 @@ def serve(config: ServerConfig, log: LineWriter) -> None:
 
 
 def model_supply(config: ServerConfig) -> ModelSupply:
-    """Returns what loads the operator's models.
+    """Returns the loader of the operator's models.
 
     Raises:
         ConfigurationError: one is not there, or is broken, as far as that is seen at once.
@@ -386,7 +386,7 @@ async def _run(
             os.write(sys.stdout.fileno(), f"{text}\n".encode())
 
     def end_removed() -> None:
-        """Ends what runs for keys that were removed, and holds their batches."""
+        """Ends the requests of keys that were removed, and holds their batches."""
         tenants = guard.tenants
         counts = (
             server.cut(lambda request: request.tenant not in tenants | {""}),
@@ -459,7 +459,7 @@ def _observers(
     access_lines: LineWriter | None,
     server: Callable[[], HttpServer],
 ) -> list[Observer]:
-    """Returns who is told of every request that is over."""
+    """Returns the observers that are notified at the end of every request."""
     http_metrics = HttpMetrics(server)
     observers: list[Observer] = [http_metrics]
     registry.register(ProcessCollector(registry=None))
@@ -509,7 +509,7 @@ def _lease_keeper(
 def api_context(
     config: ServerConfig, models: ServedModels, bodies: BodyReader, tracer: Tracer | None
 ) -> ApiContext:
-    """Returns what handlers need beside a request."""
+    """Returns the dependencies of handlers."""
     return ApiContext(
         models,
         config.api,

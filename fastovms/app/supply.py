@@ -53,7 +53,7 @@ def find_each(
     present: Sequence[ModelConfig],
     residency: ResidencyConfig,
 ) -> FoundModels:
-    """Finds models one by one, so that one at fault, or one that is too large, leaves the rest. In
+    """Finds models one by one, so that a faulty or too large model does not affect the others. In
     its place stays the one of `present` that has its name.
 
     Raises:
@@ -321,13 +321,13 @@ class ModelSupply:
         return self._read_list is not None
 
     def reload_soon(self) -> None:
-        """Reads the list of models again; what comes of it is told in the log."""
+        """Reads the list of models again; the outcome is logged."""
         if self.has_list and self._pool is not None:
             asyncio.ensure_future(self._reload_and_tell())  # noqa: RUF006
 
     async def reload(self) -> ReloadOutcome:
-        """Reads the list of models again, and returns when what is new is loaded. Those who come
-        before the reading begins share it: it sees what the list has been until then.
+        """Reads the list of models again, and returns when what is new is loaded. Requests that
+        arrive before the reading begins share it: it sees what the list has been until then.
 
         Raises:
             ConfigurationError: the list cannot be read; nothing has changed.
@@ -370,7 +370,7 @@ class ModelSupply:
         return ReloadOutcome(changes.is_any or bool(earlier), faults)
 
     async def close(self) -> None:
-        """Ends what comes and goes, not the models that are there."""
+        """Ends the loading and unloading of models, not the loaded models."""
         if self._watch is not None:
             self._watch.stop()
         for reload in self._reloads:

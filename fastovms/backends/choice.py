@@ -115,7 +115,7 @@ def _reserve_instead(reserve: Reserve, paged: Exception, available: int) -> Gene
 
 
 def _refusal(paged: Exception, genai: Exception) -> ConfigurationError:
-    """Returns what two backends say of a model as one error; they may say the same."""
+    """Returns the errors of two backends about a model as one error; they may be equal."""
     reason = str(genai).rpartition(": ")[2]
     if str(paged).endswith(reason):
         return ConfigurationError(f"{paged}; the genai backend cannot run it either")

@@ -19,7 +19,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 def die_with_parent(parent_pid: int) -> None:
     """Has this process killed, even where it is stopped, when the thread ends that has started it.
-    A parent that ended before this was asked for is told by its id."""
+    A parent that ended before this call is detected by its id."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         sys.exit("the process that asked for this one has ended")

@@ -52,8 +52,8 @@ class SliceCosts:
         self._per_token[segment] = known + _NEWEST_SHARE * (new - known)
 
     def end(self, begin: int, num_tokens: int, seconds: float) -> int:
-        """Returns where the slice ends that begins at a segment: behind that one at least, and so
-        that it takes about as long as it may. A segment that fits half is taken."""
+        """Returns the end of the slice that begins at a segment. The slice has at least that
+        segment, and takes about the allowed time. A segment that fits half is taken."""
         end, left = begin + 1, seconds - self._per_token[begin] * num_tokens
         while end < len(self._per_token):
             cost = self._per_token[end] * num_tokens
@@ -127,7 +127,7 @@ class TextQueue(Generic[Job]):
             self._drop_if_empty((priority, client))
 
     def next_batch(self, max_tokens: int) -> list[QueuedText[Job]]:
-        """Removes and returns the next texts; none where none wait.
+        """Removes and returns the next texts; none if no texts wait.
 
         Args:
             max_tokens: of all of them, padded to the longest. One text may have more.
@@ -188,7 +188,7 @@ class _Job:
         rows: what was computed, f32 [N, width].
         num_left: how many of the rows are not there yet.
         done: has the result in the end.
-        is_given_up: whether nobody waits for it any more.
+        is_given_up: whether no request waits for it any more.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class _Job:
             self.started_at = now
 
     def encoded(self, now: float) -> EncodedTexts:
-        """Returns what was computed, with how long that took."""
+        """Returns the computed vectors and the seconds that they took."""
         assert self.started_at is not None
         return EncodedTexts(self.rows, self.started_at - self.queued_at, now - self.started_at)
 

@@ -100,7 +100,7 @@ _NEWEST_SHARE: Final = 0.2
 
 
 class ComputeTurn:
-    """What engines hold while they make a step, and encoders while they compute a slice.
+    """The permits that engines hold during a step, and encoders during a slice.
 
     Engines do not wait for each other, only for a slice; an encoder waits until each engine that
     has work has made a step since the last slice. Without encoders nothing ever waits. It is
@@ -164,7 +164,7 @@ class ComputeTurn:
 
     @property
     def slice_seconds(self) -> float | None:
-        """How long a slice may take now; None = nobody waits for it."""
+        """The seconds that a slice may take now; None = no request waits for it."""
         if not self._num_working:
             return None
         return min(MAX_SLICE, max(MIN_SLICE, SLICE_SHARE * self._step_seconds))
@@ -203,7 +203,7 @@ logger = logging.getLogger(__name__)
 
 
 class StepReport(NamedTuple):
-    """What an engine tells the loop of a step.
+    """The report of a step from an engine to the event loop.
 
     Attributes:
         admitted: the requests that left the queue for this step.
@@ -228,9 +228,9 @@ class _Request:
         on_output: whom to tell.
         unfinished: the samples that have not finished.
         submitted_at: when it joined the queue; None once it has left it.
-        queue_time: how many seconds it was there; None until known, and once it was told.
-        images: those of its prompt, until the engine has taken them: so long they count for
-            `--max-image-memory`.
+        queue_time: how many seconds it was there; None until known, and once it was reported.
+        images: those of its prompt, until the engine has taken them: they count for
+            `--max-image-memory` until then.
     """
 
     on_output: OutputCallback

@@ -36,8 +36,8 @@ _MAX_REASON: Final = 1000
 
 class RefusedGrammars:
     """Remembers why grammars were refused: a tool's schema comes again with every request, whether
-    it can be used or not, and to find that out may take seconds. What another trial may see
-    otherwise is not remembered. It is thread-safe."""
+    it can be used or not, and to find that out may take seconds. A result that another trial might
+    change is not stored. It is thread-safe."""
 
     def __init__(self) -> None:
         self._reasons: OrderedDict[bytes, str] = OrderedDict()
@@ -136,15 +136,15 @@ _START_TIMEOUT: Final = 60.0
 
 
 class Verdict(NamedTuple):
-    """What a process says of a grammar.
+    """The answer of a process about a grammar.
 
     Attributes:
         fault: what is wrong with it; empty = nothing.
         num_bytes: how much the compiled grammar holds, as far as the process has measured it.
         is_slow: whether nothing is wrong with it but the time that it takes.
         has_died: whether the process has not survived it.
-        is_certain: whether another trial would say the same. What has ended this one may otherwise
-            lie outside the grammar: a machine that is busy, or out of memory.
+        is_certain: whether another trial would say the same. The trial after this one may end
+            differently lie outside the grammar: a machine that is busy, or out of memory.
     """
 
     fault: str = ""
@@ -220,7 +220,8 @@ class Trial:
         return verdict
 
     def kill(self) -> None:
-        """Ends the process and lets no other be started. Whoever waits for it hears of its end."""
+        """Ends the process and lets no other be started. Every waiting caller is notified of its
+        end."""
         self._is_closed = True
         peer = self._peer
         if peer is not None:
@@ -281,7 +282,7 @@ Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
 _MAX_SECONDS: Final = 4.5
-"""Seconds that one grammar may take, waiting included. Who asks again after this may find it
+"""Seconds that one grammar may take, waiting included. A request that comes after this may find it
 ready."""
 
 _FIRST: Final = (32, 256)
@@ -314,7 +315,7 @@ class Lane(Protocol[Result_co]):
         """
 
     def kill(self) -> None:
-        """Ends what the lane is trying."""
+        """Ends the running trial of the lane."""
 
     def close(self) -> None:
         """Frees what the lane holds."""
@@ -378,7 +379,7 @@ class TrialLanes(Generic[Result]):
             self._start_lane(0)
 
     async def run(self, grammar: Grammar, client: str) -> Result:
-        """Returns what a lane makes of the grammar.
+        """Returns the outcome of the grammar on a lane.
 
         Args:
             client: who has sent it: all of one client's wait for one another.
@@ -432,7 +433,7 @@ class TrialLanes(Generic[Result]):
             if self._is_closed:
                 raise BackendUnavailable("the server is shutting down")
             if not job.is_wanted:
-                raise Overloaded("nobody waits for it any more")
+                raise Overloaded("no request waits for it any more")
             displaced = self._queues[number].add(job.client, job)
             self._start_lane(number)
             self._changed.notify_all()
@@ -654,7 +655,7 @@ def lane_trial(start: StartTrial, seconds: float) -> Trial:
 
 
 def trial_starter(compiler: GrammarCompiler) -> StartTrial:
-    """Returns what starts processes that try grammars as this compiler would compile them."""
+    """Returns a starter of processes that compile grammars as this compiler does."""
     vocabulary = SmallVocabulary(
         compiler.vocab_size, tuple(sorted(compiler.eos_token_ids)), compiler.special_tokens
     )

@@ -97,8 +97,8 @@ class ImageDecoder:
         """Decodes an image as `fastovms.media.decode.decode_image` does.
 
         Raises:
-            InvalidField: the image is at fault, also when it ends the process or takes too long.
-            Overloaded: there is no memory, or no process can be started.
+            InvalidField: the image is faulty, or ends the process, or takes too long.
+            Overloaded: there is not enough memory, or no process can be started.
             BackendUnavailable: the decoder is closed.
         """
         try:

@@ -38,7 +38,7 @@ from fastovms.system.disk import DiskCache, file_identity, key_of
 from fastovms.text.template import end_token_ids
 
 _SUFFIXES: Final = (".xml", ".bin", ".json", ".jinja", ".model", ".txt")
-"""What the names of files end in that a model is made of."""
+"""The endings of the names of a model's files."""
 
 _WHOLE: Final = 4 * 1024 * 1024
 """Bytes up to which a file is read as a whole."""
@@ -49,8 +49,8 @@ _SAMPLE_SIZE: Final = 16 * 1024
 
 
 def fingerprint_of(model_dir: Path) -> str:
-    """Returns what is the same for equal files, on whatever machine, in milliseconds. Weights that
-    are trained further differ nearly everywhere.
+    """Returns a value that is the same for equal files, on every machine, in milliseconds. Weights
+    that are trained further differ nearly everywhere.
 
     Raises:
         OSError: a file cannot be read.
@@ -249,7 +249,7 @@ class Comparison:
             where the model cannot be computed in this way at all, and NotComparable where it may
             be, but the exported graph cannot.
         weights_size: the bytes of the model's weights.
-        version: of what computes the model, beside OpenVINO's.
+        version: of the code that computes the model, in addition to OpenVINO's.
     """
 
     kind: str
@@ -328,7 +328,7 @@ _LONGEST: Final = 10**6
 
 
 def read_encoder_info(model_dir: Path, *, name: str) -> ModelInfo:
-    """Returns what an encoder is called and what it can do.
+    """Returns the name and the capabilities of an encoder.
 
     Raises:
         ConfigurationError: a file is missing, broken, or lacks what the server needs to know.
@@ -387,7 +387,7 @@ UNLIMITED: Final = 2**20
 def read_model_info(
     model_dir: Path, *, name: str | None = None, generation_config: Path | None = None
 ) -> ModelInfo:
-    """Returns what the model is called and what it can do.
+    """Returns the name and the capabilities of the model.
 
     `do_sample` is not looked at: a request that gives no temperature samples, as with vLLM and
     OVMS, whose default temperature is 1 as well.
@@ -429,7 +429,7 @@ def read_model_info(
 
 
 def log_missing(model: ModelInfo) -> None:
-    """Tells what the model's files do not say."""
+    """Logs the facts that the model's files do not contain."""
     if model.max_model_len == UNLIMITED:
         logger.warning(
             "config.json of %s names no context length: only the KV cache limits it", model.name

@@ -31,7 +31,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_optional(path: Path) -> Any:
-    """Returns what a file holds; None = it is not there, or broken."""
+    """Returns the content of a file; None = it is missing or broken."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -92,7 +92,7 @@ _FOREIGN_FILES: Final[Mapping[str, str]] = {
     "*.safetensors": "a PyTorch model; export it with optimum-cli export openvino",
     "pytorch_model*.bin": "a PyTorch model; export it with optimum-cli export openvino",
 }
-"""What directories without an openvino_model.xml may hold instead."""
+"""The contents of directories without an openvino_model.xml that are recognised."""
 
 
 def check_files(model_dir: Path) -> None:
@@ -166,7 +166,7 @@ _POOLING_MODULE: Final = "Pooling"
 
 
 def find_task(model_dir: Path, wanted: str = "auto") -> Task:
-    """Returns what the operator says that the model does, or what its files say.
+    """Returns the task that the operator has chosen, or that the model's files imply.
 
     Models that score by generating, as Qwen3's rerankers do, look like any that generates text: the
     operator has to name their task.
@@ -195,7 +195,7 @@ def find_task(model_dir: Path, wanted: str = "auto") -> Task:
     task = Task(wanted)
     if task not in possible:
         raise ConfigurationError(
-            f"--task {wanted} cannot be had of {model_dir}: its graph is one for {found.value}"
+            f"--task {wanted} is not possible for {model_dir}: its graph is one for {found.value}"
         )
     return task
 

@@ -73,8 +73,8 @@ class Peer(Protocol):
     def connection(self) -> Connection[Any, Any]: ...
 
     def wait(self) -> str:
-        """Returns what has become of it, such as "was ended by SIGKILL", once its end of the
-        connection is closed."""
+        """Returns how it ended, such as "was ended by SIGKILL", once its end of the connection is
+        closed."""
 
     def kill(self) -> None: ...
 

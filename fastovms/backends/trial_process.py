@@ -50,7 +50,7 @@ class _MallocInfo(ctypes.Structure):
 
 
 class _Heap:
-    """Tells how many bytes the thread's heap has handed out."""
+    """Returns the number of bytes that the thread's heap has allocated."""
 
     def __init__(self) -> None:
         self._ask = getattr(ctypes.CDLL(None), "mallinfo2", None)  # glibc has it, since 2.33

@@ -146,7 +146,7 @@ class Pace:
 
 
 MAX_ERRORS: Final = 100
-"""How many errors are told of one input."""
+"""The number of errors that are reported for one input."""
 
 _SHOWN: Final = 60
 
@@ -165,11 +165,11 @@ _FIELDS: Final = ("custom_id", "method", "url", "body")
 
 @dataclass(frozen=True, slots=True)
 class InputRules:
-    """What the lines of a batch must be.
+    """The rules for the lines of a batch.
 
     Attributes:
         endpoint: the URL of all of them; None = they may differ.
-        is_endpoint: tells whether there is such an endpoint for batches.
+        is_endpoint: returns whether batches may use such an endpoint.
         find_model: returns the model that a name, or none, stands for; None = there is no such
             model.
         max_lines: how many there may be.
@@ -186,13 +186,13 @@ class InputRules:
 
 @dataclass(slots=True)
 class CheckedInput:
-    """What was found.
+    """The result of a check.
 
     Attributes:
         num_requests: how many lines are not blank.
         last_line: the number of the last of them.
         model: of all lines; None = of none.
-        digest: tells the content from others, blank lines included.
+        digest: distinguishes the content from others, blank lines included.
     """
 
     num_requests: int = 0
@@ -257,7 +257,7 @@ def check_input(path: Path, rules: InputRules, pace: Pace | None = None) -> Chec
 def _check_line(
     line: bytes, rules: InputRules, checked: CheckedInput, seed: bytes, hashes: array[int]
 ) -> BatchError | None:
-    """Returns what is wrong with a line, and notes its model and the hash of its id."""
+    """Returns the error of a line, and records its model and the hash of its id."""
     if len(line) > MAX_LINE:
         return BatchError("line_too_long", f"a line must have at most {MAX_LINE} bytes")
     if not is_utf8(line):

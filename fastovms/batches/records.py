@@ -48,7 +48,7 @@ _NUMBER_DIGITS: Final = 8
 
 
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises at a text that is no JSON, or is nested too deeply for it."""
+"""The errors that msgspec raises for a text that is not JSON, or is nested too deeply."""
 
 _FORBIDDEN: Final = ("stream", "background")
 """What no line may ask: fields of its body that must not be true."""
@@ -80,7 +80,8 @@ class _Body(msgspec.Struct, frozen=True):
 
 
 class AskLater(NamedTuple):
-    """What a line gets where it cannot be answered now: after so many seconds it may ask again."""
+    """The answer to a line that cannot be answered now: it may be sent again after this number of
+    seconds."""
 
     seconds: float
 
@@ -104,7 +105,7 @@ class LineAnswer(NamedTuple):
 def read_lines(
     path: Path, on_read: Callable[[int], None] = lambda size: None
 ) -> Generator[tuple[int, bytes], None, None]:
-    """Yields the lines of a file with their numbers, from 1, without those that are blank. Of a
+    """Yields the lines of a file with their numbers, from 1, without those that are blank. For a
     line that is too long, it yields a beginning that is too long, too.
 
     Args:
@@ -183,7 +184,7 @@ def result_id(key: str, number: int) -> str:
 
 
 def result_start(key: str) -> bytes:
-    """Returns what the lines of all results of a batch begin with."""
+    """Returns the beginning of every line of the results of a batch."""
     return f'{{"id":"{_ID_PREFIX}{key}'.encode()
 
 
@@ -308,8 +309,8 @@ def server_fault(error: Exception) -> BatchError:
 
 
 def cause_of_end(error: BaseException) -> BaseException:
-    """Returns what to raise of an error that has ended the lines of a batch: of several at once, a
-    fault of the disk alone, which may pass."""
+    """Returns the error to raise for errors that have ended the lines of a batch: of several at
+    once, a fault of the disk alone, which may pass."""
     if isinstance(error, ExceptionGroup):
         disk, _ = error.split(OSError)
         return error if disk is None else OSError(str(first_error(disk)))
@@ -333,7 +334,7 @@ async def open_output(
         key, last_line, threads: as of `ResultLog`.
 
     Raises:
-        ConfigurationError: it cannot be had, or has something else, which stays as it is.
+        ConfigurationError: it is not readable, or has another content, which is kept.
     """
     try:
         lock = lock_file(path)
@@ -572,7 +573,7 @@ class _Addition(NamedTuple):
 
 
 class ForeignResult(Exception):
-    """Says that a file of results has a line that is none of this batch.
+    """Says that a file of results has a line that does not belong to this batch.
 
     Attributes:
         number: the line's.
@@ -628,13 +629,14 @@ class ResultLog:
 
     def open(self, *, keeps_foreign: bool = False) -> None:
         """Opens the files, and reads what a process before has left there. A line that is cut, or
-        is no result of this batch, ends what counts: it is cut off with all behind it. It blocks.
+        does not belong to this batch, is the end: it is cut off with everything after it. It
+        blocks.
 
         Args:
             keeps_foreign: whether to cut nothing off but the beginning of a result.
 
         Raises:
-            OSError: a file cannot be had.
+            OSError: a file is not readable.
             ForeignResult: there is something that is to be kept. The files are as they were.
         """
         with self._in_use:
@@ -736,8 +738,8 @@ class ResultLog:
 
     async def close(self) -> None:
         """Closes the files once no thread is at work on them: a descriptor that was closed too
-        early may be another file's. What was added is in them then, unless the disk has failed.
-        Who is cancelled here does not stop it."""
+        early may be another file's. The added lines are in the files then, unless the disk has
+        failed. Cancelling the caller does not stop it."""
         await asyncio.shield(self._flush_and_close())
 
     async def _flush_and_close(self) -> None:

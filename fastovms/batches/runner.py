@@ -51,7 +51,8 @@ from fastovms.system.disk import private_directory
 from fastovms.system.threads import DiskThreads, run_to_end
 
 LOWEST_PRIORITY: Final = 2**62
-"""What puts a line behind everybody else who waits (see `engine.scheduling.waiting`)."""
+"""The priority that puts a line after all other waiting requests (see
+`engine.scheduling.waiting`)."""
 
 _SENDER: Final = "batches:0"
 """Stands for the address of a client: all batches without a key share what one client may have."""
@@ -86,8 +87,8 @@ class LineCaller:
         self._has_failed = has_failed
 
     async def ask(self, line: BatchLine, tenant: str) -> LineAnswer | AskLater:
-        """Returns the answer to a line, or when to ask again where the server has no room for it,
-        or its model cannot be had."""
+        """Returns the answer to a line, or the seconds until a retry if the server has no room for
+        it or its model is not available."""
         request = self._request(line, tenant)
         response = await self._answer(request, line)
         is_lost = response.status == 500 and self._has_failed()
@@ -281,12 +282,12 @@ _CODES: Final = {BatchStatus.EXPIRED: EXPIRED, BatchStatus.CANCELLED: CANCELLED}
 
 @dataclass(frozen=True, slots=True)
 class BatchParts:
-    """What all batches run with.
+    """The parts that all batches share.
 
     Attributes:
         checker: looks at their inputs.
         rules: returns what the lines must be of a batch with an endpoint.
-        clock: tells the Unix time.
+        clock: returns the Unix time.
     """
 
     files: FileStore
@@ -298,10 +299,11 @@ class BatchParts:
 
 
 class BatchRun:
-    """A batch that has not ended. What is done of it is on the disk; the rest is done again.
+    """A batch that has not ended. The finished part is on the disk; the rest is done again.
 
     Args:
-        save: keeps a record; it raises OSError. Who is cancelled meanwhile does not stop it.
+        save: keeps a record; it raises OSError. Cancelling the caller in the meantime does not stop
+            it.
         work: the directory of results that are not complete.
 
     Attributes:
@@ -401,7 +403,7 @@ class BatchRun:
         logger.info("%s: %d requests of %s", record.id, record.total, record.model)
 
     async def _check(self, check: Coroutine[None, None, CheckedInput]) -> CheckedInput:
-        """Returns what the check finds: nothing, where `cancel` ends it."""
+        """Returns the result of the check: nothing, if `cancel` ends it."""
         self._checking = asyncio.ensure_future(check)
         try:
             await asyncio.wait([self._checking])
@@ -564,10 +566,10 @@ class BatchRunner:
     """The batches of all tenants. It runs on the event loop, and writes in threads.
 
     Args:
-        directory: beside that of the files, under whose lock it is.
+        directory: in addition to that of the files, under whose lock it is.
 
     Raises:
-        OSError: it cannot be had.
+        OSError: it is not available.
     """
 
     def __init__(self, directory: Path, config: BatchConfig, parts: BatchParts) -> None:

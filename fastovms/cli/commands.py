@@ -258,11 +258,11 @@ HELD_FLAGS: Final = frozenset(option.flag for option in _HELD)
 
 
 def write_graph(arguments: argparse.Namespace) -> Path:
-    """Writes what the flags say of the model in --model-path, over a graph that is there, and
+    """Writes the flags about the model in --model-path into a graph, over an existing one, and
     returns where.
 
     Raises:
-        ConfigurationError: there is no model, or a flag is about the model and cannot stand in a
+        ConfigurationError: there is no model, or a flag about the model cannot be written into a
             graph.
     """
     folder: Path | None = arguments.model_path
@@ -280,7 +280,8 @@ def write_graph(arguments: argparse.Namespace) -> Path:
 
 
 def _task(asked: str, folder: Path, gguf: str | None) -> Task:
-    """Returns what the model is for: as asked, else by its files, where these can be read."""
+    """Returns the task of the model: as requested, or otherwise by its files, if they can be
+    read."""
     if asked != "auto":
         return Task(asked)
     if gguf is not None:

@@ -92,7 +92,7 @@ VARIABLES: Final = (
         if option.variable and option.field is not None
     ),
 )
-"""The variables that are read. Of two that set the same, the later one counts."""
+"""The variables that are read. If two set the same value, the later one counts."""
 
 IGNORED: Final[Mapping[str, str]] = {
     "RAW_OPENAI_OUTPUT": "answers are always those of the API",
@@ -124,7 +124,7 @@ def extra_arguments(environ: Mapping[str, str]) -> list[str]:
 
 
 def read_environment(environ: Mapping[str, str]) -> Settings:
-    """Returns what the environment sets.
+    """Returns the settings from the environment.
 
     Raises:
         ConfigurationError: a variable is wrong.

@@ -218,8 +218,8 @@ def template(value: str) -> Path | str:
 
 
 def choice(*allowed: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:
-    """Returns what reads one of the names, however it is written. `aliases` are others' names for
-    some of them."""
+    """Returns a parser of one of the names, in upper or lower case. `aliases` are other servers'
+    names for some of them."""
 
     def parse(value: str) -> str:
         name = (aliases or {}).get(value.lower(), value.lower())
@@ -231,7 +231,7 @@ def choice(*allowed: str, aliases: Mapping[str, str] | None = None) -> Callable[
 
 
 def name_of(*allowed: str) -> Callable[[str], str]:
-    """Returns what reads one of the names, as they are written."""
+    """Returns a parser of one of the names, as they are written."""
 
     def parse(value: str) -> str:
         if value not in allowed:
@@ -242,7 +242,7 @@ def name_of(*allowed: str) -> Callable[[str], str]:
 
 
 def reader_of(kind: Kind) -> Callable[[str], object]:
-    """Returns what reads the values of an option of OpenVINO Model Server."""
+    """Returns a parser of the values of an option of OpenVINO Model Server."""
     match kind:
         case Integer(low, high):
             return integer(low, high)
@@ -349,7 +349,7 @@ class Flag:
         group.add_argument(self.name, **options)
 
     def settings_of(self, arguments: argparse.Namespace) -> Settings:
-        """Returns what it sets, if it was given."""
+        """Returns its value, if it was given."""
         if self.dest not in arguments:
             return Settings()
         value = getattr(arguments, self.dest)
@@ -359,7 +359,7 @@ class Flag:
 
 
 def settings_of(flags: Iterable[Flag], arguments: argparse.Namespace) -> Settings:
-    """Returns what flags set, of those that were given.
+    """Returns the settings from the flags that were given.
 
     Raises:
         ConfigurationError: two of them say different things of one member of a mapping.

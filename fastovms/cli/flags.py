@@ -471,7 +471,7 @@ def add_flags(parser: argparse.ArgumentParser, titles: Collection[str] = GROUPS)
 
 
 def read_flags(arguments: argparse.Namespace) -> Settings:
-    """Returns what the flags set."""
+    """Returns the settings from the flags."""
     settings = settings_of(FLAGS, arguments)
     return settings | _first_address(settings)
 

@@ -252,12 +252,12 @@ _SWITCHES: Final = frozenset(
 
 
 def normalize(argv: Sequence[str]) -> list[str]:
-    """Reads underscores as dashes (`--max_num_seqs`), other servers' names for flags, switches with
-    a value (`--allow_credentials true`), and a line that has no command, such as an empty one, as
-    one of `serve`.
+    """Normalises a command line: underscores become dashes (`--max_num_seqs`), other servers' names
+    become flags, and switches with a value (`--allow_credentials true`) become switches. A line
+    without a command, such as an empty one, becomes one of `serve`.
 
     With `--rest_port` in it the line is OVMS's, whose `--port` is for gRPC, and which listens on
-    every address unless it is told otherwise.
+    every address by default.
     """
     split = [_split(argument) for argument in argv]
     names = {name for name, _ in split}

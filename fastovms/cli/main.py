@@ -205,8 +205,8 @@ def _sources(
 
 
 def _unnamed(arguments: argparse.Namespace, settings: Settings, root: Path | None) -> ModelSource:
-    """Returns the models where the flags name none: the environment's, or one of the repository by
-    its name, as OVMS finds it, or the demo model."""
+    """Returns the models if the flags name none: the environment's, or one of the repository by
+    name, as OVMS does, or the demo model."""
     if SOURCE.location not in settings.given and root is not None and arguments.names:
         return ModelSource(str(root / arguments.names[0]))
     return settings.section(ModelSource)
@@ -522,7 +522,7 @@ Command = Callable[[argparse.Namespace, Settings], int | None]
 
 
 def _command(arguments: argparse.Namespace) -> Command:
-    """Returns what to do: OVMS has flags for what are commands here."""
+    """Returns the command to run: OVMS has flags for some commands of this server."""
     commands: dict[str, Command] = {
         PULL: _pull,
         TUNE: _tune,

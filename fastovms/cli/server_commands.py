@@ -35,7 +35,8 @@ def client_settings(
     key: ConfigField,
     environ: Mapping[str, str],
 ) -> Settings:
-    """Returns what the flags set, and the environment's OPENAI_API_KEY where they set no key."""
+    """Returns the settings from the flags, and the environment's OPENAI_API_KEY if they set no
+    key."""
     given = settings_of(flags, arguments)
     value = environ.get("OPENAI_API_KEY", "").strip()
     if value and key not in given.given:
@@ -391,7 +392,7 @@ def _faults(state: OpenState) -> Iterator[str]:
 
 
 def _counter(stack: ExitStack, source: RowSource) -> Callable[[int], object]:
-    """Returns what shows, on a terminal, how many rows are done."""
+    """Returns a callback that shows the number of finished rows on a terminal."""
     from tqdm import tqdm
 
     bar = stack.enter_context(tqdm(total=source.num_rows(), unit=" rows", disable=None))

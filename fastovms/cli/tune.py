@@ -84,7 +84,7 @@ def render(report: TuningReport, *, is_used: bool) -> str:
 
 
 def _advice(report: TuningReport) -> list[str]:
-    """Returns what is to be known beside what was measured: facts of `docs/performance.md`."""
+    """Returns further facts for the table of measurements, from `docs/performance.md`."""
     paragraphs = []
     if not report.finding.name.endswith("f32 cache"):  # beside which there is nothing to choose
         paragraphs.append(

@@ -326,7 +326,7 @@ class ModelOnMachine:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """What the run has reached."""
+        """The state of the run."""
         run = self.model.run
         if run is None or run.seconds_per_token is None:
             return None

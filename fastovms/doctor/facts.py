@@ -202,7 +202,7 @@ class SecretFacts:
 
 @dataclass(frozen=True, slots=True)
 class AddressFacts:
-    """An address to listen on. `fault`: why it cannot be had; None = it can."""
+    """An address to listen on. `fault`: why it is not available; None = it can."""
 
     address: str
     fault: str | None
@@ -359,7 +359,7 @@ class WeightTraffic:
 
     @property
     def per_token(self) -> int:
-        """What a token must read when it is decoded alone."""
+        """The bytes that a token must read when it is decoded alone."""
         always = self.total - self.looked_up - self.experts
         return int(always + self.experts * self.active_share)
 
@@ -384,7 +384,8 @@ def read_traffic(model: ov.Model, config: Mapping[str, object]) -> WeightTraffic
 
 
 def _users(node: ov.Node) -> Iterator[tuple[ov.Node, int]]:
-    """Yields what computes with a constant, once decompressed, and as which of its inputs."""
+    """Yields the nodes that compute with a constant, once decompressed, and the index of the
+    input."""
     pending = [node]
     while pending:
         for output in pending.pop().outputs():

@@ -2,15 +2,14 @@
 
 A block is in exactly one of these states:
 
-* in use: `ref_count > 0`, listed in at least one block table;
-* cached: `ref_count == 0`, its content is still reachable through the prefix cache, kept in the
-  order in which it will be evicted;
-* free: `ref_count == 0` and worthless. Blocks that were used before are taken first, so that the
-  lazily committed cache tensors grow only when they must.
+* in use: `ref_count > 0`, listed in at least one block table; * cached: `ref_count == 0`, its
+  content is still reachable through the prefix cache, kept in the order in which it will be
+  evicted; * free: `ref_count == 0` and worthless. Blocks that were used before are taken first, so
+  that the lazily committed cache tensors grow only when they must.
 
 The prefix cache is a tree flattened into one dictionary. A full block is found under (node of the
 block before it, its tokens), and finding it yields its own node. Nodes are never reused, so equal
-keys mean equal token prefixes: there is no hash that could collide.
+keys mean equal token prefixes: no hash is used, so none can collide.
 """
 
 from __future__ import annotations
@@ -200,7 +199,7 @@ class BlockManager:
         return entry.node
 
     def text_of(self, block_id: int) -> object:
-        """Returns what stands for the text that a findable block holds, up to its end: equal for
+        """Returns the identity of the text that a findable block holds, up to its end: equal for
         equal texts only. None = it cannot be found."""
         return self._keys.get(block_id)
 

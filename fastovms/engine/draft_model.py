@@ -415,8 +415,8 @@ class _Follower:
         return self.num_computed_tokens >= self.num_verified_tokens
 
     def catch_up_tokens(self) -> array[int]:
-        """Takes over the sequence's new tokens and returns them. What was drafted otherwise is
-        forgotten. The last token is always computed (again), for its logits."""
+        """Takes over the sequence's new tokens and returns them. Tokens that were drafted
+        differently are forgotten. The last token is always computed (again), for its logits."""
         num_right = self.num_verified_tokens
         new_token_ids = self.sequence.token_ids[num_right:]
         for drafted, token_id in zip(self.token_ids[num_right:], new_token_ids, strict=False):

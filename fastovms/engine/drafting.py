@@ -21,8 +21,9 @@ from fastovms.engine.suffix_layout import MAX_MATCH
 from fastovms.params import MAX_DRAFT_TOKENS
 
 _SIZES: Final = (1, 2, 3, 5, 7, 11, 15, 23, 31, 47, 63, 95, 127, 191, 255)
-"""How many drafted tokens a step may have, beside as many as there are and as the step before had:
-few sizes, so that the same ones come again, which takes less time, and their costs are known."""
+"""The allowed numbers of drafted tokens in a step, in addition to the number of available drafts
+and that of the previous step. There are few sizes, so that the same ones recur, which takes less
+time, and their costs are known."""
 
 _LEAST_GAIN: Final = 1.02
 """By what factor drafts must make a step's tokens faster: of many estimates the best one is mostly

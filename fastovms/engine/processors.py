@@ -112,8 +112,7 @@ class Penalties:
         logits[ids] = values
 
     def __copy__(self) -> Penalties:
-        """Returns what goes on by itself. The tokens of the prompt, which may be many, are
-        shared."""
+        """Returns an independent copy. The tokens of the prompt, which may be many, are shared."""
         clone = object.__new__(Penalties)
         clone.__dict__.update(self.__dict__)
         clone._slots = self._slots.copy()

@@ -1,7 +1,7 @@
 """What is done to rows of logits: by kernels, or by NumPy as long as these are not compiled.
 
-Kernels take seconds to compile at the first start of all, and half a second to be read at others.
-A server has that done beside the loading of its model. Whoever has not begun it waits at the first
+Kernels take seconds to compile at the first start of all, and half a second to be read at others. A
+server does that while its model is loaded. A caller that has not started it waits at the first
 call.
 """
 
@@ -66,8 +66,8 @@ def load_kernels() -> None:
 
 
 def load_kernels_beside() -> threading.Thread:
-    """Does that in a thread, and has NumPy stand in until it has ended. Where the kernels cannot be
-    had, NumPy goes on."""
+    """Does that in a thread, and uses NumPy until it has ended. If the kernels are not available,
+    NumPy is used permanently."""
     for function in _ALL:
         function.use_numpy()
     thread = threading.Thread(target=_try_to_load, name="kernels", daemon=True)

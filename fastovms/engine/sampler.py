@@ -50,8 +50,8 @@ def log_sum_exp_and_top(row: RawLogits, k: int) -> tuple[float, NDArray[np.int64
 
 @np.errstate(all="ignore")  # logits may be infinite
 def token_logprobs(logits: RawLogits, token_id: int, num_top: int) -> TokenLogprobs:
-    """Returns what the model's own logits, [vocab_size], say about `token_id` and its `num_top` (or
-    `ALL_LOGPROBS`) likeliest rivals, which come in descending order."""
+    """Returns the log probabilities in the model's own logits, [vocab_size], of `token_id` and its
+    `num_top` (or `ALL_LOGPROBS`) likeliest rivals, which come in descending order."""
     size = logits.size
     if num_top == ALL_LOGPROBS or num_top >= size:
         num_top = size
@@ -101,11 +101,11 @@ def check_rows(rows: Iterable[RawLogits]) -> None:
 
 
 class SequenceFailure(NamedTuple):
-    """What has ended one sample of a request, or a search.
+    """The end of one sample of a request, or of a search.
 
     Attributes:
         num_sequences: how many sequences have ended: more than one where it was a search.
-        outputs: what tells the client of it.
+        outputs: the outputs that report it to the client.
     """
 
     error: Exception
@@ -174,7 +174,7 @@ Drawn = int | Exception | None
 """What is drawn from a row of logits: a token id; the error that ends the row's request; or None as
 long as the row waits for the token before it, on which its penalties or its grammar depend.
 
-The error is `BrokenLogits` where the model's own logits are no distribution (see
+The error is `BrokenLogits` if the model's own logits are not a distribution (see
 `broken_logits.is_broken`). A row of which the request's settings have left no token is no error:
 there the text ends.
 """
@@ -198,8 +198,8 @@ _COPIED_BYTES = 16 * 1024 * 1024
 class Sampler:
     """Draws the tokens of a step, on several cores where there are many.
 
-    What is drawn depends on nothing but the logits, the settings and the seed of the sequence, and
-    how many tokens it has.
+    The drawn token depends only on the logits, the settings and the seed of the sequence, and its
+    number of tokens.
     """
 
     def __init__(self, num_threads: int | None = None) -> None:

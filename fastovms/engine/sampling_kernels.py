@@ -2,13 +2,14 @@
 
 A row is looked at in groups. The largest logit of each is found first; then only those groups are
 looked at again that hold something of interest. Every filter keeps the beginning of the vocabulary
-in descending order (of equal logits the first ones first), so it is told by where that ends, and
-none has to sort or to make an array as long as the vocabulary.
+in descending order (of equal logits the first ones first). A filter is therefore described by the
+place of that end, and none has to sort or to make an array as long as the vocabulary.
 
 Logits come as their bits, `int32`, or `int16` of bfloat16, and by how many bits these are to be
 shifted to make float32. A row is broken if it holds a NaN or plus infinity, or nothing but minus
-infinity: no token is drawn from it. Minus infinity beside other numbers is a token that cannot be.
-A logit's key is an integer that orders as the logit does; its weight, its part in the softmax.
+infinity: no token is drawn from it. A token with minus infinity, if others have numbers, is
+impossible. A logit's key is an integer that orders as the logit does; its weight, its part in the
+softmax.
 """
 
 # The signatures for the compiler are the types, which mypy does not know.
@@ -58,8 +59,8 @@ def _logit(key):
 
 @inlined
 def _weight(logit, highest, scale):
-    """Returns 2 ** ((logit - highest) * scale), to about 2e-7 of it. What would be less becomes 2
-    ** -126: denormal numbers would take up to fifty times as long."""
+    """Returns 2 ** ((logit - highest) * scale), to about 2e-7 of it. Smaller values become 2 **
+    -126: denormal numbers would take up to fifty times as long."""
     exponent = (logit - highest) * scale
     exponent = exponent if exponent > _LEAST_EXPONENT else _LEAST_EXPONENT
     whole = np.rint(exponent)
@@ -310,9 +311,9 @@ def _uniform(state):
 def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
     """Filters in the order temperature, top-k, top-p, min-p, and draws from what is left.
 
-    Top-p is applied without finding out which tokens it keeps: one of all tokens is drawn, and kept
-    if those before it, in descending order, weigh less than `top_p` of the whole. If not, it is
-    ruled out with all after it, and one of those before it is drawn in its place.
+    Top-p is applied without computing which tokens it keeps. One of all tokens is drawn. It is kept
+    if the tokens before it, in descending order, weigh less than `top_p` of the whole. Otherwise
+    this token and all after it are ruled out, and one of the tokens before it is drawn instead.
     """
     scale = np.float32(_LOG2_E / temperature)
     is_cut = 0 < top_k < row.size

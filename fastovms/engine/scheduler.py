@@ -309,8 +309,8 @@ class BlockTables:
 
     def _fork_from(self, parent: Sequence, sequence: Sequence, plan: Plan) -> bool:
         """Shares the parent's prompt blocks. Only the prompt's last token is computed again, for
-        its logits; writing it forks its block. Of states only those after full blocks are there to
-        go on from."""
+        its logits; writing it forks its block. States exist only after full blocks, so computation
+        resumes from one of these."""
         num_shared_tokens = sequence.num_prompt_tokens - 1
         if self._has_states:
             num_shared_tokens -= num_shared_tokens % self._blocks.block_size
@@ -383,8 +383,9 @@ def _is_in_step(group: SequenceGroup) -> bool:
 class Scheduler:
     """Owns the waiting and the running sequences, and through them every block table.
 
-    Prompts are computed in order of rank: one of higher priority is admitted beside those that have
-    begun, and goes first. Their blocks are theirs already, so that this takes none from anybody.
+    Prompts are computed in order of rank: one of higher priority is admitted in addition to the
+    running prompts, and goes first. Their blocks are already allocated, so this takes none from
+    other sequences.
 
     Running sequences are kept in order of admission. When blocks run out, the newest sequence of
     the owner that holds most blocks is preempted: it loses its blocks, waits before its equals and
@@ -401,8 +402,8 @@ class Scheduler:
 
     Attributes:
         reclaim_blocks: takes back the blocks that are held beside those of sequences, and returns
-            whether there were any. It is called before a sequence is preempted for want of blocks,
-            and where nothing could go on.
+            whether there were any. It is called before a sequence is preempted because blocks are
+            missing, and when no sequence could continue.
     """
 
     def __init__(

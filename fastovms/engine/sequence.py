@@ -51,7 +51,7 @@ class SequenceGrammar(LogitsProcessor, Protocol):
         """Returns the tokens that must follow `token_ids`, where there is no choice."""
 
     def scout(self, token_ids: array[int]) -> Scout | None:
-        """Returns what goes ahead of `token_ids`; None where the grammar is at its end."""
+        """Returns the drafts after `token_ids`; None if the grammar is at its end."""
 
     def __copy__(self) -> Self: ...
 
@@ -87,12 +87,12 @@ class Sequence:
         tenant: prefixes on disk, and texts to guess drafts from, are found only by sequences of the
             same tenant.
         owner: the key or address that shares the engine with others.
-        priority: as the client gave it; lower goes first.
+        priority: as the client gives it; lower goes first.
         prefix_root: the prefix cache's node before the first block of `block_table`.
         prefix_node: the prefix cache's node of the last registered full block.
         num_registered_blocks: full blocks of `block_table` that the prefix cache knows.
         draft_token_ids: int64, a guess at what follows, to be verified in the next step.
-        grammar: where the sample stands in its grammar, or None.
+        grammar: the position of the sample in its grammar, or None.
         processors: what changes the logits before a token is drawn, the grammar last.
         prompt_logprobs: those of the prompt tokens scored so far; only sample 0 scores its prompt.
         parent: the sample whose prompt blocks this one shares once they are computed.

@@ -171,7 +171,7 @@ class PrefillCosts:
         return None if largest is None else largest[1] / largest[0]
 
     def seconds(self, num_tokens: int, context: float) -> float | None:
-        """Returns what a piece would add; None = nothing is known."""
+        """Returns the time that a piece would add; None = it is unknown."""
         at_start = self._at_start.seconds(num_tokens, beyond=self.token_seconds or 0.0)
         return None if at_start is None else at_start * (1 + self._growth * context)
 
@@ -261,8 +261,9 @@ class DraftCosts:
 
 
 _PLAIN_EVERY: Final = 768
-"""In so many steps of as many sequences some have no drafts, whatever drafts promise: what drafts
-add is told only by comparison, and contexts grow, and neighbours come and go."""
+"""One in this number of steps of the same number of sequences has no drafts, whatever drafts
+promise. Only the comparison shows the gain of drafts, and contexts grow, and other sequences come
+and go."""
 
 _NUM_PLAIN: Final = 5
 """How many of those are measured: most of what `CostCurve` remembers, so that they decide."""
@@ -373,15 +374,15 @@ class StepCosts:
             drafts.refuse(self._num_steps)
 
     def is_plain_step_due(self, num_sequences: int) -> bool:
-        """Returns whether the next step of so many sequences is to have no drafts, so that it can
-        be told what drafts add."""
+        """Returns whether the next step of this number of sequences is to have no drafts, so that
+        the gain of drafts can be measured."""
         window = self._plain_windows.get(num_sequences)
         return window is not None and window.num_steps >= _PLAIN_EVERY - _NUM_PLAIN_STEPS
 
     @property
     def shape_change_seconds(self) -> float:
-        """What a step costs more whose shape is not that of the step before; so does the step after
-        a single one of another shape."""
+        """The extra cost of a step whose shape differs from that of the step before; so does the
+        step after a single one of another shape."""
         return statistics.median(self._changes) if self._changes else 0.0
 
     def decode_seconds(self, num_sequences: int, num_rows: int) -> float | None:
@@ -421,7 +422,7 @@ class StepCosts:
         return drafts is not None and drafts.is_trial_due(self._num_steps)
 
     def _drafts_of(self, num_sequences: int) -> DraftCosts | None:
-        """Returns what is known of the nearest number of sequences."""
+        """Returns the measurements of the nearest number of sequences."""
         wanted = num_sequences.bit_length()
         nearest = min(self._drafts, key=lambda key: abs(key - wanted), default=None)
         return None if nearest is None else self._drafts[nearest]
@@ -442,8 +443,8 @@ UNSEEN_SECONDS: Final = 0.045
 """How long a step may take in any case: a reader sees nothing below 50 ms, and estimates err."""
 
 SHORT_SECONDS: Final = 1.0
-"""How long a prompt may take that is computed in whole steps, whoever decodes beside it: it is over
-before small pieces are of use to anybody."""
+"""The duration of a prompt that is computed in whole steps, even if other sequences decode: it ends
+before small pieces would help."""
 
 MIN_PREFILL_TOKENS: Final = 16
 """The fewest tokens of a prompt beside decodes: fewer cost nearly as much time as these."""
@@ -467,7 +468,8 @@ class PrefillPacing:
         *,
         is_crowd: bool = False,
     ) -> int:
-        """Returns how many tokens of a prompt the next step may have beside its decodes.
+        """Returns the number of tokens of a prompt that the next step may have in addition to its
+        decodes.
 
         Args:
             num_rows: rows of those that decode, drafts included.

@@ -118,7 +118,7 @@ class ModelBlocks:
         return prefix_keys(self._files.fingerprint, namespace, token_ids, self.block_size)
 
     def copy(self, block_id: int) -> NDArray[np.uint8]:
-        """Returns what is in a block."""
+        """Returns the content of a block."""
         return np.concatenate(self._model.block_rows(block_id))
 
     def read(self, key: bytes, position: int) -> int:
@@ -181,7 +181,7 @@ class ReadingPolicy:
         return num_tokens * statistics.median(self._token_seconds)
 
     def pays(self, num_tokens: int, num_bytes: int) -> bool:
-        """Returns whether to read the tokens. What is not known is tried."""
+        """Returns whether to read the tokens. An unknown block is tried."""
         computing = self.computing_seconds(num_tokens)
         if computing is None or not self._byte_seconds:
             return True
@@ -201,7 +201,8 @@ class Restoration:
     """A run of blocks for requests that begin with the same text.
 
     The reader's thread fills one after another; the engine's may end it at any moment, and has all
-    its blocks back at once, however long the disk takes. What has been filled until then is kept.
+    its blocks back at once, however long the disk takes. Blocks that were filled until then are
+    kept.
 
     Attributes:
         keys: those of the blocks to be filled.
@@ -281,11 +282,11 @@ into."""
 
 _MAX_AT_READER: Final = 2
 """How many restorations have blocks: the one that is being read, and one with which the reader goes
-on though the engine is in a step. What comes behind them waits without any."""
+on though the engine is in a step. Requests after them wait without any."""
 
 
 class _Stored(NamedTuple):
-    """What is on disk of a prompt, behind what memory has of it.
+    """The blocks of a prompt on disk, after those in memory.
 
     Attributes:
         match: what memory has.
@@ -302,8 +303,8 @@ class PrefixRestorer:
     """Holds requests back whose prompts begin with blocks that are on disk. All of it but reading
     itself runs on the engine's thread.
 
-    What has been read is in the prefix cache like anything else, and may be evicted from it: the
-    requests find it there when they are admitted. None of them waits for longer than computing
+    Blocks that were read are in the prefix cache like all others, and may be evicted from it: the
+    requests find them there when they are admitted. None of them waits for longer than computing
     would take, and `reclaim` gives all blocks back at once, so that nothing depends on the disk.
     """
 
@@ -412,7 +413,8 @@ class PrefixRestorer:
         return [self._ready, self._queued, *(one.waiting for one in self._running.values())]
 
     def _find(self, request: GenerationRequest) -> _Stored | None:
-        """Returns what is on disk of a prompt that memory has not; None = nothing."""
+        """Returns the blocks of a prompt that are on disk and not in memory; None = there are
+        none."""
         salt = (request.cache_salt or "").encode("utf-8", "surrogatepass")
         stored, size = self._stored, self._stored.block_size
         if not stored.directory.num_blocks or not stored.is_kept(salt):
@@ -431,7 +433,7 @@ class PrefixRestorer:
         return _Stored(token_ids, salt, match, keys) if keys else None
 
     def _num_worth_reading(self, num_stored: int) -> int:
-        """Returns how many of so many blocks to read."""
+        """Returns how many of the available blocks to read."""
         reserve = int(_FREE_SHARE * self._blocks.num_blocks)
         num_read = max(0, min(num_stored, self._blocks.num_free_blocks - reserve))
         num_tokens = num_read * self._stored.block_size
@@ -484,7 +486,7 @@ class PrefixRestorer:
         return True
 
     def _read(self, restoration: Restoration) -> None:
-        """Reads blocks, in the reader's thread, until one cannot be had, or nobody waits."""
+        """Reads blocks, in the reader's thread, until one is not readable, or no request waits."""
         start = self._clock()
         num_bytes = 0
         try:
@@ -518,8 +520,8 @@ class PrefixRestorer:
         self._begin_queued()
 
     def _end(self, restoration: Restoration) -> int:
-        """Makes what has been read findable, gives all blocks back, and returns how many tokens
-        have been read."""
+        """Makes the blocks that were read findable, releases all blocks, and returns the number of
+        tokens have been read."""
         num_tokens = restoration.end(self._blocks) * self._stored.block_size
         del self._running[restoration.keys[0]]
         restoration.waiting.clear()
@@ -643,8 +645,8 @@ class PrefixSaver:
         self._wanted.clear()
 
     def close(self, *, flush: bool) -> None:
-        """Ends the thread. What is left is written, if at all, as long as a server that ends may
-        take for it."""
+        """Ends the thread. Remaining blocks are written only within the time that a server may take
+        to end."""
         deadline = self._clock() + FLUSH_SECONDS
         if not self._writer.close(FLUSH_SECONDS if flush else _STOP_SECONDS) or not flush:
             return

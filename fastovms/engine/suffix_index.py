@@ -66,8 +66,8 @@ class SuffixFunctions:
         self._are_loaded = True
 
     def load_beside(self, after: threading.Thread) -> threading.Thread:
-        """Does that in a thread, when another one has ended. Where the kernels cannot be had,
-        nothing is looked up."""
+        """Does that in a thread, when another one has ended. If the kernels are not available, no
+        lookup is made."""
         self._are_awaited = False
         thread = threading.Thread(
             target=self._try_to_load, args=(after,), name="suffix-kernels", daemon=True
@@ -92,7 +92,7 @@ SUFFIX_FUNCTIONS: Final = SuffixFunctions()
 
 
 _MAX_SPACES: Final = 4096
-"""How many spaces are known. Who comes back to one that was forgotten begins anew."""
+"""How many spaces are known. A conversation that returns to a forgotten text starts again."""
 
 _MAX_POSITION: Final = 2**31 - 1
 
@@ -108,8 +108,8 @@ _FIRST_ODDS: Final = (
     (0.2, 0.4, 0.9, 0.9, 0.95),
 )
 """How likely a guess is right, by the length of its match and by how many candidates agree (see
-`suffix_kernels.kind_of`), before anything has been observed in a space: a little less than in the
-texts of `bench.replay`, since what guesses are worth soon shows in the text."""
+`suffix_kernels.kind_of`), before anything has been observed in a space. The values are a little
+lower than those in the texts of `bench.replay`, since the text soon shows how good guesses are."""
 
 _FORCED_ODDS: Final = 0.95
 _FIRST_WEIGHT: Final = 4.0
@@ -119,7 +119,7 @@ _NO_TOKENS: Final = np.empty(0, np.int64)
 
 
 class Guess(NamedTuple):
-    """What may follow a text.
+    """Candidates that may follow a text.
 
     Attributes:
         token_ids: int64 [N].

@@ -339,7 +339,7 @@ class _HeadReader:
         return GgufFile(path, metadata, tensors)
 
     def _tensor(self) -> TensorInfo:
-        """Reads what is said of the next tensor. Its offset counts from where all data begin."""
+        """Reads the description of the next tensor. Its offset counts from where all data begin."""
         name = self._string()
         num_dimensions = int(self._unpack("I"))
         if num_dimensions > _MAX_DIMENSIONS:
@@ -392,7 +392,7 @@ class _HeadReader:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """How a decoder of pre-normed attention and gated MLP layers differs from that of Qwen 2.
+    """The differences of a decoder with pre-normed attention and gated MLP layers from Qwen 2.
 
     Attributes:
         interleaves_rotations: the file has rotary dimensions in pairs of neighbours, as llama.cpp
@@ -403,8 +403,9 @@ class Architecture:
         norms_outputs: what attention and MLP give is normed before it is added.
         activation: the gated MLP's, by OpenVINO's name of it.
         scales_embeddings: whether embeddings are multiplied by the square root of their size.
-        window_period: of so many layers all but the last see the sliding window only; 1 = all
-            layers do, where the file names a window; None = none does, and no file may name one.
+        window_period: of this number of layers all but the last attend to the sliding window only;
+            1 = all layers do, if the file names a window; None = none does, and no file may name
+            one.
         gives_windows_their_own_rotation: layers with a window rotate by another base, unscaled.
         scales_by_hidden_size: depths, in layers, at which scores are divided by the square root of
             hidden size per head, not of the size of a head.

@@ -344,7 +344,7 @@ def _merges_of_scores(fields: TokenizerFields) -> list[str]:
 
 
 def _ends(fields: TokenizerFields, *, adds_bos: bool) -> dict[str, Any] | None:
-    """Returns what is put around texts."""
+    """Returns the special tokens around texts."""
     bos = _end(fields, "bos", adds_bos)
     eos = _end(fields, "eos", False)
     if not bos and not eos:

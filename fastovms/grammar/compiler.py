@@ -219,7 +219,7 @@ class _RuleWriter:
         return "\n".join([*self._lines, f"start: {start}"])
 
     def _expression(self, node: Node) -> str:
-        """Returns what stands for a part within a rule."""
+        """Returns the reference to a part within a rule."""
         return self._inline(node) if isinstance(node, _Inline) else self._name(node)
 
     def _name(self, node: Node) -> str:
@@ -411,8 +411,8 @@ def _ranges(token_ids: Sequence[int]) -> str:
 
 _MIN_BYTES: Final = 64 * 2**10
 _BYTES_PER_CHARACTER: Final = 64
-"""What a compiled grammar is taken to hold, for each character of its source, where nobody has
-measured it."""
+"""The memory that a compiled grammar is estimated to hold, for each character of its source, before
+it is measured."""
 
 _TRIAL_STEPS: Final = 8
 

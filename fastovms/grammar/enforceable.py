@@ -344,7 +344,7 @@ _RULES: Final[Mapping[str, Callable[[_Rewriter, dict[str, Any], Any], bool]]] = 
     "dependencies": _Rewriter.dependencies,
     "propertyNames": _Rewriter.property_names,
 }
-"""What becomes of each keyword that llguidance does not know, in this order."""
+"""The treatment of each keyword that llguidance does not know, in this order."""
 
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "minLength": (0,),

@@ -43,8 +43,8 @@ _UPPER: Final = ("maximum", "exclusiveMaximum")
 
 
 def check_numbers(part: Schema) -> None:
-    """Raises ValueError for a number that cannot be where it is, in a schema without those within
-    it. What is not a number is left for llguidance to complain of."""
+    """Raises ValueError for a number that is not allowed for its keyword, in a schema without its
+    subschemas. Values that are not numbers are left to llguidance to refuse."""
     for keyword in _COUNTS:
         _check_count(part, keyword)
     for keyword in (*_LOWER, *_UPPER):
@@ -182,8 +182,8 @@ _MAX_ITEMS: Final = 1000
 
 
 def without_endless_parts(root: object) -> object:
-    """Returns the same schema with `false` in place of what no finite value satisfies. What is
-    malformed is left as it is, for llguidance to complain of.
+    """Returns the same schema with `false` in place of what no finite value satisfies. A malformed
+    schema is unchanged; llguidance refuses it.
 
     Raises:
         ValueError: it is too large to tell.
@@ -230,8 +230,8 @@ class _Search:
         return rewritten(self._root, lambda part: False if id(part) in endless else part)
 
     def _types_of(self, schema: object) -> Types:
-        """Returns the types of a part, as far as is known. Whoever asks is asked again when more
-        is."""
+        """Returns the types of a part, as far as is known. The caller is asked again when more is
+        known."""
         if not isinstance(schema, Mapping):
             return _NONE if schema is False else _ALL
         if self._is_hopeful:
@@ -344,7 +344,7 @@ class _Search:
             yield rest
 
     def _resolve(self, reference: str) -> object:
-        """Returns what a reference within the schema points to; true if it points elsewhere."""
+        """Returns the target of a reference within the schema; true if it points elsewhere."""
         try:
             return resolve(reference, self._root)
         except LookupError:
@@ -381,8 +381,8 @@ def _merged(kind: str) -> str:
 
 
 def rewritten(value: Any, change: Callable[[Schema], object]) -> Any:
-    """Returns a copy with what `change` makes of each object in place of it, outer ones first. What
-    it makes of one that is no object is final."""
+    """Returns a copy with what `change` makes of each object in place of it, outer ones first. The
+    result for a schema that is not an object is final."""
     if isinstance(value, Mapping):
         changed = change(value)
         if not isinstance(changed, Mapping):

@@ -67,8 +67,8 @@ _NUMBERS: Final = {"number", "integer"}
 
 
 def merged(first: Schema, second: Schema, both: Both) -> dict[str, Any] | None:
-    """Returns what both schemas say, neither of which has `$ref`, `anyOf` or `oneOf`; None where
-    their types or choices have nothing in common. What one schema cannot say of it stays in an
+    """Returns the conjunction of two schemas without `$ref`, `anyOf` and `oneOf`; None where their
+    types or choices have nothing in common. A part that one schema cannot express stays in an
     `allOf`. Annotations are those of the first."""
     if not _can_merge_objects(first, second):
         return {**first, "allOf": [*first.get("allOf", ()), second]}
@@ -213,9 +213,9 @@ _MAX_MERGES: Final = 2000
 
 
 def closed_schema(root: Schema) -> object:
-    """Returns the schema with all its objects closed, in which nothing stands beside `anyOf`,
-    `oneOf` or `$ref`; false where nothing satisfies it. What is malformed is left as it is, for
-    llguidance to complain of.
+    """Returns the schema with all its objects closed, with no keyword next to `anyOf`, `oneOf` or
+    `$ref`; false where nothing satisfies it. A malformed schema is unchanged; llguidance refuses
+    it.
 
     Raises:
         ValueError: a reference points to nothing, or there is too much to merge.
@@ -236,8 +236,8 @@ def shut_schema(root: Schema) -> Schema:
 
 
 def open_schema(root: Schema) -> Schema:
-    """Returns a schema whose objects may have any properties beside those that they declare, unless
-    it says something of others."""
+    """Returns a schema whose objects may have any properties in addition to the declared ones,
+    unless the schema restricts the others."""
     return _each(root, _open)
 
 
@@ -276,8 +276,8 @@ def _declares(schema: Schema) -> bool:
 class _Closing:
     """A schema that is being closed.
 
-    What references lead to becomes one of its definitions, and so does what has been merged, so
-    that each is made once, however often it leads to itself.
+    The target of a reference becomes one of its definitions, and so does a merged schema. Each is
+    made once, even if it refers to itself.
     """
 
     def __init__(self, root: Schema) -> None:
@@ -327,8 +327,8 @@ class _Closing:
         """Returns schemas of which one must hold, with nothing to merge left in them.
 
         Args:
-            inside: the references that have led here. What leads to itself has no alternatives
-                beside those that it has elsewhere.
+            inside: the references that have led here. A schema that refers to itself has no
+                alternatives in addition to those elsewhere.
         """
         if isinstance(schema, bool):
             return [{}] if schema else []
@@ -434,8 +434,8 @@ class _Closing:
 
 
 def _closed_object(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns a schema that declares properties, for objects alone if it does not say what it is
-    for, and closed if it says nothing of other properties. Where there may be others, they are told
+    """Returns a schema that declares properties. It is for objects alone if it has no type, and
+    closed if it says nothing of other properties. Other properties, if allowed, are distinguished
     by a pattern that no declared name matches: compilers would let those come again, spelled with
     escapes perhaps."""
     if schema.keys().isdisjoint(("type", "enum", "const")):
@@ -472,15 +472,15 @@ _EMBEDDED: Final = re.compile(rf"{OPAQUE}|(?P<json>%json\s*)(?=\{{)")
 
 def usable_schema(source: str, *, name: str = "it") -> str:
     """Returns the schema with its objects closed (`closed_schema`), without what llguidance cannot
-    bear and need not know: parts that no finite value satisfies, and formats that it has not, which
-    are annotations (JSON Schema 2020-12, 7.2.3); and with bounds that it keeps.
+    bear and need not know: parts that no finite value satisfies, and unsupported formats, which are
+    annotations (JSON Schema 2020-12, 7.2.3); and with bounds that it keeps.
 
     Args:
         name: what messages call it where nothing satisfies it.
 
     Raises:
-        ValueError: it is no JSON, a number in it cannot be where it is, nothing satisfies it, or it
-            is too large to tell.
+        ValueError: it is not JSON, a number in it is not allowed, no value satisfies it, or it is
+            too large to decide.
     """
     try:
         schema = json.loads(source, parse_int=integer_of)
@@ -605,7 +605,7 @@ def _without_unknown_format(schema: Schema) -> Schema:
 def _with_open_bounds(schema: Schema) -> Schema:
     """Returns the schema with exclusive bounds moved a little further in. llguidance lets a whole
     number be reached that is an exclusive bound less than 1 away from the other bound; a bound that
-    is no whole number it keeps. What is left out is a millionth of what is allowed."""
+    is not a whole number is kept. One millionth of the allowed values is left out."""
     low, high = (_number(schema, key) for key in ("exclusiveMinimum", "exclusiveMaximum"))
     highest = min(
         _number(schema, "maximum", math.inf), _number(schema, "exclusiveMaximum", math.inf)

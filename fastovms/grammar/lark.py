@@ -306,7 +306,8 @@ Token = tuple[str, str]
 
 
 def unmatchable_rule(lark: str) -> str | None:
-    """Returns the first rule that matches nothing, or None. What is no Lark is left to llguidance.
+    """Returns the first rule that matches nothing, or None. A text that is not Lark is left to
+    llguidance.
 
     Raises:
         ValueError: the grammar is too large to tell, or its rules are nested too deeply.

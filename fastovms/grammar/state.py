@@ -169,7 +169,8 @@ class GrammarState:
         return forced
 
     def scout(self, token_ids: array[int]) -> GrammarScout | None:
-        """Returns what tries guesses after `token_ids`; None where text or time are over."""
+        """Returns the guesses after `token_ids` that the grammar allows; None if text or time have
+        run out."""
         if self._error or self._time_budget.is_used_up:
             return None
         with self._time_budget:

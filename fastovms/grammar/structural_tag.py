@@ -77,7 +77,7 @@ def xml_arguments(
     writer: LarkWriter, schema: Schema, json_value: Callable[[Schema], LarkPart]
 ) -> list[LarkPart]:
     """Returns an expression with one element for each property, in their order; a string is written
-    as it is, all else as JSON. What the schema does not name is not allowed.
+    as it is, all else as JSON. Properties that the schema does not name are not allowed.
 
     Args:
         json_value: makes the part that is a value of a schema.
@@ -87,7 +87,7 @@ def xml_arguments(
     """
     more = schema.keys() - _OBJECT
     if more:
-        raise ValueError(f"has {min(more)!r}, which cannot be kept to in elements")
+        raise ValueError(f"has {min(more)!r}, which is not supported in elements")
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if schema.get("type", "object") != "object":
         raise ValueError("must be of an object")
@@ -446,7 +446,7 @@ def _begin_of(value: object) -> str:
 
 
 def _without_begin(value: Value) -> Value | None:
-    """Returns what is left when the text before has ended with the format's begin."""
+    """Returns the rest of the format once the text has ended with its begin."""
     return None if value["type"] == "const_string" else {**value, "begin": ""}
 
 

@@ -1,4 +1,5 @@
-"""Says who asks through a proxy, by the header field in which proxies tell it."""
+"""Finds the client of a request that came through a proxy, by the header field in which proxies
+report it."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ class ForwardedClients:
 
     Args:
         proxies: addresses and networks of the proxies that are believed, separated by commas, "*" =
-            any; None = nobody. What others say of their clients is passed over: anybody can write
-            the field.
+            any; None = no proxy. The field is ignored in requests of other peers: every client can
+            write it.
     """
 
     def __init__(self, proxies: str | None) -> None:
@@ -30,11 +31,11 @@ class ForwardedClients:
         self._proxies = [network for name in names for network in _networks(name)]
 
     def client(self, peer: str, headers: Headers) -> str:
-        """Returns who asks, as address:port (with port 0 where a proxy told the address): the last
-        address that is none of the proxies', or the farthest that could be read.
+        """Returns the client as address:port (with port 0 if a proxy reported the address): the
+        last address that is none of the proxies', or the farthest that could be read.
 
         Args:
-            peer: address:port of the connection; "" = a Unix socket, whose peer is nobody's proxy.
+            peer: address:port of the connection; "" = a Unix socket, whose peer is not a proxy.
         """
         told = headers.by_name.get("x-forwarded-for") if self._proxies and peer else None
         if told is None:

@@ -95,8 +95,8 @@ def read_api_keys(
     path: Path | None, environ: Mapping[str, str], given: Sequence[str] = ()
 ) -> KnownKeys:
     """Returns the given keys and those of a file, one a line (blank lines and those that begin with
-    # are skipped), else the one in the environment's API_KEY or VLLM_API_KEY. Behind a key of the
-    file, the word "admin" makes it an operator's.
+    # are skipped). Without either, returns the key in the environment's API_KEY or VLLM_API_KEY.
+    The word "admin" after a key of the file makes it an operator's.
 
     Raises:
         ConfigurationError: the file cannot be read, or holds no key or one with a blank in it.

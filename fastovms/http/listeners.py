@@ -176,7 +176,7 @@ class Notifier:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
                 sock.sendto("\n".join(assignments).encode(), self._address)
         except OSError as error:
-            logger.debug("systemd was not told %s: %s", assignments, error)
+            logger.debug("systemd was not notified of %s: %s", assignments, error)
 
 
 HANDSHAKE_TIMEOUT = 10.0
@@ -254,7 +254,7 @@ class _SafeConnection(Connection):
 
 
 class TlsAcceptor:
-    """Serves listening sockets until it is told to stop.
+    """Serves listening sockets until it is stopped.
 
     There may be as many handshakes at a time as connections. One more ends the oldest: an honest
     client is through within milliseconds, so that the oldest one is hardly ever an honest client's.
@@ -383,7 +383,7 @@ def bind_all(config: HttpConfig, inherited: Sequence[socket.socket] = ()) -> lis
     """Binds every address of the configuration, or takes the inherited sockets instead.
 
     Raises:
-        ConfigurationError: an address cannot be had. Nothing stays bound then.
+        ConfigurationError: an address is not available. Nothing stays bound then.
     """
     tls = config.tls_certificate is not None
     listeners: list[Listener] = []

@@ -106,12 +106,12 @@ class Stream(Protocol):
 
     @property
     def writable(self) -> bool:
-        """False while the client reads too slowly. What is sent then is still queued, up to
+        """False while the client reads too slowly. Data that is sent then is still queued, up to
         `max_write_buffer`, so producers hold their data back and merge it."""
 
     @property
     def buffered(self) -> int:
-        """How many bytes were written that the kernel has not yet taken."""
+        """The number of written bytes that the kernel has not accepted yet."""
 
     def set_headers(self, headers: HeaderPairs) -> None:
         """Sends these fields in the head, unless that is on its way."""
@@ -130,7 +130,7 @@ class Stream(Protocol):
 
 
 class StreamHead(NamedTuple):
-    """What stands before the pieces of a stream.
+    """The beginning of a stream, before its pieces.
 
     Attributes:
         length: how many bytes the pieces have together; None = that is not known.
@@ -152,7 +152,7 @@ class Request:
     """A complete request.
 
     Attributes:
-        body: its content; one of a MiB or more lies in a mapping of its own.
+        body: its content; one of a MiB or more is in a mapping of its own.
         sink: what has taken the body in place of `body`; None = nothing.
         path: percent-decoded, without the query; for logs and comparison. Routes match the parts
             of `raw_path`.
@@ -162,8 +162,8 @@ class Request:
         id: the client's X-Request-Id when it is a sane token, else one made here.
         received_at: loop time at the end of the head.
         log_fields: what the handler wants in the access log, such as token counts.
-        tenant: what tells apart those who ask with different keys; "" where none is needed.
-        trace: where it belongs in a trace; None = nobody traces it.
+        tenant: distinguishes clients with different keys; "" where none is needed.
+        trace: where it belongs in a trace; None = it is not traced.
         is_admin: whether who asks may say what the server does, too.
         early_stream: what keeps the client informed before the answer can begin; None = nothing.
         priority: the place in the queue that the server itself gives it; None = the body's.
@@ -230,9 +230,8 @@ class Request:
 
     @property
     def sender(self) -> str:
-        """Says who shares what is shared out fairly: who has the key, else the address. All
-        addresses of an IPv6 /64, within which a host chooses its own (RFC 4291, 2.5.1), are one
-        sender."""
+        """Returns the owner in fair sharing: the key, or the address without a key. All addresses
+        of an IPv6 /64, within which a host chooses its own (RFC 4291, 2.5.1), are one sender."""
         if self.tenant:
             return self.tenant
         address = self.client.rpartition(":")[0]

@@ -55,7 +55,7 @@ def large_body_fault(limit: int) -> Fault:
 
 
 def parse_fault(error: httptools.HttpParserError) -> Fault:
-    """Returns what the parser's refusal means to the client."""
+    """Returns the client error for the parser's refusal."""
     if str(error).startswith("Pause on PRI"):
         return Fault(505, "HTTP/2 is not supported here")
     return Fault(400, f"malformed request: {error}")
@@ -180,8 +180,8 @@ _MAX_STATE: Final = 8 * 1024
 
 
 def trace_context(headers: Headers) -> TraceContext | None:
-    """Returns what `traceparent` and `tracestate` say, with a new id for the request itself; None
-    where there is no `traceparent`, or it is at fault: then both count as missing (3.2.4)."""
+    """Returns the content of `traceparent` and `tracestate`, with a new id for the request itself;
+    None without `traceparent`, or if it is malformed: then both count as missing (3.2.4)."""
     parent = headers.by_name.get("traceparent")
     if parent is None:
         return None
@@ -220,11 +220,11 @@ MAPPED: Final = 1024 * 1024
 
 
 class BodyBuffer:
-    """Collects the pieces of a body without ever copying all of it at once: joining 60 MB takes 50
-    ms, mostly of the kernel that commits memory, and the event loop stands still meanwhile.
+    """Collects the pieces of a body without ever copying all of it at once. Joining 60 MB takes 50
+    ms, most of it in the kernel, and blocks the event loop.
 
-    A large body lies in a mapping of its own, which the kernel can enlarge without copying, and
-    which goes back to the system as soon as nobody needs the body any more.
+    A large body is in a mapping of its own. The kernel can enlarge it without copying, and it
+    returns to the system as soon as the body is released.
     """
 
     __slots__ = ("_mapping", "_pieces", "_size")
@@ -354,7 +354,7 @@ class RequestParser:
 
     @property
     def body_sink(self) -> BodySink | None:
-        """What takes the body that is being read; None = it lies in memory."""
+        """The receiver of the body that is being read; None = it is kept in memory."""
         return None if self._current is None else self._current.sink
 
     def unfinished(self) -> Request | None:

@@ -144,16 +144,16 @@ def admit(
     largest_body: int,
     on_change: Callable[[], None],
 ) -> Handler | Response:
-    """Decides who answers a request, as `Dispatcher.admit` does. What takes the body of an upload
-    is the request's `sink` then.
+    """Decides who answers a request, as `Dispatcher.admit` does. The receiver of the body of an
+    upload is then the request's `sink`.
 
     Args:
         content_length: the size of the body that follows; None = not known yet.
-        largest_body: of those that lie in memory.
+        largest_body: of those that are in memory.
         on_change: what that sink calls.
 
     Raises:
-        Fault: the body is too large to lie in memory.
+        Fault: the body is too large to be kept in memory.
     """
     admitted = dispatcher.admit(request)
     if not isinstance(admitted, UploadHandler):

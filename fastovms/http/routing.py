@@ -158,7 +158,7 @@ def _allow(methods: Iterable[str]) -> str:
 
 
 class CrossOrigin(Protocol):
-    """What browsers of other origins may do; `cors.CorsPolicy` implements it."""
+    """The permissions of browsers of other origins; `cors.CorsPolicy` implements it."""
 
     def preflight_fields(self, request: Request) -> HeaderPairs | None:
         """Returns the further fields of the answer to a preflight; None = this OPTIONS request is
@@ -168,19 +168,19 @@ class CrossOrigin(Protocol):
 
 
 class PathReader(Protocol):
-    """What is known of paths that are spelled otherwise than they are registered."""
+    """The known spellings of registered paths."""
 
     def tidy(self, raw_path: str) -> str:
-        """Returns the path as it is registered, or as it is given if it is no other spelling of
-        one. A second time it returns the same."""
+        """Returns the registered path, or the given one if it is not another spelling of a
+        registered path. A second time it returns the same."""
 
     def advice(self, raw_path: str, root: str, exists: Callable[[str], bool]) -> str:
-        """Returns what the 404 of a path says besides, such as which path may be meant; "" =
+        """Returns the addition to the 404 of a path, such as the path that may be meant; "" =
         nothing.
 
         Args:
-            root: what stood in front of the path.
-            exists: tells whether there is a path.
+            root: the prefix of the path.
+            exists: returns whether a path exists.
         """
 
 
@@ -255,7 +255,7 @@ class Dispatcher:
         return handler
 
     def cross_origin_fields(self, request: Request) -> HeaderPairs:
-        """Returns what any answer to the request tells browsers of other origins."""
+        """Returns the headers of every answer to the request for browsers of other origins."""
         return () if self._cross_origin is None else self._cross_origin.response_fields(request)
 
     def error(
@@ -284,8 +284,8 @@ class Dispatcher:
         return path
 
     def _below_root(self, path: str) -> str:
-        """Returns the path behind the root, which is taken off as often as it stands there, so that
-        a second look finds no more."""
+        """Returns the path after the root. The root is removed as often as it occurs at the
+        beginning, so that a second call finds none."""
         root, start = self._root_path, 0
         while path.startswith(root, start):
             end = start + len(root)

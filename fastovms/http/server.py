@@ -107,7 +107,7 @@ class HttpServer:
         early, before a model is loaded for minutes. A second call does nothing.
 
         Raises:
-            ConfigurationError: an address cannot be had, or a file cannot be used.
+            ConfigurationError: an address is not available, or a file cannot be used.
         """
         if self._listeners:
             return
@@ -124,7 +124,7 @@ class HttpServer:
         """Listens, after `bind` if that was not called before.
 
         Raises:
-            ConfigurationError: an address cannot be had, or a file cannot be used.
+            ConfigurationError: an address is not available, or a file cannot be used.
         """
         self.bind()
         raise_file_limit(self._config.max_connections + _OTHER_FILES)
@@ -145,7 +145,7 @@ class HttpServer:
         """Begins to listen.
 
         Raises:
-            OSError: an address cannot be had.
+            OSError: an address is not available.
         """
         if self._acceptor is not None:
             self._acceptor.listen(sock)

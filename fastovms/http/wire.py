@@ -201,7 +201,7 @@ class Wire:
 
     @property
     def has_unread(self) -> bool:
-        """Returns whether the kernel holds bytes of the client that the loop has not yet read."""
+        """Returns whether the kernel holds unread bytes of the client."""
         return self.state is _OPEN and bool(self._num_queued(termios.FIONREAD))
 
     def post(self, data: bytes) -> None:

@@ -39,9 +39,9 @@ class Turnstile:
     """Lets requests begin, or large bodies be read on, until a pass of the loop has spent its time
     on them. Those that wait begin in later passes, in the order in which they came.
 
-    The loop reads from every connection that has something before it sees to anything else, such as
-    the tokens of running streams, and a request takes most of a millisecond until the engine has
-    it: hundreds at once would hold up everybody. So would a few bodies of many megabytes, of which
+    The loop reads from every connection with input before it handles anything else, such as the
+    tokens of running streams. A request takes most of a millisecond until the engine has
+    it: hundreds at once would delay all streams. So would a few bodies of many megabytes, of which
     one pass reads all that the kernel has.
 
     Args:

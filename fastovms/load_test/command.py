@@ -193,7 +193,7 @@ def _whole(text: str) -> str:
 
 
 OnEnd = Callable[[Timeline], None]
-"""Is told of each request that has ended."""
+"""Is called at the end of each request."""
 
 
 class LoadRequest(NamedTuple):
@@ -226,7 +226,7 @@ async def run_load(
     Args:
         requests: in the order of their times.
         max_seconds: after which a request is given up; None = never.
-        on_end: is told of those too that are in flight when this is cancelled.
+        on_end: is also called for requests that are in flight when this is cancelled.
     """
     slots: AbstractAsyncContextManager[object] = (
         nullcontext() if max_concurrency is None else asyncio.Semaphore(max_concurrency)
@@ -316,7 +316,7 @@ async def run_rounds(
     is cancelled, the servers have what there is.
 
     Args:
-        on_end: is told of each request that counts, when it ends.
+        on_end: is called at the end of each counted request.
 
     Raises:
         ConfigurationError: JSON cannot have what each request is to.
@@ -404,7 +404,7 @@ def bench(url: str, config: LoadConfig, data: DataConfig, report: ReportConfig) 
         everything went well.
 
     Raises:
-        ConfigurationError: what is asked for contradicts itself, or a file cannot be had.
+        ConfigurationError: the options contradict each other, or a file is not available.
         RequestFailed: there is no such server, or it has no model.
     """
     servers = [LoadedServer(url, Target.from_url(url), config)]

@@ -45,7 +45,7 @@ LATENCIES: Final = ("ttft", "tpot", "itl", "e2el")
 
 @dataclass(frozen=True, slots=True)
 class LoadConfig:
-    """The load and what is told of it. Names are those of `vllm bench serve`.
+    """The load, and the contents of the report. Names are those of `vllm bench serve`.
 
     Attributes:
         backend: the API, one of `BACKENDS`.
@@ -66,7 +66,7 @@ class LoadConfig:
         temperature: None = the server's default.
         extra_body: further fields of every request.
         rounds: how often two servers get the load, in turn, with new prompts where they are random.
-        percentile_metrics: which latencies are told, of `LATENCIES`.
+        percentile_metrics: which latencies are reported, of `LATENCIES`.
         metric_percentiles: which percentiles of them.
         goodput: milliseconds within which a request must be to be a good one, by latency.
     """

@@ -31,8 +31,8 @@ class Timeline:
     Attributes:
         started: when the request was sent, over a connection that was open.
         arrivals: of each event that brought output. Events that were read at once have one time.
-        prompt_tokens, completion_tokens: as the server counts them; None = it does not say.
-        failure: why there is no whole answer.
+        prompt_tokens, completion_tokens: as counted by the server; None = it does not say.
+        failure: the reason why there is no whole answer.
         ended: when it was over, however it ended; None = that is not known.
     """
 
@@ -386,8 +386,8 @@ def values(summary: LoadSummary, config: LoadConfig) -> dict[str, object]:
 
 
 def details(load: Load) -> dict[str, object]:
-    """Returns what `--save-detailed` adds: lists with a value for each request, times in
-    seconds."""
+    """Returns the members that `--save-detailed` adds: lists with a value for each request, times
+    in seconds."""
     timelines = load.timelines
     return {
         "input_lens": [timeline.prompt_tokens for timeline in timelines],

@@ -131,7 +131,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class _Failed(Exception):
-    """Says for the log why an image cannot be had. Clients are not told, so that they cannot
+    """Says for the log why an image is not available. Clients are not told, so that they cannot
     explore the network."""
 
 
@@ -231,8 +231,8 @@ class Fetcher:
         """Returns the content of an image.
 
         Raises:
-            InvalidField: the domain is not allowed, or the image cannot be had, whatever the
-                reason, within the limits.
+            InvalidField: the domain is not allowed, or the image is not available, for any reason,
+                within the limits.
         """
         parts = self._check(url, name)
         try:

@@ -79,7 +79,7 @@ class LocalFiles:
 
         Raises:
             InvalidField: files are not allowed, or this one is not, cannot be read, or is too
-                large. Whether a file outside the directory exists cannot be told from this.
+                large. Whether a file outside the directory exists cannot be deduced from this.
         """
         if self._root is None:
             raise InvalidField(f"{name}: this server reads no local files", param=name)
@@ -174,7 +174,7 @@ def check_tags(
     needs_all: bool = True,
 ) -> None:
     """Checks that each image is in the text once, and nothing else that the model would take for
-    one: texts of clients, whatever way they took into the prompt, cannot be told from it any more.
+    one: they can no longer be distinguished from texts of clients in the prompt.
 
     Args:
         name: the field that the text comes from.
@@ -350,8 +350,8 @@ class ImageLoader:
                 the square of all of them.
 
         Raises:
-            InvalidField: one cannot be had or decoded, or there are too many.
-            Overloaded: there is no memory for them now.
+            InvalidField: an image is not available or cannot be decoded, or there are too many.
+            Overloaded: there is not enough memory for them now.
         """
         config = self._config
         if len(sources) > config.max_images:

@@ -19,9 +19,9 @@ from fastovms.ovms.options import OVMS_OPTIONS
 
 
 def path_from(folder: Path, path: Path) -> str:
-    """Returns how a file in `folder` names a path of the command line: an absolute one as it is,
-    one that starts from the working directory from `folder`, or absolutely where ".." and links on
-    the way would lead elsewhere."""
+    """Returns the name that a file in `folder` gives to a path of the command line. An absolute
+    path is unchanged. One that is relative to the working directory becomes relative to `folder`,
+    or absolute if ".." and links on the way would lead elsewhere."""
     if path.is_absolute():
         return str(path)
     target = os.path.realpath(path)
@@ -33,7 +33,8 @@ def path_from(folder: Path, path: Path) -> str:
 
 
 def read_json(path: Path) -> object:
-    """Returns what the file holds. Raises ConfigurationError: it cannot be read, or is no JSON."""
+    """Returns the content of the file. Raises ConfigurationError: it cannot be read, or is not
+    JSON."""
     try:
         return json.loads(path.read_bytes())
     except OSError as error:
@@ -86,7 +87,7 @@ _MONITORING: Final = "monitoring"
 
 _GRAPH_MEMBERS: Final = ("name", "base_path", "graph_path", "subconfig")
 _NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
-"""What JSON may hold, but neither a path nor an answer."""
+"""Characters that JSON may hold, but neither a path nor an answer."""
 
 _MEMBERS: Final = {option.member: option for option in OVMS_OPTIONS if option.member}
 """Members of a model, beside its name and place."""

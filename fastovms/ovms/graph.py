@@ -280,7 +280,7 @@ def read_graph(path: Path) -> Node:
 
 
 def _options(graph: Message) -> tuple[Calculator, Field]:
-    """Returns what the only node runs, and the field that holds its options."""
+    """Returns the calculator of the only node, and the field that holds its options."""
     nodes = [field for field in graph.all("node") if isinstance(field.value, Message)]
     if len(nodes) != 1:
         raise SyntaxFault(1, f"a graph must have one node, with one of {_NAMES}, not {len(nodes)}")
@@ -315,7 +315,8 @@ def _only_text(node: Field, name: str) -> str:
 
 
 def _read_node(calculator: Calculator, options: Field) -> tuple[dict[ConfigField, Any], list[str]]:
-    """Returns what the options set, as it stands there, and a line on each that sets nothing."""
+    """Returns the settings from the options, unchanged, and a line on each option without
+    effect."""
     given = _read_group(options, calculator.group, "")
     used: dict[ConfigField, Any] = dict(calculator.implied)
     unused: list[str] = []

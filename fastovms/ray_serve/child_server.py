@@ -123,7 +123,7 @@ class ChildServer:
         return cls(process, url)
 
     async def wait(self) -> str:
-        """Returns what has become of it, such as "was ended by SIGKILL", once it has ended."""
+        """Returns how it ended, such as "was ended by SIGKILL", once it has ended."""
         return fate(await self._process.wait())
 
     async def stop(self) -> None:

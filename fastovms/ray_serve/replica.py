@@ -38,8 +38,9 @@ _OF_ONE_CONNECTION: Final = frozenset(
         b"upgrade",
     }
 )
-"""Fields that concern one connection, not the request (RFC 9110, 7.6.1), beside those that
-`Connection` names; `Expect` has been answered to the client by whoever received its request."""
+"""Fields that concern one connection, not the request (RFC 9110, 7.6.1), in addition to those that
+`Connection` names; `Expect` has been answered to the client by the process that received its
+request."""
 
 _WRITTEN_BY_RAY: Final = frozenset({b"date", b"x-request-id"})
 """Fields of answers that Ray's proxy adds to those that are there. The server's request id is the
@@ -208,8 +209,8 @@ async def _send_unavailable(send: Send) -> None:
 logger = logging.getLogger(__name__)
 
 _FAILURE_GRACE: Final = 0.5
-"""Seconds from the end of the server to that of the replica, in which what clients are told of it
-gets to them."""
+"""Seconds from the end of the server to that of the replica, in which the last answers reach
+clients."""
 
 
 class ServeReplica:

@@ -85,7 +85,7 @@ _MISSING: Final = (
 
 @contextmanager
 def span_tracer(endpoint: str | None, environment: Mapping[str, str]) -> Iterator[Tracer | None]:
-    """Yields what records spans and sends them when it ends; None = nobody asks for them.
+    """Yields a tracer that records spans and sends them when it ends; None = tracing is off.
 
     Args:
         endpoint: a collector's address; None = the one that the environment names, if it does.

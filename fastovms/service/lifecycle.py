@@ -256,7 +256,7 @@ class Lifecycle:
         """Returns after a signal has ended the server.
 
         Raises:
-            ConfigurationError: the addresses cannot be had, or the models cannot be loaded.
+            ConfigurationError: the addresses are not available, or the models cannot be loaded.
             EngineFailed: an engine has died or hangs.
         """
         self._server.bind()

@@ -1,5 +1,5 @@
-"""Writes what others log on a thread of its own: a full disk or a pipe that nobody reads must not
-stop the event loop."""
+"""Writes log lines on a thread of its own: a full disk or a pipe without a reader must not stop the
+event loop."""
 
 from __future__ import annotations
 

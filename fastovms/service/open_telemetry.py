@@ -160,7 +160,7 @@ class _RequestIds(RandomIdGenerator):
 
 
 def otlp_exporter(endpoint: str | None) -> SpanExporter:
-    """Returns what sends spans to a collector.
+    """Returns the exporter that sends spans to a collector.
 
     Args:
         endpoint: an address without a path gets the usual one, `/v1/traces`; None = as the
@@ -172,7 +172,8 @@ def otlp_exporter(endpoint: str | None) -> SpanExporter:
 
 
 def _resource() -> Resource:
-    """Returns what all spans tell of this process, with the environment's words before ours."""
+    """Returns the attributes of this process for all spans; those from the environment override
+    ours."""
     given = Resource.create()
     ours = {SERVICE_VERSION: __version__}
     if str(given.attributes[SERVICE_NAME]).startswith("unknown_service"):

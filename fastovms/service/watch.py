@@ -116,8 +116,8 @@ _LOOP_INTERVAL: Final = 0.05
 make."""
 
 _IDLE_INTERVAL: Final = 1.0
-"""Seconds between two looks while nobody is connected: an idle machine may sleep. What happens in
-the first second of the first connection may therefore go unnoticed."""
+"""Seconds between two checks while no client is connected, so that an idle machine may sleep. A
+delay in the first second of the first connection may therefore be missed."""
 
 _BOUNDS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -125,15 +125,15 @@ _BOUNDS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 
 class LoopWatch(Collector):
     """Asks the loop for a call at a time, and exports how late each call comes.
 
-    A call is as late as whatever comes in at that moment: because of a callback that runs, of a
-    thread that holds the GIL, or of a machine that has no core for this process. A pass of the loop
-    that takes longer than the time between two looks is seen for its length, less at most that
-    time: 50 ms while somebody is connected, and a second where the first connection has just come.
+    A call is late if a callback runs, if a thread holds the GIL, or if the machine has no core for
+    this process. Input that arrives at that moment is equally late. A pass of the loop that takes
+    longer than the time between two looks is seen for its length, less at most that
+    time: 50 ms while a client is connected, and a second if the first connection has just arrived.
 
     Args:
         is_watched: returns whether anybody would wait. If not, there are fewer looks.
         clock: tells seconds.
-        thread_clock: tells the seconds for which a processor has run the calling thread.
+        thread_clock: returns the seconds for which a processor has run the calling thread.
     """
 
     def __init__(

@@ -205,8 +205,8 @@ class Operations:
                 self._notify(response_topic(tenant, id))
 
     def interrupt_expired(self, patience: float) -> None:
-        """Makes responses INTERRUPTED whose leases have expired, whoever owns them: those with a
-        `Resumption` once nobody has taken them over for so many seconds."""
+        """Makes responses INTERRUPTED whose leases have expired, on any replica. A response with a
+        `Resumption` becomes so only if no replica has taken it over for this number of seconds."""
         for tenant, id in self._running.interrupt_expired(patience):
             self._notify(response_topic(tenant, id))
 
@@ -219,14 +219,14 @@ class Operations:
     def take_over(
         self, models: Sequence[str] | None, limit: int, tenants: Collection[str] | None = None
     ) -> Sequence[OwnedResponse]:
-        """Makes responses this replica's whose leases have expired, and which can be gone on with.
-        Of several replicas one gets each.
+        """Makes responses this replica's whose leases have expired, and which can be resumed. If
+        several replicas call this, each response goes to one of them.
 
         Args:
             models: what identifies those that are served here; None = whatever the model is.
             limit: how many are taken at most, the least often tried and the oldest first.
-            tenants: whose responses are resumed; None = everybody's. Those of others are taken only
-                to be cancelled.
+            tenants: whose responses are resumed; None = those of all tenants. Those of others are
+                taken only to be cancelled.
         """
         return self._running.take_over(models, limit, tenants)
 

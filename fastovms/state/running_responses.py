@@ -1,8 +1,8 @@
 """Reads and writes the rows of responses that run: who owns them until when, and what their streams
 have told so far. Leases go by `unix_time()`, the clock of the database: replicas' may differ.
 
-Whoever changes a running response has its object locked, so that no two wait for each other; only a
-renewal has not.
+A transaction that changes a running response has its object locked, so that no two wait for each
+other; only a renewal has not.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ class RunningResponses:
         ]
 
     def interrupt_expired(self, patience: float) -> list[ResponseKey]:
-        """Makes those INTERRUPTED whose leases have expired, and returns them: at once if nobody
-        can go on with them, else after so many seconds. What somebody else is about to change is
-        left for the next time."""
+        """Makes those INTERRUPTED whose leases have expired, and returns them: at once if they
+        cannot be resumed, otherwise after this number of seconds. An object that another
+        transaction is about to change is left for the next time."""
         rows = self._execute(
             "SELECT key FROM objects WHERE key IN (SELECT object FROM runs "
             "WHERE lease_until < unix_time() - CASE model WHEN '' THEN 0 ELSE ? END) "

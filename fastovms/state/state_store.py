@@ -127,12 +127,12 @@ class StateDatabase(Protocol):
 
     @property
     def totals(self) -> Totals:
-        """What is kept, as far as it is known. Any thread may ask."""
+        """The totals, as far as they are known. Any thread may ask."""
 
     @property
     def trouble(self) -> str:
-        """Why the state is not where it belongs, or cannot be had; "" = it is. Any thread may
-        ask."""
+        """The reason why the state is not in its place, or not available; "" = it is. Any thread
+        may ask."""
 
     def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
         """Runs operations, and raises nothing. One that raises leaves the others alone."""
@@ -200,8 +200,8 @@ class _QueuedOperation(NamedTuple):
 
 
 class StateWorker:
-    """Runs operations in the order in which they are asked for: one transaction after the other
-    where there is one database, several at once where several lead to the same state.
+    """Runs operations in the order of the calls. With one database, transactions run one after the
+    other; with several databases of the same state, several run at once.
 
     Args:
         databases: each gets a thread.

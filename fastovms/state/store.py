@@ -55,17 +55,17 @@ class Watchers:
             watch.wake()
 
     async def close(self) -> None:
-        """Ends whatever tells of changes."""
+        """Ends the source of notifications."""
 
     def wake_all(self) -> None:
-        """Wakes everybody: what was told while nobody listened is missed."""
+        """Wakes everybody: notifications that were sent while nothing listened are missed."""
         for topic in self._watches:
             self.wake(topic)
 
 
 def response_topic(tenant: str, id: str) -> str:
-    """Returns what stands for a response in notifications, which are short and which every user of
-    the database can read."""
+    """Returns the topic of a response in notifications, which are short and which every user of the
+    database can read."""
     text = f"{len(tenant)} {tenant}{id}".encode(errors="surrogatepass")
     return blake2b(text, digest_size=_TOPIC_SIZE).hexdigest()
 
@@ -96,7 +96,7 @@ class ResponseProgress(IntEnum):
 
 
 class Resumption(NamedTuple):
-    """What another process needs to go on with a response that runs.
+    """The data that another process needs to resume a running response.
 
     Attributes:
         model: what identifies the model. Only who serves that one takes the response over.
@@ -152,11 +152,11 @@ class ResponseKey(NamedTuple):
 
 
 class OwnedResponse(NamedTuple):
-    """A response that this replica owns, whether it runs or is to be gone on with.
+    """A response that this replica owns, whether it runs or is to be resumed.
 
     Attributes:
-        model: see `Resumption`; "" = nobody can go on with it.
-        num_attempts: how often it was gone on with since the model last said something.
+        model: see `Resumption`; "" = it cannot be resumed.
+        num_attempts: how often it was resumed since the last output of the model.
     """
 
     key: ResponseKey
@@ -203,8 +203,8 @@ class CutResponse(NamedTuple):
     """A response whose process has ended before it had.
 
     Attributes:
-        num_attempts: how often it was gone on with, this time included, since the model last said
-            something.
+        num_attempts: how often it was resumed, this time included, since the last output of the
+            model.
     """
 
     body: bytes

@@ -40,7 +40,7 @@ def unseal(sealed: bytes) -> bytes:
     """
     text = sealed[:-LENGTH]
     if seal(text) != sealed:
-        raise StateFailed("what was kept is damaged: it has not the checksum that it had")
+        raise StateFailed("stored data is damaged: its checksum differs")
     return text
 
 
@@ -103,7 +103,7 @@ Turn = tuple[ItemOrigin, Sequence[StoredItem]]
 
 
 class ItemTable:
-    """The rows of items. Whoever adds to an object that others may know has it locked."""
+    """The rows of items. A transaction that adds to an object known to others has it locked."""
 
     def __init__(self, connection: SqlConnection) -> None:
         self._execute = connection.execute
@@ -229,8 +229,8 @@ VERSION: Final = 4
 to."""
 
 _USE_INTERVAL: Final = 60.0
-"""Seconds within which a second use of an object is not noted, so that a long chain of responses is
-not written anew for each one that is added to it."""
+"""Seconds within which a second use of an object is not recorded. Otherwise a long chain of
+responses would be written again for each one that is added to it."""
 
 COLUMNS: Final = "tenant, kind, id, progress, previous_id, body, events, size, used_at"
 """The columns of an object, without its key."""
@@ -262,7 +262,7 @@ Row = tuple[object, ...]
 
 
 class ObjectKind(IntEnum):
-    """What an object is, as the column `kind` has it."""
+    """The kind of an object, as in the column `kind`."""
 
     RESPONSE = 0
     CONVERSATION = 1
@@ -279,7 +279,7 @@ class Totals(NamedTuple):
 
 
 Shares = Mapping[str, Totals]
-"""What each tenant has, or by how much that has changed."""
+"""The totals of each tenant, or their changes."""
 
 
 class OldObject(NamedTuple):
@@ -585,7 +585,7 @@ def add_growth(shares: dict[str, Totals], growth: Shares) -> None:
 
 
 def total_of(shares: Shares) -> Totals:
-    """Returns what all tenants have together."""
+    """Returns the totals of all tenants together."""
     return Totals(*map(sum, zip(*shares.values(), strict=True))) if shares else Totals()
 
 

@@ -52,7 +52,8 @@ EVENTS: Final = TableForm(
 )
 JOBS: Final = TableForm("jobs", ("object", "job"), ("object",))
 FORMS: Final = (OBJECTS, ITEMS, EVENTS, JOBS)
-"""The tables, objects before what belongs to them. Who runs a response is not copied."""
+"""The tables, objects before what belongs to them. The owner of a running response is not
+copied."""
 
 Row = Sequence[Any]
 Page = tuple[TableForm, list[Row]]
@@ -251,7 +252,7 @@ class PortableFile:
 
 
 def _column(name: str, value: Any) -> object:
-    """Returns what a column takes. Raises TypeError or ValueError: no column takes it."""
+    """Returns the value for a column. Raises TypeError or ValueError: no column takes it."""
     if isinstance(value, bool | list | dict):
         raise TypeError
     if isinstance(value, int) and not -_INTEGER_LIMIT <= value < _INTEGER_LIMIT:
@@ -287,7 +288,7 @@ class OpenState(Protocol):
         """Commits what is done within it, or nothing where that raises."""
 
     def faults(self) -> Iterator[str]:
-        """Yields what contradicts what. It reads everything."""
+        """Yields the inconsistencies. It reads everything."""
 
 
 @contextmanager
@@ -380,7 +381,7 @@ def export(source: RowSource, path: Path, count: Counter) -> None:
 
 
 def damaged_rows(source: RowSource, count: Counter) -> Iterator[str]:
-    """Yields a line for each row with a text that has not the checksum it had."""
+    """Yields a line for each row with a text whose checksum differs."""
     for form, page in source.pages():
         for row in page:
             for name, value in zip(form.columns, row, strict=True):

@@ -82,7 +82,7 @@ def lock_file(path: Path) -> int:
 
     Raises:
         BlockingIOError: another process has the lock.
-        OSError: the file cannot be had.
+        OSError: the file is not readable.
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -126,8 +126,8 @@ def forget_mapped(
 ) -> int:
     """Gives back the memory that holds what this process has read of a file it has mapped, and
     returns the bytes of the mappings that the system has taken. Mappings that may be written stay
-    as they are: what was written would be lost. Of a library only the code may be given back: of
-    what is read-only some was written when it was loaded."""
+    as they are: what was written would be lost. Only the code of a library may be released: some
+    read-only pages were written when it was loaded."""
     path = os.path.realpath(file)
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

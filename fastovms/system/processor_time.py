@@ -1,5 +1,5 @@
-"""Measures for how long the process could have run, so that a starved process is told from one that
-hangs."""
+"""Measures for how long the process could have run, so that a starved process is distinguished from
+one that hangs."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class ProcessorTime:
         return min(interval, max(could_run, own / self._num_cpus))
 
     def _waited(self, *, is_computing: bool) -> float:
-        """Returns how long the thread waited for a processor that waited the longest. Kernels that
-        do not count that tell how long any thread of the machine did."""
+        """Returns the longest time that one of the threads waited for a processor. On kernels that
+        do not count that, it is the time that any thread of the machine waited."""
         before, self._waits = self._waits, self._run_delays()
         if self._waits:
             return max(wait - before.get(thread, 0.0) for thread, wait in self._waits.items())

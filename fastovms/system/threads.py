@@ -47,11 +47,11 @@ _NUM_THREADS: Final = 8
 
 
 class DiskThreads:
-    """A few threads that one kind of work shares. In those of the event loop, which are few on a
-    small machine, writes to a slow disk would keep prompts from being tokenized.
+    """A few threads that one kind of work shares. On the threads of the event loop, which are few
+    on a small machine, writes to a slow disk would keep prompts from being tokenized.
 
     Args:
-        name: of the threads, for whoever lists them.
+        name: of the threads, for tools that list them.
     """
 
     def __init__(self, name: str, num_threads: int = _NUM_THREADS) -> None:
@@ -72,7 +72,7 @@ class DiskThreads:
     async def run(
         self, work: Callable[Given, Result], *args: Given.args, **options: Given.kwargs
     ) -> Result:
-        """Returns what the work returns, and raises what it raises. Who is cancelled here leaves
+        """Returns the result of the work, and raises its errors. The thread completes its work even
         the thread to its work."""
         return await self.begin(work, *args, **options)
 
@@ -133,8 +133,8 @@ class LeavableExecutor(ThreadPoolExecutor):
 
 
 async def run_to_end(work: Coroutine[Any, Any, Result]) -> Result:
-    """Returns what the work returns, and raises what it raises. Who is cancelled here is told so
-    once it has ended, however it has: who catches that finds all of it done."""
+    """Returns the result of the work, and raises its errors. A cancelled caller gets the
+    cancellation once it has ended, however it has: who catches that finds all of it done."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

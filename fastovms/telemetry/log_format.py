@@ -65,7 +65,7 @@ _FORMATTERS: Final = {"text": TextFormatter, "json": JsonFormatter}
 
 
 def level_named(name: str) -> str:
-    """Returns what `logging` calls a level of the flag `--log-level`."""
+    """Returns the name in `logging` of a level of the flag `--log-level`."""
     return "DEBUG" if name == "trace" else name.upper()
 
 

@@ -78,7 +78,7 @@ _SAMPLE_BUCKETS: Final = (1.0, 2.0, 5.0, 10.0, 20.0)
 
 
 class FinishedRequest(NamedTuple):
-    """What is recorded of a request that ran to its end.
+    """The record of a request that ran to its end.
 
     Attributes:
         seconds: the time from its arrival to its last token.
@@ -188,7 +188,7 @@ class GenerationMetrics:
             setattr(self, name, Histogram(series.buckets))
 
     def stats(self) -> BackendStats:
-        """Returns what the backend has counted, with what those before it had."""
+        """Returns the backend's counters, plus those of the backends before it."""
         stats = self._stats()
         return stats if self._before is None else continued(self._before, stats)
 
@@ -274,8 +274,8 @@ def _finished(models: Sequence[GenerationMetrics]) -> Metric:
 
 
 def _cache_info(stats: Mapping[str, BackendStats]) -> Metric:
-    """Returns what balancers by prefix reckon with. `num_gpu_blocks` is vLLM's name of the number
-    of blocks, by which its dashboards and llm-d's router know it."""
+    """Returns the metrics that balancers by prefix use. `num_gpu_blocks` is vLLM's name of the
+    number of blocks, by which its dashboards and llm-d's router know it."""
     info = GaugeMetricFamily(f"{_PREFIX}cache_config_info", "1, with the size of the KV cache")
     for model_name, values in stats.items():
         labels = {
@@ -319,8 +319,8 @@ def render(
     prefers.
 
     Args:
-        names: of the only series, or families of them, that are told; none = all. Most of the time
-            goes into writing numbers down.
+        names: of the only series, or families of them, that are exported; none = all. Most of the
+            time goes into writing numbers down.
     """
     encode, content_type = choose_encoder(accept)
     return encode(_ChosenSeries(registry, names) if names else registry), content_type

@@ -1,5 +1,5 @@
-"""Declares where a request belongs in a trace, and what a trace is told of it: of a
-generation, or of texts that are encoded."""
+"""Declares the place of a request in a trace, and the attributes of its span: of a generation, or
+of texts that are encoded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TraceContext:
 
 
 class GenerationKind(Enum):
-    """What a request is for, by OpenTelemetry's names, which has none for the last two."""
+    """The operation of a request, by OpenTelemetry's names, which has none for the last two."""
 
     CHAT = "chat"
     TEXT_COMPLETION = "text_completion"
@@ -100,10 +100,10 @@ class Phase(NamedTuple):
 
 
 class GenerationEnd(NamedTuple):
-    """What is known of a generation, or of the encoding of texts, that is over.
+    """The record of a generation, or of the encoding of texts, that has ended.
 
     Attributes:
-        finish_reasons: one for each sample; "abort" for those that nobody waited for.
+        finish_reasons: one for each sample; "abort" if the client has disconnected.
         num_cached_tokens, num_generated_tokens: None = nothing was to be generated.
         phases: those that its first sample has come to.
         error: the class of what made it fail, and what that says; None = it did not fail.

@@ -98,10 +98,10 @@ class DecodedBytes(NamedTuple):
 def decode_utf8(data: bytes, *, final: bool) -> DecodedBytes:
     """Decodes as OpenVINO's detokenizer does, which differs from `bytes.decode(errors="replace")`.
 
-    Its `UTF8Validate` operation goes by the bit patterns alone: a lead byte followed by fewer
-    continuation bytes than it announces becomes one U+FFFD whatever could have followed, a
-    complete sequence that encodes no character (overlong, surrogate, above U+10FFFF) becomes one
-    per byte, and so does every stray byte.
+    Its `UTF8Validate` operation works on the bit patterns alone. A lead byte followed by fewer
+    continuation bytes than it announces becomes one U+FFFD. A complete sequence that encodes no
+    character (overlong, surrogate, above U+10FFFF) becomes one per byte, and so does every stray
+    byte.
 
     Args:
         final: nothing follows, so that an incomplete sequence at the end is an invalid one.
@@ -201,10 +201,10 @@ class TableDetokenizer:
 class WindowDetokenizer:
     """Decodes a window of the last tokens again and again: slower, but for any tokenizer.
 
-    Text is held back for as long as a later token may change it: an incomplete character becomes a
-    whole one, and the clean-up of spaces that some models ask for turns " n't" into "n't". The
-    bytes of its tokens are not known: of several in a row that are no characters all are said to
-    begin where the first one does.
+    Text is held back while a later token may change it. An incomplete character may become a whole
+    one, and the clean-up of spaces that some models ask for turns " n't" into "n't". The bytes of
+    its tokens are not known: several incomplete characters in a row all begin at the position of
+    the first one.
     """
 
     __slots__ = ("_decode", "_held", "_num_released", "_trim_at", "_window", "starts")
@@ -241,8 +241,8 @@ class WindowDetokenizer:
         return piece
 
     def _standing(self, text: str) -> str:
-        """Returns what was held back, without the replacement characters at its end that are not in
-        `text` as well or may still become a character there."""
+        """Returns the text that was held back, without the replacement characters at its end that
+        are not in `text` as well or may still become a character there."""
         whole = self._held.rstrip(REPLACEMENT)
         following = text[len(whole) :]
         num_invalid = len(following) - len(following.lstrip(REPLACEMENT))
@@ -290,7 +290,7 @@ def utf8_length(text: str) -> int:
 
 class TrackingDetokenizer:
     """A `Detokenizer` around another one that keeps the tokens until their text is released. `take`
-    is told what a stop matcher behind it makes of the text."""
+    receives the number of characters that a stop matcher after it removes."""
 
     __slots__ = (
         "_inner",

@@ -78,9 +78,9 @@ def input_arguments(text: str) -> str:
 
 
 class InputReader:
-    """Reads the text out of the arguments of one call, while they arrive. Of arguments that begin
-    otherwise than with it, the text is only told at the end; of those that have none, all of them
-    are."""
+    """Reads the text out of the arguments of one call, while they arrive. Arguments that begin with
+    another text are reported only at the end; arguments without a beginning are all reported
+    then."""
 
     def __init__(self) -> None:
         self._seen: list[str] = []
@@ -119,7 +119,7 @@ class InputReader:
         return _encodable(text) if isinstance(text, str) else arguments
 
     def _open(self, arguments: str) -> None:
-        """Reads what stands before the text, unless something else does."""
+        """Reads the markup before the text, if there is any."""
         if not self._has_text:
             return
         self._rest += arguments
@@ -191,12 +191,12 @@ def call_grammar(
     *,
     prompt: str,
 ) -> Grammar:
-    """Returns what keeps the arguments of calls to their schemas. Where calls are required, the
-    answer is calls that validate. Else it is free until a call begins; such a grammar may be left
-    out if it turns out not to compile.
+    """Returns the grammar that enforces the schemas of calls' arguments. If calls are required, the
+    answer is calls that validate. Otherwise it is free until a call begins; such a grammar may be
+    left out if it turns out not to compile.
 
     Raises:
-        InvalidField: a schema cannot be kept to in the model's format of calls.
+        InvalidField: a schema is not supported in the model's format of calls.
     """
     calls = tool_format.grammar(choice)
     if reasoning_format is None:
@@ -285,8 +285,8 @@ class TaggedAnswer:
 
     @property
     def _begins_of_thoughts(self) -> list[str]:
-        """Returns what begins a thought behind the beginning of the answer. What another one goes
-        on from stands for both."""
+        """Returns the beginning of reasoning after the beginning of the answer. Text that another
+        one goes on from stands for both."""
         if self.thoughts is None or not self.thoughts.anywhere:
             return []
         begins = [begin for begin, _ in self.thoughts.pairs]
@@ -319,7 +319,7 @@ class TaggedAnswer:
         return loose
 
     def _take_begin(self, scan: Scanner) -> Incremental[str | None]:
-        """Reads what begins a thought and returns what ends it; None where none begins."""
+        """Reads the beginning of reasoning and returns its end tag; None if no reasoning begins."""
         for begin, end in self.thoughts.pairs if self.thoughts is not None else ():
             if (yield from scan.take(begin, is_first=True)):
                 return end
@@ -478,9 +478,10 @@ class TextStream:
     Args:
         stop: non-empty strings.
         include_stop: whether to keep the stop string at the end of the text.
-        min_tokens: a stop string that is complete within so many tokens does not end the text.
-        parser: finds pieces in the text; it is handed the text of one token at a time, so that what
-            it makes of it does not depend on how many come at once.
+        min_tokens: a stop string that is complete within this number of tokens does not end the
+            text.
+        parser: finds pieces in the text; it receives the text of one token at a time, so the result
+            does not depend on how many tokens come at once.
         stop_in_reasoning: whether a stop string ends the text in reasoning and in calls, too;
             otherwise only in content.
 

@@ -229,7 +229,7 @@ def parameters_of(root: Schema, function: str, *, is_relaxed: bool = False) -> P
 
 
 def find_parameters(root: Schema) -> Parameters:
-    """Returns the parameters by name. Whatever in the schema is malformed is left out."""
+    """Returns the parameters by name. Malformed parts of the schema are left out."""
     members = _Members(root)
     members.read_all(resolve_definition(root, root))
     definitions = {key: root[key] for key in _DEFINITIONS if key in root}
@@ -434,8 +434,8 @@ _FIRST_CHARACTERS = {'"': "string", "{": "object", "[": "array", "t": "boolean",
 
 
 def value_of(text: str, types: Types) -> str:
-    """Returns as JSON what a text stands for as a value of these types: itself, if it is JSON or a
-    literal of Python of one of them, else a string."""
+    """Returns as JSON the value of these types that a text stands for: the text itself, if it is
+    JSON or a literal of Python of one of them, or a string."""
     word = text.strip()
     for notation in (JSON, PYTHON):
         value = to_json(word, notation)

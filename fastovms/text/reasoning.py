@@ -41,14 +41,14 @@ Tags = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ThoughtTags:
-    """How a family marks the thoughts in its answers.
+    """How a family marks the reasoning in its answers.
 
     Attributes:
         pairs: the tags that a thought may stand between; where a prompt has begun it, the first
-            pair. The beginning of one may be the beginning of another that stands before it.
+            pair. The beginning of one may be the beginning of another that precedes it.
         answer: the tags that the answer may stand between.
-        anywhere: whether the tags are markup wherever they stand, alone too; else a thought comes
-            first or not at all, and an answer between tags comes behind it.
+        anywhere: whether the tags are markup wherever they stand, alone too; otherwise reasoning
+            comes first or not at all, and an answer between tags comes after it.
     """
 
     pairs: tuple[Tags, ...]
@@ -58,7 +58,7 @@ class ThoughtTags:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """How models of a family set their thoughts apart.
+    """How models of a family separate their reasoning.
 
     Attributes:
         name: as `--reasoning-parser` takes it.
@@ -68,9 +68,9 @@ class ReasoningFormat:
         begin: what opens reasoning. A prompt that ends with it leaves the answer within.
         before_answer: the grammar of reasoning, which has to end before a constrained answer
             begins, or of none.
-        rest: the same where the answer begins within reasoning.
-        end: where answers begin within reasoning unless the prompt has ended it, with what; else
-            None.
+        rest: the same for an answer that begins within reasoning.
+        end: where answers begin within reasoning unless the prompt has ended it, with what;
+            otherwise None.
         open_answer: the grammar of the markup between reasoning and content.
         aliases: names that other servers have for it.
         marks: sets of texts. A chat template that has all the texts of one of them knows thoughts

@@ -181,11 +181,11 @@ class Scanner:
         return self.is_cut or (len(markup) > 1 and _OPENING.search(markup) is not None)
 
     def record(self) -> None:
-        """Keeps what is read from here on for `recorded`."""
+        """Records the text that is read from here on, for `recorded`."""
         self._recorded = []
 
     def recorded(self) -> str:
-        """Returns what was read since `record`, which ends here."""
+        """Returns the text that was read since `record`, and ends the recording."""
         recorded, self._recorded = self._recorded or (), None
         return "".join(recorded)
 
@@ -284,8 +284,8 @@ class Scanner:
     def until(self, tags: Sequence[str], emit: Emit) -> Incremental[str | None]:
         """Passes on the text up to the first of `tags`, reads that and returns it.
 
-        Of two that begin at the same character the one given first counts. None: the text has
-        ended without any.
+        If two begin at the same character, the one given first counts. None: the text has ended
+        without any.
         """
         pattern, first_characters = _any_of(tuple(tags))
         longest = max(map(len, tags))
@@ -345,8 +345,8 @@ def _length_of_beginning(text: str, tags: Sequence[str]) -> int:
 class PieceCollector:
     """Collects the pieces that a parser finds.
 
-    White space beside a call or a thought belongs to the markup. So content with markup in it, and
-    every thought, is told without white space at its beginning and its end.
+    White space around a call or reasoning belongs to the markup. Content with markup in it, and
+    reasoning, therefore have no white space at their beginning and end.
 
     Args:
         scan: the text that the parser reads.
@@ -388,7 +388,8 @@ class PieceCollector:
             self.content(markup)
 
     def begin_content(self) -> None:
-        """Begins a message to the user. Of several, each is told after a space, as in OVMS."""
+        """Begins a message to the user. If there are several, each comes after a space, as in
+        OVMS."""
         self._content.trim()
         if self._content.has_text:
             self._content.held = [" "]
@@ -463,7 +464,7 @@ class _Space:
         self.held: list[str] = []
 
     def hold(self, text: str) -> str:
-        """Returns what may be shown of the text held so far and `text`."""
+        """Returns the part of the text held so far and of `text` that may be shown."""
         shown = text.rstrip()
         if not shown:
             if text:
@@ -480,12 +481,12 @@ class _Space:
         return shown
 
     def trim(self) -> None:
-        """Takes note that markup stands here. What is held is shown if text follows and there was
-        some before."""
+        """Takes note that markup stands here. The held part is shown if text follows and some was
+        shown before."""
         self._is_trimmed = True
 
     def release(self) -> str:
-        """Returns what is held, unless markup stands beside it."""
+        """Returns the held part, unless markup is next to it."""
         return "" if self._is_trimmed else "".join(self.held)
 
 

@@ -156,7 +156,7 @@ class _PieceSearch:
         return None
 
     def pass_over(self, text: str) -> None:
-        """Reads all of `text`. What is found in it does not count, but its end may begin more."""
+        """Reads all of `text`. A match in it does not count, but its end may begin one."""
         while (found := self.advance(text, len(text))) is not None:
             self.num_matched = self._failure[len(self.pattern)]
             text = text[found:]

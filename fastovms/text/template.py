@@ -257,8 +257,8 @@ def _named(value: object) -> dict[str, str]:
 
 
 def special_tokens(model_dir: Path) -> dict[str, Any]:
-    """Returns what templates call `bos_token` and so on: tokenizer_config.json goes before
-    special_tokens_map.json, and this before the ids in openvino_tokenizer.xml."""
+    """Returns the values of `bos_token` and the other tokens in templates: tokenizer_config.json
+    goes before special_tokens_map.json, and this before the ids in openvino_tokenizer.xml."""
     found: dict[str, Any] = {}
     info = _runtime_info(model_dir)
     ids = {kind: _id(info, f"{kind}_token_id") for kind in _SPECIAL_TOKENS}
@@ -394,7 +394,7 @@ _FORMS_FILE: Final = "forms.json"
 _RESERVED: Final = {"messages", "tools", "documents", "add_generation_prompt"}
 _EFFORT: Final = "reasoning_effort"
 _CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
-"""What is put behind the final message to find its end. It is transformers' own word."""
+"""The text that is put after the final message to find its end. It is transformers' own word."""
 
 
 class ChatTemplate:
@@ -422,8 +422,8 @@ class ChatTemplate:
             tokens: `bos_token` and so on.
             content_format: the form of the content of messages: "string", or "openai" for a list of
                 parts; "auto" = what the template reads.
-            now: tells the local time.
-            cache: keeps the forms of templates on disk; None = they are found out anew.
+            now: returns the local time.
+            cache: keeps the forms of templates on disk; None = they are determined again.
 
         Raises:
             ConfigurationError: a template is malformed.

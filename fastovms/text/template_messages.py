@@ -49,7 +49,7 @@ _MAX_PLACES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class TemplateForm:
-    """What a template can show, and the form in which it reads messages.
+    """The features of a template, and the form in which it reads messages.
 
     Attributes:
         content_parts: whether content must be a list of parts; otherwise it must be a string.
@@ -66,7 +66,7 @@ class TemplateForm:
         joins_users: whether user turns in a row must become one.
         joins_answers: whether assistant turns in a row must become one.
         empty_answers: whether an assistant turn without content may stay.
-        after_result: how a user turn follows a tool result: "kept" as it is, behind an empty
+        after_result: how a user turn follows a tool result: "kept" unchanged, after an empty
             "answer", or as text at the end of the "result".
         calls: how several calls of one turn are shown: "together", "one by one", or as "text".
         results: whether tool results have turns; otherwise they become user turns.
@@ -76,7 +76,7 @@ class TemplateForm:
         wraps_arguments: whether arguments that are not an object must be put into one.
         null_content: whether the content of a turn that has only calls is None; otherwise "".
         short_ids: whether call ids must have nine letters and digits (Mistral).
-        call_text: where the content of a turn with calls goes: "kept" beside them, in a turn
+        call_text: where the content of a turn with calls goes: "kept" next to them, in a turn
             "before" them, in one "before user" and calls, or with the calls as "text".
         reasoning: the member from which reasoning is read, or "parts" of content.
         joins_reasoning: whether content beside calls must be added to the reasoning (gpt-oss).
@@ -343,7 +343,7 @@ class _Turns:
         self._push({"role": "user", "content": text}, place)
 
     def _push(self, turn: Turn, place: str, *, is_leading: bool = False) -> None:
-        """Appends a turn, or joins it to the last one where the template wants turns to
+        """Appends a turn, or joins it to the last one if the template requires turns to
         alternate."""
         form, role = self._form, turn["role"]
         last = self._turns[-1] if self._turns else {}
@@ -584,8 +584,8 @@ class Row:
         ways: of showing them, the best first; the first one that shows them all is taken.
         needs_thoughts: whether the reasoning must be shown, too.
         has_arguments: whether the notation of arguments counts.
-        variables: what the template is told in addition.
-        echoed: a history by which to tell whether developers have turns of their own.
+        variables: further variables of the template.
+        echoed: a history that shows whether developers have turns of their own.
     """
 
     name: str
@@ -802,7 +802,7 @@ class _Finder:
         self.form = best
 
     def outcome(self, row: Row) -> str:
-        """Returns what becomes of a row's histories in the form that was found."""
+        """Returns the renderings of a row's histories in the form that was found."""
         faults = [self._fault(history, self.form, row) for history in row.histories]
         if row.needs_thoughts:
             return NOT_KEPT if all(faults) else SHOWN

@@ -78,7 +78,7 @@ class FimFinder:
         self._found: WeakKeyDictionary[Tokenizer, FimTokens | None] = WeakKeyDictionary()
 
     def __call__(self, tokenizer: Tokenizer) -> FimTokens | None:
-        """Returns what `find_fim_tokens` does."""
+        """Returns the result of `find_fim_tokens`."""
         if tokenizer not in self._found:
             self._found[tokenizer] = find_fim_tokens(tokenizer)
         return self._found[tokenizer]
@@ -239,7 +239,7 @@ TokenIds = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PairTemplate:
-    """What stands before, between and behind two texts.
+    """The tokens before, between and after two texts.
 
     Attributes:
         ids: tokens, -1 = the first text, -2 = the second.
@@ -511,7 +511,7 @@ class Tokenizer:
         return table
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Returns what one token contributes to a text, special tokens as they are written. It need
+        """Returns the text that one token contributes, special tokens as they are written. It need
         not be whole characters. Ids outside the vocabulary contribute nothing."""
         if token_id >= self.vocab_size:
             return b""

@@ -34,7 +34,7 @@ class Notation:
         convert: returns a number or a name as JSON, or None if it is neither.
         convert_cut: the same for one that the text's end has cut.
         brackets: what arrays and objects begin and end with.
-        is_json: whether white space is passed on, and no comma stands before a closing bracket.
+        is_json: whether white space is passed on, and no comma precedes a closing bracket.
         bare_ends: what ends a scalar that may be a string without quotes; empty = strings have
             quotes.
     """
@@ -164,7 +164,7 @@ def copy_bare(
 
 
 def read_word(scan: Scanner) -> Incremental[str]:
-    """Reads what numbers and names consist of, perhaps nothing."""
+    """Reads the characters of numbers and names, perhaps none."""
     pieces: list[str] = []
     yield from scan.run(_WORD, pieces.append)
     return "".join(pieces)
@@ -340,7 +340,7 @@ def copy_python_string(scan: Scanner, emit: Emit) -> Incremental[bool]:
 
 
 def _copy_python_escape(scan: Scanner, emit: Emit) -> Incremental[bool]:
-    """Passes on an escape. What is no escape stands for itself, its backslash included."""
+    """Passes on an escape. A sequence that is not an escape is kept, its backslash included."""
     following = yield from scan.peek(2)
     if len(following) < 2:
         yield from scan.read(1)

@@ -121,7 +121,7 @@ def test_one_element_for_each_property_in_their_order(text: str, is_accepted: bo
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ({"anyOf": []}, "has 'anyOf', which cannot be kept to in elements"),
+        ({"anyOf": []}, "has 'anyOf', which is not supported in elements"),
         ({"type": "string"}, "must be of an object"),
         ({"properties": []}, "must have properties as an object and required as a list"),
         ({"required": ["a"]}, "requires 'a', which is none of its properties"),

@@ -61,13 +61,13 @@ SERVICE_TIER: Final = "standard"
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """How the pieces of an answer are told.
+    """The form in which the pieces of an answer are written.
 
     Attributes:
         shown: which pieces the client gets.
         new_call_id: makes the ids of uses of tools.
         max_tokens: how many tokens the answer may have, as far as the context has room for them.
-        omits_thinking: whether thoughts are told as their signature only.
+        omits_thinking: whether reasoning is written as its signature only.
     """
 
     shown: ShownPieces
@@ -76,7 +76,7 @@ class AnswerForm:
     omits_thinking: bool = False
 
     def thinking(self, text: str) -> str:
-        """Returns what is shown of thoughts."""
+        """Returns the visible part of the reasoning."""
         return "" if self.omits_thinking else text
 
     def signature(self, text: str) -> str:
@@ -322,7 +322,7 @@ class MessagesJob:
     """A request for a message that is ready to run.
 
     Attributes:
-        form: how the answer is told.
+        form: the form in which the answer is written.
         warnings: what of the request is not done.
         new_parser: makes the parser of the answer's text.
         only_computes_prompt: whether nothing is answered: the token that is generated is dropped.
@@ -429,7 +429,7 @@ async def count_tokens(
 
 
 def names_of(body: MessagesRequest) -> FieldNames:
-    """Returns what a request calls its fields."""
+    """Returns the names of a request's fields, for messages."""
     stop = "stop" if body.stop_sequences is None else "stop_sequences"
     return FieldNames("messages", "max_tokens", "logprobs", stop=stop)
 
@@ -458,8 +458,8 @@ def _template(
     fields: MessageFields,
     messages: Sequence[dict[str, Any]],
 ) -> TemplateOptions:
-    """Returns what the template is told. An answer goes on with what the assistant has begun to
-    say last."""
+    """Returns the variables for the template. An answer continues a message that the assistant has
+    begun to say last."""
     last = messages[-1]
     continues = last["role"] == "assistant"
     if continues and "tool_calls" in last:
@@ -478,8 +478,8 @@ def _template(
 
 
 def _thinks(request: Preparation[MessagesRequest], fields: MessageFields) -> bool:
-    """Returns whether thoughts are wanted: clients that ask for none expect text first of all. What
-    the request tells the template, or the operator has told it, counts too."""
+    """Returns whether thoughts are wanted: clients that ask for none expect text first of all. The
+    request's variables and the operator's defaults count, too."""
     asked = (request.body.chat_template_kwargs or {}).get(_SWITCH, fields.thinks)
     if asked is None:
         asked = request.model.chat.config.default_chat_template_kwargs.get(_SWITCH)

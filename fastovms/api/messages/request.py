@@ -34,8 +34,8 @@ from fastovms.text.template_messages import PlacedMessage
 
 
 class MessagesRequest(GenerationFields, frozen=True, kw_only=True):
-    """The body of `POST /messages`. The fields of the server's other endpoints are there too, for
-    those who set them beside Anthropic's."""
+    """The body of `POST /messages`. The fields of the server's other endpoints are accepted in
+    addition to Anthropic's."""
 
     messages: list[dict[str, Any]] | None = None
     system: str | list[dict[str, Any]] | None = None
@@ -146,7 +146,7 @@ def is_result(kind: str) -> bool:
 
 
 def server_result(block: Block, reader: BlockReader) -> Message:
-    """Returns what a tool has answered, as far as it can be read.
+    """Returns the output of a tool, as far as it can be read.
 
     Raises:
         InvalidField: the block is malformed.
@@ -323,7 +323,7 @@ class BlockReader:
         raise source.wrong("type", '"text" or "content", which hold text')
 
     def _tool_reference(self, block: Block) -> list[ContentPart]:
-        """Reads what a search for tools has found: the model knows the tool by its name."""
+        """Reads the result of a search for tools: the model knows the tool by its name."""
         return [ContentPart(block.filled_text("tool_name"))]
 
     def _browser_state(self, block: Block) -> list[ContentPart]:
@@ -369,8 +369,8 @@ _CALLING: Final = ("text", "thinking", "redacted_thinking", "tool_use")
 """The types of blocks of an assistant's message."""
 
 _BILLING: Final = "x-anthropic-billing-header:"
-"""What a block begins with that Claude Code puts before what its system says: it differs from
-request to request, so that nothing behind it could come from the prefix cache."""
+"""The beginning of a block that Claude Code adds before the system prompt. It differs from request
+to request, so that nothing after it could be found in the prefix cache."""
 
 _ERROR: Final = "Error: "
 
@@ -432,11 +432,12 @@ def _blocks(given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Bloc
 
 
 def _with_new(blocks: Sequence[Block]) -> list[Block]:
-    """Returns the blocks of the user's last message, those marked that the client has not sent
-    before.
+    """Returns the blocks of the user's last message; those that the client has not sent before are
+    marked.
 
-    What stands beside results of tools belongs to them. Claude Code adds what the user says after a
-    refusal to the message that was refused, so that a block with more text behind it is an old one.
+    Other blocks in a message with results of tools belong to the results. Claude Code adds the
+    user's text after a refusal to the refused message, so a block that is followed by more text is
+    an old one.
     """
     kinds = [block.kind for block in blocks]
     texts = [position for position, kind in enumerate(kinds) if kind == "text"]
@@ -463,8 +464,8 @@ def _system(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
 
 
 def _user(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
-    """Returns what the tools have answered, and what the user says besides: results stand right
-    behind their calls."""
+    """Returns the outputs of the tools and the user's other blocks: results follow directly after
+    their calls."""
     messages = [_result(block, reader) for block in blocks if block.kind == "tool_result"]
     others = [block for block in blocks if block.kind != "tool_result"]
     if others or not messages:
@@ -485,8 +486,8 @@ def _result(block: Block, reader: BlockReader) -> Message:
 
 
 def _assistant(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
-    """Returns what the assistant has said, thought and called. What a tool of Anthropic's servers
-    has answered in between is a message of its own, as of any tool."""
+    """Returns the assistant's text, reasoning and calls. The output of a tool on Anthropic's
+    servers becomes a message of its own, like that of any tool."""
     messages: list[Message] = []
     turn = _Turn()
     for block in blocks:
@@ -587,7 +588,7 @@ _KEEPS_THINKING: Final = "clear_thinking_20251015"
 
 @dataclass(frozen=True, slots=True)
 class MessageFields:
-    """What a request says beside its chat.
+    """The options of a request that are not part of its chat.
 
     Attributes:
         thinks: whether the model is to think; None = the request does not say.

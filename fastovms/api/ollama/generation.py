@@ -131,7 +131,8 @@ class AnswerCollector:
         self._arguments: list[str] = []
 
     def take(self, delta: SampleDelta) -> Told:
-        """Returns what a delta brings. A call that is cut is left out: no agent could run it."""
+        """Returns the members that a delta adds. A call that is cut is left out: no agent could run
+        it."""
         told = Told(delta.text)
         for piece in delta.pieces:
             self._add(piece, told)
@@ -158,7 +159,7 @@ class AnswerCollector:
 
 
 def chat_members(told: Told) -> Members:
-    """Returns what a part of an answer to `/api/chat` tells."""
+    """Returns the members of a part of an answer to `/api/chat`."""
     message: Members = {"role": "assistant", "content": told.content}
     if told.thinking:
         message["thinking"] = told.thinking
@@ -168,7 +169,7 @@ def chat_members(told: Told) -> Members:
 
 
 def generate_members(told: Told) -> Members:
-    """Returns what a part of an answer to `/api/generate` tells, which has no tools."""
+    """Returns the members of a part of an answer to `/api/generate`, which has no tools."""
     members: Members = {"response": told.content}
     if told.thinking:
         members["thinking"] = told.thinking
@@ -176,25 +177,25 @@ def generate_members(told: Told) -> Members:
 
 
 def part_head(model: str, clock: Callable[[], float]) -> Members:
-    """Returns what every part of an answer begins with."""
+    """Returns the members at the beginning of every part of an answer."""
     return {"model": model, "created_at": timestamp(clock())}
 
 
 @dataclass(frozen=True, slots=True)
 class OllamaAnswer:
-    """How one answer is told.
+    """The form in which one answer is written.
 
     Attributes:
         model: its name, as the client knows it.
-        clock: tells the Unix time, which each part has.
-        members: makes the members that tell of a part: those of a chat, or of a prompt's answer.
+        clock: returns the Unix time, which each part has.
+        members: makes the members that describe a part: those of a chat, or of a prompt's answer.
         collector: reads the pieces.
-        report: says what is told of tokens.
+        report: says which information about tokens is reported.
         usage: returns what the answer has cost so far.
         total_time: returns for how many seconds the request has been there.
         load_time: for how many of those it waited for its model.
         context: returns the tokens of the prompt and the answer, when that is over; None = they are
-            not told.
+            not reported.
     """
 
     model: str
@@ -227,7 +228,7 @@ class OllamaAnswer:
         return part_head(self.model, self.clock)
 
     def logprobs(self, sample: SampleDelta) -> Members:
-        """Returns the log probabilities of a part's tokens, where they are to be told."""
+        """Returns the log probabilities of a part's tokens, if the request asks for them."""
         num_top = self.report.num_logprobs
         if num_top is None or not sample.tokens:
             return {}
@@ -318,11 +319,11 @@ class OllamaJob:
 
 
 class _Chat(NamedTuple):
-    """What a request wants answered.
+    """The input of a request.
 
     Attributes:
         read: returns the messages, in time proportional to them.
-        context: tokens that stand before the prompt.
+        context: tokens before the prompt.
     """
 
     read: Callable[[], ChatMessages]
@@ -360,7 +361,7 @@ async def prepare_prompt(asking: Asking, body: OllamaGenerateRequest) -> OllamaJ
 
 
 def common_options(asking: Asking) -> GenerationOptions:
-    """Reads what says how a text is generated. Raises InvalidField."""
+    """Reads the options of generation. Raises InvalidField."""
     request = asking.preparation
     check_numbers(request)
     report = replace(token_report(request, asking.top_logprobs), has_timings=True)
@@ -524,10 +525,10 @@ Body = OllamaChatRequest | OllamaGenerateRequest
 
 
 class _Door(NamedTuple):
-    """What the two endpoints differ in.
+    """The differences between the two endpoints.
 
     Attributes:
-        members: makes the members that tell of a part of an answer.
+        members: makes the members that describe a part of an answer.
         prepare: checks a request and makes what runs it.
         is_empty: whether there is nothing to answer, so that only the model is moved.
     """
@@ -673,7 +674,7 @@ class OllamaGeneration:
 
 
 def _noting(generation: TextGeneration, token_ids: list[int]) -> Run:
-    """Returns what runs a generation of one sample and adds its tokens to a list."""
+    """Returns a function that runs a generation of one sample and adds its tokens to a list."""
 
     def note(output: GenerationOutput) -> None:
         token_ids.extend(output.token_ids)

@@ -51,7 +51,7 @@ _WORDS: Final = ("completion", "tools", "insert", "vision", "thinking", "embeddi
 """The capabilities that Ollama's clients know."""
 
 _PURPOSES: Final = {Task.TEXT_GENERATION: ("completion",), Task.EMBEDDINGS: ("embedding",)}
-"""What models of each kind can do, whether they were loaded or not."""
+"""The capabilities of models of each kind, whether they are loaded or not."""
 
 _CONFIG_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "embedding_length": ("hidden_size", "n_embd", "d_model"),
@@ -70,7 +70,7 @@ Members = dict[str, Any]
 
 
 def list_card(model: KnownModel, name: str) -> Members:
-    """Returns what lists tell of a model under one of its names."""
+    """Returns the entry of a model in lists, under one of its names."""
     return {
         "name": name,
         "model": name,
@@ -82,10 +82,10 @@ def list_card(model: KnownModel, name: str) -> Members:
 
 
 def running_card(model: KnownModel, now: float, seconds_left: float | None) -> Members:
-    """Returns what is told of a model in memory.
+    """Returns the `/api/ps` entry of a loaded model.
 
     Args:
-        seconds_left: how long it stays if nobody asks for it; None = for ever.
+        seconds_left: how long it stays without requests; None = for ever.
     """
     card = {**list_card(model, model.name), "size": model.size}
     del card["modified_at"]
@@ -95,10 +95,10 @@ def running_card(model: KnownModel, now: float, seconds_left: float | None) -> M
 
 
 def full_card(model: KnownModel, *, fills_in: bool) -> Members:
-    """Returns all that is told of a model.
+    """Returns the full description of a model.
 
     Args:
-        fills_in: whether it can write what stands before a suffix.
+        fills_in: whether it can write the text before a suffix.
     """
     info, served = model.info, model.served
     template = served.chat.template if isinstance(served, ServedModel) else None
@@ -184,7 +184,7 @@ def _parameters(info: ModelInfo) -> str:
 
 
 def _digest(model: KnownModel) -> str:
-    """Returns what stands for the files of a model, or for its name while they are not known."""
+    """Returns the digest of the files of a model, or of its name while they are not known."""
     return hashlib.sha256((model.fingerprint or model.name).encode()).hexdigest()
 
 
@@ -270,8 +270,8 @@ _TASKS: Final = (Task.EMBEDDINGS,)
 
 
 class OllamaEncoderFields(ModelField, frozen=True, kw_only=True):
-    """The fields that both endpoints share. What `options` say is of texts that are generated;
-    their values are checked all the same."""
+    """The fields that both endpoints share. The `options` apply to generated texts; their values
+    are checked nevertheless."""
 
     options: OllamaOptions | None = None
     keep_alive: str | int | float | None = None

@@ -67,8 +67,8 @@ class OllamaNamed(ModelField, frozen=True, kw_only=True):
 
 
 class AskedFields(GenerationFields, frozen=True, kw_only=True):
-    """What a request asks for, in the fields of the other endpoints, and its texts, so that faults
-    in them can be named."""
+    """The request in the fields of the other endpoints, with its texts, so that errors can name
+    them."""
 
     messages: Any = None
     prompt: str | None = None
@@ -166,8 +166,8 @@ def named_as_given() -> Iterator[None]:
 
 
 def _num_predict(value: int | None) -> int | None:
-    """Returns how many tokens are generated at most. -1 is no limit, -2 what the context leaves,
-    and Ollama takes 0 as no limit, too: that is the same here."""
+    """Returns the maximum number of generated tokens. -1 means no limit, -2 the rest of the
+    context, and Ollama takes 0 as no limit, too: that is the same here."""
     if value is None or value in (-2, -1, 0):
         return None
     if value < 0:
@@ -194,7 +194,8 @@ def _warnings(values: Mapping[str, Any], model: ModelInfo) -> list[str]:
 
 
 _ANY_IMAGE: Final = "data:image/*;base64,"
-"""What stands before an image's base64 in a URL. What kind of image it is, its bytes say."""
+"""The beginning of a data URL, before an image's base64. The type of the image is read from its
+bytes."""
 
 
 def read_ollama_messages(
@@ -261,8 +262,8 @@ def _without_type(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _link_results(given: Sequence[Mapping[str, Any]], messages: Sequence[Message]) -> None:
-    """Gives each call that has no id one, and the result behind it the same: some templates need
-    ids. Results come in the order of the calls, or name their tool."""
+    """Gives an id to each call that has none, and the same id to the result after it: some
+    templates need ids. Results come in the order of the calls, or name their tool."""
     waiting: list[tuple[str, str]] = []
     count = 0
     for message, read in zip(given, messages, strict=True):
@@ -287,11 +288,11 @@ _EFFORTS: Final = ("low", "medium", "high", "max")
 
 
 def thinking_fields(think: bool | str | None, name: str, *, can_think: bool) -> TemplateFields:
-    """Returns what the template is told. Without `think` the model does as it usually does.
+    """Returns the variables for the template. Without `think` the model uses its default.
 
     Args:
         name: the model's, as the client calls it.
-        can_think: whether thoughts are told from answers.
+        can_think: whether reasoning is separated from answers.
 
     Raises:
         InvalidField: there is no such value, or the model does not think.
@@ -317,12 +318,12 @@ _MAX_TOP_LOGPROBS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What a request asks for.
+    """The options of a request.
 
     Attributes:
         num_predict: how many tokens are generated at most; None = no number is given.
-        top_logprobs: how many alternatives are told of each token; None = nothing is told of the
-            tokens.
+        top_logprobs: the number of alternatives reported for each token; None = no information
+            about tokens is reported.
         warnings: what of the options is not done.
     """
 
@@ -382,7 +383,7 @@ def asking(
 
 
 def _text_format(given: str | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Returns what the text must look like, in the form of chats; None = anything."""
+    """Returns the constraint on the text, in the form of chats; None = any text."""
     if given is None or given == "":
         return None
     if given == "json":
@@ -432,7 +433,7 @@ else:
 
 
 class OllamaOptions(SamplingOptions, frozen=True, kw_only=True):
-    """What `options` may hold. Those after `stop` configure how Ollama loads a model, or are of
+    """The members of `options`. Those after `stop` configure how Ollama loads a model, or are of
     samplers that few servers have."""
 
     num_predict: Whole | None = None

@@ -21,7 +21,7 @@ from fastovms.api.openapi.schemas import AnswerSchema, TokenLogprob
 
 
 class ErrorDetails(AnswerSchema, kw_only=True):
-    """What is wrong, in OpenAI's form. `param` names the field at fault."""
+    """An error in OpenAI's form. `param` names the faulty field."""
 
     message: str
     type: str
@@ -142,7 +142,7 @@ class DetokenizedText(AnswerSchema, kw_only=True):
 
 
 class VersionStatusDetails(AnswerSchema, kw_only=True):
-    """What is wrong with a model, if anything is."""
+    """The error of a model, if it has one."""
 
     error_code: str
     error_message: str
@@ -167,8 +167,8 @@ ServerConfigStatus = dict[str, ModelStatus]
 
 class Work(AnswerSchema, kw_only=True):
     """A request, a background response or a batch that has not ended. `key` begins the SHA-256
-    digest of its API key, and `detail` is its path, model or endpoint. What is `held` has a key
-    that the server does not know."""
+    digest of its API key, and `detail` is its path, model or endpoint. A request without a key, or
+    with an unknown key, gets this error."""
 
     object: Literal["work"]
     kind: Literal["request", "response", "batch"]
@@ -421,7 +421,7 @@ class RerankedTokens(AnswerSchema, kw_only=True):
 
 
 class RerankMeta(AnswerSchema, kw_only=True):
-    """What Cohere tells beside results."""
+    """Cohere's members in addition to the results."""
 
     api_version: ApiVersion
     tokens: RerankedTokens
@@ -469,7 +469,7 @@ class OllamaFunction(AnswerSchema, kw_only=True):
 
 
 class OllamaCall(AnswerSchema, kw_only=True):
-    """A call of one of the client's tools. It is never told in pieces."""
+    """A call of one of the client's tools. It is always sent whole."""
 
     id: str
     function: OllamaFunction
@@ -564,7 +564,7 @@ class OllamaModelList(AnswerSchema, kw_only=True):
 
 
 class OllamaModelCard(AnswerSchema, kw_only=True):
-    """All that is told of one model."""
+    """The full description of one model."""
 
     modelfile: str
     parameters: str

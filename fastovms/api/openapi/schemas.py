@@ -293,7 +293,7 @@ class ReasoningText(AnswerSchema, tag_field="type", tag="reasoning_text", kw_onl
 
 
 class SummaryText(AnswerSchema, tag_field="type", tag="summary_text", kw_only=True):
-    """What the model has thought, where OVMS has a summary."""
+    """The reasoning of the model. OVMS has a summary here."""
 
     text: str
 

@@ -57,8 +57,8 @@ _LOST: Final = "it is no longer this replica's, which could not renew its lease"
 
 _RETRY: Final = 1.0
 _PATIENCE: Final = 300.0
-"""Seconds after which it is tried again to keep a response, and after which no more, while the
-store that replicas share cannot be had."""
+"""Seconds between attempts to store a response, and the seconds after which the attempts end, while
+the shared store is not available."""
 
 
 class Begun(Protocol):
@@ -98,9 +98,9 @@ class BackgroundRun:
 
     Args:
         generation: makes the text, or is made by a `Begin` once the model is loaded.
-        resumption: what others need to go on with it; None = nobody can.
+        resumption: what others need to go on with it; None = no replica can.
         log: what its stream has said already, where this goes on with it.
-        ahead: what is kept of what the model has said behind that.
+        ahead: the stored part of the output of the model after that.
 
     Attributes:
         log: what its stream says. The last event comes when the response is kept.
@@ -179,8 +179,8 @@ class BackgroundRun:
             self._generation.submit(self._on_delta, self._writer.add_output)
 
     def hear(self, outputs: Iterable[GenerationOutput]) -> None:
-        """Takes over what the model has said in a process that has ended. It may be told piece by
-        piece, before `go_on`."""
+        """Takes over what the model has said in a process that has ended. It may be passed in
+        pieces, before `go_on`."""
         if not self._has_opened:
             self._run.open(is_queued=True)
         self._has_opened = True
@@ -188,8 +188,8 @@ class BackgroundRun:
         self._generation.hear(outputs, self._on_heard)
 
     def go_on(self) -> None:
-        """Queues the response again, behind what it has heard; nothing is told twice. It raises as
-        `submit` does, and may then be tried again."""
+        """Queues the response again, after the events that it has seen; nothing is sent twice. It
+        raises as `submit` does, and may then be tried again."""
         self.hear(())
         self._run.skip_events(self.log.num_events)
         self._writer.add(self._run.take_events())
@@ -486,7 +486,7 @@ class BackgroundRuns:
         return len(runs)
 
     def leased(self) -> list[BackgroundRun]:
-        """Returns those that the store has as running on this replica."""
+        """Returns the responses that the store lists as running on this replica."""
         return [run for run in self._runs.values() if run.is_leased]
 
     async def cancel(self, run: BackgroundRun) -> None:
@@ -520,10 +520,10 @@ class BackgroundRuns:
 
 @dataclass(frozen=True, slots=True)
 class ResponsesState:
-    """What of responses outlives requests.
+    """The parts of responses that outlive requests.
 
     Attributes:
-        resumes: whether somebody goes on with responses that were cut off.
+        resumes: whether another replica resumes responses that were cut off.
         attended: the responses that run for a client and are kept when they have ended, by tenant
             and id.
         being_created: the responses in the background that are not among the runs yet.
@@ -537,8 +537,8 @@ class ResponsesState:
 
     @property
     def may_run_elsewhere(self) -> bool:
-        """Whether what is kept as running, and does not run here, runs on another replica, or will
-        be gone on with."""
+        """Whether a response that is stored as running, and does not run here, runs on another
+        replica or will be resumed."""
         return self.resumes or self.store.lease is not None
 
     @contextmanager
@@ -593,7 +593,8 @@ class ResponsesState:
 
 
 LOOK_AGAIN: Final = 1.0
-"""Seconds after which to look at a response that runs elsewhere, where nothing was told of it."""
+"""Seconds after which to look at a response that runs on another replica, if no change was
+notified."""
 
 _DELETED: Final = failed("the response was deleted")
 
@@ -647,7 +648,7 @@ class _LogReader:
         self._body = b""
 
     async def open(self) -> None:
-        """Reads what there is. Raises as `stream_kept` does."""
+        """Reads the stored response. Raises as `stream_kept` does."""
         kept = found(
             await self._store.run(Operations.find_response, self._tenant, self._id),
             "Response",
@@ -670,7 +671,7 @@ class _LogReader:
                 logger.debug("response %s is followed when the store is back: %s", self._id, error)
 
     async def _read(self) -> None:
-        """Reads what is new."""
+        """Reads the new events."""
         log = self.log
         events = await self._store.run(
             Operations.find_events, self._tenant, self._id, log.num_events
@@ -689,7 +690,7 @@ class _LogReader:
             log.append([])
 
     def _is_lost(self, events: FoundEvents) -> bool:
-        """Tells whether nobody runs the response, or will: it would be this replica."""
+        """Returns whether no replica runs the response or will run it: only this one could."""
         return events.progress is ResponseProgress.INTERRUPTED or not self._may_go_on
 
     def _fail(self, body: bytes) -> None:

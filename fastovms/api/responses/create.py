@@ -124,10 +124,10 @@ _NO_SUMMARY: Final = "(The model has written none.)"
 class Compaction:
     """The handler of `POST /responses/compact`, for every dialect.
 
-    The answer has the conversation's messages that are not the model's, as far as they take no more
-    than their share of the context, and one item of the type `compaction` with the summary, as
-    OpenAI's has; both are the input of what follows. The request's tools are not told to the model,
-    and nothing is kept.
+    The answer has the conversation's messages that are not the model's, as far as they fit into
+    their share of the context. It ends with one item of the type `compaction` with the summary, as
+    OpenAI's answer does; both are the input of what follows. The model does not see the request's
+    tools, and nothing is stored.
     """
 
     def __init__(self, context: ApiContext, state: ResponsesState | None) -> None:
@@ -562,11 +562,11 @@ class Responses:
     async def _keep(
         self, request: Request, fields: ResponseFields, history: History, run: ResponseRun
     ) -> None:
-        """Keeps a response. Whoever gets an answer gets it also when it cannot be kept; it then
-        says so.
+        """Keeps a response. A client that receives an answer receives it even if it cannot be
+        stored; it then says so.
 
         Raises:
-            InvalidField: another replica has taken the id meanwhile.
+            InvalidField: another replica has taken the id in the meantime.
         """
         state = self._state
         conversation_id = fields.conversation_id if run.status.is_answer else None
@@ -611,7 +611,7 @@ async def _stored(history: History) -> Sequence[StoredItem]:
 
 
 def _unknown_info(model: KnownModel) -> ModelInfo:
-    """Returns what stands in for what a GGUF file says of its model once it is loaded."""
+    """Returns the settings that replace those of a GGUF file once its model is loaded."""
     return ModelInfo(model.name, model.created, _LONG_CONTEXT, 0, frozenset())
 
 

@@ -41,7 +41,7 @@ class HostedCall(NamedTuple):
 
     Attributes:
         prefix: the prefix of new ids.
-        function: the name that the model is told; empty = the item's own.
+        function: the name that the model sees; empty = the item's own.
         arguments: the members that say what was asked.
         results: the members with the answer; None = an item of its own has it.
     """
@@ -98,8 +98,8 @@ REFUSED: Final[Mapping[str, str]] = {
 
 
 def as_functions(item: Item) -> Sequence[Item]:
-    """Returns the items that stand for one where a model is told of it: a call of a function, what
-    it has answered, both, or none."""
+    """Returns the items that replace one in the model's input: a call of a function, its output,
+    both, or none."""
     kind = item["type"]
     if kind in CONFIGURATION:
         return ()
@@ -168,7 +168,7 @@ def text_of(
     images: GivenImages | None = None,
     unseen: UnseenParts | None = None,
 ) -> str:
-    """Returns what a template is given of a content that has been read.
+    """Returns the form of a content that has been read for the template.
 
     Args:
         name: the content's, for error messages.
@@ -388,8 +388,8 @@ def _item_reference(item: Mapping[str, Any], name: str, rules: ItemRules) -> Ite
 
 
 def _hosted(item: Mapping[str, Any], name: str, rules: ItemRules, *, kind: str) -> Item:
-    """Reads a call of a tool that is no function, or what such a tool has answered: both are kept
-    as they are, and told to the model as of a function."""
+    """Reads a call of a tool that is not a function, or the output of such a tool. Both are stored
+    unchanged, and the model sees them as those of a function."""
     read = {**item, "id": _id(item, name, kind, rules), "type": kind}
     call_id = item.get("call_id")
     if call_id is None and kind.startswith("local_shell"):
@@ -508,8 +508,8 @@ def _read_parts(parts: object, name: str, read: Callable[[object, str], Read]) -
 
 
 def _input_part(part: object, name: str, rules: ItemRules) -> dict[str, Any]:
-    """Reads a part of any type. Whether the model can read an image or a file is only known when
-    it is told of it."""
+    """Reads a part of any type. Whether the model can read an image or a file is known only when
+    the model's input is made."""
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(part, dict) or kind not in (*IMAGE_PARTS, FILE):
         return {"type": "input_text", "text": _part(part, name)[1]}
@@ -622,7 +622,7 @@ def to_messages(
 
 
 def _told(items: Sequence[Item], first: int) -> Iterator[tuple[int, Item]]:
-    """Yields the positions of items, and what a model is told of each."""
+    """Yields the positions of items, and the model's input for each."""
     for position, item in enumerate(items, first):
         for told in as_functions(item):
             yield position, told
@@ -630,7 +630,8 @@ def _told(items: Sequence[Item], first: int) -> Iterator[tuple[int, Item]]:
 
 @dataclass(slots=True)
 class _Turn:
-    """What a model has done since somebody else said something. It thinks first and speaks once."""
+    """The output of a model since the last item of another author. It begins with reasoning and has
+    one message."""
 
     reasoning: list[str] = field(default_factory=list)
     content: str | None = None

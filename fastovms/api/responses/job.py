@@ -78,8 +78,8 @@ _MIN_CHARS: Final = 4 * len(_LEFT_OUT)
 
 def transcript(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens) -> str:
     """Returns the newest of the items, in their order, an entry each. The earlier summaries among
-    them are told in any case, as they stand for what came before them. Takes time in proportion to
-    the tokens that are kept.
+    them are always passed to the model, because they replace the items before them. Takes time in
+    proportion to the tokens that are kept.
 
     Args:
         items: read, with no reference among them.
@@ -125,7 +125,7 @@ def _is_summary(item: Item) -> bool:
 
 
 def _entry(item: Item) -> str:
-    """Returns what is written of an item; nothing of a thought."""
+    """Returns the members that are written of an item; none for reasoning."""
     match item["type"]:
         case "message":
             return f"{item['role']}: {_text(item['content'])}"
@@ -403,7 +403,7 @@ async def count_tokens(
 
 
 def names_of(body: ResponsesRequest) -> FieldNames:
-    """Returns what a response's request calls its fields, where it has no `text.format`."""
+    """Returns the names of a response request's fields, if it has no `text.format`."""
     return FieldNames("input", "max_output_tokens", "top_logprobs")
 
 
@@ -420,7 +420,7 @@ def _with_format(
 def _prompt_maker(
     request: Preparation[ResponsesRequest], fields: ResponseFields, history: History
 ) -> PromptMaker:
-    """Returns what makes the prompt."""
+    """Returns the function that makes the prompt."""
     body = request.body
     tools = _tools(body, request.dialect)
     given = TemplateFields(
@@ -524,9 +524,9 @@ class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
         body: without its input, with the seed by which tokens are drawn.
         created: unix seconds.
         id_key: what the ids of items are made of; see `numbered_ids`.
-        prompt_token_ids, prompt_text: the prompt. Made again it might be another: templates may
-            tell the date, and what came before a request may be deleted meanwhile. Empty where the
-            model was not loaded when the request came; the prompt is then made on resumption.
+        prompt_token_ids, prompt_text: the prompt. A second rendering might differ: templates may
+            contain the date, and items before a request may be deleted in the meantime. Empty where
+            the model was not loaded when the request came; the prompt is then made on resumption.
     """
 
     form: int = _FORM
@@ -542,8 +542,8 @@ class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
 def resumption_of(
     job: ResponsesJob, dialect: Dialect, created: int, id_key: str
 ) -> Resumption | None:
-    """Returns what others need to go on with a request; None where they could not: what is seen in
-    images, and several samples that are told at once, are not kept.
+    """Returns the data that another replica needs to resume a request; None if they cannot be
+    stored: images, and several samples that are streamed at once, are not stored.
 
     Args:
         created: unix seconds.
@@ -571,7 +571,8 @@ def resumption_of(
 def queued_resumption(
     body: ResponsesRequest, model: str, dialect: Dialect, created: int, id_key: str
 ) -> Resumption | None:
-    """Returns what others need to resume a request whose model is not loaded yet.
+    """Returns the data that another replica needs to resume a request whose model is not loaded
+    yet.
 
     Args:
         model: see `model_key`.
@@ -600,8 +601,8 @@ def with_seed(body: ResponsesRequest) -> ResponsesRequest:
 
 
 def write_job(job: KeptJob) -> bytes | None:
-    """Returns what `read_job` takes; None where the request has what cannot be written, such as
-    integers of more than 64 bits."""
+    """Returns the job that `read_job` reads; None if the request has parts that cannot be written,
+    such as integers of more than 64 bits."""
     body = msgspec.structs.replace(job.body, input=None)
     try:
         return msgspec.json.encode(msgspec.structs.replace(job, body=body))
@@ -610,7 +611,7 @@ def write_job(job: KeptJob) -> bytes | None:
 
 
 def read_job(data: bytes) -> KeptJob:
-    """Returns what was written.
+    """Returns the job that was written.
 
     Raises:
         ValueError: another version of the server has written it.
@@ -625,8 +626,8 @@ def read_job(data: bytes) -> KeptJob:
 
 
 def numbered_ids(key: str) -> Callable[[], str]:
-    """Returns what makes ids of 32 hexadecimal digits: each time the next one of those that the key
-    stands for, in whatever process."""
+    """Returns a function that makes ids of 32 hexadecimal digits: each call returns the next one of
+    those that the key stands for, in whatever process."""
     numbers = count()
 
     def new_id() -> str:
@@ -637,7 +638,7 @@ def numbered_ids(key: str) -> Callable[[], str]:
 
 
 def model_key(fingerprint: str, name: str) -> str:
-    """Returns what identifies a model to those who might go on with its answers."""
+    """Returns the identity of a model. Replicas with the same identity may resume its answers."""
     return f"{fingerprint} {name}"
 
 
@@ -662,7 +663,7 @@ def answering(
     log_fields: dict[str, object],
     begin_span: BeginSpan | None = None,
 ) -> Answering:
-    """Returns what answers a request.
+    """Returns the handler of a request.
 
     Args:
         new_id: makes what the ids of items and calls are made of.
@@ -711,6 +712,6 @@ def queued_run(
 
 
 def item_ids(new_id: Callable[[], str], dialect: Dialect) -> NewId:
-    """Returns what makes ids of items in the dialect's form."""
+    """Returns a function that makes ids of items in the dialect's form."""
     separator = dialect.responses.id_separator
     return lambda prefix: f"{prefix}{separator}{new_id()}"

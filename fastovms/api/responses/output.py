@@ -260,7 +260,7 @@ class ResponseRun:
         self.form = self.form.not_kept()
 
     def interrupted_events(self, response: Mapping[str, Any], start: int) -> list[bytes]:
-        """Returns what `interrupted_events` does, in this response's dialect."""
+        """Returns the same as `interrupted_events`, in this response's dialect."""
         return interrupted_events(response, start, self._dialect)
 
     def body(self) -> dict[str, object]:
@@ -268,7 +268,8 @@ class ResponseRun:
         return self.form.body(self.status, self.output.snapshot())
 
     def skip_events(self, num_events: int) -> None:
-        """Takes note that so many events, from the first on, have been told by somebody else."""
+        """Records that this number of events, from the first on, has been sent by another
+        process."""
         self._events.skip(num_events)
 
     def take_events(self) -> list[bytes]:
@@ -280,11 +281,11 @@ class ResponseRun:
 
 
 def interrupted_events(response: Mapping[str, Any], start: int, dialect: Dialect) -> list[bytes]:
-    """Returns what is left to say of a background response that nobody goes on with, to a client
-    that has the events before number `start`.
+    """Returns the last events of a background response that no replica resumes, for a client that
+    has the events before number `start`.
 
     Args:
-        response: the object that tells of its failure, or that it was cancelled.
+        response: the object that describes its failure, or its cancellation.
     """
     encoder = EventEncoder(named=True, first=start)
     if not start:
@@ -317,19 +318,19 @@ TellLogprobs = Callable[[Sequence[TextToken]], list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class OutputForm:
-    """How an answer becomes items.
+    """The form in which an answer becomes items.
 
     Attributes:
         new_id, new_call_id: make the ids of items and of calls.
-        summarizes_reasoning: whether reasoning is told as a summary, as OVMS does, rather than as
-            text.
+        summarizes_reasoning: whether reasoning is written as a summary, as OVMS does, rather than
+            as text.
         seals_reasoning: whether it is in `encrypted_content` too.
-        max_calls: calls after so many are left out; None = none is.
+        max_calls: calls after this number are left out; None = none is.
         target: returns what a function that the model calls is to the client.
-        hides_content: whether what is no call is left out: the beginning of one that was cut.
-        aligner: finds the tokens of the text; None = nothing is told of tokens.
+        hides_content: whether an incomplete call is left out: the beginning of one that was cut.
+        aligner: finds the tokens of the text; None = no information about tokens is reported.
         tell_logprobs: writes their log probabilities.
-        max_logprobs_length: bytes of them that what is told of a whole text may have; a longer one
+        max_logprobs_length: the maximum bytes of them in the report of a whole text; a longer one
             is told without.
     """
 
@@ -395,11 +396,11 @@ _SUMMARY: Final = _TextKind(
 
 @dataclass(frozen=True, slots=True)
 class _CallKind:
-    """How the item of a call is told.
+    """The form of the item of a call.
 
     Attributes:
         member: what the model has written for the tool.
-        event: what tells of it, with `.delta` and `.done`.
+        event: its description, with `.delta` and `.done`.
     """
 
     prefix: str

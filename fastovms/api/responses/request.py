@@ -98,16 +98,16 @@ _MAX_IDENTIFIER: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ResponseFields:
-    """What these fields ask for.
+    """The options in these fields.
 
     Attributes:
-        store: whether the response can be had again.
+        store: whether the response can be retrieved later.
         truncates: whether the oldest items are left out of a context that has no room for them.
         text: `text` as it is repeated.
         response_format: what `text.format` asks for, in the form of chats; None = anything.
         reasoning: `reasoning` as it is repeated.
-        logprobs: how many log probabilities of the tokens of the text are told; None = none.
-        seals_reasoning: whether reasoning is told as `encrypted_content` too.
+        logprobs: the number of log probabilities reported for each token of the text; None = none.
+        seals_reasoning: whether reasoning is written as `encrypted_content` too.
     """
 
     store: bool

@@ -74,8 +74,8 @@ from fastovms.state.store import (
 _DIALECTS: Final = {dialect.name: dialect for dialect in DIALECTS}
 
 _EARLIER: Final = 1
-"""By how much a request that is gone on with runs before its equals: it came before all that wait
-now."""
+"""The priority that a resumed request gets above its equals: it arrived before all requests that
+wait now."""
 
 _HEARD_AT_ONCE: Final = 64
 """How many outputs are heard again before others have their turn."""
@@ -93,7 +93,7 @@ class RunRestorer:
         self._store = store
 
     def models(self) -> list[str]:
-        """Returns what identifies the models, in memory or not, whose responses this server can go
+        """Returns the identities of the models, in memory or not, whose responses this server can
         on with."""
         known = self._context.models.known
         identified = [model_key(one.fingerprint, one.name) for one in known if one.is_identified]
@@ -142,7 +142,7 @@ class RunRestorer:
             log = EventLog()
             _extend(log, cut)
         except ValueError as error:
-            raise CannotGoOn(f"the response cannot be gone on with: {error}") from error
+            raise CannotGoOn(f"the response cannot be resumed: {error}") from error
         context = self._context
         dialect = _DIALECTS[job.dialect]
         preparation = Preparation(
@@ -223,7 +223,7 @@ def _said(packs: Iterable[EventPack]) -> list[GenerationOutput]:
 
 
 def _ahead(cut: CutResponse, log: EventLog) -> Sequence[GenerationOutput]:
-    """Returns what is kept of what the model has said behind the last event."""
+    """Returns the stored output of the model after the last event."""
     return _said(pack for pack in cut.packs if pack.first == log.num_events)
 
 
@@ -247,8 +247,8 @@ def _dialect_of(cut: CutResponse) -> Dialect:
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS: Final = 3
-"""How often it is tried to go on with a response of which nothing more comes. What ends its process
-each time must not do so for ever."""
+"""How often it is tried to go on with a response of which nothing more comes. A response that ends
+its process each time must not do so for ever."""
 
 _RETRY: Final = 1.0
 """Seconds after which a response is queued again for which there was no room."""
@@ -262,16 +262,16 @@ _by_attempts = attrgetter("num_attempts")
 class Resumer:
     """Goes on with responses that this replica owns and does not run.
 
-    Those of each model stand in a line. The first one is tried: it is begun, and the next one waits
-    until something that its model has said is kept. Where the process ends before, this one may
-    have been the cause, and no other has been tried in vain. Those that were tried in vain come
-    last, so that the others go on however often the process ends.
+    The responses of each model wait in a line. The first one is tried: it is begun, and the next
+    one waits until something that its model has said is kept. If the process ends before that, this
+    response may have been the cause, and no other one has lost an attempt. Those that were tried in
+    vain come last, so that the others go on however often the process ends.
 
     Those that are to be cancelled have a line of their own, in which none needs a model.
 
     Args:
-        tenants: returns whose responses are resumed; None = everybody's. Those of others, such as
-            of a key that was removed, are held until they are cancelled.
+        tenants: returns whose responses are resumed; None = the responses of all tenants. Those of
+            others, such as of a key that was removed, are held until they are cancelled.
     """
 
     def __init__(
@@ -298,7 +298,7 @@ class Resumer:
         return None if self._tenants is None else self._tenants()
 
     def models(self) -> list[str]:
-        """Returns what identifies the models whose responses this replica can go on with."""
+        """Returns the identities of the models whose responses this replica can resume."""
         return self._restorer.models()
 
     def add(self, responses: Iterable[OwnedResponse]) -> None:
@@ -329,12 +329,12 @@ class Resumer:
                 try:
                     await self._go_on(key, model)
                 except BackendError as error:
-                    logger.warning("%d responses are not gone on with now: %s", len(line), error)
+                    logger.warning("%d responses are not resumed now: %s", len(line), error)
                     return
                 except TooLarge as error:
-                    logger.warning("response %s is not gone on with now: %s", key.id, error)
+                    logger.warning("response %s is not resumed now: %s", key.id, error)
                 except Exception:
-                    logger.exception("response %s is not gone on with", key.id)
+                    logger.exception("response %s is not resumed", key.id)
                 line.pop(key, None)
         finally:
             del self._lines[model], self._tasks[model]
@@ -368,7 +368,7 @@ class Resumer:
             return
         if cut.num_attempts > MAX_ATTEMPTS:
             raise CannotGoOn(
-                f"the server has gone on with the response {MAX_ATTEMPTS} times in vain"
+                f"the server has resumed the response {MAX_ATTEMPTS} times without success"
             )
         run = await self._restorer.restored(key, cut, model)
         await self._start(run)
@@ -531,7 +531,7 @@ class LeaseKeeper:
 
     async def _go_on(self, resumer: Resumer) -> None:
         """Goes on, from time to time, with what does not run though it is kept as running: after a
-        start, but also once a disk can be written again. One that waits to be gone on with may be
+        start, but also once a disk can be written again. A response that waits to be resumed may be
         cancelled."""
         with self._store.watch_cancels() as watch:
             while True:
@@ -556,8 +556,8 @@ class LeaseKeeper:
                 await watch.changed(_INTERVAL)
 
     def _steady_for(self, lease: float) -> float:
-        """Takes note of a renewal. Returns for how many seconds the store could be had: a lease
-        that has expired in an outage is no sign that its replica is gone."""
+        """Takes note of a renewal. Returns the seconds for which the store has been available: a
+        lease that expired during an outage does not show that its replica has ended."""
         now = self._clock()
         if self._renewed_at is None or now - self._renewed_at > lease / 2:
             self._steady_since = now

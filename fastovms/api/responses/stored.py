@@ -116,7 +116,7 @@ def previous_not_found(id: str) -> NotFound:
 
 
 def found(result: T | None, what: str, id: str) -> T:
-    """Returns what was found.
+    """Returns the value that was found.
 
     Raises:
         NotFound: nothing was.
@@ -171,7 +171,7 @@ _BYTES_OF_IMAGES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All that a model is told.
+    """The whole input of the model.
 
     Attributes:
         items: all of them, the oldest first.
@@ -185,7 +185,7 @@ class History:
 
 
 def item_cost(num_bytes: int) -> int:
-    """Returns what reading or writing so many bytes of items costs: the work for `offload`."""
+    """Returns the cost of reading or writing items of this many bytes: the work for `offload`."""
     return num_bytes // _BYTES_PER_UNIT
 
 
@@ -405,8 +405,8 @@ class EventLog:
         self._listeners.pop(key, None)
 
     def extend(self, pack: EventPack) -> None:
-        """Adds what a pack, or a whole log that was dumped, has beyond this log. Those who listen
-        are not told. It is not for logs that have been appended to.
+        """Adds what a pack, or a whole log that was dumped, has beyond this log. Listeners are not
+        notified. It is not for logs that have been appended to.
 
         Raises:
             ValueError: events between are missing.
@@ -564,12 +564,12 @@ _RETRY: Final = 1.0
 
 class EventWriter:
     """Writes the events of one response, and logs those that are written: what a client has been
-    sent is not taken back. While the store cannot be had, they are logged all the same.
+    sent is not taken back. While the store is not available, the events are still kept in memory.
 
     Args:
         log: those that clients may be sent. It may have some, which are kept already.
         keeps_outputs: whether to keep what the model has said, too.
-        ahead: what of that is kept behind the last of these events.
+        ahead: the stored part of that after the last of these events.
 
     Attributes:
         advanced: set once something is kept that the model has said in this process, or once
@@ -650,8 +650,8 @@ class EventWriter:
             await asyncio.sleep(SHARED_INTERVAL if has_readers else _OWN_INTERVAL)
 
     async def flush(self) -> None:
-        """Writes what there is, once `run` has ended. Where that fails, what is not written has
-        been sent to nobody."""
+        """Writes the remaining events, once `run` has ended. If that fails, the events that are not
+        written have been sent to nobody."""
         try:
             while self._is_behind and await self._write():
                 pass

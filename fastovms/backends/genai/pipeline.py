@@ -50,7 +50,7 @@ class PromptReader:
         self._start_text = self._decode(self._start) if self._start else ""
 
     def arguments(self, request: GenerationRequest) -> tuple[Any, ...]:
-        """Returns what `add_request` takes between id and configuration.
+        """Returns the arguments of `add_request` between id and configuration.
 
         Raises:
             InvalidField: the prompt is of tokens that no text has.
@@ -253,7 +253,7 @@ _MIN_IMAGE_TOKENS: Final = 256
 
 
 class PipelineNeed(NamedTuple):
-    """What a request takes of the pipeline, or what the pipeline has.
+    """The resources that a request takes of the pipeline, or that the pipeline has.
 
     Attributes:
         num_seqs: how many sequences.
@@ -273,13 +273,14 @@ class PipelineNeed(NamedTuple):
 
 
 def longest_context(config: EngineConfig, capacity: CacheCapacity) -> int:
-    """Returns how many tokens of one sequence the cache holds beside its drafts."""
+    """Returns the number of tokens of one sequence that the cache holds in addition to its
+    drafts."""
     num_drafts = MAX_DRAFT_TOKENS if Assistance.of(config) else 0
     return max(1, capacity.num_tokens - num_drafts)
 
 
 class Admission:
-    """Says what may run beside what already does."""
+    """Decides which requests may run in addition to the running ones."""
 
     def __init__(self, config: EngineConfig, capacity: CacheCapacity, max_model_len: int) -> None:
         self._assistance = Assistance.of(config)
@@ -288,8 +289,8 @@ class Admission:
         self._limits = PipelineNeed(config.max_num_seqs, token_budget(config), capacity.num_blocks)
 
     def need(self, request: GenerationRequest, num_seqs: int) -> PipelineNeed:
-        """Returns what a request needs. `num_seqs` is the number of its beams; samples run one by
-        one."""
+        """Returns the resources that a request needs. `num_seqs` is the number of its beams;
+        samples run one by one."""
         if not self._assistance.prompt_lookup:
             return PipelineNeed(
                 num_seqs, num_blocks=self._num_blocks(self._num_prompt_tokens(request))

@@ -308,12 +308,12 @@ def check_supported(params: SamplingParams, assistance: Assistance, max_num_seqs
 
 
 def check_grammar(grammar: Grammar) -> None:
-    """Raises InvalidField for grammars that the pipeline has no form for. What is wrong with one is
-    found out by compiling it."""
+    """Raises InvalidField for grammars that the pipeline has no form for. Compiling a grammar finds
+    its errors."""
     if grammar.tree is None:
         return
     try:
-        # What of a schema cannot be kept to is found out by its trial, too.
+        # The trial of a schema finds its unsupported parts, too.
         structural_tag(grammar, write_json=lambda *_: {"type": "json_schema"})
     except CannotTranslate as error:
         raise InvalidField(
@@ -353,10 +353,10 @@ class Handling(Enum):
 
 
 class Limit(NamedTuple):
-    """What is refused of a field.
+    """The refused values of a field.
 
     Attributes:
-        words: what the error says behind the field's name, such as " above 1".
+        words: the end of the error after the field's name, such as " above 1".
         is_wanted: whether a request asks for it.
     """
 
@@ -400,7 +400,7 @@ _ASSISTED: Final = FieldDecision(
 
 
 def _row_decisions() -> dict[str, FieldDecision]:
-    """Returns what the rows of the sampling parameters decide."""
+    """Returns the decisions in the rows of the sampling parameters."""
     rows = {name: row for name, row in rows_of(SamplingFields).items() if row.field.is_param}
     return {
         name: _refused(partial(_is_set, name=name))

@@ -117,7 +117,7 @@ def failed(index: int, error: str, refusal: Refusal | None = None) -> Generation
 
 
 def refusal_of(error: Exception, prompt: TextPrompt | None, model: ModelInfo) -> Refusal | None:
-    """Returns what of the request is at fault; None = nothing."""
+    """Returns the faulty part of the request; None = nothing."""
     name = None if prompt is None else prompt.name
     if isinstance(error, RequestError):
         return Refusal(error.message, error.param, error.code)
@@ -463,7 +463,7 @@ class PipelineEngine:
     def _sample(
         self, run: _Run, handle: GenerationHandle, status: Any
     ) -> Iterator[GenerationOutput]:
-        """Returns what has come since the last step as one output, if anything has."""
+        """Returns the tokens since the last step as one output, if there are any."""
         token_ids: list[int] = []
         logprobs: list[float] = []
         is_finished = status == genai.GenerationStatus.FINISHED
@@ -488,8 +488,8 @@ class PipelineEngine:
             )
 
     def _beams(self, run: _Run, found: dict[int, Any]) -> list[GenerationOutput]:
-        """Returns the outputs of a search, the `n` best texts, best first. Of a greedy or sampled
-        text the pipeline does not tell whether its logits were numbers."""
+        """Returns the outputs of a search, the `n` best texts, best first. For a greedy or sampled
+        text the pipeline does not report whether its logits were numbers."""
         if any(math.isnan(beam.score) for beam in found.values()):
             return [failed(index, str(BrokenLogits())) for index in run.indices]
         best = sorted(found.values(), key=attrgetter("score"), reverse=True)

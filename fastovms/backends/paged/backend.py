@@ -161,7 +161,7 @@ def reserve_cache(
 
 
 class IdleModel(Protocol):
-    """What there is to do with a model; see `Model`."""
+    """The operations on a model; see `Model`."""
 
     def commit_ahead(self, num_used_blocks: int) -> bool: ...
 
@@ -169,9 +169,9 @@ class IdleModel(Protocol):
 
 
 class IdleMemory:
-    """Commits memory of the cache ahead. Then it gives back what was read of files: OpenVINO lays
-    weights out anew for steps of other sizes, which come with the first requests, so that is looked
-    at again when twice as much of the cache has come into use."""
+    """Commits memory of the cache ahead. It then releases the memory of files. OpenVINO lays
+    weights out again for steps of other sizes, which come with the first requests, so the memory is
+    checked again when twice as much of the cache is in use."""
 
     def __init__(self, model: IdleModel) -> None:
         self._model = model
@@ -208,8 +208,8 @@ def load_draft_model(
     draft: DraftFiles, model_dir: Path, target: ModelInfo, config: EngineConfig
 ) -> DraftModel:
     """Compiles the draft model for `target` in `model_dir`, on the same device. It has no cache
-    yet. What a token costs with it is estimated from the sizes of the weights, since reading them
-    is what takes the time when tokens are generated one after another.
+    yet. Its cost per token is estimated from the sizes of the weights, since reading them takes
+    most of the time when tokens are generated one after another.
 
     Raises:
         ConfigurationError: the device cannot do it, or the model cannot draft.
@@ -242,7 +242,7 @@ def load_draft_model(
 
 
 def read_draft_files(draft_dir: Path, model_dir: Path) -> DraftFiles:
-    """Reads what a draft model's files say of it, which is quick.
+    """Reads the facts from a draft model's files, which is quick.
 
     Raises:
         ConfigurationError: the directory holds no draft model for the one in `model_dir`.
@@ -264,7 +264,7 @@ def _check_vocabulary(draft_dir: Path, model_dir: Path) -> None:
     differing += [token for token in draft if token not in target]
     example = differing[0].decode(errors="replace")
     raise ConfigurationError(
-        f"the draft model {draft_dir} has not the vocabulary of {model_dir}: they differ in "
+        f"the draft model {draft_dir} does not have the vocabulary of {model_dir}: they differ in "
         f"{len(differing)} tokens, such as {example!r}"
     )
 
@@ -371,9 +371,9 @@ class PagedBackend:
             cores: are shared with the other models of the process; None = there are none.
 
         Returns:
-            What reserves the caches, given how many bytes of free memory the model may count as its
-                own, which is known when all models are compiled. It raises ConfigurationError when
-                no cache block fits.
+            The function that reserves the caches. Its argument is the bytes of free memory that the
+                model may count as its own, which is known when all models are compiled. It raises
+                ConfigurationError when no cache block fits.
 
         Raises:
             ConfigurationError: the model or the device cannot do it.

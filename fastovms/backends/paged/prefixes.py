@@ -72,10 +72,10 @@ def fit_length(model: ModelInfo, limit: ExactLength | None) -> ModelInfo:
 
 
 def fit_window(model: ModelInfo, *, is_applied: bool) -> ModelInfo:
-    """Returns what is known of the model, with a context that fits into its sliding window if need
-    be. Within a window all attention is full. So where the compiled model does not apply the window
-    that config.json speaks of, the context shrinks to it, so that the model is not asked for what
-    it has not learned."""
+    """Returns the facts about the model, with a context that fits into its sliding window if need
+    be. Within a window all attention is full. If the compiled model does not apply the window that
+    config.json names, the context is reduced to it, so that the model stays within what it was
+    trained for."""
     window = sliding_window(model.config)
     if is_applied or window is None or window >= model.max_model_len:
         return model
@@ -146,7 +146,8 @@ def _fingerprint(model: PagedModel, model_dir: Path, max_model_len: int) -> byte
 
 
 def _file_identity(path: Path) -> list[object]:
-    """Returns what changes when a file is replaced or written. Its time of change (ctime) cannot be
+    """Returns a value that changes when a file is replaced or written. Its time of change (ctime)
+    cannot be
     set: where an archive gives all files one date, two sets of weights have the same size, and the
     same time of writing."""
     status = path.stat()
@@ -264,8 +265,8 @@ class PrefixEngine:
         return outputs
 
     def close(self, *, flush: bool = True) -> None:
-        """Ends the threads. What is worth it is written before, for some seconds at most, unless
-        the engine has failed and its blocks are not to be trusted."""
+        """Ends the threads. Blocks that are worth it are written first, for some seconds at most,
+        unless the engine has failed and its blocks cannot be trusted."""
         self._restorer.close(_READ_TIMEOUT)
         self._try(partial(self._saver.close, flush=flush))
 

@@ -127,7 +127,7 @@ def load_tuned(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> 
 
 
 def find_kept(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> TuningResult | None:
-    """Returns what an earlier measurement of the model on this machine has found, or None."""
+    """Returns the result of an earlier measurement of the model on this machine, or None."""
     return _find(cache, _key(config, files), files)[1]
 
 
@@ -141,13 +141,13 @@ def measure_all(
     memory_speed: Callable[[], float] = lambda: 1.0,
 ) -> TuningReport | None:
     """Measures every way to run a model that there is memory for, however long it takes, and keeps
-    what it finds. Beside the default one way at a time is in memory.
+    what it finds. In addition to the default, one way at a time is in memory.
 
     Args:
         memory_speed: see `tuning.measure`.
 
     Returns:
-        What was found, or None where the machine was too busy for it.
+        The result, or None if the machine was too busy.
 
     Raises:
         ConfigurationError: the model or the device cannot do it.
@@ -269,7 +269,7 @@ IDLE_SECONDS: Final = 5.0
 
 
 class Measurement(NamedTuple):
-    """What is to be measured, and where the finding is kept."""
+    """The subject of a measurement, and the place where the result is stored."""
 
     model_dir: Path
     config: EngineConfig
@@ -390,7 +390,8 @@ class IdleTuning:
             logger.warning("cannot measure how the model runs fastest: %s", error)
             return False
         logger.info(
-            "measuring, while nobody asks, how %s runs fastest here", measurement.model_dir.name
+            "measuring, while the server is idle, how %s runs fastest here",
+            measurement.model_dir.name,
         )
         self._process = process
         thread = threading.Thread(target=self._end, args=(process,), daemon=True)

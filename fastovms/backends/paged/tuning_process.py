@@ -24,7 +24,7 @@ _MEMORY_SHARE: Final = 0.25
 
 
 class MemorySpeed:
-    """Tells how fast memory is, or 0 where the process has been stopped since it was last asked."""
+    """Returns the speed of memory, or 0 if the process has been stopped since the last call."""
 
     def __init__(self) -> None:
         self._read = MemoryReader()

@@ -331,11 +331,11 @@ def json_rules(schema: object, *, has_blanks: bool = False) -> str:
     """Returns the rules, of which `root` is the first.
 
     Args:
-        schema: as a client has written it.
+        schema: as a client writes it.
         has_blanks: whether there may be a blank after a colon and a comma.
 
     Raises:
-        CannotWrite: it says something that there are no rules for; the text is a sentence about it.
+        CannotWrite: it has a keyword without rules; the text is a sentence about it.
         ValueError: it is malformed.
     """
     return _Writer(normal_schema(schema), has_blanks=has_blanks).source()
@@ -363,7 +363,9 @@ class _Writer:
             try:
                 self._rules[name] = self._value(schema)
             except _Nothing:
-                raise CannotWrite("a $ref to what nothing satisfies cannot be kept to") from None
+                raise CannotWrite(
+                    "a $ref to a schema that no value satisfies is not supported"
+                ) from None
         return "\n".join([*lines, *(f"{name} ::= {rule}" for name, rule in self._rules.items())])
 
     def _rule(self, name: str, expression: str) -> str:
@@ -390,7 +392,7 @@ class _Writer:
             if isinstance(schema.get(key), list):
                 return self._either(schema[key])
         if "allOf" in schema:
-            raise CannotWrite("patterns, formats or divisors that hold at once cannot be kept to")
+            raise CannotWrite("patterns, formats or divisors that apply together are not supported")
         if "const" in schema or isinstance(schema.get("enum"), list):
             return self._choice(schema)
         kinds = self._kinds(schema)
@@ -454,7 +456,7 @@ class _Writer:
     def _choice(self, schema: Schema) -> str:
         values = [schema["const"]] if "const" in schema else schema["enum"]
         if not schema.keys().isdisjoint(_CONSTRAINTS):
-            raise CannotWrite("enum or const beside other keywords cannot be kept to")
+            raise CannotWrite("enum or const with other keywords is not supported")
         kinds = self._kinds(schema)
         found = [value for value in values if _kind_of(value, kinds) in kinds]
         return self._either(found, self._constant)
@@ -474,7 +476,7 @@ class _Writer:
 
     def _number(self, schema: Schema, kind: str) -> str:
         if "multipleOf" in schema:
-            raise CannotWrite("multipleOf cannot be kept to")
+            raise CannotWrite("multipleOf is not supported")
         low, has_low = _bound(schema, "minimum", "exclusiveMinimum", max)
         high, has_high = _bound(schema, "maximum", "exclusiveMaximum", min)
         if kind == "integer":
@@ -494,7 +496,7 @@ class _Writer:
         asked = [key for key in ("pattern", "format") if key in schema]
         if len(asked) + (least > 0 or most is not None) > 1:
             raise CannotWrite(
-                "a pattern or format beside another one or a length cannot be kept to"
+                "a pattern or format with another one or with a length is not supported"
             )
         if asked == ["pattern"]:
             return self._new_rule(f'"\\"" {matching(schema["pattern"], self._character())} "\\""')
@@ -549,7 +551,7 @@ class _Writer:
         others = self._others(schema, properties)
         for name in schema.get("required", ()):
             if name not in properties:
-                raise CannotWrite("required beside patternProperties cannot be kept to")
+                raise CannotWrite("required with patternProperties is not supported")
         items: list[tuple[str, bool]] = []
         for name, its_schema in properties.items():
             try:
@@ -579,7 +581,7 @@ class _Writer:
         be there."""
         if not all(is_needed for _, is_needed in items):
             raise CannotWrite(
-                "minProperties or maxProperties beside optional properties cannot be kept to"
+                "minProperties or maxProperties with optional properties is not supported"
             )
         fewest = max(0, least - len(items))
         highest = None if most is None else most - len(items)
@@ -596,16 +598,16 @@ class _Writer:
         return self._new_rule(f'"{{" ({others}{rests}){"" if fewest else "?"} "}}"')
 
     def _others(self, schema: Schema, properties: dict[str, Any]) -> str:
-        """Returns a rule of a member that is not declared; empty if there is none. What has to be
-        there of them is declared."""
+        """Returns a rule of a member that is not declared; empty if there is none. Required
+        properties of them are declared."""
         additional = schema.get("additionalProperties", True)
         patterns = schema.get("patternProperties", {})
         if not patterns and additional is not False and not properties:
             properties |= dict.fromkeys(schema.get("required", ()), additional)
             if properties:
-                raise CannotWrite("required without properties cannot be kept to")
+                raise CannotWrite("required without properties is not supported")
         if patterns and (additional is not False or len(patterns) > 1):
-            raise CannotWrite("patternProperties beside others cannot be kept to")
+            raise CannotWrite("patternProperties with other properties is not supported")
         try:
             if patterns:
                 [(pattern, its_schema)] = patterns.items()

@@ -81,13 +81,13 @@ def matching(pattern: str, character: str, *, whole: bool = False) -> str:
         raise CannotWrite(_THIS)
     if not whole and _num_counted(parsed) > MAX_COUNTED:
         raise CannotWrite(
-            f"counts of more than {MAX_COUNTED} characters in a pattern cannot be kept to"
+            f"counts of more than {MAX_COUNTED} characters in a pattern are not supported"
         )
     anything = "" if whole else f"{character}*"
     return _found(list(parsed), anything, anything)
 
 
-_THIS: Final = "something in a pattern cannot be kept to"
+_THIS: Final = "something in a pattern is not supported"
 
 MAX_COUNTED: Final = 128
 """How many characters the counts of a client's pattern may come to. XGrammar makes a rule of each:
@@ -95,11 +95,11 @@ with a vocabulary of 120,000 tokens `.{1,64}` takes 4 s to compile, in which nob
 
 
 def _num_counted(items: Iterable[Any], *, outside: bool = True) -> int:
-    """Returns how many characters the counts of a pattern's items come to when they are written
-    out.
+    """Returns the number of characters to which the counts of a pattern's items add up when they
+    are written out.
 
     Args:
-        outside: whether no count stands around the items.
+        outside: whether no count surrounds the items.
     """
     total = 0
     for item, value in items:

@@ -35,12 +35,12 @@ class UnknownMask(Exception):
 
 
 class LayerAttention(NamedTuple):
-    """What a layer's queries see: the key at their own position and those before it.
+    """The keys that a layer's queries attend to: the key at their own position and those before it.
 
     Attributes:
         window: the number of keys up to the query's own, or None where it sees all.
         slopes: by how much each head's bias grows from one key's position to the next, or None
-            where there is no bias.
+            without a bias.
     """
 
     window: int | None = None

@@ -1,8 +1,8 @@
 """Chooses the precisions in which a model is compiled, and compiles it.
 
 Compressed weights are multiplied with activations in 8 bits where the CPU can (VNNI), in groups
-that share a scale. Where it cannot, OpenVINO would do so all the same, which took 1.04 to 1.13
-times as long as f32 (135M and 0.5B in int8, 8 and 128 rows, and 1 row of the 0.5B; Zen 3).
+that share a scale. On other processors OpenVINO would still use bf16, which took 1.04 to 1.13 times
+as long as f32 (135M and 0.5B in int8, 8 and 128 rows, and 1 row of the 0.5B; Zen 3).
 
 Groups of 128 are up to a quarter faster than OpenVINO's of 32. Weights whose own groups are
 smaller, as in GGUF files, need activations in groups as small: with groups of 32 a prefill takes
@@ -16,9 +16,9 @@ where the second one fits in a quarter of the free memory. Where bf16 is compute
 nothing is gained by that: with models of 135M (int8) and 1.2B (int4) parameters on two cores of an
 EPYC, bf16 alone came to 1.00 and 0.99 of the speed of both, and f32 alone to 1.00 and 0.97.
 
-A compiled model is not kept on disk: what OpenVINO 2026.4 exports of a model with paged attention
-it cannot import (the sizes of the heads are lost), also where CACHE_DIR is set, which makes every
-start write the weights in vain.
+A compiled model is not kept on disk: OpenVINO 2026.4 cannot import its own export of a model with
+paged attention (the sizes of the heads are lost). With CACHE_DIR set, every start would write the
+weights for nothing.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ however many sequences it has."""
 
 MAX_SMALL_PROMPT_CONTEXT = 1024
 """The longest context, in tokens, of a small step that has part of a prompt in it: beyond it,
-attention of several tokens is faster in bf16. With a model of 135M parameters and 8 sequences that
-decode, a step with 16 tokens of a prompt took, in f32, 0.97 of the time in bf16 at context 0, 1.05
-at 1,024, 1.19 at 2,048 and 1.26 at 4,000."""
+attention of several tokens is faster in bf16. With a model of 135M parameters and 8 decoding
+sequences, a step with 16 tokens of a prompt took, in f32 as a share of bf16, 0.97 at context 0,
+1.05 at 1,024, 1.19 at 2,048 and 1.26 at 4,000."""
 
 MAX_PREPARED_KERNELS = "64"
 """How many kernels, each prepared for shapes that have been computed, the CPU keeps of a compiled
@@ -185,7 +185,7 @@ def possible_precisions(
     available: int,
     has_states: bool = False,
 ) -> list[Precisions]:
-    """Returns what is worth a try, the presumably fastest first. `properties` override everything.
+    """Returns the settings to try, the presumably fastest first. `properties` override everything.
 
     Args:
         exact: whether to compute in f32 throughout, and on the CPU batch-invariantly, whatever it
@@ -193,8 +193,8 @@ def possible_precisions(
         weights_size: size of the model's file, in bytes.
         group_size: how many activations share a scale; see `activation_group_size`.
         available: free memory in bytes, which says whether there is room for a second variant.
-        has_states: whether the model has states beside attention. Their precision is that of the
-            computation, so two variants cannot share them.
+        has_states: whether the model has states in addition to attention. Their precision is that
+            of the computation, so two variants cannot share them.
 
     Raises:
         ConfigurationError: `properties` or `exact` ask for f32 with a KV cache of bf16.
@@ -242,7 +242,7 @@ def possible_precisions(
 
 def with_single_rows(choice: Precisions, *, weights_size: int, available: int) -> Precisions:
     """Returns the same with a variant of its own for steps of one row, where that gains much and
-    costs little. What is computed batch-invariantly has no steps of one row."""
+    costs little. Batch-invariant computation has no steps of one row."""
     gains = EXACT_WEIGHTS_SIZE < weights_size <= MAX_WEIGHTS_SIZE
     fits = choice.num_variants * weights_size <= available * _FURTHER_VARIANTS_SHARE
     return replace(choice, has_single_rows=gains and fits and not choice.is_batch_invariant)

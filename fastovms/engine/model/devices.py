@@ -39,9 +39,10 @@ def num_cache_blocks(
     max_useful_blocks: int,
     available: int,
 ) -> int:
-    """Returns how many blocks to reserve for `cache_size` GB, or for a share of `available` bytes
-    when it is 0, less `extra_bytes`, which the cache takes however many blocks it has. A
-    reservation costs nothing until it is used, but more than `max_useful_blocks` never is."""
+    """Returns the number of blocks to reserve for `cache_size` GB, or for a share of `available`
+    bytes if it is 0. `extra_bytes` bytes are subtracted, which the cache takes regardless of the
+    number of blocks. A reservation costs nothing until it is used, but more than
+    `max_useful_blocks` never is."""
     size = cache_size * GIB if cache_size else available * FREE_MEMORY_SHARE
     return int(max(0, min((size - extra_bytes) / bytes_per_block, max_useful_blocks)))
 
@@ -104,7 +105,8 @@ def share_of_cpu(num_cpus: int | None = None) -> dict[str, object]:
 
 
 def device_memory(core: ov.Core, device: str) -> int:
-    """Returns the free bytes where the KV cache will lie. An integrated GPU takes the host's."""
+    """Returns the free bytes of the device that holds the KV cache. An integrated GPU takes the
+    host's."""
     if not is_gpu(device):
         return available_memory()
     total = int(core.get_property(device, "GPU_DEVICE_TOTAL_MEM_SIZE"))
@@ -121,7 +123,7 @@ _SIZE: Final = 128 * 1024 * 1024
 class MemoryReader:
     """Reads memory of its own, with all processors, each time that it is called.
 
-    As a context manager it ends its threads; else they end with it.
+    Used as a context manager, it ends its threads; otherwise they end with it.
     """
 
     def __init__(self, size: int = _SIZE, num_threads: int | None = None) -> None:

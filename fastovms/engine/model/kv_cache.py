@@ -261,8 +261,8 @@ class CacheInput:
 
 
 def cache_inputs(compiled: ov.CompiledModel) -> list[CacheInput]:
-    """Returns the caches of a model. Of keys and values a block has as many pages, which is what
-    the model itself calls a block, as it takes for its states to be no larger."""
+    """Returns the caches of a model. A block has as many pages of keys and values as make it no
+    smaller than the states. A page is what the model itself calls a block."""
     inputs = [CacheInput.of(port) for port in compiled.inputs if is_cache(port)]
     state_size = sum(one.bytes_per_block for one in inputs if one.is_state)
     page_size = sum(one.bytes_per_block for one in inputs if not one.is_state)

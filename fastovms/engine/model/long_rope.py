@@ -204,7 +204,8 @@ def _is_number(node: Node) -> bool:
 
 
 def _conditions(model: ov.Model) -> Iterator[Any]:
-    """Yields what is true or not for a whole batch, depending on the length of its longest text."""
+    """Yields nodes whose value is true or false for a whole batch, depending on the length of its
+    longest text."""
     for node in model.get_ordered_ops():
         output = node.output(0) if node.get_output_size() else None
         if output is None or output.get_element_type() != ov.Type.boolean:

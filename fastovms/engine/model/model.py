@@ -98,9 +98,9 @@ def as_bits(logits: RawLogits) -> tuple[Bits, np.int32]:
 def without_single_rows(
     inputs: StepInputs, *, block_size: int, spare_block: int, first_second_row: int = 0
 ) -> StepInputs:
-    """Returns inputs in which nothing is single: the token of each sequence that has only one is
-    doubled, and so is the index of a sampled token that is the only one, so that there is a second
-    row of logits, which nobody reads.
+    """Returns inputs without dimensions of size one. The token of each sequence that has only one
+    is doubled. If only one token is sampled, its index is doubled, which adds a second row of
+    logits that is not read.
 
     Args:
         spare_block: an unused block, for doubles that would be the first token in a block.
@@ -162,8 +162,8 @@ class StepRunner:
     """An infer request of OpenVINO, fed with `StepInputs`.
 
     A tensor whose shape is as it was is written into, not set again: to set one takes OpenVINO 20
-    us in a running server, and a step has eight. To ask where the logits are takes 60 us, so on the
-    host OpenVINO is told where to put them.
+    us in a running server, and a step has eight. Asking for the address of the logits takes 60 us,
+    so on the host OpenVINO is given the address.
     """
 
     def __init__(self, compiled: ov.CompiledModel, *, is_on_gpu: bool) -> None:
@@ -234,11 +234,11 @@ class Model(Protocol):
 
     @property
     def states(self) -> States | None:
-        """What it has of states beside attention. Where there are any, what is computed can be gone
-        on from only where a block ends, or the sequence."""
+        """The states of the model in addition to attention. With states, computation can resume
+        only at the end of a block, or of the sequence."""
 
     def available_memory(self) -> int:
-        """Returns the free bytes where the cache will lie."""
+        """Returns the free bytes of the device that holds the cache."""
 
     def allocate_cache(self, num_blocks: int) -> None: ...
 
@@ -256,7 +256,8 @@ class Model(Protocol):
 
     def accept_drafts(self, block_table: array[int], first: int, end: int) -> None:
         """Takes note that of a sequence's drafts, which were computed in the last step from the
-        position `first` on, those before `end` are right. What is not accepted is forgotten."""
+        position `first` on, those before `end` are right. Tokens that are not accepted are
+        forgotten."""
 
     def infer(self, inputs: StepInputs) -> RawLogits:
         """Computes one step and returns logits [R, vocab_size], valid until the next call. The
@@ -337,7 +338,7 @@ class PagedModel:
         return files.compile(files.choices)[1]
 
     def available_memory(self) -> int:
-        """Returns the free bytes where the cache will lie."""
+        """Returns the free bytes of the device that holds the cache."""
         return device_memory(ov.Core(), self.device)
 
     def allocate_cache(self, num_blocks: int) -> None:

@@ -76,8 +76,7 @@ def _is_repeated(target: Any) -> bool:
 
 
 TABLE: Final = "_state_table."
-"""What the name of each table's input has in it: what kind of states come before, the layer
-after."""
+"""The parts of the name of each table's input: the kind of state before, the layer after."""
 
 _NAMES: Final = {
     "position_ids": "position_ids",
@@ -118,9 +117,9 @@ _DECOMPRESSION: Final = frozenset({"Convert", "Subtract", "Multiply", "Reshape"}
 
 
 def activation_group_size(model: ov.Model) -> int:
-    """Returns how many activations are to share a scale where they are quantized to 8 bits. That is
-    done where the groups of a matrix are multiples of it, so it follows the groups that most
-    weights have; matrices whose zero points are no integers, as in k-quants, count as none."""
+    """Returns the number of activations that share a scale when they are quantized to 8 bits. That
+    is done where the groups of a matrix are multiples of it, so it follows the groups that most
+    weights have; matrices whose zero points are not integers, as in k-quants, are not counted."""
     sizes: Counter[int] = Counter()
     for group, num_weights in _groups(model, _INT4 | _INT8):
         sizes[math.gcd(group, MAX_ACTIVATION_GROUP)] += num_weights
@@ -249,11 +248,11 @@ _FOREIGN: Final[tuple[tuple[Callable[[_Names], bool], str], ...]] = (
     ),
     (lambda names: "input_ids" not in names, "it has no input named input_ids"),
 )
-"""What a model is that has such inputs, by their names."""
+"""The kinds of models that have such inputs, by the names of the inputs."""
 
 
 def why_not_paged(model: ov.Model) -> str | None:
-    """Returns what keeps a model from being paged, as it was exported, or None."""
+    """Returns the reason why a model cannot be paged, as it was exported, or None."""
     names = _names(model.inputs)
     for is_foreign, reason in _FOREIGN:
         if is_foreign(names):
@@ -282,8 +281,8 @@ def _operations(model: ov.Model) -> set[str]:
 
 
 def why_not_wholly_paged(model: ov.Model) -> str | None:
-    """Returns what is left of a model's own state after the transformation, which should have
-    replaced all of it, or None."""
+    """Returns the rest of a model's own state after the transformation, which should have replaced
+    all of it, or None."""
     states = sorted(sink.get_variable_id() for sink in model.get_sinks())
     if not states:
         return None
@@ -330,7 +329,7 @@ class ExactLength(NamedTuple):
 
 
 class TransformedGraph(NamedTuple):
-    """What is known of a model that is transformed to paged attention and nothing more.
+    """The known facts about a model that is transformed to paged attention and nothing more.
 
     Attributes:
         max_exact_len: see `PagedGraph`.

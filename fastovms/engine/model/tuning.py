@@ -32,7 +32,7 @@ PROMPT_CONTEXT: Final = 512
 
 MIN_GAIN: Final = 1.05
 MIN_GAIN_OF_TWO: Final = 1.10
-"""What a way that holds the weights twice must gain over one that holds them once."""
+"""The gain that a way that holds the weights twice must have over one that holds them once."""
 
 MIN_ROUNDS: Final = 3
 
@@ -240,10 +240,10 @@ of a model are used, and few enough for a large model."""
 
 
 def warm_up(model: Model, max_model_len: int) -> None:
-    """Computes a prompt and a token after it, and drops the results: OpenVINO lays weights out and
-    compiles kernels when it first needs them, which takes longer than the steps themselves. This
-    overwrites the first blocks of the cache, which must be free. What was read of the model's files
-    for it is not needed again."""
+    """Computes a prompt and a token after it, and drops the results. OpenVINO lays weights out and
+    compiles kernels at their first use, which takes longer than the steps themselves. This
+    overwrites the first blocks of the cache, which must be free. The pages of the model's files
+    that were read for it are not needed again."""
     num_prompt_tokens = max(1, min(NUM_PROMPT_TOKENS, max_model_len - 1))
     for case in (MeasuredStep(1, 0, num_prompt_tokens), MeasuredStep(1, num_prompt_tokens, 1)):
         model.infer(inputs_of(case, model.block_size))

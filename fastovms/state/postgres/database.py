@@ -49,13 +49,13 @@ def _log_trouble(reason: str) -> None:
 
 
 class DatabaseLink:
-    """Opens connections to one database. When one cannot be opened, the next attempt comes later,
-    and until then whoever wants one is told so at once.
+    """Opens connections to one database. If a connection cannot be opened, the next attempt is made
+    later, and until then every caller gets the error at once.
 
     Args:
         clock: tells seconds that only grow.
         prepare: makes or checks the tables over a new connection.
-        warn: is told why the database cannot be reached, whenever the reason changes.
+        warn: is called with the reason why the database cannot be reached, whenever it changes.
 
     Attributes:
         trouble: why the database cannot be reached; "" = it can.
@@ -85,11 +85,11 @@ class DatabaseLink:
         self.totals = Totals()
 
     def connect(self) -> PostgresSession:
-        """Opens a connection to a database that has the tables. While it is known that none can be
-        had, this fails at once.
+        """Opens a connection to a database that has the tables. While the database is known to be
+        unavailable, this fails at once.
 
         Raises:
-            Unreachable: it cannot be had.
+            Unreachable: it is not available.
         """
         if self.trouble:
             raise Unreachable(self.trouble)
@@ -267,7 +267,7 @@ class PostgresDatabase:
         """Returns the connection, a new one if there is none.
 
         Raises:
-            Unreachable: none can be had.
+            Unreachable: no connection is available.
         """
         if self._connected is None:
             self._use(self._link.connect())
@@ -347,7 +347,7 @@ class PostgresDatabase:
         assert list(self.faults()) == []
 
     def faults(self) -> Iterator[str]:
-        """Yields what contradicts what. It reads everything.
+        """Yields the inconsistencies. It reads everything.
 
         Raises:
             psycopg.Error, Unreachable: it cannot be read.
@@ -364,8 +364,8 @@ class PostgresDatabase:
         """Commits what is done within it, or nothing where that raises.
 
         Raises:
-            Unreachable: there is no connection; or it was lost during the commit, and nobody knows
-                whether anything is kept.
+            Unreachable: no connection is available; or it was lost during the commit, and it is
+                unknown whether anything was stored.
             ConnectionLost: nothing is kept.
         """
         session, tables, _ = self.connect()
@@ -450,7 +450,8 @@ class PostgresDatabase:
         self._connected = None
 
     def _write_uses(self) -> None:
-        """Writes down which objects were used. What was used on a lost connection is not noted."""
+        """Writes down which objects were used. Uses of objects on a lost connection are not
+        recorded."""
         if self._connected is not None and self._connected.tables.has_uses:
             with self.transaction() as tables:
                 tables.write_uses()
@@ -463,6 +464,6 @@ class PostgresDatabase:
 
 
 def _reason(error: Exception) -> str:
-    """Returns what the server says, without the details that quote what is kept."""
+    """Returns the server's message, without the details that quote stored data."""
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return primary or " ".join(str(error).split())

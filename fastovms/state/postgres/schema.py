@@ -37,10 +37,10 @@ T = TypeVar("T")
 
 
 class TimeLimits(NamedTuple):
-    """How many seconds a transaction is given.
+    """The seconds that a transaction may take.
 
     Attributes:
-        statement: that the server may work on a statement.
+        statement: for which the server may work on a statement.
         answer: that the server's answer is waited for: it, or what stands between, may hang.
         idle: after which the server ends a transaction whose client says nothing more, so that
             what it has locked is not locked for ever.
@@ -182,8 +182,8 @@ _RESUMPTION: Final = (
     )
     """,
 )
-"""What it takes to go on with a response whose server has gone: the model, what was asked for, and
-what the model has said. Without a model nobody can. Servers of version 3 that are connected may go
+"""The data for resuming a response whose server has ended: the model, the request, and the output
+so far. A response without a model cannot be resumed. Servers of version 3 that are connected may go
 on: what they do not name has a default."""
 
 COUNT_SHARES: Final = (
@@ -206,9 +206,9 @@ _SHARES: Final = (
     "CREATE INDEX IF NOT EXISTS objects_by_tenant ON objects (tenant, used_at) WHERE progress <> 0",
     *COUNT_SHARES,
 )
-"""What each tenant has, and an index that finds its least recently used objects. Older servers of
-this version have neither, and may use the database at the same time: they write only `totals`, and
-the server that evicts counts anew where the two differ."""
+"""The totals of each tenant, and an index that finds its least recently used objects. Older servers
+of this version have neither, and may use the database at the same time: they write only `totals`,
+and the server that evicts counts again if the two differ."""
 
 _OLDEST: Final = 3
 """The first version that there was in PostgreSQL."""
@@ -295,8 +295,8 @@ class NoTables(Unreachable):
 
 
 def make_tables(session: PostgresSession) -> None:
-    """Makes the tables unless they are there, or those of an older version new. Of several servers
-    that start at the same time one does so, and the others wait for it.
+    """Makes the tables unless they are there, or those of an older version new. If several servers
+    start at the same time, one does so, and the others wait for it.
 
     Raises:
         psycopg.Error: the server does not allow it, or is gone.
@@ -331,8 +331,8 @@ def need_tables(session: PostgresSession) -> None:
         raise NoTables("it has no tables of a state")
     if version != VERSION:
         raise OtherVersion(
-            f"its format is {version}, not {VERSION}: a server of this version makes it new when "
-            "it starts, after which older ones cannot connect anew"
+            f"its format is {version}, not {VERSION}: a server of this version converts it "
+            "when it starts, after which older servers cannot connect"
         )
 
 
@@ -370,7 +370,7 @@ def _version(session: PostgresSession) -> int | None:
 
 
 CHANNEL: Final = "fastovms"
-"""The channel of all notifications. What they say is a topic of `watchers`."""
+"""The channel of all notifications. A notification contains a topic of `watchers`."""
 
 
 class SharedTables(Tables):
@@ -388,7 +388,7 @@ class SharedTables(Tables):
         self._topics.clear()
 
     def notify(self, topic: str) -> None:
-        """Tells those who wait for a topic, once the transaction is committed."""
+        """Notifies the watchers of a topic, once the transaction is committed."""
         self._topics.add(topic)
 
     def send_notifications(self) -> None:
@@ -421,14 +421,14 @@ class SharedTables(Tables):
         )
 
     def sum_slots(self) -> Totals:
-        """Returns what is kept, by all servers together."""
+        """Returns the totals of all servers together."""
         row = self._execute(
             "SELECT CAST(sum(num_objects) AS bigint), CAST(sum(num_bytes) AS bigint) FROM totals"
         ).fetchone()
         return Totals(*row)
 
     def sum_shares(self) -> Shares:
-        """Returns what each tenant has, counted from all rows where older servers have made the
+        """Returns the totals of each tenant, counted from all rows if older servers have made the
         tables."""
         if not has_shares(self):
             return self.count()

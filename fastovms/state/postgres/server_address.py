@@ -31,7 +31,7 @@ class ServerAddress:
     """A database of a PostgreSQL server.
 
     Attributes:
-        parameters: what libpq is told, without the password of a file.
+        parameters: the connection string for libpq, without the password of a file.
         password_file: where the password is; None = wherever libpq finds it.
     """
 
@@ -39,7 +39,7 @@ class ServerAddress:
     password_file: Path | None = None
 
     def connection_parameters(self) -> dict[str, str]:
-        """Returns what libpq is told. The file is read each time: passwords change.
+        """Returns the connection string for libpq. The file is read each time: passwords change.
 
         Raises:
             StateFailed: the file cannot be read.

@@ -29,7 +29,7 @@ _MAX_DELAY: Final = 10.0
 
 
 class NotificationListener(Watchers):
-    """Wakes those who watch a topic when a replica notifies it. It listens from the first watch on.
+    """Wakes the watchers of a topic when a replica notifies it. It listens from the first watch on.
     Where it cannot, nobody is woken, and who watches looks by itself."""
 
     def __init__(self, address: ServerAddress) -> None:
@@ -60,10 +60,10 @@ class NotificationListener(Watchers):
             self._delay = min(2 * self._delay, _MAX_DELAY)
 
     async def _listen(self) -> None:
-        """Wakes those whom notifications are for, as long as the connection lasts.
+        """Wakes the receivers of notifications, as long as the connection lasts.
 
         Raises:
-            psycopg.Error, StateFailed: it cannot be had, or is lost.
+            psycopg.Error, StateFailed: the connection cannot be opened, or is lost.
         """
         connection = await psycopg.AsyncConnection.connect(
             **self._address.connection_parameters(),  # type: ignore[arg-type]

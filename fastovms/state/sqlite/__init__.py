@@ -1,4 +1,4 @@
 """Keeps the state in one SQLite file, or in memory, for one process.
 
-Where the file cannot be had, the state is in memory until it can.
+If the file is not available, the state is in memory until it is.
 """

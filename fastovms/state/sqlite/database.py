@@ -54,7 +54,7 @@ def open_connection(path: str) -> StateConnection:
     """Returns a connection to a database, which any one thread may use.
 
     Raises:
-        sqlite3.Error: the file cannot be had, or is no database.
+        sqlite3.Error: the file is not available, or is not a database.
     """
     connection = sqlite3.connect(
         path,
@@ -95,10 +95,10 @@ _MAX_DELAY: Final = 60.0
 
 
 class UnusableFile(Exception):
-    """The file of the state cannot be had. The text says why.
+    """The file of the state is not available. The text says why.
 
     Attributes:
-        is_fault: whether it is a fault of the disk, rather than of whoever chose the directory.
+        is_fault: whether it is a fault of the disk, rather than of the choice of the directory.
     """
 
     def __init__(self, reason: str, *, is_fault: bool = False) -> None:
@@ -112,11 +112,11 @@ class DiskReturn:
 
     Args:
         open_file: opens the file; raises UnusableFile.
-        reason: why it cannot be had at first.
+        reason: why it is not available at first.
         clock: tells seconds that only grow.
 
     Attributes:
-        reason: why it cannot be had as of the last attempt.
+        reason: why it was not available at the last attempt.
     """
 
     def __init__(
@@ -149,8 +149,7 @@ class DiskReturn:
         return None
 
     def _move(self, memory: Database) -> Database:
-        """Moves everything into the file. Whatever keeps it from there is raised, once the file is
-        closed."""
+        """Moves everything into the file. An error on the way is raised once the file is closed."""
         database = self._open_file()
         try:
             database.add_all(memory)
@@ -199,8 +198,8 @@ CREATE TABLE jobs (
     job BLOB NOT NULL
 ) STRICT;
 """
-"""What it takes to go on with a response whose process has ended: the model, what was asked for,
-and what the model has said. Without a model nobody can."""
+"""The data for resuming a response whose process has ended: the model, the request, and the output
+so far. A response without a model cannot be resumed."""
 
 _ADD_SHARES: Final = """
 CREATE INDEX IF NOT EXISTS objects_by_tenant ON objects (tenant, used_at) WHERE progress <> 0
@@ -277,7 +276,7 @@ def open_database(path: str) -> sqlite3.Connection:
     """Returns a connection to a database with the tables in it, which any one thread may use.
 
     Raises:
-        sqlite3.Error: the file cannot be had, or is no such database.
+        sqlite3.Error: the file is not available, or is not a database of this kind.
     """
     connection = open_connection(path)
     try:
@@ -340,7 +339,7 @@ class Database:
         is_on_disk: whether what is kept outlives the process.
 
     Raises:
-        sqlite3.Error: the file cannot be had, or is no such database.
+        sqlite3.Error: the file is not available, or is not a database of this kind.
     """
 
     def __init__(
@@ -468,7 +467,7 @@ class Database:
         assert list(self.faults()) == []
 
     def faults(self) -> Iterator[str]:
-        """Yields what contradicts what. It reads everything.
+        """Yields the inconsistencies. It reads everything.
 
         Raises:
             sqlite3.Error: it cannot be read.

@@ -21,7 +21,7 @@ from fastovms.system.disk import NOWHERE, lock_file, private_directory, user_dir
 
 
 class MemoryFallback:
-    """Implements `StateDatabase` by a database in memory, and by its file once that can be had.
+    """Implements `StateDatabase` by a database in memory, and by its file once that is available.
 
     Args:
         memory: it is closed when everything in it is in the file.
@@ -95,9 +95,9 @@ def open_location(
 ) -> StateDatabase:
     """Returns the database in the directory that the operator chose.
 
-    Where nobody chose a directory and the usual one cannot be had, as when another server uses it,
-    or where the disk is full, read-only or broken, the state is kept in memory, with a warning,
-    until the directory can be had.
+    If no directory was chosen and the default one is not available, the state is kept in memory,
+    with a warning, until the directory is available. Reasons are another server that uses it, and a
+    disk that is full, read-only or broken.
 
     Raises:
         ConfigurationError: the directory that was chosen cannot be one, is another server's, or has
@@ -137,11 +137,11 @@ def open_directory(
     """Opens the database in a directory, which it locks.
 
     Args:
-        sets_aside: whether a file that is no database, or a damaged one, is renamed, for a new one
-            to begin.
+        sets_aside: whether a file that is not a database, or a damaged one, is renamed, and a new
+            one is begun.
 
     Raises:
-        UnusableFile: the file cannot be had.
+        UnusableFile: the file is not available.
     """
     with _faults_told():
         private_directory(directory)
@@ -173,12 +173,12 @@ def _faults_told() -> Iterator[None]:
 def _open_or_set_aside(
     path: Path, bounds: StateBounds, clock: Clock, on_close: Callable[[], None]
 ) -> Database:
-    """Opens the database file. One that is no database is set aside: a server must serve again
-    after its disk has failed. So is one that turns out to be damaged later, for the next start to
-    begin a new one.
+    """Opens the database file. A file that is not a database is set aside: a server must serve
+    again after its disk has failed. So is one that turns out to be damaged later, for the next
+    start to begin a new one.
 
     Raises:
-        OSError: the file cannot be had.
+        OSError: the file is not available.
         sqlite3.Error: it cannot be read, or is of another version.
     """
     on_damage = partial(_try_to_set_aside, path)

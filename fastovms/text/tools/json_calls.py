@@ -57,9 +57,9 @@ def json_call(
     Args:
         member: the key of the arguments.
         name: the key of the function's name.
-        first: the grammar of what stands before that.
+        first: the grammar of the text before that.
         begin: what the call begins with, perhaps the beginning of a list too. It is one literal
-            with the name, so that it is told from text that begins like it.
+            with the name, so that it is distinguished from text that begins like it.
     """
     calls = []
     for tool in tools:
@@ -234,15 +234,15 @@ def tagged_json(
     aliases: tuple[str, ...] = (),
     marks: tuple[tuple[str, ...], ...] = (),
 ) -> ToolFormat:
-    """Returns a format. Its reader takes one call or a list of them behind each tag.
+    """Returns a format. Its reader takes one call or a list of them after each tag.
 
     Args:
-        end: the tag behind calls; empty = there is none.
+        end: the tag after calls; empty = there is none.
         also: further tags that may begin calls.
-        is_list: whether the calls stand in a list behind one tag; else each has tags of its own.
+        is_list: whether the calls are in a list after one tag; otherwise each has tags of its own.
         keys: those of a function's name and of its arguments.
         kind: a tag behind the first, which says that calls follow.
-        first: the grammar of what stands before the name in a call.
+        first: the grammar of the text before the name in a call.
         line: what stands between tags and JSON.
     """
 

@@ -117,7 +117,7 @@ def pythonic_calls(choice: CallChoice) -> Node:
     """Returns the grammar of a list of calls. Values are JSON, which `copy_python` reads too.
 
     Raises:
-        InvalidField: a schema cannot be kept to in this form.
+        InvalidField: a schema is not supported in this form.
     """
     rests = [
         in_order(arguments(tool, _argument, separator=", ", end="=", name=_NAME), ")")
@@ -161,7 +161,7 @@ def arguments(tool: Tool, argument: Argument, *, separator: str, end: str, name:
     has it.
 
     Args:
-        end: what stands behind an argument's name.
+        end: the text after an argument's name.
         name: an expression of the names that arguments may have which the schema does not name.
 
     Raises:

@@ -12,12 +12,12 @@ from fastovms.text.parameters import CallChoice, Tool
 from fastovms.text.scanning import Incremental, PieceCollector, Scanner
 
 ReadCalls = Callable[[Scanner, PieceCollector, Sequence[Tool], str], Incremental[None]]
-"""Reads the calls behind a tag, which has been read and is handed over; what is no call becomes
-content, the tag included."""
+"""Reads the calls after a tag, which has been read and is passed in; text that is not a call
+becomes content, the tag included."""
 
 WriteGrammar = Callable[[CallChoice], Node]
 """Builds the grammar of an answer, or of what follows the reasoning in it. Raises InvalidField: a
-schema cannot be kept to in the format."""
+schema is not supported in the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class TaggedCalls:
     """How a family marks the calls in its answers.
 
     Attributes:
-        begins: tags that begin calls wherever they stand, none of them the beginning of another.
+        begins: tags that begin calls at any place; no tag is the beginning of another.
         read: reads what follows such a tag.
         bare: what an answer begins with if it begins with calls that have no tag; `read` gets "" in
             place of one.
-        end_thoughts: whether a call ends a thought that it stands in. Else thoughts may show how
-            calls are written, as tags do that other texts have too.
+        end_thoughts: whether a call ends the reasoning that it is in. Otherwise reasoning may
+            contain examples of calls, as with tags that other texts have too.
     """
 
     begins: tuple[str, ...]
@@ -101,11 +101,11 @@ def read_begin(scan: Scanner, out: PieceCollector, begin: str, tag: str) -> Incr
 
 
 def read_next(scan: Scanner, out: PieceCollector, tag: str, end: str) -> Incremental[str]:
-    """Reads what follows a call: the next call's tag, or the tag behind all calls.
+    """Reads the text after a call: the next call's tag, or the tag after all calls.
 
     Returns:
-        What was read up to and with the next call's tag; "" = there is none. What is neither tag is
-        content.
+        What was read up to and with the next call's tag; "" = there is none. Text that is neither
+        tag is content.
     """
     space = yield from scan.space()
     if (yield from scan.take(tag)):

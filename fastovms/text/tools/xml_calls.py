@@ -99,11 +99,11 @@ _OTHER_NAME = r"[^\s<>/\"']+"
 def read_elements(
     scan: Scanner, out: PieceCollector, mark: str, tool: Tool | None, end: str
 ) -> Incremental[bool]:
-    """Reads a call's arguments and the tag behind them, and says whether they were whole. Strings
+    """Reads a call's arguments and the tag after them, and says whether they were whole. Strings
     are passed on as they are generated, other values as soon as they are whole.
 
     Args:
-        mark: what stands before every tag.
+        mark: the text before every tag.
         tool: the function, if it is known.
         end: the tag, without the mark.
     """
@@ -151,8 +151,8 @@ def _copy_element_text(scan: Scanner, emit: Emit, end: str) -> Incremental[bool]
 def _read_value(
     scan: Scanner, mark: str, name: str, parameter: Parameter | None, depth: int
 ) -> Incremental[str | None]:
-    """Reads an element behind its name and returns its value as JSON; None if it is not whole. JSON
-    ends where it ends, since a string in it may hold the mark."""
+    """Reads an element after its name and returns its value as JSON; None if it is not whole. The
+    end of JSON is found by its syntax, since a string in it may hold the mark."""
     pieces: list[str] = []
     types = parameter.types if parameter is not None else ANY_TYPE
     scan.record()
@@ -212,10 +212,10 @@ def _joined(values: Sequence[str]) -> str:
 
 
 def nested_elements(tool: Tool, mark: str) -> Node:
-    """Returns the grammar of a call's arguments. Those that are no strings are JSON.
+    """Returns the grammar of a call's arguments. Values that are not strings are JSON.
 
     Raises:
-        InvalidField: a schema cannot be kept to in this form.
+        InvalidField: a schema is not supported in this form.
     """
     arguments = []
     found = tool.enforced_parameters()
@@ -260,18 +260,18 @@ class XmlForm:
     """How a format writes elements.
 
     Attributes:
-        function: what stands before and after a function's name. Quotes around a name are
-            written as here; any, or none, are read.
+        function: the text before and after a function's name. Quotes around a name are written as
+            here; any, or none, are read.
         parameter: the same of a parameter.
-        value: what stands before a value, if its parameter's tag does not do.
+        value: the text before a value, if its parameter's tag does not have it.
         line: what stands around a value: a line break or nothing.
         trims_lines: whether one line break at either end of a value is not part of it in any case.
-        gap: what stands after a tag that is not beside a value.
+        gap: the text after a tag that is not next to a value.
         has_cdata: whether a value may be wrapped in `<![CDATA[` and `]]>`.
         mends_ends: whether a value whose end tag is missing ends where the next parameter, or the
             function's end, begins a line.
-        kinds: what stands behind a parameter's name where that says whether its value is a string:
-            one for strings, one for others.
+        kinds: the text after a parameter's name, if it says whether the value is a string: one for
+            strings, one for others.
         tokens: tags, or beginnings of tags, that may be special tokens.
     """
 
@@ -290,7 +290,7 @@ class XmlForm:
 
     @property
     def function_begin(self) -> str:
-        """Returns what stands before a function's name and the quote before it."""
+        """Returns the text before a function's name and the quote before it."""
         return self.function[0].removesuffix('"')
 
     @property
@@ -300,7 +300,7 @@ class XmlForm:
 
     @property
     def late_ends(self) -> tuple[str, ...]:
-        """Returns what ends a value that has no end tag, a line break first."""
+        """Returns the texts that end a value without an end tag, a line break first."""
         if not self.mends_ends:
             return ()
         return (f"\n{self.parameter_begin}", f"\n{self.function_end}")
@@ -348,7 +348,7 @@ def read_named_call(
 
 
 def read_name(scan: Scanner, end: str) -> Incremental[str]:
-    """Reads a name, which may stand in quotes, and the markup behind it. Returns "" if there is no
+    """Reads a name, with or without quotes, and the markup after it. Returns "" if there is not a
     name."""
     return unquoted((yield from _read_tag(scan, end)))
 
@@ -415,9 +415,9 @@ def _take_value_tag(scan: Scanner, form: XmlForm) -> Incremental[bool]:
 def _copy_other(
     scan: Scanner, emit: Emit, form: XmlForm, parameter: Parameter | None
 ) -> Incremental[bool]:
-    """Passes on a value whose type its text decides. JSON, where the schema asks for it, ends where
-    it ends, since a string in it may hold the tag behind it. What only begins like JSON is read
-    again, up to the tag; at the end of the text that may be much, and happens once."""
+    """Passes on a value whose type its text decides. The end of JSON, if the schema asks for JSON,
+    is found by its syntax, since a string in it may hold the tag after it. What only begins like
+    JSON is read again, up to the tag; at the end of the text that may be much, and happens once."""
     if parameter is not None and not parameter.is_free and not scan.is_ended:
         scan.record()
         yield from scan.space()
@@ -477,10 +477,10 @@ def xml_calls(tools: Sequence[Tool], form: XmlForm, *, begun: str = "") -> Node:
     """Returns the grammar of a call to one of `tools`.
 
     Args:
-        begun: what stands there already of the function's tag.
+        begun: the part of the function's tag that is already written.
 
     Raises:
-        InvalidField: a schema cannot be kept to in this form.
+        InvalidField: a schema is not supported in this form.
     """
     calls = []
     for tool in tools:
@@ -522,7 +522,7 @@ def _argument(parameter: Parameter, form: XmlForm) -> Node:
 
 
 def _name_end(form: XmlForm, kind: str) -> str:
-    """Returns what stands behind a parameter's name, with what says whether it is a string."""
+    """Returns the text after a parameter's name, with the mark that says whether it is a string."""
     if not form.kinds:
         return form.parameter[1]
     return f"{form.parameter[1][0]}{kind}{form.parameter[1][1:]}"
@@ -534,8 +534,8 @@ _OTHER_PARAMETER_NAME = r"[^\s<>\"']([^<>\"'\n]*[^\s<>\"'])?"
 def _others(
     parameter: Parameter, patterns: tuple[str, ...], names: tuple[str, ...], form: XmlForm
 ) -> list[Node]:
-    """Returns grammars of an argument without a name in the schema. What stands before the name
-    after the last token is one text with it, so that it is told from other names."""
+    """Returns grammars of an argument without a name in the schema. The text between the last token
+    and the name is one literal with it, so that the name is distinguished from others."""
     kinds = form.kinds or ("",)
     if form.kinds and not parameter.is_free:
         kinds = (form.kinds[not parameter.is_text],)
@@ -599,12 +599,12 @@ def tagged_xml(
     aliases: tuple[str, ...] = (),
     marks: tuple[tuple[str, ...], ...] = (),
 ) -> ToolFormat:
-    """Returns a format. Its reader takes any number of elements behind the tag, and elements
-    without it.
+    """Returns a format. Its reader takes any number of elements after the tag, and elements without
+    it.
 
     Args:
         end: the tag behind the elements.
-        is_list: whether all calls stand behind one tag; else each has tags of its own.
+        is_list: whether all calls are after one tag; otherwise each has tags of its own.
         between: what stands between a call and the next.
     """
     function = form.function_begin

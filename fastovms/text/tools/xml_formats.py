@@ -445,7 +445,7 @@ STEP3_FORM = XmlForm(
 def read_step3(
     scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
 ) -> Incremental[None]:
-    """Reads a call. What the markup before it says is in it, too."""
+    """Reads a call. The text of the markup before it is in it, too."""
     if opening == STEP3_ALL_BEGIN:
         opening += yield from scan.space()
         if (yield from scan.take(STEP3_BEGIN)):

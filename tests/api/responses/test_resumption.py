@@ -357,7 +357,7 @@ async def test_what_ends_the_server_each_time_fails(make_replicas):
         await tried(b, id)
     await take_over(b, clock)
     body = await wait_for(b.api, id, "failed")
-    assert "3 times in vain" in body["error"]["message"]
+    assert "3 times without success" in body["error"]["message"]
     events = await replayed(b.api, id)
     assert [event["type"] for event in events[-3:-1]] == ["error", "response.failed"]
     assert events[-2]["response"] == body

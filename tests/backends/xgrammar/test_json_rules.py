@@ -334,7 +334,7 @@ def _without_specials(
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        ({"type": "integer", "multipleOf": 5}, "multipleOf cannot be kept to"),
+        ({"type": "integer", "multipleOf": 5}, "multipleOf is not supported"),
         ({"type": "string", "pattern": "a", "maxLength": 5}, "beside another one or a length"),
         ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "that hold at once"),
         ({"type": "string", "pattern": r"(?i)a"}, "something in a pattern"),

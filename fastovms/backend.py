@@ -50,7 +50,7 @@ class GenerationBackend(Backend, Protocol):
         """Makes a grammar ready for `submit`, which may take seconds.
 
         Args:
-            client: who has sent it. Nobody waits for more than one grammar of each other client.
+            client: who has sent it. A request waits for at most one grammar of each other client.
 
         Returns:
             The grammar as `submit` wants it.
@@ -99,7 +99,7 @@ class EncoderBackend(Backend, Protocol):
         Args:
             texts: none is longer than the model's context, and all ids are of its vocabulary.
             client: who has sent them: clients take turns.
-            priority: lower is sooner, whoever the clients are.
+            priority: lower is sooner, whichever clients they are from.
 
         Raises:
             Overloaded: too many requests or tokens wait already.

@@ -24,7 +24,7 @@ class Series(NamedTuple):
 
     Attributes:
         name: without the prefix that all have.
-        text: what it tells, for whoever reads a scrape.
+        text: its description, for readers of a scrape.
         buckets: a histogram's upper bounds.
     """
 
@@ -101,7 +101,7 @@ BATCH_BUCKETS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 @dataclass(slots=True, kw_only=True)
 class EngineCounters:
-    """What an engine has counted since it began. Its parts add to it, on its thread; others get
+    """The counters of an engine since it began. Its parts add to it, on its thread; others get
     copies of it."""
 
     num_prefix_cache_queries: Annotated[
@@ -165,7 +165,7 @@ class StoredPrefixStats:
 
 @dataclass(slots=True, kw_only=True)
 class EncoderCounters:
-    """What a model of embeddings or a reranker has counted. Its thread adds to it; others get
+    """The counters of a model of embeddings or a reranker. Its thread adds to it; others get
     copies.
 
     Attributes:
@@ -184,7 +184,7 @@ class EncoderCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrammarStats:
-    """What happened to the grammars that clients have sent.
+    """The counters of the grammars of clients.
 
     Attributes:
         num_trials: trials begun so far. A grammar that takes long has several.

@@ -37,7 +37,7 @@ _COMMIT: Final = re.compile("[0-9a-f]{7,40}")
 
 
 class PulledRevision(NamedTuple):
-    """What was pulled.
+    """The model that was pulled.
 
     Attributes:
         revision: branch, tag or commit, as it was asked for.
@@ -48,8 +48,8 @@ class PulledRevision(NamedTuple):
     commit: str
 
     def is_named(self, revision: str) -> bool:
-        """Returns whether somebody who asks for a revision means this one. A branch is not looked
-        at again: what was pulled of it counts."""
+        """Returns whether a requested revision means this one. A branch is not looked at again:
+        what was pulled of it counts."""
         is_commit = _COMMIT.fullmatch(revision) is not None and self.commit.startswith(revision)
         return revision == self.revision or is_commit
 
@@ -58,8 +58,8 @@ class PulledRevision(NamedTuple):
 
 
 def read_pulled(path: Path) -> PulledRevision | None:
-    """Returns the revision of the model at a path; None = it is unknown, as for a model that
-    somebody has put there."""
+    """Returns the revision of the model at a path; None = it is unknown, as for a model that was
+    copied there."""
     try:
         found = json.loads(_note(path).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -82,7 +82,7 @@ def note_pulled(path: Path, pulled: PulledRevision) -> None:
 
 
 def _note(path: Path) -> Path:
-    """Returns the file: in a model's directory, or beside a model that is one file."""
+    """Returns the file: in a model's directory, or next to a model that is one file."""
     return path / _FILE if path.is_dir() else path.with_name(f".{path.name}{_FILE}")
 
 
@@ -264,7 +264,7 @@ def _failure(model_id: str, reason: str) -> ConfigurationError:
 
 _OWN_DEFAULTS: Final = ModelFiles().generation_config
 _NO_DEFAULTS: Final = Path("vllm")
-"""What `--generation-config` may be beside a path, in vLLM's words."""
+"""The kinds of `--generation-config` in addition to a path, in vLLM's words."""
 
 
 def parse_model(text: str) -> ModelSource:
@@ -292,8 +292,8 @@ def with_names(sources: Sequence[ModelSource], names: Sequence[str]) -> list[Mod
 
 @contextmanager
 def _looking() -> Iterator[None]:
-    """Runs a look at the file system. A place where the server may not even look is no failure of
-    the server."""
+    """Runs a look at the file system. A directory without read permission is not a failure of the
+    server."""
     try:
         yield
     except OSError as error:
@@ -362,7 +362,7 @@ class ModelFinder:
                 location, revision=config.revision, overwrite=config.overwrite
             )
         except ConfigurationError as error:
-            raise ConfigurationError(f"{location} is no directory here: {error}") from None
+            raise ConfigurationError(f"{location} is not a directory here: {error}") from None
 
     def _is_missing(self, location: str) -> bool:
         if Path(location).exists() or not is_model_id(location):
@@ -386,7 +386,7 @@ def _generation_config(whence: Path) -> Path | None:
         return None
     path = whence / "generation_config.json" if whence.is_dir() else whence
     if not path.is_file():
-        raise ConfigurationError(f"--generation-config: there is no file {path}")
+        raise ConfigurationError(f"--generation-config: no such file: {path}")
     return path
 
 

@@ -38,7 +38,7 @@ class RequestFailed(FastovmsError):
 
 
 def failed_with(status: int, body: bytes) -> RequestFailed:
-    """Returns the message of an answer with an error's status, in the forms of OpenAI's API
+    """Returns the message of an answer with an error's status: in the forms of OpenAI's API
     (`error` with a `message`), of OVMS (`error` as text) and of FastAPI (`detail`), or as plain
     text."""
     text = body.decode(errors="replace")
@@ -104,7 +104,9 @@ class Target(NamedTuple):
         }
         for what, value in unused.items():
             if value:
-                raise ConfigurationError(f"{name} must have no {what}: requests would not have it")
+                raise ConfigurationError(
+                    f"{name} must have no {what}: requests would not contain it"
+                )
         return cls(
             host,
             _PORTS[parts.scheme] if port is None else port,
@@ -114,7 +116,7 @@ class Target(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """Host and port as in `Host` (RFC 9110, 7.2)."""
+        """The host and port as in `Host` (RFC 9110, 7.2)."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -157,7 +159,7 @@ class FunctionPart(msgspec.Struct):
 
 
 class CallPart(msgspec.Struct):
-    """What an event adds to the call of that index."""
+    """The part of an event that is added to the call of that index."""
 
     index: int = 0
     id: str | None = None
@@ -165,8 +167,8 @@ class CallPart(msgspec.Struct):
 
 
 class MessagePart(msgspec.Struct):
-    """What an event adds to the message. vLLM has called thoughts `reasoning_content` and then
-    `reasoning`; servers write either."""
+    """The part of an event that is added to the message. vLLM has called reasoning
+    `reasoning_content` and then `reasoning`; servers write either."""
 
     content: str | None = None
     reasoning: str | None = None
@@ -180,7 +182,7 @@ class MessagePart(msgspec.Struct):
 
 
 class StreamedChoice(msgspec.Struct):
-    """What an event adds to one text."""
+    """The part of an event that is added to one text."""
 
     text: str | None = None
     delta: MessagePart | None = None
@@ -203,7 +205,7 @@ class StreamedChoice(msgspec.Struct):
 
 
 class TokenCounts(msgspec.Struct):
-    """How many tokens a request had, as the server counts them."""
+    """The tokens of a request, as the server counts them."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -224,7 +226,7 @@ def read_event(data: bytes) -> StreamEvent:
     """Returns the event that has this data.
 
     Raises:
-        RequestFailed: it tells of an error, or is none of these APIs.
+        RequestFailed: it is an error, or does not belong to one of these APIs.
     """
     try:
         event = _DECODER.decode(data)
@@ -497,7 +499,7 @@ class Cancellation:
 @contextmanager
 def cancelled_by(*signals: signal.Signals, task: asyncio.Task[Any]) -> Iterator[Cancellation]:
     """Has each of the signals cancel the task for as long as the block runs, on the main thread.
-    What the signals did before, they do again afterwards. Yields what tells of the signal."""
+    What the signals did before, they do again afterwards. Yields the state of the signal."""
     loop = asyncio.get_running_loop()
     cancellation = Cancellation()
 

@@ -45,8 +45,8 @@ class HttpConfig:
             and proxies (60 s), so that the client closes first.
         write_timeout: a client that reads nothing of its answer for this time is disconnected.
         linger_timeout: how long what a client still sends after its request was refused is read.
-        close_timeout: a client that takes nothing of its connection's last answer for so long is
-            cut.
+        close_timeout: a client that reads nothing of its connection's last answer for this time is
+            disconnected.
         ping_interval: silence in an event stream before a comment is sent; 0 = never.
         drain_timeout: how long, at shutdown, requests may take that run or still arrive over open
             connections. Each connection is closed after its next answer.
@@ -105,7 +105,7 @@ class SecurityConfig:
             localhost and the machine's own; a list separated by commas, "*" = any. None = no others
             if no key is needed and only this machine can reach the server, otherwise any.
         enable_docs: serve the description of the API, without a key.
-        ui: serve the page at `/`, to everybody. What it shows it asks for with a key.
+        ui: serve the page at `/`, without a key. What it shows it asks for with a key.
     """
 
     api_key_file: Path | None = None
@@ -125,7 +125,7 @@ DEFAULT_TOKEN_BUDGET: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How the engine runs a model.
+    """The settings of the engine.
 
     Attributes:
         device: OpenVINO device name.
@@ -189,7 +189,7 @@ class PrefixCacheConfig:
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """How texts become vectors and scores.
+    """The settings of models for vectors and scores.
 
     Attributes:
         task: what the model does, "text_generation", "embeddings" or "rerank"; "auto" = as its
@@ -300,7 +300,7 @@ class MediaConfig:
 
 @dataclass(frozen=True, slots=True)
 class ChatConfig:
-    """How messages become prompts, and answers messages.
+    """The settings of chat templates, reasoning and tool calls.
 
     Attributes:
         chat_template: Jinja file in place of the model's templates, or such a template itself.
@@ -328,7 +328,7 @@ DEMO_MODEL: Final = Path(__file__).parent / "demo_model"
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What the operator of an OVMS graph may limit for each model.
+    """The limits that the operator of an OVMS graph may set for each model.
 
     Attributes:
         max_tokens_limit: new tokens per sample, also when the request names no number.
@@ -416,7 +416,7 @@ class BatchConfig:
         max_lines: of one batch.
         max_unfinished: batches that have not ended; more are refused.
         max_kept: batches that have ended and are still known.
-        num_at_once: lines that run at the same time where nobody else is served.
+        num_at_once: lines that run at the same time while no other request runs.
         num_beside_others: the same while other requests run.
     """
 
@@ -429,7 +429,7 @@ class BatchConfig:
 
 @dataclass(frozen=True, slots=True)
 class ServiceConfig:
-    """How the process behaves towards its operator. Times in seconds.
+    """The settings of the process for its operator. Times in seconds.
 
     Attributes:
         engine_timeout: an engine that has work and finishes no step for this time is considered
@@ -464,7 +464,7 @@ class ServiceConfig:
 
 @dataclass(frozen=True, slots=True)
 class StateConfig:
-    """What is kept of responses and conversations beyond their requests.
+    """The limits on stored responses and conversations.
 
     Attributes:
         enable_store: keep anything at all.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 
 class Task(Enum):
-    """What a model does. The values are OVMS's names."""
+    """The task of a model. The values are OVMS's names."""
 
     TEXT_GENERATION = "text_generation"
     EMBEDDINGS = "embeddings"
@@ -20,7 +20,7 @@ class Task(Enum):
 
 
 class Pooling(Enum):
-    """How the states of all tokens become one vector."""
+    """The way from the states of all tokens to one vector."""
 
     CLS = "cls"
     MEAN = "mean"
@@ -40,7 +40,7 @@ class EncoderText(NamedTuple):
 
 
 class EncodedTexts(NamedTuple):
-    """What a model has made of texts.
+    """The result of encoding texts.
 
     Attributes:
         rows: one for each text, in their order, f32 [N, width]: pooled states as they are, or the
@@ -56,7 +56,7 @@ class EncodedTexts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EncoderInfo:
-    """What a model makes of a text.
+    """The result for one text.
 
     Attributes:
         task: EMBEDDINGS or RERANK.

@@ -49,14 +49,15 @@ class InvalidField(RequestError):
 
 
 class FieldFault(InvalidField):
-    """A field is at fault that the client may know by another name than who finds the fault.
+    """A field is invalid that may have another name for the client than in the code that finds the
+    fault.
 
     Attributes:
         field: its name in `SamplingParams`, or among the arguments of a chat template.
     """
 
     def __init__(self, field: str, after: str, *, before: str = "") -> None:
-        """Makes a fault whose message is the field's name with what stands before and after it."""
+        """Makes a fault whose message is the field's name with the text before and after it."""
         super().__init__(f"{before}{field}{after}", param=field)
         self.field = field
         self._around = before, after

@@ -18,7 +18,7 @@ COMMANDS: Final = "fastovms.commands"
 
 
 class Extension(NamedTuple):
-    """What an entry point names.
+    """The function that an entry point names.
 
     Attributes:
         name: the entry point's name.

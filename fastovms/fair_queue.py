@@ -41,7 +41,7 @@ class Shares:
         return self._held.get(owner, 0)
 
     def may_take(self, owner: str, size: int = 1) -> bool:
-        """Returns whether the owner may take so many units now."""
+        """Returns whether the owner may take this number of units now."""
         used = self.used + size
         return used <= self.free or self.held(owner) + size <= self.most - used
 
@@ -76,8 +76,8 @@ class FairQueue(Generic[Item]):
     Args:
         items: what the items are, in the plural, for messages.
         per_client: how many items of one client may wait.
-        total: how many items may wait in all. When there are so many, the newest item of the client
-            with the most of them makes room for a client with fewer.
+        total: how many items may wait in all. At this number of items, the newest item of the
+            client with the most of them makes room for a client with fewer.
     """
 
     def __init__(self, items: str, *, per_client: int, total: int) -> None:
@@ -91,7 +91,7 @@ class FairQueue(Generic[Item]):
         return self._num_items
 
     def add(self, client: str, item: Item) -> Item | None:
-        """Puts the item behind the client's others.
+        """Puts the item after the client's others.
 
         Returns:
             The item that had to make room for it, if one had to.

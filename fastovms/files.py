@@ -31,7 +31,7 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tenant: the key that may see it; "" without keys.
         owner: the key or address in whose share it counts; "" = the tenant.
-        name: what its client calls it, which is no path here.
+        name: the client's name for it, which is not a path here.
         size: in bytes.
         created_at, expires_at: Unix times; None = it does not expire.
     """
@@ -132,7 +132,7 @@ FOLDER: Final = "files"
 _NEVER: Final = float("inf")
 
 _FURTHER_SHARE: Final = 4
-"""The part of `max_files_size` that is left for other owners where one has filled it: a quarter."""
+"""The part of `max_files_size` that is left for other owners if one has filled it: a quarter."""
 
 _HIDDEN: Final = "files without a readable record"
 
@@ -225,7 +225,7 @@ class FileStore:
 
     @property
     def num_bytes(self) -> int:
-        """How much all files take, those included that are being uploaded, or have no record that
+        """The bytes of all files, including those that are being uploaded, or have no record that
         can be read."""
         return self.bytes.used
 
@@ -267,7 +267,7 @@ class FileStore:
         unless the disk has failed.
 
         Raises:
-            OSError: there is no file, and the content is where it was.
+            OSError: the file does not exist, and the content is in its old place.
         """
         await run_to_end(self._add(partial, record))
 

@@ -22,7 +22,7 @@ class Literal(_Part, frozen=True):
 
 
 class Tag(_Part, frozen=True):
-    """A part that is markup: a special token where the vocabulary has one of this text, else the
+    """A part that is markup: a special token if the vocabulary has one of this text, otherwise the
     text."""
 
     text: str
@@ -38,7 +38,8 @@ class TriggeredTag(_Part, frozen=True):
     """A part that is anything without the tag, or with the tag where `rest` follows it.
 
     Attributes:
-        once: whether the text ends with the first `rest`; else it goes on, with other tags perhaps.
+        once: whether the text ends with the first `rest`; otherwise it continues, perhaps with
+            other tags.
     """
 
     tag: str
@@ -51,7 +52,7 @@ class FirstTag(_Part, frozen=True):
 
     Attributes:
         cases: the tags, each with what follows it.
-        must_come: whether one of them has to come; else the part may be anything without them.
+        must_come: whether one of them has to come; otherwise the part may be anything without them.
     """
 
     cases: tuple[tuple[str, Node], ...]
@@ -92,7 +93,7 @@ class OtherText(_Part, frozen=True):
 
 
 class TextBefore(_Part, frozen=True):
-    """A part that is text and the tag that ends it, which is the first one in it.
+    """A part that consists of text up to its first end tag.
 
     Attributes:
         gap: text that stands between the two.
@@ -235,7 +236,7 @@ def _node(part: Node | str) -> Node:
 
 
 def num_characters(tree: Node | None) -> int:
-    """Counts the characters of texts, expressions and schemas in a tree; what stands there twice
+    """Counts the characters of texts, expressions and schemas in a tree; an item that occurs twice
     counts once."""
     seen: set[object] = set()
     pending: list[object] = [tree]

@@ -20,7 +20,7 @@ GREEDY_TEMPERATURE: Final = 1e-5
 overflows."""
 
 MAX_DRAFT_TOKENS: Final = 32
-"""The most tokens of one draft, whoever makes it. Requests for more get as many."""
+"""The most tokens of one draft, from any source. Requests for more get as many."""
 
 
 class FinishReason(Enum):
@@ -53,7 +53,7 @@ class Grammar:
             the expression; the Lark, GBNF or EBNF rules; nothing for JSON_OBJECT and CALLS.
         param: the request's field, for messages.
         tree: the whole text, in which `Answer` is what `source` constrains, with reasoning before
-            it perhaps, or, for CALLS, nothing is; None = there is nothing else.
+            it perhaps, or, for CALLS, nothing is; None = there is no other text.
         compiled: what the backend has made of it, of a type that only the backend knows; None =
             nothing yet.
     """
@@ -225,7 +225,7 @@ class SamplingFields(Struct, frozen=True, kw_only=True):
 
 
 class SamplingDefaults(SamplingFields, frozen=True, kw_only=True):
-    """What the model's generation_config.json recommends; None = it says nothing."""
+    """The recommendations of the model's generation_config.json; None = it gives none."""
 
     max_new_tokens: Annotated[
         int | None, Field(recommended=Range(1), names={"ollama": "num_predict"})
@@ -233,12 +233,12 @@ class SamplingDefaults(SamplingFields, frozen=True, kw_only=True):
 
 
 ALL_LOGPROBS = -1
-"""Stands in place of a number of top log probabilities for the whole vocabulary."""
+"""The value, in place of a number of top log probabilities, for the whole vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to choose tokens. Values are already validated; the defaults mean "off".
+    """The way to choose tokens. Values are already validated; the defaults mean "off".
 
     Attributes:
         max_tokens: new tokens per sample; None = up to the model's context length.
@@ -306,8 +306,8 @@ def sampling_numbers(
 ) -> dict[str, Any]:
     """Returns the attributes of `SamplingParams` that have a row, by name.
 
-    The value is the request's, else the model's, else the dialect's. A name that is absent has the
-    default of `SamplingParams`.
+    The value is the request's, or the model's, or the dialect's, in this order. A name that is
+    absent has the default of `SamplingParams`.
     """
     numbers = {}
     for name, row in rows_of(SamplingFields).items():
@@ -365,8 +365,8 @@ class TextPrompt:
 
 
 EndsText = Callable[[int, Iterable[int]], bool]
-"""Tells whether a text of so many tokens, told from its last one backwards, is complete with that
-one, which is part of it."""
+"""Returns whether a text of this number of tokens, given from its last one backwards, is complete
+with that last token, which is part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +411,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class GenerationOutput:
-    """The tokens and results that one step added to one sample of one request.
+    """The tokens and results of one step for one sample of one request.
 
     Not frozen, though nobody changes it: a step makes one for every running sample, and a frozen
     dataclass takes three times as long to make.
@@ -459,7 +459,7 @@ class EngineOutput(NamedTuple):
 
 
 class WeightCount(NamedTuple):
-    """What a model's weights are.
+    """The size and the storage of a model's weights.
 
     Attributes:
         num_parameters: how many numbers.
@@ -472,7 +472,7 @@ class WeightCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a model's files say about it.
+    """The facts in a model's files.
 
     Attributes:
         name: the name clients use.

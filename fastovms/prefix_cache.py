@@ -81,14 +81,14 @@ def erase(directory: Path, model: str | None) -> int:
 
 
 KEY_SIZE = 32
-"""Bytes of a key: a SHA-256 digest. Nobody can make two texts with one key."""
+"""Bytes of a key: a SHA-256 digest. Two texts with one key cannot be made."""
 
 
 class PrefixNamespace(NamedTuple):
     """Whose prefixes these are, and of which kind.
 
     Attributes:
-        tenant: who may find them; "" where there are no keys.
+        tenant: who may find them; "" without keys.
         salt: that of the requests.
         root: the root of the prefix cache in memory; see `engine.scheduling.blocks`.
     """
@@ -219,7 +219,7 @@ _DAY = 24 * 3600.0
 
 
 class WrittenToday(NamedTuple):
-    """What has been written on a day.
+    """The bytes that were written on a day.
 
     Attributes:
         day: days since 1970.
@@ -261,12 +261,12 @@ class WriteBudget:
 
     @property
     def written(self) -> WrittenToday:
-        """What has been written today so far."""
+        """The bytes that were written today so far."""
         day = int(self._unix_time() / _DAY)
         return self._written if self._written.day == day else WrittenToday(day, 0)
 
     def has_room(self, num_bytes: int) -> bool:
-        """Returns whether so many bytes may still be written today."""
+        """Returns whether this number of bytes may still be written today."""
         return self.written.num_bytes + num_bytes <= self._bytes_per_day
 
     def spend(self, num_bytes: int, share: float = 1.0) -> float:
@@ -327,7 +327,7 @@ class NoRoom(Exception):
 
 
 class Held(NamedTuple):
-    """What a directory, or one of its folders, holds."""
+    """The contents of a directory, or of one of its folders."""
 
     num_blocks: int = 0
     num_bytes: int = 0
@@ -505,7 +505,8 @@ class BlockDirectory:
             self._note(bytes.fromhex(entry.name), block)
 
     def _forget_missing(self) -> None:
-        """Forgets the blocks that somebody has erased, so that they may be written again."""
+        """Forgets the blocks that were erased by another process, so that they may be written
+        again."""
         with self._guard:
             blocks = list(self._blocks.items())
         missing = [(key, block) for key, block in blocks if not os.path.exists(block.path)]

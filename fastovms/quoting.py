@@ -20,8 +20,8 @@ def quotable(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Returns the text with JSON's escape for every character that ends a line for some reader,
-    that a terminal obeys, or that turns the direction of writing, and for lone surrogates. JSON
-    stays JSON, and means the same."""
+    controls a terminal or changes the direction of writing, and for lone surrogates. JSON stays
+    JSON, and means the same."""
     if text.isprintable():
         return text
     return "".join(

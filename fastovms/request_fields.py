@@ -58,7 +58,7 @@ class Range:
 
 
 class GenaiUse(Enum):
-    """What the genai backend does with a sampling parameter.
+    """The treatment of a sampling parameter by the genai backend.
 
     Attributes:
         REFUSED: a request that sets it gets an error.

@@ -39,7 +39,7 @@ from fastovms.request_fields import rows_of
 
 @dataclass(frozen=True, slots=True)
 class TerminalConfig:
-    """How a chat begins; its commands change most of it.
+    """The initial settings of a chat; its commands change most of them.
 
     Attributes:
         model: what requests ask for; None = the first that the server lists.
@@ -154,7 +154,7 @@ class Leave(Exception):
 
 
 class SlashCommand(NamedTuple):
-    """What one of them does.
+    """The action of a command.
 
     Attributes:
         usage: what follows its name.
@@ -167,7 +167,7 @@ class SlashCommand(NamedTuple):
 
 
 def run_command(dialogue: Dialogue, line: str) -> str:
-    """Runs a line that begins with a slash, and returns what to tell of it.
+    """Runs a line that begins with a slash, and returns the text to print.
 
     Raises:
         WrongInput: there is no such command, or it cannot be done.
@@ -295,7 +295,7 @@ def _number(value: str) -> float:
 
 
 def _integer(value: str) -> int:
-    """Raises ValueError: it is none, or too large for those who read JSON."""
+    """Raises ValueError: it is not a number, or too large for readers of JSON."""
     integer = int(value)
     if not -(2**63) <= integer < 2**64:
         raise ValueError
@@ -378,7 +378,7 @@ class Dialogue:
             system, tools = kept["system"], kept["tools"]
             options, messages = kept["options"], kept["messages"]
         except (ValueError, LookupError, TypeError):
-            raise WrongInput("the file is no chat that was saved here") from None
+            raise WrongInput("the file is not a saved chat") from None
         is_whole = (
             isinstance(system, str | None)
             and isinstance(tools, list)
@@ -387,7 +387,7 @@ class Dialogue:
             and all(isinstance(message, dict) and "role" in message for message in messages)
         )
         if not is_whole:
-            raise WrongInput("the file is no chat that was saved here")
+            raise WrongInput("the file is not a saved chat")
         self.system, self.tools, self.options, self.messages = system, tools, options, messages
 
 
@@ -419,7 +419,8 @@ class AnswerPrinter:
 
     Args:
         output: where the answer goes.
-        is_terminal: whether thoughts and calls are shown there; else it gets the content alone.
+        is_terminal: whether thoughts and calls are shown there; otherwise it gets the content
+            alone.
         in_colour: whether thoughts may be dimmed.
     """
 
@@ -436,7 +437,7 @@ class AnswerPrinter:
         """Prints what the event adds.
 
         Raises:
-            RequestFailed: it tells of an error.
+            RequestFailed: it is an error.
         """
         if data == DONE:
             return

@@ -253,7 +253,7 @@ def test_a_chat_can_be_kept() -> None:
 )
 def test_what_is_no_chat(text: str) -> None:
     dialogue = Dialogue("m", "Be brief.")
-    with pytest.raises(WrongInput, match="no chat that was saved"):
+    with pytest.raises(WrongInput, match="not a saved chat"):
         dialogue.restore(text)
     assert dialogue.system == "Be brief."
 

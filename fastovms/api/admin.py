@@ -44,7 +44,7 @@ from fastovms.telemetry.metrics import render
 
 
 KEY_LENGTH: Final = 16
-"""How many hexadecimal digits of a key's digest tell the key apart from others."""
+"""The number of hexadecimal digits of a key's digest that identify the key."""
 
 _MOST: Final = 1000
 """How many pieces of work one page may have."""
@@ -140,7 +140,7 @@ class _Outline(msgspec.Struct, frozen=True):
 
 class StartWait:
     """The handler of all requests that come before the routes of the models are known. A client
-    that wants an event stream gets comments meanwhile.
+    that wants an event stream gets comments while it waits.
 
     Args:
         timeout: seconds for which a request may wait.
@@ -266,10 +266,10 @@ def _report(request: Request, trouble: str | None) -> Response:
 
 
 HEALTH_PATHS: Final = ("/health", "/ping", "/ready", "/v2/health/live", "/v2/health/ready")
-"""The paths that are open to everybody, always."""
+"""The paths that need no key, at any time."""
 
 DOCS_PATHS: Final = ("/openapi.json", "/docs")
-"""The paths of the API's description, which are open to everybody where they are served."""
+"""The paths of the API's description, which need no key if they are served."""
 
 _ALWAYS_ANSWERED: Final = frozenset({*HEALTH_PATHS, "/metrics", "/version", "/v2"})
 
@@ -497,7 +497,7 @@ _INSTRUCTIONS: Final = (
 _LEVELS: Final = ("low", "medium", "high")
 _MAX_OUTPUT: Final = 10_000
 _OUTPUT_SHARE: Final = 4
-"""The output of one tool takes no more than one part in so many of the context."""
+"""The output of one tool takes at most this fraction of the context: one part in this number."""
 
 
 def client_cards(model: KnownModel) -> list[dict[str, object]]:

@@ -80,7 +80,8 @@ async def stream_answer(
 
 
 SYSTEM_FINGERPRINT: Final = f"fastovms-{__version__}"
-"""What each answer says of the server that made it. The precision of the model is no part of it."""
+"""What each answer says of the server that made it. The precision of the model is not part of
+it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class StreamUsage:
     """The usage of one stream.
 
     Attributes:
-        is_continuous: whether each frame tells what its choice has come to.
+        is_continuous: whether each frame has the usage of its choice so far.
     """
 
     def __init__(self, generation: TextGeneration, options: StreamOptions) -> None:
@@ -164,8 +165,8 @@ class StreamUsage:
         return b',"usage":' + orjson.dumps(usage_body(self._generation.usage_of(choice)))
 
     def last_frame(self, head: bytes) -> bytes:
-        """Returns the frame that tells the usage of all choices, and perhaps how long it took, and
-        has none of them itself; nothing where no frame is to.
+        """Returns the frame with the usage of all choices, and perhaps the duration, and without
+        choices; nothing where no frame is to.
 
         Args:
             head: the frame up to the bracket that opens its choices.
@@ -191,7 +192,7 @@ class DeltaFrames(Protocol):
         """Returns the event of a delta; nothing if the client is told nothing of it yet."""
 
     def opening_length(self, choice: int) -> int:
-        """Returns how many bytes the choice's next event has before what its delta brings."""
+        """Returns the number of bytes in the choice's next event before the delta's text."""
 
 
 class Frames(DeltaFrames, Protocol):

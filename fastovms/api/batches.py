@@ -110,7 +110,7 @@ class KeptBatches:
 
     @property
     def runner(self) -> BatchRunner:
-        """The runner.
+        """Returns the runner.
 
         Raises:
             StateFailed: there is none, through a fault.
@@ -142,8 +142,8 @@ async def batch_work(kept: KeptBatches) -> list[WorkItem]:
 
 
 class Batches:
-    """The handlers of `/batches`. Each raises NotFound for a batch that is not kept here, or is
-    somebody else's.
+    """The handlers of `/batches`. Each raises NotFound for a batch that is not stored here, or
+    belongs to another tenant.
 
     Args:
         files: has the inputs.
@@ -280,7 +280,7 @@ PATHS: Final = (
     "/responses",
     "/score",
 )
-"""The endpoints, of those that the server has, behind the prefix of a dialect."""
+"""The endpoints of the server that batches may use, after the prefix of a dialect."""
 
 _URLS: Final = frozenset(
     f"{prefix}{path}" for dialect in DIALECTS for prefix in dialect.prefixes for path in PATHS
@@ -325,7 +325,7 @@ class BatchEndpoints:
 UPLOAD_ROUTES: Final = tuple(
     f"{prefix}/files" for dialect in DIALECTS for prefix in dialect.prefixes
 )
-"""The patterns of routes whose bodies are no JSON."""
+"""The patterns of routes whose bodies are not JSON."""
 
 
 def add_batch_routes(router: Router, files: Files, batches: Batches) -> None:

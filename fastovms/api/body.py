@@ -65,7 +65,7 @@ _HUGE: Final = re.compile(rb"[\d.]{20,}|[eE][+-]?\d{3}")
 
 
 class Span(NamedTuple):
-    """Says where a string's content lies in the text, its quotes left out."""
+    """Returns the place of a string's content in the text, without its quotes."""
 
     start: int
     end: int
@@ -136,7 +136,7 @@ def _long_parts(parts: list[bytes], at: int, is_inside: bool) -> list[Span]:
 
 
 class _Structure:
-    """Counts what is outside of strings."""
+    """Counts the characters outside of strings."""
 
     def __init__(self) -> None:
         self._size = 0
@@ -203,7 +203,7 @@ _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]..", re.DOTALL)
 
 def take_out(text: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
     """Returns the text with a short stand-in for each of the strings, and the strings by their
-    stand-ins. Nobody can guess those.
+    stand-ins. Clients cannot guess those.
 
     Raises:
         MalformedBody: a string is not JSON, or too long.
@@ -221,7 +221,7 @@ def take_out(text: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str
 
 
 def put_back(body: msgspec.Struct, strings: Mapping[str, str]) -> None:
-    """Replaces the stand-ins in a body that was decoded just now, which nobody else has."""
+    """Replaces the stand-ins in a body that was just decoded and is not shared."""
     for name in body.__struct_fields__:
         value = getattr(body, name)
         whole = whole_value(value, strings)

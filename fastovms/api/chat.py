@@ -118,11 +118,11 @@ class CallForms:
 
     @property
     def finish_reason(self) -> str:
-        """What ends an answer that calls."""
+        """The finish reason of an answer that calls."""
         return "function_call" if self.is_legacy else "tool_calls"
 
     def members(self, calls: Sequence[Call]) -> dict[str, Any]:
-        """Returns the members of a message that tell of calls; there must be some."""
+        """Returns the members of a message that describe calls; there must be some."""
         told = [self._told(call.target, "".join(call.texts)) for call in calls]
         if self.is_legacy:
             return {"function_call": told[0]["function"]}
@@ -217,7 +217,7 @@ _VLLM_MEMBERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ChatPromptReport:
-    """What an answer tells about its prompt; None = nothing."""
+    """The information about its prompt in an answer; None = none."""
 
     logprobs: Sequence[TokenLogprobs | None] | None = None
     token_ids: Sequence[int] | None = None
@@ -410,7 +410,7 @@ class ChatFrames:
     def _message(
         self, choice: int, piece: Content | Reasoning | CallBegin | CallArguments
     ) -> bytes:
-        """Returns the `delta` that tells of a piece."""
+        """Returns the `delta` for a piece."""
         match piece:
             case Content(text=text):
                 return b'{"content":' + orjson.dumps(text) + b"}"
@@ -449,8 +449,9 @@ class ChatFrames:
 
     def _make_opening(self, prompt: ChatPromptReport) -> bytes:
         """Returns the first frames of every choice, in order: that is where clients expect the
-        role. An empty text would become a part of its own in a message that only calls (AI SDK 6:
-        `@ai-sdk/openai`), so that content is null where calls may come, as OpenAI has it."""
+        role. In a message that only calls, clients would show an empty text as a part of its own
+        (AI SDK 6: `@ai-sdk/openai`). The content is therefore null if calls may follow, as OpenAI's
+        is."""
         is_text = not (self._dialect.handshake or self._form.may_call)
         message = {"role": self._form.role, "content": "" if is_text else None}
         frames = []
@@ -505,7 +506,7 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
     """Checks a request and makes what runs it. Long chats are rendered and encoded in a thread.
 
     Raises:
-        RequestError: a field is at fault.
+        RequestError: a field is invalid.
         BackendError: the grammar cannot be compiled now.
     """
     body, model = request.body, request.model

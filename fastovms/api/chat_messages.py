@@ -168,7 +168,7 @@ def join_parts(parts: Sequence[ContentPart]) -> str:
 
 
 def _add_legacy_ids(given: Sequence[Mapping[str, Any]], messages: Sequence[Message]) -> None:
-    """Gives each `function_call` and the message of the role `function` behind it, which have none,
+    """Gives each `function_call` and the message of the role `function` after it, which have none,
     an id: some templates need ids."""
     last_id = ""
     for position, (legacy, message) in enumerate(zip(given, messages, strict=True)):
@@ -351,7 +351,7 @@ _BEFORE_SUMMARY: Final = "Summary of the conversation so far:"
 
 
 def seal(reasoning: str) -> str:
-    """Returns reasoning as `encrypted_content`, for clients that keep it and show it to nobody."""
+    """Returns reasoning as `encrypted_content`, for clients that store it without showing it."""
     return base64.b64encode(reasoning.encode()).decode()
 
 

@@ -179,8 +179,8 @@ def _begun(messages: Sequence[Message], options: TemplateOptions) -> str:
 
 
 def adds_special_tokens(given: bool | None) -> bool:
-    """Returns whether the tokenizer adds its special tokens, such as that of the beginning, to a
-    chat's prompt: only where the request asks for it, since a template writes them itself."""
+    """Returns whether the tokenizer adds its special tokens, such as the first one, to a chat's
+    prompt. It does so only if the request asks for it, since a template writes them itself."""
     return given is True
 
 

@@ -146,7 +146,7 @@ def constraint(
 
     Args:
         prompt: the rendered one; it may have opened reasoning.
-        options: those with which it was rendered. They may say that there is to be no reasoning.
+        options: those with which it was rendered. They may switch reasoning off.
 
     Raises:
         InvalidField: fields contradict each other, or are malformed.

@@ -90,9 +90,9 @@ def read_function(
 
 
 def read_custom(custom: Mapping[str, Any], place: str, namespace: str | None = None) -> OfferedTool:
-    """Reads `{"name", "description", "format"}`, a tool that takes text. What the text has to look
-    like stands in the description of the function, for the model, and in its schema, as far as a
-    regular expression says it: JSON schemas have no grammars.
+    """Reads `{"name", "description", "format"}`, a tool that takes text. The form of the text is in
+    the description of the function, for the model, and in its schema, as far as a regular
+    expression says it: JSON schemas have no grammars.
 
     Raises:
         InvalidField: it is malformed.
@@ -119,7 +119,7 @@ def read_name(named: Mapping[str, Any], place: str) -> str:
     """Reads `name`.
 
     Raises:
-        InvalidField: it is no string, empty or too long.
+        InvalidField: it is not a string, or it is empty or too long.
     """
     name = named.get("name")
     place = f"{place}.name"
@@ -141,7 +141,7 @@ def members_of(
     after the type, or otherwise the members next to the type.
 
     Args:
-        flat: whether it may stand there.
+        flat: whether it is allowed there.
 
     Raises:
         InvalidField: there is none.
@@ -349,7 +349,7 @@ def _found(
     choice: Mapping[str, Any], place: str, tools: Offered, forms: ChoiceForms
 ) -> Sequence[str]:
     """Returns the function of the tool that `{"type": "function", "function": {"name"}}` names, or
-    the same with the name beside the type."""
+    the same with the name next to the type."""
     kind = choice.get("type")
     if forms.checks and kind not in _KINDS:
         raise InvalidField(
@@ -598,7 +598,7 @@ class ToolReader:
         )
 
     def _read_namespace(self, tool: Mapping[str, Any], place: str) -> None:
-        """Reads `{"name", "description", "tools"}`: its tools become functions beside the others.
+        """Reads `{"name", "description", "tools"}`: its tools become functions like the others.
         Raises InvalidField."""
         name = read_name(tool, place)
         description, tools = tool.get("description"), tool.get("tools")

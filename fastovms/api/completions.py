@@ -129,7 +129,7 @@ def _offsets(
 
 
 class CompletionPromptReport(NamedTuple):
-    """What the choices of one prompt tell about it."""
+    """The information about one prompt that its choices report."""
 
     echo: Echo
     token_ids: Sequence[int]
@@ -216,7 +216,7 @@ def _choice(
 
 @dataclass(frozen=True, slots=True)
 class ChoiceOpening:
-    """How the choices of one prompt begin in a stream, encoded beforehand.
+    """The beginnings of the choices of one prompt in a stream, encoded beforehand.
 
     Attributes:
         logprobs: the elements of each of the arrays, without brackets.
@@ -366,7 +366,7 @@ async def prepare(request: Preparation[CompletionRequest], fim: FimTokens | None
         fim: the model's tokens for a suffix, if it has them.
 
     Raises:
-        RequestError: a field is at fault.
+        RequestError: a field is invalid.
         BackendError: the grammar cannot be compiled now.
     """
     body, model = request.body, request.model

@@ -193,7 +193,7 @@ def log_fields_of(error: Exception) -> LogFields:
 
 
 def error_body(error: Exception, dialect: Dialect, request_id: str = "") -> bytes:
-    """Returns the JSON that tells of `error`."""
+    """Returns the JSON for `error`."""
     told = ToldError(_status(error, dialect), *describe(error), request_id)
     return dialect.error_form.body(told)
 
@@ -204,7 +204,7 @@ def last_frames(error: Exception, dialect: Dialect, request_id: str = "") -> byt
 
 
 def describe(error: Exception) -> tuple[str, str | None, str | None]:
-    """Returns the message, the field at fault and the reason's code that a client is told.
+    """Returns the message, the invalid field and the reason's code that a client receives.
     Unexpected errors are logged here, and tell it nothing about the server's insides."""
     if not isinstance(error, (RequestError, BackendError)):
         logger.error("request failed", exc_info=error)
@@ -473,7 +473,7 @@ OVMS: Final = Dialect(
 )
 
 ANTHROPIC: Final = replace(OPENAI, name="anthropic", error_form=ANTHROPIC_ERRORS)
-"""What the Messages API is spoken in, which stands at paths of its own below `/v1`."""
+"""The dialect of the Messages API, which has paths of its own below `/v1`."""
 
 OLLAMA: Final = replace(
     OPENAI,

@@ -146,7 +146,7 @@ def answer_id(body: EncodingFields, prefix: str, new_id: str) -> str:
     """Returns the id of an answer, with the rest that the client wants, or a new one.
 
     Raises:
-        InvalidField: it is none that may stand in an answer.
+        InvalidField: it is not valid in an answer.
     """
     given = body.request_id
     return f"{prefix}{new_id if given is None else check_id(given, 'request_id')}"
@@ -166,7 +166,7 @@ BeginSpan = Callable[[], GenerationSpan | None]
 
 
 class EncodingCall:
-    """What a request has of a model. It begins when the model is there.
+    """A request's use of a model. It begins when the model is loaded.
 
     Attributes:
         client: who has sent it: clients take turns.
@@ -181,7 +181,7 @@ class EncodingCall:
     ) -> None:
         """
         Args:
-            log_fields: what the access log tells of the request.
+            log_fields: the access log's fields for the request.
         """
         self.model = model
         self.client = client
@@ -246,7 +246,7 @@ def encoding_call(
     """Returns the call of a request, whose span is noted as the request's.
 
     Args:
-        asked_model: as the client calls it; None = not at all.
+        asked_model: as the client names it; None = not at all.
         response_id: that of the answer; "" = it has none.
         form: how vectors are asked for.
     """
@@ -296,7 +296,7 @@ _CUT: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class TextLimit:
-    """How long a text may be, and what becomes of a longer one.
+    """The maximum length of a text, and the treatment of a longer one.
 
     Attributes:
         max_tokens: without those that the tokenizer puts around it.
@@ -312,8 +312,8 @@ class TextLimit:
     max_together: int | None = None
 
     def at_most(self, max_tokens: int | None) -> TextLimit:
-        """Returns the limit of texts that are cut to so many tokens in any case; None = as many as
-        this one takes."""
+        """Returns the limit of texts that are always cut to this number of tokens; None = as many
+        as this one takes."""
         if max_tokens is None or max_tokens > self.max_tokens:
             return self
         return replace(self, max_tokens=max_tokens, truncates=True)
@@ -327,7 +327,7 @@ class TextLimit:
 
     @property
     def part_chars(self) -> int:
-        """How many characters of a text are tokenized first."""
+        """The number of characters of a text that are tokenized first."""
         return (self.max_tokens + _CUT) * _USUAL_CHARS_PER_TOKEN
 
     def part(self, text: str) -> str:
@@ -352,8 +352,8 @@ async def tokenize(
             that a client sends are taken as they are.
 
     Raises:
-        InvalidField: one is empty, too long, has ids outside the vocabulary, or is no text, or all
-            are too long together.
+        InvalidField: one is empty, too long, has ids outside the vocabulary, or is not a text, or
+            all are too long together.
         Overloaded: too many texts of the client wait.
     """
     check_texts(model, texts, names, limit)
@@ -413,7 +413,7 @@ def _whole(text: str | tuple[str, ...]) -> str:
 
 
 def _pieces(texts: Sequence[InputText]) -> Iterator[range]:
-    """Yields which texts are tokenized together."""
+    """Yields the groups of texts that are tokenized together."""
     start = chars = 0
     for position, text in enumerate(texts):
         length = num_units(text)
@@ -526,7 +526,7 @@ Vectors = NDArray[np.float32]
 
 
 class EmbeddingOptions(NamedTuple):
-    """How vectors are made of texts.
+    """The way from texts to vectors.
 
     Attributes:
         limit: how long a text may be, without what the tokenizer puts around it.
@@ -558,7 +558,7 @@ class Embeddings(NamedTuple):
 
 
 def default_limit(model: ServedEncoder, *, truncates: bool | None = None) -> TextLimit:
-    """Returns how long a text may be where a request does not say it.
+    """Returns the maximum length of a text if a request does not give one.
 
     Args:
         truncates: whether longer ones are cut; None = as the operator wants it.
@@ -579,7 +579,7 @@ async def embed(
         names: the texts' fields, for messages.
 
     Raises:
-        InvalidField: a text or the number of dimensions is at fault.
+        InvalidField: a text or the number of dimensions is invalid.
         BackendError: they cannot be encoded now.
     """
     model = call.model
@@ -610,7 +610,7 @@ async def embed(
 
 
 def instructed(texts: Sequence[InputText], instruction: str) -> Sequence[InputText]:
-    """Returns texts behind an instruction, and tokens as they are."""
+    """Returns texts after an instruction, and tokens unchanged."""
     if not instruction:
         return texts
     return [(instruction, text) if isinstance(text, str) else text for text in texts]
@@ -692,8 +692,8 @@ class EmbeddingsRoute:
 
 
 def write_embeddings(found: Embeddings, head: dict[str, object], *, is_base64: bool) -> bytes:
-    """Returns the body of an answer. Vectors are written one by one, so that other threads are not
-    kept from the GIL."""
+    """Returns the body of an answer. Vectors are written one by one, so that other threads get the
+    GIL in between."""
     parts = [orjson.dumps(head)[:-1], b',"data":[']
     for index, vector in enumerate(np.ascontiguousarray(found.vectors)):
         value: object = b64encode(vector.tobytes()).decode() if is_base64 else vector
@@ -730,7 +730,7 @@ def read_input(body: EmbeddingRequest, max_inputs: int) -> Sequence[InputText]:
 
 
 def input_names(texts: Sequence[object], name: str, *, is_list: bool) -> list[str]:
-    """Returns how messages call each of a field's texts."""
+    """Returns the name of each of a field's texts in messages."""
     return [f"{name}[{position}]" for position in range(len(texts))] if is_list else [name]
 
 

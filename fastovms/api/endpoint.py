@@ -62,7 +62,7 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a route does.
+    """The description of an operation.
 
     Attributes:
         answer: the type of what it answers with 200; None = it refuses everything.
@@ -197,20 +197,20 @@ _VERSIONS: Final = frozenset(
     for segment in prefix[1:].split("/")
 )
 _HEADS: Final = _VERSIONS | {"models"}
-"""What a path begins with whose spelling is put right. Others, such as that of metrics, stay as
-they are: a proxy in front may have rules for them, which another spelling must not get past."""
+"""The beginning of paths whose spelling is corrected. Others, such as that of metrics, stay as they
+are: a proxy in front may have rules for them, which another spelling must not get past."""
 
 _UNTIDY: Final = re.compile(r"//|./$|^/(?:v3/)?(v[13])/\1(?:/|$)")
 _MAX_FOREIGN: Final = 2
-"""Segments that may stand in front of a path on other servers, such as `/openai` or `/api`."""
+"""Segments that other servers have at the beginning of a path, such as `/openai` or `/api`."""
 
 
 class ApiPaths:
     """Implements `dispatch.PathReader` for the paths of both dialects."""
 
     def tidy(self, raw_path: str) -> str:
-        """Returns the path as it is registered: with one slash where several stand, none at its
-        end, and its version once, be it `//v1/models/` or `/v1/v1/models`."""
+        """Returns the path as it is registered: with one slash instead of several, none at its end,
+        and its version once, as `//v1/models/` or `/v1/v1/models`."""
         if not _UNTIDY.search(raw_path):
             return raw_path
         segments = _segments(raw_path)
@@ -315,7 +315,7 @@ def check_id(text: str, name: str) -> str:
     """Returns the id.
 
     Raises:
-        InvalidField: it could not stand in a path, in a header or on a line of a log.
+        InvalidField: it is not valid in a path, in a header or on a line of a log.
     """
     if not is_id(text, MAX_ID):
         raise InvalidField(

@@ -54,7 +54,7 @@ class Stopping:
 
 
 class Queueing(NamedTuple):
-    """What decides a request's place in the queue and in the prefix cache."""
+    """The place of a request in the queue and in the prefix cache."""
 
     priority: int = 0
     cache_salt: str | None = None
@@ -196,7 +196,7 @@ def request_id(body: GenerationFields, default: str) -> str:
     """Returns the id that the client gave, or `default`.
 
     Raises:
-        InvalidField: it is no id.
+        InvalidField: it is not an id.
     """
     given = body.request_id
     if given is None:
@@ -370,7 +370,7 @@ _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What `SamplingParams` says by token ids; `bad_words` are still text."""
+    """The members of `SamplingParams` with token ids; `bad_words` are still text."""
 
     logit_bias: tuple[tuple[int, float], ...]
     allowed_token_ids: tuple[int, ...] | None
@@ -470,7 +470,7 @@ def _check_words(words: Sequence[str], config: ApiConfig) -> None:
 
 
 class TokenBudget(NamedTuple):
-    """How many new tokens each sample may have.
+    """The number of new tokens that each sample may have.
 
     Attributes:
         requested: what the request says; None = nothing.

@@ -53,8 +53,8 @@ _SHORTEST: Final = 3600
 _LONGEST: Final = 30 * 24 * 3600
 
 BATCH_AGE: Final = 30 * 24 * 3600
-"""Seconds after which the input of a batch and its results expire where clients say nothing, as
-OpenAI's do: they would fill the disk of a server that runs a batch a night."""
+"""Seconds after which the input of a batch and its results expire by default, as OpenAI's do.
+Otherwise they would fill the disk of a server that runs a batch a night."""
 
 
 def seconds_of(given: Mapping[str, Any] | None, name: str) -> int | None:
@@ -110,7 +110,7 @@ class FormReader:
         size: the file's bytes so far.
 
     Raises:
-        RequestError: there is no boundary.
+        RequestError: there is not a boundary.
     """
 
     def __init__(self, content_type: str, path: Path, max_size: int) -> None:
@@ -149,7 +149,7 @@ class FormReader:
         """Reads on.
 
         Raises:
-            RequestError: the form is at fault.
+            RequestError: the form is invalid.
             OSError: the file cannot be written.
         """
         try:
@@ -329,7 +329,7 @@ class UploadSink:
         """Returns the form once all of it is on the disk.
 
         Raises:
-            RequestError: the form is at fault.
+            RequestError: the form is invalid.
             StateFailed: the disk is.
         """
         while self._work is not None:
@@ -353,7 +353,7 @@ class UploadSink:
             self._discard()
 
     def close(self) -> None:
-        """Throws away what nobody has taken, once no thread works on it any more."""
+        """Deletes an upload that was not taken, once no thread works on it any more."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -430,7 +430,7 @@ async def send_content(
     """Answers with the content.
 
     Raises:
-        NotFound: it is gone, as when the file has expired meanwhile.
+        NotFound: it is gone, for example because the file has expired in the meantime.
         StateFailed: it cannot be read.
     """
     wanted = byte_range(request.headers.get("range"), record.size)
@@ -463,8 +463,8 @@ async def send_content(
 
 class _Content:
     """A content that threads read: all of it blocks. It is opened by the first read, and closed
-    once, after the last: who is cancelled leaves a read running, and a descriptor that is closed
-    meanwhile may be another file's by then."""
+    once, after the last: a cancelled caller leaves a read running, and a descriptor that is closed
+    in the meantime may be another file's by then."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -489,8 +489,8 @@ class _Content:
 
 
 def byte_range(asked: str | None, size: int) -> range | None:
-    """Returns which bytes are asked for; None = there are none of them. A header that is not
-    understood, or asks for several ranges, counts as none."""
+    """Returns the requested bytes; None = they do not exist. A header that is not understood, or
+    asks for several ranges, counts as none."""
     found = None if asked is None else _RANGE.fullmatch(asked.replace(" ", ""))
     if found is None or found.groups() == ("", ""):
         return range(size)
@@ -552,15 +552,15 @@ class KeptFiles:
 
     @property
     def store(self) -> FileStore:
-        """The store. Raises RequestError: there is none."""
+        """Returns the store. Raises RequestError: there is none."""
         if self._store is None:
             raise RequestError(f"this server keeps no files: {self._reason}")
         return self._store
 
 
 class Files:
-    """The handlers of `/files`. Each raises NotFound for a file that is not kept here, or is
-    somebody else's."""
+    """The handlers of `/files`. Each raises NotFound for a file that is not stored here, or belongs
+    to another tenant."""
 
     def __init__(
         self, kept: KeptFiles, new_id: Callable[[], str], unix_time: Callable[[], float]

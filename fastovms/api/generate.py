@@ -74,7 +74,7 @@ for."""
 
 
 class SampleDelta(NamedTuple):
-    """What one step added to the text of one sample.
+    """The result of one step for the text of one sample.
 
     Attributes:
         choice: prompt position * n + sample.
@@ -105,7 +105,8 @@ class SampleDelta(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many characters it counts for while it waits for a client that does not read."""
+        """The number of characters that it counts for while it waits for a client that does not
+        read."""
         size = len(self.text) + len(self.parsed) + _TOKEN_COST * len(self.tokens)
         for piece in self.pieces:
             size += len(piece.text) if isinstance(piece, TEXT_PIECES) else _CALL_COST
@@ -186,8 +187,8 @@ class RequestProgress:
     ) -> None:
         """
         Args:
-            log_fields: always hold the tokens counted so far: whoever cancels a request reads them
-                at once.
+            log_fields: always hold the tokens counted so far: a caller that cancels a request reads
+                them at once.
             params: those of each prompt.
         """
         self._metrics = metrics
@@ -213,8 +214,8 @@ class RequestProgress:
         log_fields["completion_tokens"] = 0
 
     def note_scored(self, num_cached_tokens: Sequence[int]) -> None:
-        """Takes over each prompt's cached tokens from the time when the same request scored it:
-        what that has put into the cache is no saving."""
+        """Takes over each prompt's cached tokens from the time when the same request scored it. The
+        blocks from that scoring are not a saving."""
         self.num_cached_tokens = list(num_cached_tokens)
         self._log_fields["cached_tokens"] = sum(num_cached_tokens)
         self._is_scored = True
@@ -277,8 +278,8 @@ class RequestProgress:
         sample.last_token_at = now
 
     def timings(self, sample: SampleProgress) -> SampleTimings | None:
-        """Returns the phases of a sample; None where it has no token, or nothing tells how long it
-        waited, or how long another process took for a part of it."""
+        """Returns the phases of a sample; None if it has no token, or its waiting time is unknown,
+        or another process computed a part of it."""
         if not self._has_times:
             return None
         queue, submitted_at = self._queue_times[sample.position], self._submitted_at
@@ -318,7 +319,7 @@ class RequestProgress:
         return phases
 
     def finish(self, reasons: Sequence[FinishReason]) -> None:
-        """Tells the metrics that all samples have ended, each for its reason."""
+        """Records in the metrics that all samples have ended, each for its reason."""
         n = self._params.n
         by_prompt = [self.samples[first : first + n] for first in range(0, len(self.samples), n)]
         timings = map(self.timings, self.samples)
@@ -386,7 +387,7 @@ class TextGeneration:
     ) -> None:
         """
         Args:
-            log_fields: what the access log tells of the request; see `RequestProgress`.
+            log_fields: the access log's fields for the request; see `RequestProgress`.
             measure: the unit in which the offsets of tokens count.
             new_parser: makes the parser of one sample's text; None = the text goes on with the
                 prompt's, instead of beginning a new one.

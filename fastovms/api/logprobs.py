@@ -17,7 +17,7 @@ from fastovms.text.detokenizer import TextToken
 
 
 LOWEST: Final = -9999.0
-"""Stands in place of minus infinity, which JSON cannot say; vLLM's value."""
+"""Replaces minus infinity, which JSON cannot express; vLLM's value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def logprob_arrays(
 
     Args:
         num_top: how many of the likeliest tokens are listed, and the token itself always.
-        start: length of what stands before the text in which the offsets count.
+        start: length of the text before the one in which the offsets count.
     """
     entries = [token.logprobs for token in tokens]
     return LogprobArrays(

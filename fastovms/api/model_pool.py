@@ -128,7 +128,7 @@ class ModelWaiters:
 
     @property
     def names(self) -> list[str]:
-        """The models that somebody waits for."""
+        """The models that a request waits for."""
         return [name for name, waiting in self._waiting.items() if waiting]
 
     def add(self, name: str, *, is_order: bool = False) -> asyncio.Future[None]:
@@ -530,7 +530,7 @@ class ModelPool:
         self._residency.change(known.name, plan.size)
 
     def _tell(self) -> None:
-        """Has everybody see the models, and where each is; who waits for one to leave, too."""
+        """Publishes the models, and the state of each; who waits for one to leave, too."""
         for name in list(self._known):
             if name in self._residency:
                 self._known[name].state = self._residency[name].state

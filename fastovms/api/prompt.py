@@ -24,7 +24,7 @@ Body = TypeVar("Body", bound=GenerationFields, covariant=True)
 
 
 class FieldName(NamedTuple):
-    """What a client calls a field.
+    """The name of a field in the client's request.
 
     Attributes:
         param: its name in the body.
@@ -101,7 +101,7 @@ class Preparation(Generic[Body]):
 
     @property
     def response_format(self) -> Mapping[str, Any] | None:
-        """What the text must look like, in the form of chats; None = anything."""
+        """The constraint on the text, in the form of chats; None = any text."""
         return self.body.response_format if self.text_format is None else self.text_format
 
 
@@ -147,13 +147,13 @@ class Prompt:
 
     @property
     def end(self) -> str:
-        """The text whose end tells whether the answer begins within reasoning."""
+        """The text whose end shows whether the answer begins within reasoning."""
         return self.opening if self.opening is not None else self.text or ""
 
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """How much of a long prompt is kept: its last tokens, or its first."""
+    """The part of a long prompt that is kept: its last tokens, or its first."""
 
     max_tokens: int
     keeps_end: bool
@@ -274,7 +274,7 @@ def encoding_cost(texts: Collection[str]) -> int:
 
 
 def prompt_name(position: int, num_prompts: int) -> str:
-    """Returns how error messages call a prompt."""
+    """Returns the name of a prompt in error messages."""
     return "prompt" if num_prompts == 1 else f"prompt[{position}]"
 
 
@@ -282,7 +282,7 @@ def context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:
     """Returns the error about what is longer than the context.
 
     Args:
-        name: the field at fault.
+        name: the invalid field.
     """
     told = f"This model's maximum context length is {model.max_model_len} tokens, but {reason}."
     return InvalidField(

@@ -28,7 +28,7 @@ refused rather than ignored."""
 
 
 class StreamOptions(Struct, frozen=True, kw_only=True):
-    """What a stream reports besides text."""
+    """The information in a stream in addition to text."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False

@@ -118,7 +118,7 @@ class PairTexts:
 
 @dataclass(frozen=True, slots=True)
 class PairOptions:
-    """How pairs are scored.
+    """The way in which pairs are scored.
 
     Attributes:
         max_tokens: of a pair, with what the tokenizer puts around it.
@@ -286,7 +286,7 @@ async def score_pairs(
     """Returns a score for each pair.
 
     Raises:
-        InvalidField: a text is at fault.
+        InvalidField: a text is invalid.
         BackendError: they cannot be scored now.
     """
     model, client = call.model, call.client
@@ -360,7 +360,7 @@ async def _joined(
     options: PairOptions,
     client: str,
 ) -> list[EncoderText]:
-    """Returns pairs as one text each: the query and the document behind it."""
+    """Returns pairs as one text each: the query and the document after it."""
     room = options.max_tokens - model.texts.num_added
     limit = TextLimit(room, options.truncates, max_together=_MAX_TOKENS)
     check_texts(model, texts.queries, texts.query_names, limit)

@@ -54,7 +54,7 @@ def add_model_routes(
     Args:
         state: what outlives requests; None = nothing does.
         reload: reads the list of models again; None = there is none.
-        work: return what operators may list and cancel, beside responses.
+        work: return the work that operators may list and cancel, in addition to responses.
 
     Raises:
         ConfigurationError: an extension fails, or adds a route that exists.

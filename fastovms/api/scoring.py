@@ -71,7 +71,7 @@ class TokenAligner:
         return taken
 
     def skip_to(self, position: int) -> None:
-        """Forgets the text before a position, which is no piece, and the tokens that begin in
+        """Forgets the text before a position, which is not a piece, and the tokens that begin in
         it."""
         num_chars = position - self._position
         if num_chars <= 0:
@@ -118,7 +118,7 @@ class ContentTokens:
             self._aligner.push(text, tokens)
 
     def take(self, piece: Piece) -> Sequence[TextToken]:
-        """Returns the tokens of a piece; none of one that is no content."""
+        """Returns the tokens of a piece; none for a piece that is not content."""
         if self._aligner is None:
             return self.rest()
         if isinstance(piece, CallEnd):

@@ -1,4 +1,5 @@
-"""A served model, what the API needs of it beside the backend, and its residency in memory."""
+"""A served model, the parts that the API needs in addition to the backend, and its residency in
+memory."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ _TAG_KEYS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ImageInput:
-    """How one model gets its images.
+    """The source of one model's images.
 
     Attributes:
         reserved: the model's own texts that stand for images.
@@ -136,7 +137,7 @@ class UnseenParts:
         self._places: list[str] = []
 
     def note(self, kind: str, name: str, title: object = None) -> str:
-        """Returns the text that stands in a part's place.
+        """Returns the text that replaces a part.
 
         Args:
             kind: the part's type, one of `MEDIA_PARTS`.
@@ -149,7 +150,7 @@ class UnseenParts:
 
     @property
     def warnings(self) -> Sequence[str]:
-        """The message for the client."""
+        """Returns the message for the client."""
         if not self._places:
             return ()
         listed, more = self._places[:_MAX_PLACES], len(self._places) - _MAX_PLACES
@@ -215,7 +216,7 @@ Format = TypeVar("Format")
 
 @dataclass(frozen=True, slots=True)
 class ChatModel:
-    """How one model chats.
+    """The chat features of one model.
 
     Attributes:
         template: None = the model cannot chat, for the reason that `missing` gives.
@@ -230,8 +231,8 @@ class ChatModel:
 
     @property
     def template_calls(self) -> bool:
-        """Whether the template, if it shows tools, teaches the format of calls; else the messages
-        have to."""
+        """Whether the template, if it shows tools, teaches the format of calls; otherwise the
+        messages must have them."""
         return self.tool_format is not PLAIN_JSON
 
     @property
@@ -241,7 +242,7 @@ class ChatModel:
 
     @classmethod
     def load(cls, model_dir: Path, config: ChatConfig, cache: DiskCache | None = None) -> ChatModel:
-        """Reads how a model chats. A broken template of the model's own leaves it without one.
+        """Reads the chat features of a model. With a broken template of its own it has none.
 
         Args:
             cache: keeps what is found out about templates; None = nothing is kept.
@@ -301,7 +302,7 @@ class ServedEncoder:
     Attributes:
         tokenizing: makes tokens of texts, and pairs of them, a few at a time.
         aliases: names that requests may use in place of the model's, which answers carry.
-        hold: takes it into use; nobody unloads it then.
+        hold: takes it into use; it is not unloaded then.
     """
 
     backend: EncoderBackend
@@ -356,7 +357,7 @@ class ModelState(Enum):
 
 
 class MoveKind(Enum):
-    """What is done to a model next."""
+    """The next change of a model."""
 
     LOAD = "load"
     UNLOAD = "unload"
@@ -441,7 +442,8 @@ class Residency:
     # What there is
 
     def add(self, name: str, size: int, *, is_loaded: bool = False, now: float = 0.0) -> None:
-        """Adds a model that nobody asks for yet, or one again that is about to be forgotten."""
+        """Adds a model that no request waits for yet, or restores one that is about to be
+        forgotten."""
         if name in self._models:
             assert self._models[name].is_removed
             self._models[name].is_removed = False
@@ -460,7 +462,8 @@ class Residency:
             model.state = ModelState.UNLOADED
 
     def remove(self, name: str) -> None:
-        """Forgets a model, at once or when the last request on it has ended. Nobody may wait."""
+        """Forgets a model, at once or when the last request on it has ended. No request may wait
+        for it."""
         model = self._models[name]
         assert not model.num_waiting
         if model.is_away:
@@ -556,8 +559,7 @@ class Residency:
         return None
 
     def wake_at(self, now: float) -> float | None:
-        """Returns when `next_move` may have something to do though nobody has done anything; None
-        = never."""
+        """Returns the time at which `next_move` may have work without any request; None = never."""
         if self._move is not None:
             return None
         times = [m.retry_at for m in self if m.num_waiting and m.state is ModelState.FAILED]
@@ -575,7 +577,7 @@ class Residency:
         model.num_failures, model.last_used = 0, now
 
     def failed(self, now: float) -> None:
-        """Takes note that the load has failed. It is tried again when somebody asks, but not too
+        """Takes note that the load has failed. It is tried again at the next request, but not too
         soon."""
         model = self._end(MoveKind.LOAD)
         model.state, model.leaves = ModelState.FAILED, False
@@ -659,7 +661,7 @@ class ServedModel:
     Attributes:
         aliases: names that requests may use in place of the model's, which answers carry.
         images: None = it takes none.
-        hold: takes it into use; nobody unloads it then.
+        hold: takes it into use; it is not unloaded then.
     """
 
     backend: GenerationBackend
@@ -677,8 +679,8 @@ class ServedModel:
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """What a client may offer its user with the model, in the words of Ollama's
-        `/api/show`."""
+        """The capabilities that a client may offer its user with the model, in the words of
+        Ollama's `/api/show`."""
         chat = self.chat
         found = {
             "completion": True,
@@ -712,7 +714,8 @@ class KnownModel:
         reason: why it could not be loaded; "" = it could.
         info: what its files say, as far as they were read; None = not at all yet.
         served: the model itself, while it is AVAILABLE or UNLOADING.
-        fingerprint: tells its files from others; "" = it is not known before the first load.
+        fingerprint: distinguishes its files from others; "" = it is not known before the first
+            load.
         metrics: what happened to its requests, also before it was unloaded; None = nothing yet.
         size: the bytes of memory that it takes, about; 0 = that is not known.
         file_size: the bytes of its weights' files; 0 = that is not known.

@@ -61,7 +61,7 @@ def _parsed(text: str, name: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidField(f"{name} is no JSON that can be read: {error}", param=name) from None
+        raise InvalidField(f"{name} is not valid JSON: {error}", param=name) from None
 
 
 def _structural_tag(structure: object, name: str) -> Mapping[str, Any]:
@@ -219,7 +219,7 @@ def _choice(value: object, name: str) -> str:
         raise InvalidField(f"{name} must have at least one string to choose", param=name)
     if not any(value):
         raise InvalidField(
-            f"{name}[0] must not be an empty string where there is no other choice",
+            f"{name}[0] must not be an empty string if it is the only choice",
             param=f"{name}[0]",
         )
     return orjson.dumps(value).decode()

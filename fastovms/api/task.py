@@ -166,7 +166,7 @@ class PromptTask(NamedTuple):
 
 
 class ModelInput(NamedTuple):
-    """What the model gets for one request.
+    """The input of the model for one request.
 
     Attributes:
         prompts: token ids of each.

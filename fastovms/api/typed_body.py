@@ -52,7 +52,7 @@ _PURPOSES: Final = {
 
 
 class _Outline(ModelField, frozen=True, kw_only=True):
-    """The fields that are noted of a body that is at fault."""
+    """The fields of an invalid body that are logged."""
 
     stream: Any = None
 
@@ -65,8 +65,8 @@ async def read_body(
     reader: BodyReader,
 ) -> tuple[Body, ServedModel]:
     """Returns the typed body and the model that it names, which generates text and is noted for
-    logs and metrics. The request holds the model to its end. Where the model must be loaded first,
-    a client that wants a stream gets comments meanwhile.
+    logs and metrics. The request holds the model to its end. If the model must be loaded first, a
+    client that wants a stream gets comments while it waits.
 
     Raises:
         BackendError: the model cannot be loaded now.
@@ -100,7 +100,7 @@ async def read_named(
     need not be in memory.
 
     Raises:
-        RequestError: a field is at fault. Where a model must be named, its fault goes before those
+        RequestError: a field is invalid. Where a model must be named, its fault goes before those
             of the other fields.
     """
     try:
@@ -170,7 +170,7 @@ async def hold_model(
 
     Raises:
         BackendError: it cannot be loaded now.
-        InvalidField: it does something else.
+        InvalidField: the model has another task.
     """
     served = try_model(request, model, models, tasks)
     if served is not None:
@@ -191,7 +191,7 @@ def try_model(
         tasks: what it may do.
 
     Raises:
-        InvalidField: it does something else.
+        InvalidField: the model has another task.
     """
     check_task(model, tasks)
     holder = models.holder

@@ -1,4 +1,4 @@
-"""Says on standard output where the server is, which models it has, and how to try it."""
+"""Prints on standard output the address of the server, its models, and how to try it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _WEIGHTS: Final = "*.bin"
 
 
 class FoundModels(NamedTuple):
-    """What a list of models leads to.
+    """The result of applying a list of models.
 
     Attributes:
         configs: the models that can be served, as far as that is seen without loading them.
@@ -92,7 +92,8 @@ def plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> l
 
 
 def _memory_size(config: ModelConfig, residency: ResidencyConfig, num_models: int) -> int:
-    """Returns the bytes that a model takes, one of so many. Raises as `plan_models` does."""
+    """Returns the bytes that a model takes, if this number of models share the memory. Raises as
+    `plan_models` does."""
     memory = residency.model_memory
     weights = weights_size(config)
     has_cache = not encodes(config)

@@ -40,7 +40,7 @@ def compile_backend(
     """Compiles a model, which takes seconds: call it off the loop. Returns what reserves its cache.
 
     Args:
-        cache: knows and keeps how a model runs best here; None = nobody does.
+        cache: knows and keeps how a model runs best here; None = none does.
         prefixes: keeps blocks of prompts of models that the paged backend runs; None = nobody does.
         cores: are shared with the other models of the process; None = there are none.
 

@@ -2,8 +2,8 @@
 
 python -m fastovms.backends.dies_with_parent PARENT_PID COMMAND [ARGUMENT ...]
 
-Ray kills an actor without asking it, and a terminal may close over a chat: what these had started
-must not live on with the processors and the memory that others count on.
+Ray kills an actor without a signal to it, and a terminal may close during a chat. Processes that
+these had started must not live on and keep processors and memory occupied.
 """
 
 from __future__ import annotations

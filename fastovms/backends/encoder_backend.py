@@ -40,7 +40,8 @@ _NEWEST_SHARE: Final = 0.3
 
 
 class SliceCosts:
-    """What each segment takes for a token, in seconds. Nothing is known of one that has not run."""
+    """The seconds that each segment takes for a token. They are unknown for a segment that has not
+    run."""
 
     def __init__(self, num_segments: int) -> None:
         self._per_token = [0.0] * num_segments
@@ -80,7 +81,7 @@ _MIN_FILL: Final = 0.85
 is padding. Texts of a few tokens go together anyway."""
 
 _FEW: Final = 8
-"""So many tokens less than the longest text may always have."""
+"""The difference to the longest text that is always allowed, in tokens."""
 
 
 class QueuedText(NamedTuple, Generic[Job]):

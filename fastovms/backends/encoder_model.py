@@ -15,7 +15,7 @@ from fastovms.encoding import EncoderInfo, EncoderText, Pooling, Task
 from fastovms.errors import ConfigurationError
 
 _SMALL: Final = 1024
-"""Tokens of a batch from which on what a new shape costs is little beside the rest."""
+"""Tokens of a batch beyond which the cost of a new shape is small in comparison."""
 
 _MIN_STEP: Final = 8
 
@@ -43,7 +43,7 @@ def num_rows(longest: int, max_tokens: int) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """Returns the largest power of two that is no greater than a number."""
+    """Returns the largest power of two that is not greater than a number."""
     return 1 << (max(1, number).bit_length() - 1)
 
 
@@ -51,7 +51,7 @@ _SMALLEST: Final = 1e-12
 """The least that is divided by."""
 
 Value = Any
-"""An output of a node: OpenVINO's types are no part of its stubs."""
+"""An output of a node: OpenVINO's types are not part of its stubs."""
 
 
 def pooled(states: Value, attention_mask: Value, pooling: Pooling) -> Value:
@@ -224,7 +224,7 @@ class EncoderGraph(NamedTuple):
     """A graph that computes f32 [B, width] of texts.
 
     Attributes:
-        vocab_size: how many tokens its embedding has; None = nobody knows.
+        vocab_size: how many tokens its embedding has; None = unknown.
     """
 
     model: ov.Model
@@ -328,7 +328,7 @@ def _logits(
 
 
 def _answer_logits(logits: Any, mask: Any, ids: Any) -> Any:
-    """Returns the logits of two tokens behind the last: f32 [B, 2]. Those of all others are not
+    """Returns the logits of two tokens after the last: f32 [B, 2]. Those of all others are not
     computed."""
     head = logits.get_node()
     while head.get_type_name() == "Convert":
@@ -475,11 +475,11 @@ class EncoderBatch:
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens there are, padding included."""
+        """The number of tokens, padding included."""
         return int(self.inputs["input_ids"].size)
 
     @property
     def rows(self) -> NDArray[np.float32]:
-        """What the last segment has computed: f32 [B, width]."""
+        """The output of the last segment: f32 [B, width]."""
         rows: NDArray[np.float32] = self.carried.data
         return rows

@@ -26,9 +26,9 @@ from fastovms.params import (
 
 
 class Permits:
-    """A semaphore for threads. `threading`'s is written in Python, which is too slow here: a step
-    of the engine takes one permit, and the event loop gives it back between two tokens, with
-    neither's code in a processor's cache."""
+    """A semaphore for threads. `threading`'s is written in Python, which is too slow here. A step
+    of the engine takes one permit, and the event loop gives it back between two tokens, when the
+    code of neither is in a processor's cache."""
 
     def __init__(self, num: int) -> None:
         self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -278,7 +278,8 @@ class RequestsInFlight:
 
     @property
     def _num_waiting(self) -> int:
-        """How many samples do not run yet, those still on their way to the engine included."""
+        """The number of samples that do not run yet, including those still on their way to the
+        engine."""
         return self._stats.num_waiting + self._num_submitted - self._num_received
 
     def add(self, request: GenerationRequest, on_output: OutputCallback) -> None:
@@ -400,7 +401,7 @@ Command = Submit | Abort | EngineCall | Close
 
 
 class SteppedEngine(Protocol):
-    """What the loop needs of an engine."""
+    """The interface of an engine to the loop."""
 
     @property
     def has_work(self) -> bool: ...

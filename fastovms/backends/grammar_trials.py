@@ -69,7 +69,7 @@ class RefusedGrammars:
 
 
 def digest_of(grammar: Grammar) -> bytes:
-    """Returns 32 bytes that tell a grammar from others."""
+    """Returns 32 bytes that identify a grammar."""
     parts = (grammar.kind.name, grammar.source, repr(grammar.tree))
     return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).digest()
 
@@ -297,7 +297,7 @@ class Lane(Protocol[Result_co]):
 
     @property
     def num_deaths(self) -> int:
-        """How many processes have not survived their grammar."""
+        """The number of processes that were ended by their grammar."""
 
     def warm_up(self) -> None:
         """Makes the lane ready for the first grammar. It raises nothing."""
@@ -326,7 +326,7 @@ class _QueuedGrammar(Generic[Result]):
 
     Attributes:
         is_begun: whether a lane has had it, so that `done` can no longer be cancelled.
-        is_wanted: whether somebody waits for it.
+        is_wanted: whether a request waits for it.
     """
 
     __slots__ = ("client", "done", "grammar", "is_begun", "is_wanted")
@@ -523,7 +523,7 @@ a little sooner."""
 _MIN_TIMEOUT: Final = 10.0
 
 StartTrial = Callable[[float], Peer]
-"""Starts a process that tries grammars, and allows each so many seconds of a processor."""
+"""Starts a process that tries grammars, with this number of processor seconds for each."""
 
 
 class PassedGrammars(Protocol):
@@ -649,7 +649,7 @@ def guard_compiler(
 
 
 def lane_trial(start: StartTrial, seconds: float) -> Trial:
-    """Returns the trial of a lane that allows so many seconds of a processor."""
+    """Returns the trial of a lane that allows this number of processor seconds."""
     timeout = max(_MIN_TIMEOUT, seconds * _PATIENCE)
     return Trial(lambda: start(seconds), timeout=timeout)
 

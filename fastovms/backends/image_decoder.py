@@ -23,7 +23,7 @@ MAX_PROCESSES: Final = 2
 _TIMEOUT: Final = 60.0
 """Seconds that one answer of a process may take."""
 _CLOSE_TIMEOUT: Final = 2.0
-"""Seconds in which whoever uses a process must notice that it has been killed."""
+"""Seconds in which the user of a process must notice that it has been killed."""
 
 
 class ImageBytes(NamedTuple):
@@ -58,14 +58,14 @@ Answer = TypeVar("Answer", HeaderRead, PixelsWritten)
 
 
 class Refused(NamedTuple):
-    """Says that the image is at fault."""
+    """Says that the image is invalid."""
 
     message: str
 
 
 class ImageDecoder:
-    """Has some processes, each of which decodes one image at a time. It is thread-safe: whoever
-    finds all of them busy waits.
+    """Has some processes, each of which decodes one image at a time. It is thread-safe: a caller
+    waits if all of them are busy.
 
     Args:
         start: starts a process. The first is started at once, the others when they are needed.
@@ -118,8 +118,8 @@ class ImageDecoder:
             raise Overloaded(f"no image can be decoded now: {error.strerror or error}") from error
 
     def close(self) -> None:
-        """Kills the processes, in a few seconds at most. What they decode meanwhile fails, and
-        nothing may be decoded any more."""
+        """Kills the processes, in a few seconds at most. Images that are being decoded then fail,
+        and nothing may be decoded any more."""
         with self._lock:
             self._is_closed = True
             peers = list(self._peers)
@@ -136,8 +136,8 @@ class ImageDecoder:
 
     @contextmanager
     def _process(self) -> Iterator[Peer]:
-        """Yields an idle process. One that has not refused an image in the ordinary way is ended:
-        nobody knows what it would answer next."""
+        """Yields an idle process. A process that has not refused an image in the ordinary way is
+        ended: its next answers could not be trusted."""
         peer = self._idle.get()
         try:
             peer = peer or self._begin()

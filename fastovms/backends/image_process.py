@@ -1,8 +1,8 @@
 """Runs the process that decodes images: `python -m fastovms.backends.image_process
 DESCRIPTOR`.
 
-The decoders are native code that meets a client's bytes here first, where a crash costs one image,
-and what they leave in the allocator's hands goes back to the system.
+The decoders are native code that reads a client's bytes here first, where a crash costs one image.
+The memory that they leave allocated returns to the system with the process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NICENESS: Final = 5
 """Streams that are being generated go first on a busy machine."""
 
 _MAX_SECONDS: Final = 20
-"""Seconds of a processor that one image may take. A busy machine is no fault of an image's."""
+"""Seconds of a processor that one image may take. A busy machine is not a fault of an image."""
 
 
 def serve(connection: Connection[Any, Any]) -> None:

@@ -161,8 +161,8 @@ def fit_vocabulary(model: ModelInfo, vocab_size: int | None) -> ModelInfo:
 
 
 def load_grammar_compiler(model_dir: Path, model: ModelInfo) -> GrammarCompiler | None:
-    """Returns the compiler for the model's tokenizer.json, or None, with a warning, if there is no
-    use in one."""
+    """Returns the compiler for the model's tokenizer.json, or None, with a warning, if it cannot be
+    used."""
     path = model_dir / "tokenizer.json"
     if not path.is_file():
         logger.warning("structured outputs are off: %s is missing", path)
@@ -234,7 +234,7 @@ _FILE: Final = "difference.json"
 
 
 class NotComparable(Exception):
-    """The graph cannot be computed beside a backend; the message says why."""
+    """The graph cannot be computed at the same time as a backend; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +267,8 @@ def check_graph(
     clock: Callable[[], float] = time.perf_counter,
     available: Callable[[], int] = available_memory,
 ) -> None:
-    """Compares, unless the answer is known, or there is no memory for it. A first start takes about
-    as long as compiling the model two times more.
+    """Compares, unless the answer is known, or there is not enough memory for it. A first start
+    takes about as long as compiling the model two times more.
 
     Raises:
         UnsupportedModel: they are not the same.
@@ -321,7 +321,7 @@ def _read(entry: Path) -> float | None:
 
 
 _SHIFTED: Final = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl")
-"""The types of models whose positions begin behind the id of the padding."""
+"""The types of models whose positions begin after the id of the padding."""
 
 _LONGEST: Final = 10**6
 """Lengths from which on a tokenizer's limit stands for none."""

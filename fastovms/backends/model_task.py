@@ -96,12 +96,12 @@ _FOREIGN_FILES: Final[Mapping[str, str]] = {
 
 
 def check_files(model_dir: Path) -> None:
-    """Raises ConfigurationError when `model_dir` is no directory of an exported model."""
+    """Raises ConfigurationError when `model_dir` is not a directory of an exported model."""
     _check(model_dir, VISION_FILES if takes_images(model_dir) else REQUIRED_FILES)
 
 
 def check_encoder_files(model_dir: Path) -> None:
-    """Raises ConfigurationError when `model_dir` is no directory of an exported encoder."""
+    """Raises ConfigurationError when `model_dir` is not a directory of an exported encoder."""
     _check(model_dir, ENCODER_FILES)
 
 

@@ -29,8 +29,9 @@ def set_soft_limit(limit: int, value: int) -> None:
 
 
 def limit_time(seconds: float) -> None:
-    """Has SIGPROF end this process once its threads have taken so many more seconds of a processor,
-    or SIGALRM once ten times as many have passed, as on a busy machine. 0 takes both limits back.
+    """Limits this process. SIGPROF ends it once its threads have taken this number of further
+    processor seconds, or SIGALRM once ten times as many seconds have passed, as on a busy machine.
+    0 removes both limits.
     """
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, seconds * _BUSY_FACTOR)
@@ -63,7 +64,7 @@ def start_thread(target: Callable[[], None], *, name: str) -> threading.Thread:
 
 
 _END_TIMEOUT: Final = 5.0
-"""Seconds in which a process must end once nobody talks to it any more, before it is killed."""
+"""Seconds in which a process must end after its connection is closed, before it is killed."""
 
 
 class Peer(Protocol):

@@ -115,8 +115,9 @@ class Pace:
     """The pace of one work in a thread.
 
     Args:
-        pause: seconds of each rest. Without it, the streams beside a million lines are several
-            times as slow: a thread that only lets others have the GIL gets it back too soon.
+        pause: seconds of each rest. Without it, the streams that run at the same time as a million
+            lines are several times as slow: a thread that only lets others have the GIL gets it
+            back too soon.
     """
 
     def __init__(self, pause: float = 0.0) -> None:
@@ -130,7 +131,7 @@ class Pace:
         self._is_stopped = True
 
     def spend(self, num_bytes: int) -> None:
-        """Says that a step is ahead which looks at so many bytes. Raises Stopped."""
+        """Says that the next step looks at this number of bytes. Raises Stopped."""
         if self._is_stopped:
             raise Stopped
         self._num_steps += 1
@@ -356,11 +357,11 @@ def _repeated(
 
 
 PAUSE: Final = 0.001
-"""Seconds of each rest beside streams."""
+"""Seconds of each rest while streams run."""
 
 
 class InputChecker:
-    """Checks inputs, each in a thread of its own: a million lines take half a minute. Those of one
+    """Checks inputs, each in a thread of its own: a million lines take half a minute. Inputs of one
     owner are checked one after the other, those of another owner at the same time.
 
     Args:

@@ -87,7 +87,7 @@ class AskLater(NamedTuple):
 
 
 class LineAnswer(NamedTuple):
-    """What a handler has answered to a line.
+    """The answer of a handler to a line.
 
     Attributes:
         body: JSON.
@@ -162,7 +162,7 @@ def _forbidden(content: msgspec.Raw) -> str | None:
 
 def is_utf8(line: bytes) -> bool:
     """Whether a line is UTF-8, which msgspec does not ask of what it passes over. Of a long line
-    each call looks at a piece: it has the GIL meanwhile."""
+    each call looks at a piece: it holds the GIL during the call."""
     decoder = _Utf8()
     try:
         for start in range(0, len(line), _PIECE):
@@ -177,7 +177,7 @@ def result_id(key: str, number: int) -> str:
     """Returns the id of a line's result.
 
     Args:
-        key: tells the batch from others.
+        key: identifies the batch.
         number: the line's.
     """
     return f"{_ID_PREFIX}{key}{number:0{_NUMBER_DIGITS}x}"
@@ -201,7 +201,7 @@ def number_of(id: str, key: str) -> int | None:
 
 
 def answer_line(id: str, custom_id: str, answer: LineAnswer) -> bytes:
-    """Returns the line that tells of an answer."""
+    """Returns the line with an answer."""
     response = {
         "status_code": answer.status,
         "request_id": answer.request_id,
@@ -211,7 +211,7 @@ def answer_line(id: str, custom_id: str, answer: LineAnswer) -> bytes:
 
 
 def unasked_line(id: str, custom_id: str, code: str) -> bytes:
-    """Returns the line that tells of a request which was never made."""
+    """Returns the line for a request which was never made."""
     return _line(id, custom_id, None, {"code": code, "message": REASONS[code]})
 
 
@@ -293,15 +293,15 @@ def lost_input(file_id: str) -> BatchError:
 
 
 def too_many_ends(count: int) -> BatchError:
-    """Returns the fault of a batch during which the server has ended so often in a row: the batch
-    may be what ends it."""
+    """Returns the error of a batch during which the server has ended this number of times in a row:
+    the batch may be the cause."""
     message = f"the server has ended {count} times while the batch ran"
     return BatchError("server_error", message)
 
 
 def server_fault(error: Exception) -> BatchError:
-    """Returns the fault of a batch that met an error. What is no fault of the disk or of the model
-    is told by its name alone: the rest is insides."""
+    """Returns the fault of a batch that met an error. An error that is not a fault of the disk or
+    of the model is told by its name alone: the rest is insides."""
     cause = first_error(error)
     is_told = isinstance(cause, (OSError, FastovmsError))
     reason = str(cause) if is_told else f"internal server error ({type(cause).__name__})"
@@ -393,7 +393,7 @@ class AnswerUsage(msgspec.Struct, frozen=True):
 
 
 class AnswerBody(msgspec.Struct, frozen=True):
-    """What is read of an answer."""
+    """The parts of an answer that are read."""
 
     usage: AnswerUsage | None = None
 
@@ -420,7 +420,7 @@ class BatchUsage(msgspec.Struct):
 
 
 def usage_of(body: bytes) -> AnswerUsage | None:
-    """Returns the usage that the body of an answer tells of; None = it tells of none."""
+    """Returns the usage in the body of an answer; None = it tells of none."""
     found = _usage_at_end(body) if len(body) > _LONG else None
     if found is not None:
         return found
@@ -433,7 +433,7 @@ def usage_of(body: bytes) -> AnswerUsage | None:
 def _usage_at_end(body: bytes) -> AnswerUsage | None:
     """Returns the usage where it begins near the end; None = it may be anywhere.
 
-    A quote behind a comma can only begin a member: texts have theirs escaped. It is the body's own
+    A quote after a comma can only begin a member: quotes in texts are escaped. It is the body's own
     where what follows closes one object, and no more.
     """
     end = body[-_END:]
@@ -468,7 +468,7 @@ ENDED: Final = frozenset(
 
 
 class BatchError(msgspec.Struct, frozen=True):
-    """What is wrong with a batch, or with a line of its input.
+    """An error of a batch, or of a line of its input.
 
     Attributes:
         line: its number, from 1; None = it is not about one line.
@@ -484,7 +484,7 @@ class BatchRecord(msgspec.Struct, kw_only=True):
     """A batch. Times are Unix times; None = it has not come to that.
 
     Attributes:
-        tenant: the key that may see it; "" where there are no keys.
+        tenant: the key that may see it; "" without keys.
         owner: the key or address in whose share it counts; "" = the tenant.
         output_age: seconds after which its files expire.
         output_id, error_id: those that its files get, if they have any line.
@@ -537,7 +537,7 @@ class BatchRecord(msgspec.Struct, kw_only=True):
 
     @property
     def key(self) -> str:
-        """What the ids of its results have in common."""
+        """The common beginning of the ids of its results."""
         return self.id.removeprefix("batch_")[:16]
 
     def enter(self, status: BatchStatus, now: float) -> None:
@@ -561,7 +561,7 @@ class _Result(msgspec.Struct, frozen=True):
 
 
 class _Addition(NamedTuple):
-    """What is to be written of a line.
+    """The result to write for a line.
 
     Attributes:
         outcome: its answer, or the code that tells why it has none.
@@ -595,7 +595,7 @@ class ResultLog:
     """The results of one batch. A line is done when it is in a file, whole; nothing else says so.
 
     Args:
-        key: tells its results from those of others.
+        key: distinguishes its results from those of others.
         last_line: the number of the last line of the input.
         threads: write the files.
 

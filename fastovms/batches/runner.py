@@ -70,7 +70,7 @@ class LineCaller:
         router: knows them by their paths.
         new_id: makes ids of requests.
         refuse: makes the answer to a request that an error ends, in the form of its path.
-        has_failed: tells whether an engine has failed for good, which ends the process soon: its
+        has_failed: returns whether an engine has failed for good, which ends the process soon: its
             lines are for the next one.
     """
 
@@ -460,8 +460,8 @@ class BatchRun:
             self._faults.blame(error)
 
     async def _may_start(self) -> bool:
-        """Returns whether the batch may run, which it may not where it has ended one process after
-        the other."""
+        """Returns whether the batch may run. It may not if it has ended one process after the
+        other."""
         record, log = self.record, self._log
         assert log is not None
         if self._has_started:
@@ -496,7 +496,7 @@ class BatchRun:
             raise cause_of_end(error)
 
     def _count(self) -> None:
-        """Has the record tell what is done."""
+        """Writes the progress into the record."""
         if self._log is not None:
             self._tell(self._log)
 
@@ -658,7 +658,7 @@ class BatchRunner:
             raise Overloaded(message, retry_after=60.0)
 
     async def add(self, record: BatchRecord) -> None:
-        """Takes a new batch in, and runs it, also where who asks for it is cancelled meanwhile.
+        """Adds a new batch and runs it, even if the caller is cancelled in the meantime.
 
         Raises:
             Overloaded: its owner has as many as it may have.
@@ -673,7 +673,7 @@ class BatchRunner:
 
     async def _add(self, record: BatchRecord) -> None:
         """Keeps a batch, and runs it: one that is on the disk alone would run after the next start,
-        beside what a client asks for again."""
+        in addition to the repeated one of the client."""
         files = self._parts.files
         files.pin(record.input_file_id)
         try:

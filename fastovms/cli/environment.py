@@ -112,7 +112,7 @@ EXTRA_ARGUMENTS: Final = "VLLM_EXTRA_ARGS"
 
 
 def extra_arguments(environ: Mapping[str, str]) -> list[str]:
-    """Returns flags that go before variables and behind those of the command line.
+    """Returns flags that go before variables and after those of the command line.
 
     Raises:
         ConfigurationError: the variable that holds them cannot be read.

@@ -132,7 +132,7 @@ FOREIGN_FLAGS: Final = OVMS_FLAGS + VLLM_FLAGS
 
 
 def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds these flags without a word in the help."""
+    """Adds these flags without showing them in the help."""
     for flag in FOREIGN_FLAGS:
         dest, default = _PREFIX + flag.name, argparse.SUPPRESS
         if flag.parse is None:

@@ -311,7 +311,7 @@ def _take_paths(arguments: argparse.Namespace) -> tuple[Path, Path]:
         return Path(arguments.first), Path(arguments.second)
     arguments.model = arguments.first
     if any(named[1:]):
-        raise ConfigurationError("beside --input-file and --output-file there is only MODEL")
+        raise ConfigurationError("with --input-file and --output-file only MODEL may be given")
     return given
 
 
@@ -413,7 +413,7 @@ def _add_serve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _add_ovms_modes(parser: argparse.ArgumentParser) -> None:
-    """Adds what OVMS's command line does beside serving."""
+    """Adds the modes of OVMS's command line other than serving."""
     hidden = argparse.SUPPRESS
     switch = argparse.BooleanOptionalAction
     for mode in MODES:
@@ -431,7 +431,7 @@ __all__ = ["main", "run"]
 
 _FAILURE: Final = 1
 _OUTPUT_CLOSED: Final = 128 + signal.SIGPIPE
-"""As shells have it of a program that nobody reads from."""
+"""The exit code that shells have for a program whose output is not read."""
 
 
 def run() -> NoReturn:
@@ -463,7 +463,7 @@ def _open_standard_streams() -> None:
 
 
 class _Stopped(SystemExit):
-    """Says that a signal came while there was no server yet to shut down."""
+    """Says that a signal came before there was a server to shut down."""
 
     def __init__(self, number: int) -> None:
         self.exit_code = 128 + number  # as shells have it
@@ -475,8 +475,8 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns the exit code: 2 for what the operator can put right, 1 for
-    a failure that a restart may cure."""
+    """Runs the command and returns the exit code: 2 for a mistake that the operator can correct, 1
+    for a failure that a restart may cure."""
     environ = os.environ
     command: Command | None = None
     try:

@@ -298,7 +298,7 @@ _LOW_SHARE: Final = 0.4
 
 @dataclass(frozen=True, slots=True)
 class ModelOnMachine:
-    """What the checks judge together.
+    """The facts that several checks use together.
 
     Attributes:
         bandwidth: of memory, in bytes a second; None = it was not measured.
@@ -310,7 +310,7 @@ class ModelOnMachine:
 
     @property
     def bytes_per_token(self) -> float:
-        """What one token reads that is decoded alone, its cache included."""
+        """The bytes that one token reads when it is decoded alone, its cache included."""
         run = self.model.run
         cache = 0.0 if run is None else run.kv_bytes_per_token * run.context
         return self.model.traffic.per_token + cache
@@ -326,7 +326,7 @@ class ModelOnMachine:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The state of the run."""
+        """Returns the state of the run."""
         run = self.model.run
         if run is None or run.seconds_per_token is None:
             return None
@@ -531,7 +531,7 @@ _LEVEL_WIDTH: Final = max(map(len, Level))
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """Everything that was found. `figures` are the numbers behind it, for programs."""
+    """Everything that was found. `figures` are the numbers of the finding, for programs."""
 
     findings: tuple[Finding, ...]
     figures: Mapping[str, object]
@@ -586,7 +586,7 @@ def _examine_model(
     """Returns None: the model would have to be pulled.
 
     Raises:
-        ConfigurationError: it is no model, or the device cannot run it.
+        ConfigurationError: it is not a model, or the device cannot run it.
     """
     finder = ModelFinder(Repository(model_root(repository.path, os.environ)), repository)
     if finder.needs_network(source):

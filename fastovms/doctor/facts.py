@@ -49,7 +49,7 @@ _UNITS: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """What there is to compute with. Sizes in bytes.
+    """The processors and the memory. Sizes in bytes.
 
     Attributes:
         flags: of the processor, as /proc/cpuinfo has them.
@@ -347,7 +347,7 @@ class WeightTraffic:
     Attributes:
         total: all of them.
         looked_up: of tables of which a token reads one row, as of embeddings.
-        experts: of those experts that the router chooses among.
+        experts: of the experts that the router chooses among.
         active_share: the share of the experts that compute a token; 1.0 = there are none, or the
             configuration does not say.
     """
@@ -431,7 +431,7 @@ _MAX_STEPS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """How the paged engine runs a model.
+    """The settings that the paged engine runs a model with.
 
     Attributes:
         way: the name of its precisions.

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How bad a finding is. Only a problem keeps a server from running as it was asked to."""
+    """The severity of a finding. Only a problem keeps a server from running as configured."""
 
     OK = "ok"
     NOTE = "note"

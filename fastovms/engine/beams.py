@@ -48,7 +48,7 @@ class Hypothesis(NamedTuple):
     Attributes:
         score: sum of log probabilities / length**penalty, by which texts are ranked.
         path: the position of its beam in each of `BeamSearcher.steps`.
-        is_ended: whether the last token on the path is an end token, which is no part of the text.
+        is_ended: whether the last token on the path is an end token, which is not part of the text.
     """
 
     score: float
@@ -252,8 +252,8 @@ class BeamSearcher:
 
 
 def beam_token_limit(num_prompt_tokens: int, num_beams: int, blocks: BlockManager) -> int:
-    """Returns the length in tokens, prompt included, that so many beams can reach when they share
-    nothing but the prompt's full blocks."""
+    """Returns the length in tokens, prompt included, that this number of beams can reach when they
+    share only the prompt's full blocks."""
     num_shared = (num_prompt_tokens - 1) // blocks.block_size
     return blocks.block_size * (num_shared + (blocks.num_blocks - num_shared) // num_beams)
 
@@ -291,8 +291,7 @@ class BeamRequest:
         self._wanted = set(range(params.n))
 
     def discard(self, index: int) -> bool:
-        """Drops a sample that nobody waits for any more. Returns whether any other is still
-        wanted."""
+        """Drops a sample that is not wanted any more. Returns whether any other is still wanted."""
         self._wanted.discard(index)
         return bool(self._wanted)
 
@@ -308,7 +307,7 @@ class BeamRequest:
         do not go on. Where the search ends, it drops all of them and returns the outputs.
 
         Raises:
-            BrokenLogits: the logits of a beam are no numbers.
+            BrokenLogits: the logits of a beam are not numbers.
         """
         rows = [self._rows[sequence.seq_id] for sequence in self.sequences]
         self._rows.clear()

@@ -80,12 +80,12 @@ class BlockManager:
 
     @property
     def num_touched_blocks(self) -> int:
-        """How many blocks have ever been handed out: those with the lowest numbers."""
+        """The number of blocks that have ever been allocated: those with the lowest numbers."""
         return self._num_touched
 
     @property
     def num_free_blocks(self) -> int:
-        """How many blocks `allocate` can hand out, evictable ones included."""
+        """The number of blocks that `allocate` can return, evictable ones included."""
         return self.num_blocks - self._num_touched + len(self._free) + len(self._cached)
 
     def num_blocks_for(self, num_tokens: int) -> int:
@@ -142,10 +142,10 @@ class BlockManager:
     def match_prefix(
         self, token_ids: array[int], salt: bytes = b"", root: int = ROOT, tenant: str = ""
     ) -> PrefixMatch:
-        """Finds the longest cached prefix of full blocks that leaves at least one token to
-        compute, among those registered with `salt` below `root`. Takes no reference: call
-        `share` before the next `allocate`, and `claim` for a tenant that uses the blocks. Where
-        there are no tenants, all blocks are its own."""
+        """Finds the longest cached prefix of full blocks that leaves at least one token to compute,
+        among those registered with `salt` below `root`. Takes no reference: call `share` before the
+        next `allocate`, and `claim` for a tenant that uses the blocks. Without tenants, all blocks
+        are its own."""
         matched: list[int] = []
         num_own = 0
         node = root
@@ -181,7 +181,7 @@ class BlockManager:
         block's own, `tenant` has computed it.
 
         When another block holds the same prefix already, that one stays the cached one and its node
-        is returned. A block whose old key nobody can reach any more, since the block before it has
+        is returned. A block whose old key cannot be reached any more, since the block before it has
         been evicted, is found under the new key alone.
         """
         if not self._enable_prefix_caching:

@@ -45,8 +45,8 @@ NO_DRAFT: Final = PlannedDraft(0, 0.0)
 
 
 class DraftPolicy:
-    """The length of one sequence's drafts: fixed by the request, or the one that gives the most
-    tokens a second, by how often drafted tokens were right and by what steps cost.
+    """The length of one sequence's drafts. It is fixed by the request, or is the one that gives the
+    most tokens a second, by the acceptance of drafted tokens and the cost of steps.
 
     Where none pays there is a pause, and then another try, since only a draft can tell: pauses grow
     until one is of use, so that text which cannot be guessed costs next to nothing.
@@ -195,7 +195,7 @@ class WantedDraft(NamedTuple):
 class DraftModel:
     """Drafts for many sequences at once, greedily, over a KV cache of its own.
 
-    It follows a sequence from the first draft that is wanted of it: it computes the target's
+    It follows a sequence from the first draft that is wanted for it. It computes the target's
     tokens, in chunks under a budget a step, and drafts once it has caught up. Where a draft was
     wrong it goes on from the last token that was right. A sequence is given the blocks for all of
     this at once; where they are not to be had, it goes without drafts until they are.
@@ -235,7 +235,7 @@ class DraftModel:
         return self._model.bytes_per_block / self._model.block_size
 
     def allocate_cache(self, num_tokens: int) -> None:
-        """Reserves a KV cache for so many tokens."""
+        """Reserves a KV cache for this number of tokens."""
         size = self._model.block_size
         num_blocks = -(-num_tokens // size)
         self._model.allocate_cache(num_blocks)
@@ -317,8 +317,8 @@ class DraftModel:
         return True
 
     def _plan(self, followers: list[_Follower]) -> list[_Chunk]:
-        """Chooses this step's chunks. Sequences that have least to compute go first, so that a long
-        prompt holds nobody up."""
+        """Chooses this step's chunks. Sequences with the least to compute go first, so that a long
+        prompt delays no other one."""
         budget = self._max_num_batched_tokens
         chunks: list[_Chunk] = []
         for follower in sorted(followers, key=lambda f: f.num_uncomputed_tokens):
@@ -371,7 +371,7 @@ class DraftModel:
 
 
 class _Follower:
-    """What the draft model knows of a sequence.
+    """The state of the draft model for a sequence.
 
     Attributes:
         token_ids: int64, the sequence's, and then those drafted.
@@ -433,7 +433,7 @@ class _Follower:
 
     def append(self, token_id: int, logits: RawLogits) -> bool:
         """Adds a drafted token if the model is sure enough of it, and returns whether to go on
-        drafting. `token_id` is `BROKEN` where the logits are no numbers."""
+        drafting. `token_id` is `BROKEN` if the logits are not numbers."""
         if token_id == BROKEN:
             return False
         if self.threshold > 0 and _confidence(logits, token_id) < self.threshold:
@@ -442,8 +442,8 @@ class _Follower:
         return len(self.token_ids) - self.num_verified_tokens < self.num_wanted
 
     def hand_over(self) -> None:
-        """Gives the draft to the sequence. Where there is none, the policy learns that the work was
-        in vain."""
+        """Gives the draft to the sequence. Without one, the policy learns that the work was
+        wasted."""
         sequence, policy = self.sequence, self.drafters.model_policy
         assert policy is not None
         sequence.draft_token_ids = self.token_ids[self.num_verified_tokens :]

@@ -26,8 +26,8 @@ and that of the previous step. There are few sizes, so that the same ones recur,
 time, and their costs are known."""
 
 _LEAST_GAIN: Final = 1.02
-"""By what factor drafts must make a step's tokens faster: of many estimates the best one is mostly
-one that errs."""
+"""The factor by which drafts must speed up a step's tokens. The best of many estimates is usually
+too high."""
 
 
 def draft_lengths(
@@ -378,8 +378,8 @@ class _Offer(NamedTuple):
 def _cut_by_grammar(
     sequence: Sequence, grammar: SequenceGrammar, drafters: SequenceDrafters
 ) -> None:
-    """Cuts the draft model's draft at the first token that the grammar bars. Where nothing is left,
-    the policy learns that the work was in vain."""
+    """Cuts the draft model's draft at the first token that the grammar bars. Without any left, the
+    policy learns that the work was wasted."""
     scout = grammar.scout(sequence.token_ids)
     allowed = 0 if scout is None else scout.follow(sequence.draft_token_ids.tolist())
     del sequence.draft_token_ids[allowed:]

@@ -267,7 +267,7 @@ class Engine:
         """Computes one plan and returns what it added, at most one output a sample.
 
         Raises:
-            EngineFailed: the model's logits are no numbers any more, whatever the prompt.
+            EngineFailed: the model's logits are not numbers any more, for any prompt.
         """
         self.drafting.propose(self.scheduler.running)
         plan = self.scheduler.plan(self._pacing.max_prefill_tokens)

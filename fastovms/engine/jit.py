@@ -2,7 +2,7 @@
 that nothing is ever compiled in the middle of a step.
 
 No kernel holds the interpreter's lock. numba's cache notices changes of a kernel's own file only,
-so what a kernel calls must stand in the same file.
+so the functions that a kernel calls must be in the same file.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _OPTIONS: dict[str, Any] = {
 
 def kernel_cache(environ: Mapping[str, str]) -> str:
     """Returns the directory where compiled kernels are kept: NUMBA_CACHE_DIR, or one in the user's
-    cache directory; "" = numba's default, where the user has neither. That default is beside the
-    package, where pip would leave it behind, and Python would take it for the package itself."""
+    cache directory; "" = numba's default, where the user has neither. That default is next to the
+    package, where pip would leave it after removal, and Python would take it for the package
+    itself."""
     given = environ.get("NUMBA_CACHE_DIR")
     user_cache = user_directory("cache", environ)
     return given or ("" if user_cache is None else str(user_cache / "kernels"))
@@ -71,7 +72,7 @@ def kernel(*signatures: str) -> Decorator:
 def _announce() -> None:
     """Says, after the first kernel that was not in the cache, what the others take; once."""
     logger.info(
-        "compiling what samples tokens, at the first start only: some 7 s on an idle core, for "
+        "compiling the sampling kernels, at the first start only: some 7 s on an idle core, for "
         "which NumPy does it"
     )
 

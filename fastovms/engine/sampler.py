@@ -85,8 +85,8 @@ MAX_STREAK: Final = 3
 
 
 def is_broken(row: RawLogits) -> bool:
-    """Returns whether logits of a position, [vocab_size], are no distribution: one of them is NaN
-    or plus infinity, or all of them are minus infinity."""
+    """Returns whether logits of a position, [vocab_size], are not a distribution: one of them is
+    NaN or plus infinity, or all of them are minus infinity."""
     return likeliest(*as_bits(row)) == BROKEN
 
 
@@ -114,7 +114,7 @@ class SequenceFailure(NamedTuple):
 
     @property
     def num_broken(self) -> int:
-        """How many sequences have ended by broken logits."""
+        """The number of sequences that have ended by broken logits."""
         return self.num_sequences if isinstance(self.error, BrokenLogits) else 0
 
 
@@ -175,8 +175,8 @@ Drawn = int | Exception | None
 long as the row waits for the token before it, on which its penalties or its grammar depend.
 
 The error is `BrokenLogits` if the model's own logits are not a distribution (see
-`broken_logits.is_broken`). A row of which the request's settings have left no token is no error:
-there the text ends.
+`broken_logits.is_broken`). If the request's settings have left no token in a row, the text ends
+there; this is not an error.
 """
 
 _THREAD_BYTES = 2 * 1024 * 1024

@@ -313,7 +313,7 @@ def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
 
     Top-p is applied without computing which tokens it keeps. One of all tokens is drawn. It is kept
     if the tokens before it, in descending order, weigh less than `top_p` of the whole. Otherwise
-    this token and all after it are ruled out, and one of the tokens before it is drawn instead.
+    this token and all after it are ruled out, and a token before it is drawn instead.
     """
     scale = np.float32(_LOG2_E / temperature)
     is_cut = 0 < top_k < row.size

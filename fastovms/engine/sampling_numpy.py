@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fastovms.engine.model.model import Bits, Floats, as_float32
 
 BROKEN: Final = -1
-"""What stands in place of a token that would be drawn from a broken row."""
+"""The value in place of a token that would be drawn from a broken row."""
 
 _LEAST: Final = -(2**31)
 _LAST_POSITION: Final = 0xFFFFFFFF
@@ -28,7 +28,7 @@ _MASK: Final = 2**64 - 1
 
 
 def likeliest(row: Bits, shift: np.int32) -> int:
-    """See `kernels.likeliest`."""
+    """Does the same as `kernels.likeliest`."""
     logits = _floats(row)
     position = int(logits.argmax())  # of a NaN, if there is one
     return position if np.isfinite(logits[position]) else BROKEN
@@ -37,7 +37,7 @@ def likeliest(row: Bits, shift: np.int32) -> int:
 def likeliest_of_rows(
     rows: Bits, shift: np.int32, indices: NDArray[np.int64], token_ids: NDArray[np.int64]
 ) -> None:
-    """See `kernels.likeliest_of_rows`."""
+    """Does the same as `kernels.likeliest_of_rows`."""
     for i, index in enumerate(indices):
         token_ids[i] = likeliest(rows[index], shift)
 
@@ -51,7 +51,7 @@ def draw_rows(
     positions: NDArray[np.int64],
     token_ids: NDArray[np.int64],
 ) -> None:
-    """See `kernels.draw_rows`."""
+    """Does the same as `kernels.draw_rows`."""
     for i, index in enumerate(indices):
         state = _mixed(int(seeds[i]) + int(positions[i]) * _GOLDEN)
         with np.errstate(all="ignore"):  # logits may be infinite
@@ -60,7 +60,7 @@ def draw_rows(
 
 
 def log_sum_exp_and_top(row: Bits, shift: np.int32, k: int) -> tuple[float, NDArray[np.int64]]:
-    """See `kernels.log_sum_exp_and_top`."""
+    """Does the same as `kernels.log_sum_exp_and_top`."""
     logits = _floats(row).astype(np.float64)
     highest = float(logits.max())
     log_sum = 0.0

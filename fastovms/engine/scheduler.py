@@ -55,7 +55,7 @@ class Plan:
             self.block_copies = [copy for copy in self.block_copies if copy.target not in blocks]
 
     def add_prefill(self, chunk: Chunk) -> None:
-        """Adds a chunk that is no decode."""
+        """Adds a chunk of a prompt."""
         self.chunks.append(chunk)
         context = chunk.sequence.num_computed_tokens + chunk.num_tokens / 2
         num_before = self.num_prefill_tokens
@@ -133,7 +133,7 @@ _rank = attrgetter("rank")
 
 PLACES_PER_PRIORITY = 256
 """How many later arrivals a request lets pass for each level of priority between them. It is
-finite, so that nobody starves however much of higher priority keeps coming."""
+finite, so that no request starves, however many of higher priority arrive."""
 
 MAX_PRIORITY = 64
 """The highest priority that counts, in either direction; one beyond it counts as this."""
@@ -170,12 +170,12 @@ class WaitingQueue:
 
     @property
     def num_by_owner(self) -> Counter[str]:
-        """How many sequences of each owner wait."""
+        """The number of waiting sequences of each owner."""
         return Counter({owner: len(waiting) for owner, waiting in self._sequences.items()})
 
     @property
     def first(self) -> Sequence:
-        """The next sequence to run. It is looked for among owners only after a change."""
+        """Returns the next sequence to run. It is looked for among owners only after a change."""
         if self._first is None:
             self._first = min((own[0] for own in self._sequences.values()), key=self.place)
         return self._first
@@ -185,7 +185,7 @@ class WaitingQueue:
         return sequence.rank + PLACES_PER_PRIORITY * self.num_running[sequence.owner]
 
     def add(self, sequence: Sequence) -> None:
-        """Puts a newcomer behind its equals."""
+        """Puts a new sequence after its equals."""
         own = self._own(sequence)
         own.insert(bisect_right(own, sequence.rank, key=_rank), sequence)
 
@@ -230,7 +230,7 @@ class BlockTables:
 
     Args:
         rope_switch_len: see `Model`.
-        has_states: whether the model has states beside attention.
+        has_states: whether the model has states in addition to attention.
     """
 
     def __init__(
@@ -332,7 +332,8 @@ class BlockTables:
     def _count_prefix(self, sequence: Sequence, num_cached_tokens: int, num_own: int) -> None:
         """Counts prefix cache hits, once a request: a sample's share of the first one's prompt is
         none, nor is what a sequence finds of its own after a preemption. The client sees only
-        `num_own`, those of its own tenant's text: others would tell what other tenants ask."""
+        `num_own`, those of its own tenant's text: others would reveal the requests of other
+        tenants."""
         sequence.num_computed_tokens = num_cached_tokens
         if sequence.parent is not None:
             sequence.num_cached_tokens = sequence.parent.num_cached_tokens
@@ -401,9 +402,9 @@ class Scheduler:
     becomes one of them is preempted as well, and all of it is computed again.
 
     Attributes:
-        reclaim_blocks: takes back the blocks that are held beside those of sequences, and returns
-            whether there were any. It is called before a sequence is preempted because blocks are
-            missing, and when no sequence could continue.
+        reclaim_blocks: takes back the blocks that are held in addition to those of sequences, and
+            returns whether there were any. It is called before a sequence is preempted because
+            blocks are missing, and when no sequence could continue.
     """
 
     def __init__(
@@ -435,7 +436,8 @@ class Scheduler:
         self.waiting.add(sequence)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Runs a copy of a running sequence beside it. They share their blocks until they write."""
+        """Runs a copy of a running sequence in addition to it. They share their blocks until they
+        write."""
         self._blocks.share(parent.block_table)
         self.waiting.note_running(child.owner, 1)
         child.block_table.extend(parent.block_table)
@@ -479,7 +481,7 @@ class Scheduler:
 
     def mark_computed(self, plan: Plan) -> None:
         """Records that a plan's KV is in the cache, and makes its full blocks findable. Drafts
-        are nobody's tokens yet: who accepts one records it."""
+        belong to no sequence yet: the code that accepts one records it."""
         size = self._blocks.block_size
         self._counters.num_prefill_tokens += plan.num_prefill_tokens
         for sequence, num_tokens in plan.chunks:
@@ -572,7 +574,7 @@ class Scheduler:
 
     def _make_writable(self, sequence: Sequence, num_tokens: int, plan: Plan) -> bool:
         """Gives the sequence blocks of its own for its next tokens. Returns False if it was
-        preempted itself, for want of blocks."""
+        preempted itself, because blocks were missing."""
         size = self._blocks.block_size
         block_table = sequence.block_table
         position = sequence.num_computed_tokens // size
@@ -593,9 +595,9 @@ class Scheduler:
         return True
 
     def _make_way(self) -> None:
-        """Preempts for the next sequence that waits, if its owner runs nothing: the newest of the
-        owner that holds most, if that owner runs several requests and holds more than is asked
-        for."""
+        """Preempts for the next sequence that waits, if its owner runs nothing. The newest sequence
+        of the owner that holds most is preempted, if that owner runs several requests and holds
+        more than is requested."""
         if not self.waiting:
             return
         sequence = self._next_waiting()
@@ -648,8 +650,8 @@ class Scheduler:
                 sequence.parent = None if sequence is first else first
 
     def _restart_outgrown(self) -> None:
-        """Preempts texts that have become long ones: nothing computed is of use to them. That is no
-        want of blocks, and not counted as such."""
+        """Preempts texts that have become long ones: nothing computed is of use to them. This is
+        not counted as a lack of blocks."""
         if self._rope_switch_len is None:
             return
         self._preempt_all([s for s in self.running if s.prefix_root != self._tables.prefix_root(s)])

@@ -25,17 +25,17 @@ class LogitsProcessor(Protocol):
 
 
 class Scout(Protocol):
-    """What goes ahead of a sample through its grammar, with a guess."""
+    """The lookahead of a sample through its grammar, with a guess."""
 
     def follow(self, token_ids: list[int]) -> int:
         """Goes on with tokens, up to the first that the grammar bars. Returns how many it went."""
 
     def forced_tokens(self) -> list[int]:
-        """Returns the tokens that must follow, where there is no choice."""
+        """Returns the tokens that must follow, if only one continuation is possible."""
 
 
 class SequenceGrammar(LogitsProcessor, Protocol):
-    """What the engine uses of the grammar of one sample.
+    """The interface of the grammar of one sample to the engine.
 
     Attributes:
         error: why the grammar cannot go on; empty while all is well.
@@ -48,7 +48,7 @@ class SequenceGrammar(LogitsProcessor, Protocol):
         """Takes note that something else in the request rules out all that the grammar allows."""
 
     def forced_tokens(self, token_ids: array[int]) -> list[int]:
-        """Returns the tokens that must follow `token_ids`, where there is no choice."""
+        """Returns the tokens that must follow `token_ids`, if only one continuation is possible."""
 
     def scout(self, token_ids: array[int]) -> Scout | None:
         """Returns the drafts after `token_ids`; None if the grammar is at its end."""
@@ -152,7 +152,7 @@ class Sequence:
             token_limit: the length in tokens, prompt included, at which the sequence ends.
             seed: 64 bits by which its tokens are drawn.
             rank: its place among those that wait.
-            grammar: where the sample stands in its grammar, if it has one.
+            grammar: the position of the sample in its grammar, if it has one.
             parent: the sample that computes the prompt for this one, if there is one.
             processors: what changes its logits, in this order, before its grammar does.
         """

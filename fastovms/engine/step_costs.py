@@ -29,8 +29,8 @@ class CostCurve:
     def __init__(self, *, starts_at_zero: bool, memory: int | None = None) -> None:
         """
         Args:
-            starts_at_zero: size 0 costs nothing. Else sizes below the smallest known one cost as
-                much as that.
+            starts_at_zero: size 0 costs nothing. Otherwise sizes below the smallest known one cost
+                as much as that.
             memory: after how many measurements of other sizes one is forgotten; None = never.
         """
         self._starts_at_zero = starts_at_zero
@@ -115,8 +115,8 @@ _NUM_GROWTHS: Final = 9
 """Comparisons that are remembered. Their median counts."""
 
 _PREFILL_MEMORY: Final = 64
-"""After how many pieces of other lengths one is forgotten: what a neighbour has slowed would never
-be tried again else."""
+"""The number of pieces of other lengths after which one is forgotten. Otherwise a length that was
+slow because of other processes would never be tried again."""
 
 _MIN_DISTANCE: Final = 512
 """Tokens between the contexts of two pieces that are compared: the noise of two that are nearer is
@@ -166,7 +166,7 @@ class PrefillCosts:
 
     @property
     def token_seconds(self) -> float | None:
-        """What a token costs in the longest known piece with nothing before it, or None."""
+        """The time of a token in the longest known piece with nothing before it, or None."""
         largest = self._at_start.largest()
         return None if largest is None else largest[1] / largest[0]
 
@@ -217,7 +217,7 @@ class DraftCosts:
         self._num_learned = 0
 
     def learn(self, num_drafts: int, seconds: float, now: int) -> None:
-        """Takes note of what so many rows added.
+        """Records the time that this number of rows added.
 
         Args:
             now: counts steps.
@@ -242,7 +242,7 @@ class DraftCosts:
         return self._refused_at is not None and now - self._refused_at >= self._pause
 
     def seconds(self, num_drafts: int, token_seconds: float | None, now: int) -> float:
-        """Returns the estimated seconds of so many rows.
+        """Returns the estimated seconds of this number of rows.
 
         Args:
             token_seconds: what a token of a prompt costs, if that is known: at most a little more
@@ -282,7 +282,7 @@ class _PlainWindow:
         self.num_plain = 0
 
     def note(self, *, is_plain: bool) -> None:
-        """Takes note of a step, and begins anew where enough is known, or never will be."""
+        """Records a step, and starts again if enough is known, or never will be."""
         self.num_steps += 1
         self.num_plain += is_plain
         if self.num_plain == _NUM_PLAIN or self.num_steps == _PLAIN_EVERY:
@@ -328,7 +328,7 @@ class StepCosts:
         Args:
             num_decodes: sequences that decode.
             num_rows: rows of those, one a sequence and one a draft token.
-            num_prefill_tokens: tokens of prompts beside them.
+            num_prefill_tokens: tokens of prompts in the same step.
             prefill_context: how many tokens are before each of those, on average.
             seconds: what the step's inference took.
         """
@@ -368,7 +368,7 @@ class StepCosts:
         drafts.learn(num_drafts, max(0.0, seconds - plain - change), self._num_steps)
 
     def refuse_drafts(self, num_sequences: int) -> None:
-        """Takes note that drafts were to be had for so many sequences, but none paid."""
+        """Records that drafts were available for this number of sequences, but none paid."""
         drafts = self._drafts_of(num_sequences)
         if drafts is not None:
             drafts.refuse(self._num_steps)
@@ -386,7 +386,7 @@ class StepCosts:
         return statistics.median(self._changes) if self._changes else 0.0
 
     def decode_seconds(self, num_sequences: int, num_rows: int) -> float | None:
-        """Returns the estimated seconds of a step in which so many sequences decode, with
+        """Returns the estimated seconds of a step in which this number of sequences decode, with
         `num_rows` rows in all, drafts included, after a step of the same shape.
 
         None = too little is known: no step of decodes, or nothing of what more rows cost.
@@ -404,7 +404,7 @@ class StepCosts:
 
     @property
     def last_num_rows(self) -> int:
-        """How many rows of decodes the last step had."""
+        """The number of rows of decodes in the last step."""
         return self._last_shape[1]
 
     def next_decode_seconds(self, num_sequences: int, num_rows: int) -> float | None:
@@ -447,14 +447,14 @@ SHORT_SECONDS: Final = 1.0
 before small pieces would help."""
 
 MIN_PREFILL_TOKENS: Final = 16
-"""The fewest tokens of a prompt beside decodes: fewer cost nearly as much time as these."""
+"""The fewest tokens of a prompt together with decodes: fewer cost nearly as much time."""
 
 _GRAIN: Final = 16
 """What the tokens of a step are a multiple of, so that its shape changes seldom."""
 
 
 class PrefillPacing:
-    """Bounds the pieces of prompts by what they cost those who decode."""
+    """Bounds the pieces of prompts by the time that they cost decoding sequences."""
 
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs

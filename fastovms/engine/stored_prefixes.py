@@ -101,7 +101,7 @@ class ModelBlocks:
 
     @property
     def held(self) -> Held:
-        """What the directory holds of this model."""
+        """The contents of the directory for this model."""
         return self.directory.held(self._files.folder)
 
     def root(self, num_tokens: int) -> int:
@@ -148,8 +148,8 @@ _OVERHEAD: Final = 0.002
 """Seconds that a request loses by waiting for a thread, however little is read."""
 
 _HOPE: Final = 0.9
-"""By what the time of reading is multiplied each time it is too long: a disk that was slow once is
-tried again some day."""
+"""The factor on the time of reading after each time it was too long: a disk that was slow once is
+tried again later."""
 
 _UNKNOWN_PATIENCE: Final = 5.0
 _MIN_PATIENCE: Final = 0.5
@@ -164,7 +164,7 @@ class ReadingPolicy:
         self._hope = 1.0
 
     def learn_computed(self, num_tokens: int, seconds: float) -> None:
-        """Takes note of a step that computed so many tokens of prompts."""
+        """Records a step that computed this number of tokens of prompts."""
         if num_tokens >= MIN_LEARNED_TOKENS:
             self._token_seconds.append(seconds / num_tokens)
 
@@ -340,7 +340,7 @@ class PrefixRestorer:
 
     @property
     def num_held(self) -> int:
-        """How many samples wait, those included that `take_ready` would return."""
+        """The number of waiting samples, including those that `take_ready` would return."""
         return sum(request.params.n for held in self._places() for request in held.values())
 
     @property
@@ -354,7 +354,7 @@ class PrefixRestorer:
         return ready
 
     def hold(self, request: GenerationRequest) -> bool:
-        """Has what is on disk of a prompt read. False: there is nothing worth it, and the request
+        """Reads the blocks of a prompt from disk. False: there are none worth it, and the request
         need not wait."""
         if self._is_off or any(one.is_late for one in self._at_reader):
             return False
@@ -404,7 +404,7 @@ class PrefixRestorer:
             restoration.end(self._blocks, keep=False)
 
     def close(self, timeout: float) -> None:
-        """Ends reading."""
+        """Ends reading and joins the thread."""
         if not self._reader.close(timeout):
             logger.warning("prefix cache: a block is still being read after %g s", timeout)
 
@@ -529,8 +529,8 @@ class PrefixRestorer:
         return num_tokens
 
     def _release(self, request: GenerationRequest) -> None:
-        """Lets a request go on that would have been computed by now. Reading ends when nobody else
-        waits for it."""
+        """Lets a request go on that would have been computed by now. Reading ends when no other
+        request waits for it."""
         request_id = request.request_id
         for held in (self._queued, *(one.waiting for one in self._running.values())):
             if held.get(request_id) is request:
@@ -567,8 +567,8 @@ class _Wanted(NamedTuple):
     Attributes:
         text: it is of use as long as it holds this.
         position: how many blocks of the text come before it.
-        before: the key of the last of these; None = it is the first. Without it on disk nobody
-            would ever read this one.
+        before: the key of the last of these; None = it is the first. Without it on disk this one
+            would never be read.
     """
 
     block_id: int
@@ -683,7 +683,8 @@ class PrefixSaver:
                 self._wanted.move_to_end(key, last=False)
 
     def _hand_over(self) -> None:
-        """Gives the writer a copy of the next block: the block itself may be evicted meanwhile."""
+        """Gives the writer a copy of the next block: the block itself may be evicted in the
+        meantime."""
         self._take_back()
         self._at_writer = found = self._next()
         self._is_writing = found is not None

@@ -132,14 +132,14 @@ class Guess(NamedTuple):
     kinds: NDArray[np.int64]
 
     def first(self, num_tokens: int) -> Guess:
-        """Returns the guess without what comes after so many tokens."""
+        """Returns the guess without the part after this number of tokens."""
         return Guess(
             self.token_ids[:num_tokens], self.chances[:num_tokens], self.kinds[:num_tokens]
         )
 
 
 LEAST_CHANCE: Final = 0.02
-"""Guesses that are no likelier than this to be right are not worth their time."""
+"""Guesses that are not likelier than this to be right are not worth their time."""
 
 NO_GUESS: Final = Guess(_NO_TOKENS, np.empty(0), _NO_TOKENS)
 
@@ -183,8 +183,8 @@ class SuffixIndex:
     taken, the oldest are given up, whatever their space. A prompt that begins as another text did
     shares its entries; what is generated never does, so that what was said often counts often.
 
-    It also learns how often guesses are right, by the length of their match and by how many of the
-    places that match agree, in each text and in all of its space.
+    It also learns how often guesses are right, in each text and in all of its space: by the length
+    of their match, and by how many of the matching places agree.
     """
 
     def __init__(self, num_entries: int) -> None:
@@ -254,7 +254,7 @@ class SuffixIndex:
         Args:
             context: its last tokens; more than `MAX_MATCH` are not looked at.
             chance: how likely it is that the text comes there.
-            least: the guess ends where it is no likelier than this to be right.
+            least: the guess ends where it is not likelier than this to be right.
         """
         if not SUFFIX_FUNCTIONS.are_there():
             return NO_GUESS

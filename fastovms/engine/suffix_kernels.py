@@ -36,10 +36,10 @@ _DECAY = 0.995
 
 _NEAR = 64
 """How many entries, from the place on that a text has followed, are looked at for where it goes on
-to follow it: behind a few tokens of its own, whose ends are too short to be found otherwise."""
+to follow it: after a few tokens of its own, whose ends are too short to be found otherwise."""
 
 _FOLLOWED_MATCH = 4
-"""From what match on a text is taken to follow a place."""
+"""The length of a match from which a text is assumed to follow a place."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ORDERS = np.array(ORDERS)
@@ -47,7 +47,7 @@ _ORDERS = np.array(ORDERS)
 
 @inlined
 def _bucket(tokens, end, order, space, seed, mask):
-    """Hashes the last tokens before `end`, as many as `order` if there are so many."""
+    """Hashes the last tokens before `end`, at most `order`."""
     state = seed ^ np.uint64(space)
     for i in range(max(0, end - order), end):
         state = (state ^ np.uint64(tokens[i])) * _GOLDEN
@@ -174,8 +174,8 @@ def _after(entries, position):
 
 @inlined
 def _near(entries, oldest, end, space, anchor, context):
-    """Returns where the longest end of a text stands in what follows the place that it has
-    followed before, and how long that is."""
+    """Returns the position of the longest end of a text in the continuation of the place that it
+    has followed before, and the length of that end."""
     found, longest = np.int64(0), 0
     position = anchor
     for _ in range(_NEAR):
@@ -218,7 +218,7 @@ def look_up(
         odds, own: [2, NUM_KINDS], how often each kind of guess was right and how often it was
             made, in all texts of its space and in this one.
         chance: how likely it is that the text comes to the end of the context.
-        least: the guess ends where it is no likelier than this to be right so far, but not before
+        least: the guess ends where it is not likelier than this to be right so far, but not before
             its first token: what is never guessed would never be known to have become likely.
         tokens, chances, kinds: receive the guess: its tokens, how likely each is right together
             with all before it, and of which kinds they are.

@@ -106,11 +106,11 @@ def _templates(metadata: Metadata) -> dict[str, str]:
 
 
 REFUSED: Final = 3
-"""The exit status when the file is not taken; the last line on stderr says why."""
+"""The exit status when the file is not supported; the last line on stderr says why."""
 
 
 class FileHead(NamedTuple):
-    """What a file's head says of the model in it."""
+    """The description of the model in a file's head."""
 
     file: GgufFile
     parameters: Hyperparameters
@@ -121,7 +121,7 @@ def read_contents(path: Path) -> FileHead:
     """Reads the head of a file, which is quick.
 
     Raises:
-        ConfigurationError: it is broken, or holds a model or a tokenizer that is not taken.
+        ConfigurationError: it is broken, or holds a model or a tokenizer that is not supported.
     """
     file = read_gguf(path)
     try:
@@ -134,7 +134,7 @@ def convert(path: Path, directory: Path) -> None:
     """Fills `directory`.
 
     Raises:
-        ConfigurationError: the file is not taken.
+        ConfigurationError: the file is not supported.
     """
     # Loads a native library, which a process that only reads heads can do without.
     from fastovms.gguf.graph import build_decoder

@@ -59,7 +59,7 @@ class Weights:
         return name in self._file.tensors
 
     def unused(self) -> list[str]:
-        """Returns the names of tensors that nobody has asked for."""
+        """Returns the names of tensors that were not used."""
         return sorted(self._file.tensors.keys() - self._used)
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -255,7 +255,8 @@ def _yarn_mix(rope: RopeSettings) -> NDArray[np.float64]:
     """Returns how much of the unscaled frequency each pair of dimensions has."""
 
     def dimension(num_rotations: float) -> float:
-        """Returns the dimension whose frequency makes so many rotations in the original context."""
+        """Returns the dimension whose frequency makes this number of rotations in the original
+        context."""
         period = rope.original_context / (num_rotations * 2 * math.pi)
         return rope.num_dimensions * math.log(period) / (2 * math.log(rope.base))
 
@@ -412,7 +413,7 @@ def build_decoder(file: GgufFile, parameters: Hyperparameters) -> ov.Model:
     if unused:
         more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
         raise ConfigurationError(
-            f"architecture {parameters.name} is not taken with the tensor {unused[0]}{more}"
+            f"architecture {parameters.name} is not supported with the tensor {unused[0]}{more}"
         )
     return model
 

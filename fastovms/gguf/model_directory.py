@@ -24,7 +24,7 @@ _FORMAT: Final = 2
 
 def find_gguf(path: Path) -> Path | None:
     """Returns the GGUF file that `path` means: itself, or the only one in a directory without an
-    OpenVINO model. None: it means something else.
+    OpenVINO model. None: it has another meaning.
 
     Raises:
         ConfigurationError: there are several.
@@ -48,7 +48,7 @@ def model_directory(path: Path, cache: DiskCache, scratch: Path) -> Path:
         scratch: where to make it when it cannot be kept in the cache.
 
     Raises:
-        ConfigurationError: the file is broken, or of a kind that is not taken.
+        ConfigurationError: the file is broken, or of a kind that is not supported.
     """
     file = find_gguf(path)
     if file is None:

@@ -42,7 +42,7 @@ class NumberGroups(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """How the numbers of a tensor are written.
+    """The storage of the numbers of a tensor.
 
     Attributes:
         name: what the names of files call it.
@@ -215,7 +215,7 @@ TYPE_NAMES: Final[Mapping[int, str]] = {
     22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
     35: "TQ2_0", 39: "MXFP4", 40: "NVFP4",
 }  # fmt: skip
-"""The names of types that are not read, for those who ask why."""
+"""The names of types that are not supported, for error messages."""
 
 
 # Reads the head of a GGUF file, and the bytes of its tensors.
@@ -242,7 +242,7 @@ A file that says more has counts that are wrong, and would take minutes and giga
 _MAX_NESTING: Final = 4
 _MAX_DIMENSIONS: Final = 4
 _ALIGNMENT: Final = 32
-"""The alignment of the tensors' data in bytes, where `general.alignment` says nothing else."""
+"""The alignment of the tensors' data in bytes, if `general.alignment` does not set it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +285,8 @@ def read_gguf(path: Path) -> GgufFile:
     """Reads all but the tensors' data.
 
     Raises:
-        ConfigurationError: it is no GGUF file, or a broken one, or its tensors are not all there or
-            of a type that is not known.
+        ConfigurationError: it is not a GGUF file, or a broken one, or its tensors are incomplete or
+            of an unknown type.
     """
     try:
         with path.open("rb") as file:
@@ -456,10 +456,10 @@ def find_architecture(name: object) -> Architecture:
     if not isinstance(name, str):
         raise ConfigurationError("it names no general.architecture")
     if name in _REFUSED:
-        raise ConfigurationError(f"architecture {name} is not taken: {_REFUSED[name]}")
+        raise ConfigurationError(f"architecture {name} is not supported: {_REFUSED[name]}")
     if name not in ARCHITECTURES:
         taken = ", ".join(ARCHITECTURES)
-        raise ConfigurationError(f"architecture {name} is not taken; those taken are {taken}")
+        raise ConfigurationError(f"architecture {name} is not supported; supported are {taken}")
     return ARCHITECTURES[name]
 
 
@@ -493,7 +493,7 @@ _IGNORED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RopeSettings:
-    """How positions turn queries and keys, in llama.cpp's terms.
+    """The rotation of queries and keys by positions, in llama.cpp's terms.
 
     Attributes:
         num_dimensions: how many dimensions of a head are rotated.
@@ -581,7 +581,7 @@ def read_hyperparameters(metadata: Metadata) -> Hyperparameters:
     context_length = settings.count("context_length")
     window = settings.count("attention.sliding_window", 0, least=0)
     if architecture.window_period is None and 0 < window < context_length:
-        raise ConfigurationError(f"{name} with a sliding window is not taken")
+        raise ConfigurationError(f"{name} with a sliding window is not supported")
     if window >= context_length or architecture.window_period is None:
         window = 0
     per_head = head_size
@@ -726,4 +726,6 @@ class _Settings:
             if name in _IGNORED:
                 continue
             if isinstance(value, list) or value not in _NEUTRAL.get(name, ()):
-                raise ConfigurationError(f"the setting {self._prefix}{name} ({value}) is not taken")
+                raise ConfigurationError(
+                    f"the setting {self._prefix}{name} ({value}) is not supported"
+                )

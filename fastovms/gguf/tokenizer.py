@@ -30,7 +30,7 @@ from fastovms.gguf.reader import Metadata, Value
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """How a byte-pair tokenizer cuts texts.
+    """The way in which a byte-pair tokenizer cuts texts.
 
     Attributes:
         patterns: regular expressions, in PCRE's and Oniguruma's common language.
@@ -127,7 +127,7 @@ def find_pre_tokenizer(name: object) -> PreTokenizer:
         )
     if not isinstance(name, str) or name not in PRE_TOKENIZERS:
         raise ConfigurationError(
-            f"the pre-tokenizer {name} is not taken; those taken are {', '.join(PRE_TOKENIZERS)}"
+            f"the pre-tokenizer {name} is not supported; supported are {', '.join(PRE_TOKENIZERS)}"
         )
     return PRE_TOKENIZERS[name]
 
@@ -151,7 +151,7 @@ _SPACE: Final = "\N{LOWER ONE EIGHTH BLOCK}"
 
 _PHI3: Final = re.compile(r"phi-?3")
 _KEEPS_SPACES_BEHIND: Final = ("<unk>", "<s>", "<|endoftext|>")
-"""Tokens of Phi 3 that do not swallow the spaces behind them. In a file nothing says it: as in
+"""Tokens of Phi 3 that do not swallow the spaces after them. In a file nothing says it: as in
 llama.cpp, which goes by the model's name."""
 
 
@@ -164,7 +164,7 @@ class TokenizerFields:
         kinds: the kinds of tokens, by id.
 
     Raises:
-        ConfigurationError: there is no tokenizer, or one of a kind that is not taken.
+        ConfigurationError: there is no tokenizer, or its kind is not supported.
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -174,7 +174,7 @@ class TokenizerFields:
             raise ConfigurationError(
                 "it holds no tokenizer"
                 if self.model is None
-                else f"the tokenizer {self.model} is not taken; those taken are gpt2 and llama"
+                else f"the tokenizer {self.model} is not supported; supported are gpt2 and llama"
             )
         tokens = strings(self._field("tokens"))
         if not tokens:
@@ -210,7 +210,7 @@ class TokenizerFields:
         return [i for i, kind in enumerate(self.kinds) if kind in kinds]
 
     def special_ids(self) -> frozenset[int]:
-        """Returns the ids of tokens that are no text."""
+        """Returns the ids of tokens without text."""
         return frozenset(self.ids_of(_CONTROL, _UNKNOWN))
 
     def _field(self, name: str) -> Value | None:
@@ -282,7 +282,7 @@ def _sentencepiece(fields: TokenizerFields) -> dict[str, Any]:
         raise ConfigurationError("it holds no tokenizer.ggml.scores")
     begins_with_space = fields.flag("add_space_prefix", True)
     if fields.flag("remove_extra_whitespaces", False):
-        raise ConfigurationError("a tokenizer that removes spaces is not taken")
+        raise ConfigurationError("a tokenizer that removes spaces is not supported")
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
     restore = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}
     strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * begins_with_space

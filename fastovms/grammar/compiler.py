@@ -43,7 +43,7 @@ ever."""
 
 def framed(rules: str, answer: str) -> str:
     """Returns several grammars in llguidance's JSON form: the first is the whole text and names the
-    others. A Lark grammar stands for itself otherwise."""
+    others. Otherwise a Lark grammar is used unchanged."""
     grammars = (
         json.loads(answer)["grammars"] if answer.startswith("{") else [{"lark_grammar": answer}]
     )
@@ -111,7 +111,7 @@ def without_names(tokenizer_json: str) -> NamelessTokens:
     """Returns such a tokenizer.
 
     Raises:
-        ValueError: it is no tokenizer.json.
+        ValueError: it is not a tokenizer.json.
     """
     try:
         tokenizer = orjson.loads(tokenizer_json)
@@ -223,8 +223,8 @@ class _RuleWriter:
         return self._inline(node) if isinstance(node, _Inline) else self._name(node)
 
     def _name(self, node: Node) -> str:
-        """Returns the name of a part's rule, of which there is one however often the part stands in
-        the tree."""
+        """Returns the name of a part's rule. There is one rule, however often the part is in the
+        tree."""
         if node not in self._names:
             self._names[node] = (
                 self._add("part", self._inline(node))
@@ -305,7 +305,7 @@ class _RuleWriter:
         return f"{self._tokens_between(tags)}({' | '.join(found)}{end})"
 
     def _ended(self, text: str, tag: str) -> str:
-        """Returns an expression of a terminal's text and the tag behind it, the first in it."""
+        """Returns an expression of a terminal's text and the tag after it, the first in it."""
         pieces = self._pieces(tag)
         if isinstance(pieces[0], int):
             return f"{text} {self._tag(tag)}"
@@ -373,7 +373,7 @@ class _RuleWriter:
 
 
 def _joined(pieces: Sequence[str | int]) -> str:
-    """Returns an expression of texts and special tokens, one behind the other."""
+    """Returns an expression of consecutive texts and special tokens."""
     return " ".join(
         f"<[{piece}]>" if isinstance(piece, int) else json.dumps(piece) for piece in pieces
     )
@@ -482,7 +482,7 @@ class GrammarCompiler:
         """Compiles the grammar, unless it is kept.
 
         Args:
-            num_bytes: how much it holds when it is compiled, if somebody has measured it.
+            num_bytes: the bytes that it holds when it is compiled, if they were measured.
 
         Raises:
             UnfinishableGrammar: the grammar was compiled, but following it leads nowhere.

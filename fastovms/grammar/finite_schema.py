@@ -15,8 +15,8 @@ from fastovms.json_types import json_type, resolve
 
 _MAX_EXACT: Final = 2**53 - 1
 """The largest of the integers that all readers of JSON agree on (RFC 8259, 6). llguidance has 64
-bits of floating point for a constant: it would write another one for most that are larger, and it
-overflows the stack upon those next to -2**63."""
+bits of floating point for a constant: it would write another one for most that are larger, and its
+stack overflows for those next to -2**63."""
 
 MAX_BOUND: Final = 10**18
 """The largest bound of which llguidance makes an expression."""
@@ -25,11 +25,10 @@ _MIN_BOUND: Final = 1e-50
 """The least bound but 0 that is taken: its digits are written out."""
 
 _MIN_MULTIPLE: Final = 1e-10
-"""The least divisor of which llguidance can tell the decimal digits."""
+"""The least divisor whose decimal digits llguidance can read."""
 
 _MAX_DIGITS: Final = 1000
-"""The most digits of an integer: far beyond what anybody writes, and what Python reads without
-effort."""
+"""The most digits of an integer: far beyond usual schemas, and cheap to read for Python."""
 
 _MAX_COUNT: Final = 2**32 - 1
 """The greatest number of repetitions of llguidance's expressions."""
@@ -62,9 +61,9 @@ def within_bounds(schema: Schema) -> Schema:
 
 
 def with_integer_counts(schema: Schema) -> Schema:
-    """Returns the schema with 3 in place of 3.0 where it counts something: a number with a zero
-    fractional part is an integer (JSON Schema 2020-12 Core, 4.2.2), for which llguidance does not
-    take it."""
+    """Returns the schema with 3 in place of 3.0 if it counts something. A number with a zero
+    fractional part is an integer (JSON Schema 2020-12 Core, 4.2.2), which llguidance does not
+    accept as one."""
     counts = {
         key: int(value)
         for key in _COUNTS
@@ -175,7 +174,7 @@ MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "depen
 """The keywords whose values are a schema, a list of schemas, or schemas by name."""
 
 _MAX_VISITS: Final = 200_000
-"""How many schemas are looked at, again for each reference: far beyond what anybody writes."""
+"""The number of schemas that are examined, again for each reference: far beyond usual schemas."""
 
 _MAX_ITEMS: Final = 1000
 """How many required `prefixItems` are looked at."""

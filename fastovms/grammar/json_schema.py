@@ -209,7 +209,7 @@ _SCHEMAS: Final = {"additionalProperties", "items", "additionalItems"}
 _NAME: Final = re.compile(r"[\w.-]+", re.ASCII)
 _MAX_SHOWN: Final = 100
 _MAX_MERGES: Final = 2000
-"""How many schemas may be merged: far more than anybody's alternatives need."""
+"""How many schemas may be merged: far more than usual alternatives need."""
 
 
 def closed_schema(root: Schema) -> object:
@@ -224,8 +224,8 @@ def closed_schema(root: Schema) -> object:
 
 
 def strict_schema(root: Schema) -> Schema:
-    """Returns a schema whose objects have no properties but those that they declare, if they
-    declare any, whatever it says of others."""
+    """Returns a schema whose objects have only the declared properties, if any are declared,
+    regardless of its keywords about others."""
     return _each(root, _strict)
 
 
@@ -528,8 +528,8 @@ def enforceable_schema(schema: object) -> Enforceable:
 
 
 def normal_schema(schema: object) -> object:
-    """Returns the schema as every compiler is to take it: closed, with nothing beside `anyOf`,
-    `oneOf` and `$ref`, and otherwise as `usable_schema` has it. It raises as that does."""
+    """Returns the schema for every compiler: closed, with nothing next to `anyOf`, `oneOf` and
+    `$ref`, and otherwise as `usable_schema` returns it. It raises as that does."""
     try:
         schema = _enforced(schema)
         return _finite(closed_schema(schema) if isinstance(schema, dict) else schema, '"$ref"')

@@ -20,7 +20,7 @@ from fastovms.grammar_tree import ANY_TEXT
 
 
 MAX_LENGTH: Final = 20_000
-"""The most characters of an expression: rules that are used often stand in it often."""
+"""The most characters of an expression: rules that are used often occur in it often."""
 
 _MAX_DEPTH: Final = 100
 
@@ -296,7 +296,7 @@ _RULE_TOKEN: Final = re.compile(
 )
 _STRING: Final = re.compile(r'"(?:\\.|[^"\\])*"|[{}]')
 _MAX_VISITS: Final = 2_000_000
-"""How many tokens are read, again for each reference: far beyond what anybody writes."""
+"""The number of tokens that are read, again for each reference: far beyond usual grammars."""
 
 _MAX_RULE_DEPTH: Final = 250
 """The most rules between one and another that it leads to. llguidance follows them by recursion,
@@ -407,7 +407,7 @@ def _rule_tokens(body: str) -> list[Token]:
 
 
 def _after_braces(body: str, position: int) -> int:
-    """Returns the position behind the brace that closes one already open."""
+    """Returns the position after the brace that closes one already open."""
     depth = 1
     for found in _STRING.finditer(body, position):
         depth += {"{": 1, "}": -1}.get(found[0], 0)
@@ -433,8 +433,8 @@ class LarkPart(NamedTuple):
     """A piece of a text.
 
     Attributes:
-        is_terminal: whether it may be part of a terminal. Such pieces beside each other become one,
-            within which no border between them has to be found.
+        is_terminal: whether it may be part of a terminal. Such adjacent pieces become one, within
+            which no border between them has to be found.
     """
 
     expression: str
@@ -474,7 +474,7 @@ class LarkWriter:
         return list(map(as_part, self.pieces(text)))
 
     def pieces(self, text: str) -> list[str | int]:
-        """Returns texts and ids of special tokens, in turn as they stand in `text`."""
+        """Returns texts and ids of special tokens, in the order of `text`."""
         found: list[str | int] = []
         position = 0
         for match in self._special.finditer(text):
@@ -492,8 +492,7 @@ class LarkWriter:
         return [id_ for its_text, id_ in self._special_tokens.items() if text in its_text]
 
     def other_special_tokens(self, token_ids: Iterable[int]) -> str:
-        """Returns an expression of one special token that is none of these; empty if there is
-        none."""
+        """Returns an expression of one special token other than these; empty if there is none."""
         barred = set(token_ids)
         others = sorted(id_ for id_ in self._special_tokens.values() if id_ not in barred)
         return f"<[{','.join(map(str, others))}]>" if others else ""
@@ -535,7 +534,7 @@ class FreeText:
     Args:
         stops: where it may end, none empty. What begins with a text and goes on with a special
             token stops only there.
-        excludes: what must not be in it, beside the stops.
+        excludes: the texts that must not be in it, in addition to the stops.
     """
 
     def __init__(

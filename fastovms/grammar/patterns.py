@@ -178,7 +178,7 @@ _MAX_STATES: Final = 64
 _MAX_STEPS: Final = 20_000
 _MAX_COPIES: Final = 200
 """Limits of expressions with look-ahead: the length of an expression before and after, the states
-of its automaton, the parts that are looked at to find them, and the copies that a count makes."""
+of its automaton, the parts that are examined to find them, and the copies that a count makes."""
 
 
 def usable_patterns(pattern: str) -> list[str] | None:

@@ -49,8 +49,8 @@ class UnfinishableGrammar(UnusableGrammar):
 
 
 def first_line(error: str) -> str:
-    """Returns the first line of a message: the parser's state and the whole grammar follow. What is
-    wrong with a regular expression stands below a drawing of it."""
+    """Returns the first line of a message: the parser's state and the whole grammar follow. The
+    error in a regular expression is printed below a drawing of it."""
     lines = error.strip().splitlines() or ["unknown error"]
     found = [line for line in lines if line.startswith(_WRONG_REGEX)]
     if not found or not lines[0].endswith(_REGEX_DRAWN):
@@ -71,7 +71,7 @@ class GrammarTimeBudget:
     used up its time.
 
     Args:
-        clock: tells the seconds that the thread has computed.
+        clock: returns the seconds that the thread has computed.
     """
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
@@ -211,7 +211,7 @@ class GrammarScout:
             return int(self._matcher.try_consume_tokens(token_ids))
 
     def forced_tokens(self) -> list[int]:
-        """Returns the tokens that must follow, where there is no choice."""
+        """Returns the tokens that must follow, if only one continuation is possible."""
         if self._time_budget.is_used_up or self._matcher.is_stopped():
             return []
         with self._time_budget:
@@ -247,7 +247,7 @@ class CompiledGrammar:
 
     @property
     def size(self) -> int:
-        """How many bytes it may hold by now."""
+        """The bytes that it may hold by now."""
         return self.num_bytes + self.num_followed * _BYTES_PER_TOKEN
 
 
@@ -255,8 +255,8 @@ class GrammarCache:
     """Keeps the grammars that were asked for last. It is thread-safe.
 
     Args:
-        max_bytes: what they may hold together. One that has come to half of this by being followed
-            is forgotten, and compiled anew when it is asked for.
+        max_bytes: what they may hold together. One that has reached half of this by being followed
+            is forgotten, and compiled again at the next request.
     """
 
     def __init__(self, max_bytes: int) -> None:

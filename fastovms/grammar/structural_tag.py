@@ -166,8 +166,8 @@ def structural_tag(
 
 
 class _TagWriter:
-    """Writes the grammar. Methods named after formats return the parts of one, with an end behind
-    it if there are `ends`."""
+    """Writes the grammar. Methods named after formats return the parts of one, with an end after it
+    if there are `ends`."""
 
     def __init__(self, special_tokens: Mapping[str, int], compile_part: CompilePart) -> None:
         self._lark = LarkWriter(special_tokens)

@@ -94,7 +94,7 @@ _DURATION_BUCKETS: Final = (
 
 
 class ServerLevels(Protocol):
-    """What the server holds at the moment; `server.HttpServer` implements it."""
+    """The current numbers of the server; `server.HttpServer` implements it."""
 
     @property
     def num_connections(self) -> int: ...

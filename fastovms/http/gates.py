@@ -21,7 +21,7 @@ from fastovms.http.messages import ErrorRenderer, HeaderPairs, Request, Response
 _VARIABLES = ("API_KEY", "VLLM_API_KEY")
 _ADMIN = "admin"
 _KEY_FIELDS = ("x-api-key",)
-"""Fields that hold a key and nothing else: Anthropic's clients send it so."""
+"""Fields that hold only a key: Anthropic's clients send it so."""
 
 _CHALLENGE = (("WWW-Authenticate", 'Bearer realm="fastovms"'),)
 
@@ -31,7 +31,7 @@ class ApiKeys:
     has.
 
     Args:
-        exempt: paths that anybody may ask, such as health; a trailing slash is overlooked.
+        exempt: paths without authentication, such as health; a trailing slash is overlooked.
         admins: those of the keys whose owners may say what the server does, not only ask it.
     """
 
@@ -52,7 +52,7 @@ class ApiKeys:
 
     @property
     def tenants(self) -> frozenset[str]:
-        """What requests with these keys have as their tenant."""
+        """The tenants of requests with these keys."""
         return frozenset(digest.hex() for digest in self._digests)
 
     def __call__(self, request: Request) -> Response | None:
@@ -169,7 +169,7 @@ class HostCheck:
     which no page can reach, and a request without Host (HTTP/1.0), which no browser sends.
 
     Args:
-        names: what the server may be called beside localhost, without ports.
+        names: the names of the server in addition to localhost, without ports.
         applies: tells, asked at each request, whether to check at all.
     """
 
@@ -291,7 +291,7 @@ class OriginCheck:
 _OWN_SITES = ("same-origin", "none")
 """The values of Sec-Fetch-Site of a page of this server, and of what a person typed or had
 bookmarked. "same-site" is not among them: it may be another port of the same machine, with another
-server behind it."""
+server on it."""
 
 
 def _is_followed_link(request: Request) -> bool:

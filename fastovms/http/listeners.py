@@ -235,7 +235,7 @@ class TlsCredentials:
 
 
 _ACCEPTED_AT_ONCE: Final = 32
-"""How many connections are taken from a queue before the loop sees to something else."""
+"""The number of connections that are accepted from a queue before the loop handles other events."""
 
 _PAUSE: Final = 1.0
 """Seconds without accepting when the process has no descriptors left."""
@@ -269,7 +269,7 @@ class TlsAcceptor:
 
     @property
     def num_handshakes(self) -> int:
-        """How many connections have been accepted and have not finished their handshake."""
+        """The number of accepted connections that have not finished their handshake."""
         return len(self._handshakes)
 
     def listen(self, sock: socket.socket) -> None:
@@ -482,7 +482,7 @@ def _bind_unix(path: Path, config: HttpConfig) -> Listener:
 
 
 def _check_unix_path(path: Path) -> None:
-    """Raises ConfigurationError for a path that is taken: only a socket that nobody answers is
+    """Raises ConfigurationError for a path that is taken: only a socket without a listener is
     replaced."""
     if len(os.fsencode(path)) > _MAX_UNIX_PATH:
         raise ConfigurationError(

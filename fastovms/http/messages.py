@@ -39,7 +39,7 @@ class BodySink(Protocol):
         """Takes the next piece."""
 
     def close(self) -> None:
-        """Ends it when the request is over, answered or not: what nobody has taken over is thrown
+        """Ends it when the request is over, answered or not: pieces that were not taken are thrown
         away. A second time it does nothing."""
 
 
@@ -240,8 +240,8 @@ class Request:
     @property
     def is_local(self) -> bool:
         """Whether it came from a program of this machine: over a Unix socket or from a loopback
-        address, and without any header field of a proxy, which may pass it on for a client
-        elsewhere."""
+        address, and without any header field of a proxy. A proxy may pass on requests of other
+        machines."""
         if any(map(_is_of_proxy, self.headers.by_name)):
             return False
         address = self.client.rpartition(":")[0].strip("[]")
@@ -358,7 +358,7 @@ class Response:
     """A complete answer. Date, framing and X-Request-Id are added when it is written.
 
     Attributes:
-        log_fields: what the access log tells of it, such as why it is a refusal.
+        log_fields: the access log's fields for it, such as the reason of a refusal.
     """
 
     status: int

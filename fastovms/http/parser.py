@@ -23,7 +23,7 @@ class Fault(Exception):
     """A request that cannot be served; the connection ends after the answer.
 
     Attributes:
-        request: the one at fault, as far as it was read.
+        request: the invalid one, as far as it was read.
         answered: False = the connection is closed without an answer.
     """
 
@@ -66,7 +66,7 @@ def method_fault(line: bytes | None) -> Fault:
     9.1).
 
     Args:
-        line: the beginning of the request line, or None when nobody knows where that is.
+        line: the beginning of the request line, or None if its place is unknown.
     """
     if line is None:
         return Fault(400, "malformed request line")
@@ -207,8 +207,8 @@ def _new_span_id() -> str:
 class BodyBudget(Shares):
     """Counts the bytes of request bodies.
 
-    A client may hold no more than what is then left for all others: half of everything where it is
-    alone, a third where another one holds a third, and so on.
+    A client may hold no more than the rest leaves for all others: half of everything if it is
+    alone, a third if another one holds a third, and so on.
     """
 
     def __init__(self, limit: int) -> None:

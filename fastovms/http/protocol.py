@@ -124,8 +124,8 @@ class PendingRequests(deque[PendingRequest]):
         """Returns whether no further request may wait.
 
         Args:
-            is_blocked: whether they wait for an answer to this client, or for it to read. Where
-                they wait for nothing but other clients, all that one read brings may wait.
+            is_blocked: whether they wait for an answer to this client, or for it to read. If they
+                wait only for other clients, all requests of one read may wait.
         """
         most = server.config.max_pipelined
         return len(self) >= (most if is_blocked else max(_MAX_AT_TURNSTILE, most))
@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol):
 
     def drain(self) -> None:
         """Closes after the next answer, which says so, or soon if it is idle and stays it. A
-        connection that has not yet had one keeps the time that it has for its first request."""
+        connection without a request so far keeps the time limit of its first request."""
         if self._num_served and self._request is None and self._parser.phase is _BETWEEN:
             self._deadline.set(self._loop.time() + self._config.drain_grace)
 
@@ -350,7 +350,7 @@ class Connection(asyncio.Protocol):
 
     def _discard(self, num_bytes: int) -> None:
         """Drops input that is not read any more, while earlier answers are still due. A client that
-        floods loses them: only so much of it is worth taking."""
+        floods loses them: only this number of bytes is worth taking."""
         self._num_discarded += num_bytes
         if self._num_discarded > self._config.max_body:
             logger.warning("%s sends without end after its last request", self._wire.client)
@@ -496,7 +496,7 @@ class Connection(asyncio.Protocol):
             server.report(Exchange(request, status, num_bytes, duration, completed))
 
     def _abandon(self) -> None:
-        """Ends a connection whose client has gone: nobody waits for its answers."""
+        """Ends a connection whose client has gone: no client waits for its answers."""
         task, stream = self._task, self._stream
         if self._request is not None:
             finished = stream is not None and stream.closed and not stream.aborted

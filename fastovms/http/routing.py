@@ -13,8 +13,7 @@ from fastovms.http.messages import Check, ErrorRenderer, Handler, HeaderPairs, R
 
 
 class Match(NamedTuple):
-    """What answers a path: the handler, the pattern as it was registered, and the pattern's
-    parameters."""
+    """The handler of a path, the pattern as it was registered, and the pattern's parameters."""
 
     handler: Handler
     pattern: str

@@ -85,7 +85,7 @@ class HttpServer:
 
     @property
     def num_requests(self) -> int:
-        """How many requests are being answered."""
+        """The number of requests that are being answered."""
         return 0 if self._state is None else len(self._state.tasks)
 
     @property
@@ -94,12 +94,12 @@ class HttpServer:
 
     @property
     def num_handshakes(self) -> int:
-        """How many TLS connections still shake hands."""
+        """The number of TLS connections in their handshake."""
         return 0 if self._acceptor is None else self._acceptor.num_handshakes
 
     @property
     def num_body_bytes(self) -> int:
-        """How many bytes request bodies take of the memory that they may take together."""
+        """The bytes of request bodies in the memory that they share."""
         return 0 if self._state is None else self._state.body_budget.used
 
     def bind(self) -> None:

@@ -194,7 +194,7 @@ class Wire:
 
     @property
     def buffered(self) -> int:
-        """How many bytes the kernel has not yet taken."""
+        """The number of bytes that the kernel has not accepted yet."""
         if self._transport is None:
             return 0
         return len(self._unsent) + self._transport.get_write_buffer_size()
@@ -255,10 +255,9 @@ class Wire:
         return self._count_taken() > self._num_taken
 
     def _count_taken(self) -> int:
-        """Returns a number that grows as the client takes what was written. For TCP it is what the
-        client's host has acknowledged: the kernel alone may hold megabytes, which on a slow line
-        hide for longer than a deadline that there is progress, and TLS has a buffer more below
-        it."""
+        """Returns a number that grows as the client takes what was written. For TCP it is the data
+        that the client's host has acknowledged. The kernel alone may hold megabytes, which on a
+        slow line hide progress for longer than a deadline, and TLS has another buffer below it."""
         assert self._transport is not None
         sock = self._transport.get_extra_info("socket")
         if sock is None or sock.family == socket.AF_UNIX:
@@ -296,7 +295,7 @@ class Wire:
         self.finish(linger=False)
 
     def cut(self, *, reset: bool) -> None:
-        """Ends the connection now; what was written is lost if it is reset, else flushed."""
+        """Ends the connection now; written data is lost if it is reset, otherwise flushed."""
         if self._transport is None:
             return
         if not reset:

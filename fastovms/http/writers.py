@@ -1,4 +1,4 @@
-"""Writes responses and streams to a connection, fairly beside other connections."""
+"""Writes responses and streams to a connection, with fair turns among connections."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ _MAX_REQUEST_ID = 128
 
 
 class ManagedConnection(Protocol):
-    """What the server does to a connection."""
+    """The operations of the server on a connection."""
 
     def drain(self) -> None:
         """Closes after the next answer, or soon if it is idle and stays it."""
@@ -306,7 +306,8 @@ class ServerState:
             self.body_budget.give_back(request.sender, len(request.body))
 
     def request_id(self, given: str | None) -> str:
-        """Returns the client's id when it is up to 128 visible ASCII characters, else a new one."""
+        """Returns the client's id when it is up to 128 visible ASCII characters, otherwise a new
+        one."""
         if given and is_id(given, _MAX_REQUEST_ID):
             return given
         return f"{self._id_prefix}-{next(self._ids):x}"

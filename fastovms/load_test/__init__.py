@@ -1,1 +1,1 @@
-"""Puts load on an OpenAI-compatible server and tells how it fares: `fastovms bench`."""
+"""Puts load on an OpenAI-compatible server and reports its performance: `fastovms bench`."""

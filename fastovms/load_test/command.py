@@ -279,7 +279,7 @@ class LoadedServer:
     """A server under load, and what its rounds came to.
 
     Attributes:
-        url: as the operator wrote it.
+        url: as the operator writes it.
         model: what requests ask for; None = the first that the server lists, once it was asked.
     """
 

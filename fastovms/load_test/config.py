@@ -95,7 +95,7 @@ class LoadConfig:
 
 @dataclass(frozen=True, slots=True)
 class DataConfig:
-    """What is asked. Lengths in tokens.
+    """The requests of a load test. Lengths in tokens.
 
     Attributes:
         dataset_name: one of `DATA_SETS`.
@@ -128,7 +128,7 @@ DEFAULT_OUTPUT_LEN: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class ReportConfig:
-    """What is written of a load test, and where.
+    """The reports of a load test, and their files.
 
     Attributes:
         compare: URL of a second server, which gets the same load in turn; None = there is none.

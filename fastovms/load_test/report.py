@@ -32,7 +32,7 @@ class Timeline:
         started: when the request was sent, over a connection that was open.
         arrivals: of each event that brought output. Events that were read at once have one time.
         prompt_tokens, completion_tokens: as counted by the server; None = it does not say.
-        failure: the reason why there is no whole answer.
+        failure: the reason why the answer is incomplete.
         ended: when it was over, however it ended; None = that is not known.
     """
 
@@ -71,7 +71,7 @@ class Timeline:
 
     @property
     def time_per_output_token(self) -> float | None:
-        """Seconds for each token but the first; None = there is no other."""
+        """Seconds for each token but the first; None = there is only one."""
         later_tokens = self.num_tokens - 1
         return (self.arrivals[-1] - self.arrivals[0]) / later_tokens if later_tokens > 0 else None
 
@@ -79,7 +79,7 @@ class Timeline:
         """Takes the data of an event that was read at `now`.
 
         Raises:
-            RequestFailed: the event tells of an error.
+            RequestFailed: the event is an error.
         """
         if data == DONE:
             return
@@ -94,7 +94,7 @@ class Timeline:
 
 
 class Load(NamedTuple):
-    """What requests came to that ran together.
+    """The results of requests that ran together.
 
     Attributes:
         seconds: from the start of the first request to the end of the last one, also of those that
@@ -154,7 +154,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class LoadSummary:
-    """What one round came to. Times in seconds, rates a second.
+    """The results of one round. Times in seconds, rates a second.
 
     Attributes:
         errors: how many requests have failed, by kind; a reason of each kind in `reasons`.

@@ -2,5 +2,5 @@
 decodes them.
 
 It knows neither HTTP requests nor models. Every fault is an `InvalidField` that names the part of
-the request and tells nothing of the network or the file system.
+the request and reveals nothing of the network or the file system.
 """

@@ -181,7 +181,7 @@ class _Answer:
 
 class SystemResolver:
     """Asks the system for the addresses of a host, in threads of its own: an answer may take half a
-    minute, which nobody can cut short."""
+    minute, which cannot be cut short."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_NUM_RESOLVERS, "media-resolve")
@@ -203,7 +203,7 @@ class Fetcher:
         timeout: seconds for an image, redirects included.
 
     Raises:
-        ConfigurationError: one of the domains is no name of a host.
+        ConfigurationError: one of the domains is not a name of a host.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ from fastovms.params import Image
 
 
 class MemoryBudget:
-    """Counts bytes from before an image is decoded until nobody has it any more. It is
+    """Counts the bytes of an image from before it is decoded until it is released. It is
     thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -65,7 +65,7 @@ class LocalFiles:
         root: the directory that may be read; None = none.
 
     Raises:
-        ConfigurationError: it is no directory.
+        ConfigurationError: it is not a directory.
     """
 
     def __init__(self, root: Path | None) -> None:
@@ -153,8 +153,8 @@ def without_tags(text: str, num_images: int) -> str:
 
 
 def renumbered(text: str, num_images: int) -> tuple[str, list[int]]:
-    """Returns the text with tags that count only the images it has, and the numbers that these had
-    before."""
+    """Returns the text with tags that count only its own images, and the earlier numbers of
+    these."""
     indices = {image_tag(index): index for index in range(num_images)}
     kept = sorted({indices[found[0]] for found in _TAG.finditer(text) if found[0] in indices})
     tags = {image_tag(index): image_tag(position) for position, index in enumerate(kept)}
@@ -328,7 +328,7 @@ class ImageLoader:
 
     @property
     def max_images(self) -> int:
-        """How many one request may have."""
+        """The number that one request may have."""
         return self._config.max_images
 
     def bound(self, processor: Mapping[str, Any]) -> PixelBound:

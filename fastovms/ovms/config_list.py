@@ -90,11 +90,11 @@ _NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
 """Characters that JSON may hold, but neither a path nor an answer."""
 
 _MEMBERS: Final = {option.member: option for option in OVMS_OPTIONS if option.member}
-"""Members of a model, beside its name and place."""
+"""Members of a model, in addition to its name and place."""
 
 
 class ConfigList(NamedTuple):
-    """What the file says: the models, and what it sets for the server."""
+    """The content of the file: the models, and the settings of the server."""
 
     models: list[ModelSource]
     settings: Settings

@@ -17,7 +17,7 @@ from fastovms.ovms.textproto import Field, Message, SyntaxFault, Word, parse
 
 @dataclass(frozen=True, slots=True)
 class Calculator:
-    """What runs a model in a graph.
+    """The calculator that runs a model in a graph.
 
     Attributes:
         messages: the names of the message that holds its options.
@@ -81,7 +81,7 @@ _OF_PIPELINES: Final = {
 
 
 class PluginConfig(NamedTuple):
-    """What the properties of a device say.
+    """The settings in the properties of a device.
 
     Attributes:
         properties: those for the device.
@@ -95,7 +95,7 @@ class PluginConfig(NamedTuple):
 
 
 def parse_plugin_config(text: str) -> dict[str, object]:
-    """Reads JSON as it stands in a graph; nothing = none.
+    """Reads JSON as written in a graph; nothing = none.
 
     Raises:
         ConfigurationError: it is malformed.
@@ -242,7 +242,7 @@ _NAMES: Final = ", ".join(CALCULATORS)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a graph says of its model.
+    """The description of a model in a graph.
 
     Attributes:
         settings: what it sets.
@@ -258,8 +258,8 @@ def read_graph(path: Path) -> Node:
     directory, as paths elsewhere.
 
     Raises:
-        ConfigurationError: the file cannot be read, is no graph of one model, or has an
-            option that is wrong.
+        ConfigurationError: the file cannot be read, is not a graph of one model, or has an option
+            that is wrong.
     """
     try:
         text = path.read_text(encoding="utf-8")

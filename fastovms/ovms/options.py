@@ -62,8 +62,8 @@ class OvmsOption(NamedTuple):
 
     Attributes:
         field: what it sets; None = nothing.
-        unused: why it sets nothing, where it is passed over; None, with nothing that it sets, = it
-            is refused, but for the neutral values.
+        unused: why it sets nothing, where it is passed over; None without a field = it is refused,
+            except for the neutral values.
         neutral: values that ask for nothing beyond what is done anyway, which need no word.
         flag: its name on the command line, with dashes. Where this server has a flag of the same
             field, the value is read as that flag's.

@@ -2,7 +2,7 @@
 
 The grammar is that of the text format's specification. What a field means, and whether it may be
 there, is for the caller to say: protobuf's own parser needs the whole of MediaPipe's schema for
-that, or else drops what it does not know, and with it every misspelt option.
+that. Otherwise it drops unknown options, and with them every misspelt one.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Runs the server in replicas of Ray Serve, for those who have a Ray cluster."""
+"""Runs the server in replicas of Ray Serve, on a Ray cluster."""

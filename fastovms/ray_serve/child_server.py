@@ -24,7 +24,7 @@ _PLUGIN_CONFIG: Final = ("--plugin-config", "--plugin_config")
 
 
 class ReplicaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the server of every replica serves.
+    """The models and settings of the server of every replica.
 
     Attributes:
         model: as `MODEL` of `fastovms serve`; "" = the demo model.
@@ -96,7 +96,7 @@ class ChildServer:
 
         Args:
             arguments: those of `fastovms serve`, without addresses.
-            environment: variables beside those of this process.
+            environment: variables in addition to those of this process.
 
         Raises:
             BackendUnavailable: it has ended before; its log says why.

@@ -136,7 +136,7 @@ class HttpProxy:
 
 
 class _RequestBody:
-    """A request's body, and what comes behind it: the client leaves."""
+    """A request's body, and the message after it: the client has disconnected."""
 
     def __init__(self, headers: Headers, receive: Receive) -> None:
         names = {name.lower() for name, _ in headers}
@@ -216,8 +216,8 @@ clients."""
 class ServeReplica:
     """An actor's callable. Ray Serve calls its methods by their names.
 
-    A replica whose server has ended ends too: Ray gives it no request from then on, where it would
-    go on for three failed health checks, and starts another at the next.
+    A replica whose server has ended ends too, and Ray gives it no further request. Otherwise it
+    would continue for three failed health checks, until Ray starts another.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it

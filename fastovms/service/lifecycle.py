@@ -40,7 +40,7 @@ class Guard:
     """An `http.messages.Check`. Health paths need no key, nor does the description of the API.
 
     Args:
-        open_paths: further paths that anybody may ask at any time, such as those of the page.
+        open_paths: further paths that need no key at any time, such as those of the page.
 
     Raises:
         ConfigurationError: the keys cannot be read.
@@ -76,7 +76,7 @@ class Guard:
 
     @property
     def tenants(self) -> frozenset[str]:
-        """The tenants of those who may ask; "" where no key is needed."""
+        """The tenants of the valid keys; "" where no key is needed."""
         return frozenset(("",)) if self._keys is None else self._keys.tenants
 
     def reload(self) -> None:
@@ -121,8 +121,8 @@ def gates_for(
 
     Args:
         tls: whether clients speak TLS to the server itself.
-        is_local: tells whether only this machine can reach the server; it is asked at each request,
-            since that is known only when the server is bound.
+        is_local: returns whether only this machine can reach the server; it is asked at each
+            request, since that is known only when the server is bound.
     """
     gates: list[Check] = [OriginCheck(cors, render_error, tls=tls)]
     named = None if config.allowed_hosts is None else config.allowed_hosts.split(",")
@@ -196,7 +196,7 @@ Load = Callable[[], ServedModels]
 
 @dataclass(frozen=True, slots=True)
 class LifecycleHooks:
-    """What the parts of a server do at the stages of its life.
+    """The actions of the parts of a server at the stages of its life.
 
     Attributes:
         load: loads the models.

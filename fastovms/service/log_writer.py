@@ -59,7 +59,7 @@ class LineWriter:
         """Does nothing, and so never waits: `logging` calls it after every line."""
 
     def reopen(self) -> None:
-        """Opens the file anew, after it was moved away.
+        """Opens the file again, after it was moved away.
 
         Raises:
             ConfigurationError: it cannot be opened; the old one stays in use.

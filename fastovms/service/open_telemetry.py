@@ -106,7 +106,7 @@ class OpenTelemetryTracer:
 
 
 class _RecordedSpan:
-    """Implements `GenerationSpan`."""
+    """Implements `GenerationSpan` with OpenTelemetry."""
 
     def __init__(
         self, span: Span, trace: TraceContext | None, unix_time: Callable[[], int]

@@ -112,8 +112,7 @@ class EngineWatch:
 
 
 _LOOP_INTERVAL: Final = 0.05
-"""Seconds between two looks while somebody is connected: the longest pass that the loop is meant to
-make."""
+"""Seconds between two checks while a client is connected: the longest allowed pass of the loop."""
 
 _IDLE_INTERVAL: Final = 1.0
 """Seconds between two checks while no client is connected, so that an idle machine may sleep. A
@@ -131,7 +130,7 @@ class LoopWatch(Collector):
     time: 50 ms while a client is connected, and a second if the first connection has just arrived.
 
     Args:
-        is_watched: returns whether anybody would wait. If not, there are fewer looks.
+        is_watched: returns whether a client would wait. If not, there are fewer looks.
         clock: tells seconds.
         thread_clock: returns the seconds for which a processor has run the calling thread.
     """

@@ -45,7 +45,7 @@ class Operations:
     as a use of it.
 
     Args:
-        notify: tells the replicas that wait for a topic once the transaction is committed.
+        notify: notifies the replicas that wait for a topic once the transaction is committed.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Operations:
         newest that have no more than `max_bytes` together. It is a use of all of them.
 
         Raises:
-            TooLarge: it continues so many that none may continue it.
+            TooLarge: it continues so many others that no response may continue it.
         """
         chain = self._tables.chain(tenant, id, MAX_CHAIN - 1)  # there is to be room for one more
         if not chain:
@@ -173,7 +173,7 @@ class Operations:
     @reads
     def find_events(self, tenant: str, id: str, start: int) -> FoundEvents | None:
         """Returns the packs that have events from number `start` on. The first pack may begin
-        before it, and there is at most one that has none of them."""
+        before that number, and at most one pack is returned without such events."""
         row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key, progress, events")
         if row is None:
             return None
@@ -271,8 +271,8 @@ class Operations:
 
     @reads
     def list_conversations(self, tenant: str, page: Page) -> ItemPage:
-        """Returns a page of the conversations, in the order in which they were begun. It is no use
-        of them.
+        """Returns a page of the conversations, in the order in which they were begun. It does not
+        count as a use of them.
 
         Raises:
             UnknownCursor: `page.after` is none of them.

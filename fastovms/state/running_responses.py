@@ -63,7 +63,7 @@ class RunningResponses:
             self._tables.grow(key, OVERHEAD + len(job))
 
     def owns(self, key: int) -> bool:
-        """Tells whether a response runs on this replica."""
+        """Returns whether a response runs on this replica."""
         row = self._execute(
             "SELECT 1 FROM runs WHERE object = ? AND owner = ?", (key, self._replica.id)
         ).fetchone()
@@ -75,7 +75,7 @@ class RunningResponses:
         return None if row is None else row[0]
 
     def request_cancel(self, key: int) -> str | None:
-        """Takes note that a response is to be cancelled. Returns who owns it; None = nobody."""
+        """Takes note that a response is to be cancelled. Returns who owns it; None = no replica."""
         row = self._execute(
             "UPDATE runs SET cancel_requested = 1 WHERE object = ? RETURNING owner", (key,)
         ).fetchone()
@@ -107,8 +107,8 @@ class RunningResponses:
         return [self._interrupt(key) for (key,) in rows if self._has_expired(key)]
 
     def give_up(self, key: int) -> bool:
-        """Lets others take over a response that this replica owns, or makes it INTERRUPTED if
-        nobody can. Returns whether the replica owns it."""
+        """Lets other replicas take over a response that this replica owns, or makes it INTERRUPTED
+        if none can. Returns whether the replica owns it."""
         row = self._execute(
             "UPDATE runs SET owner = '', lease_until = unix_time() WHERE object = ? AND owner = ? "
             "RETURNING model",
@@ -134,8 +134,8 @@ class RunningResponses:
     def take_over(
         self, models: Sequence[str] | None, limit: int, tenants: Collection[str] | None = None
     ) -> list[OwnedResponse]:
-        """Makes some this replica's whose leases have expired, and returns them: those of the
-        tenants (None = all), and those that are to be cancelled."""
+        """Takes over responses whose leases have expired, and returns them: those of the tenants
+        (None = all), and those that are to be cancelled."""
         if models is not None and not models:
             return []
         is_served = "model <> ''" if models is None else f"model IN ({marks(models)})"
@@ -170,7 +170,7 @@ class RunningResponses:
         return unseal(job), num_attempts, bool(cancel_requested)
 
     def _take(self, key: int, response: ResponseKey) -> OwnedResponse | None:
-        """Makes a response this replica's, unless its lease has been renewed meanwhile."""
+        """Makes a response this replica's, unless its lease has been renewed in the meantime."""
         id, lease = self._replica
         row = self._execute(
             "UPDATE runs SET owner = ?, lease_until = unix_time() + ? "
@@ -184,7 +184,7 @@ class RunningResponses:
         return OwnedResponse(response, bool(cancel_requested), model, num_attempts)
 
     def _has_expired(self, key: int) -> bool:
-        """Removes the row of a response whose lease has not been renewed meanwhile."""
+        """Removes the row of a response whose lease has not been renewed in the meantime."""
         row = self._execute(
             "DELETE FROM runs WHERE object = ? AND lease_until < unix_time() RETURNING object",
             (key,),

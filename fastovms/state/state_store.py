@@ -35,14 +35,14 @@ Operation = Callable[[Operations], object]
 
 
 class OperationOutcome(NamedTuple):
-    """What an operation returned, or why it changed nothing."""
+    """The result of an operation, or the reason why it changed nothing."""
 
     result: object = None
     error: Exception | None = None
 
 
 class StateBounds(NamedTuple):
-    """What may be kept: seconds since the last use, objects, bytes."""
+    """The limits: seconds since the last use, objects, bytes."""
 
     max_age: float
     max_count: int
@@ -63,7 +63,7 @@ class Eviction:
     """Evicts up to `limit` objects within a transaction.
 
     Objects that are too old are evicted first. While there are too many, or they are too large, the
-    tenant that has the most loses its least recently used objects, until it has as much as the next
+    tenant with the most loses its least recently used objects, until it has as much as the next
     one. A tenant with no more than the bound divided by the number of tenants loses nothing, also
     where another tenant's share is in responses that run, which cannot be evicted.
 
@@ -138,7 +138,7 @@ class StateDatabase(Protocol):
         """Runs operations, and raises nothing. One that raises leaves the others alone."""
 
     def keep_house(self) -> float:
-        """Does what is due though nobody has asked for it, such as an eviction. Returns the seconds
+        """Does the work that is due without a request, such as an eviction. Returns the seconds
         after which to do so again.
 
         Raises:
@@ -343,7 +343,7 @@ class StateWorker:
         return True
 
     def _keep_house(self, database: StateDatabase) -> float:
-        """Does what is due though nobody has asked for it. Whatever fails there, operations go on.
+        """Does the work that is due without a request. Whatever fails there, operations go on.
 
         Returns:
             The seconds after which to do so again.

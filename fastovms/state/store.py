@@ -24,7 +24,7 @@ class Watch:
         self._woken.set()
 
     async def changed(self, seconds: float) -> None:
-        """Returns when it has been woken since the last time, or after so many seconds."""
+        """Returns when it has been woken since the last time, or after this number of seconds."""
         try:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
@@ -87,7 +87,7 @@ class StoredItem(NamedTuple):
 
 
 class ResponseProgress(IntEnum):
-    """How far a response has come. INTERRUPTED = it was RUNNING when its process ended, or when its
+    """The progress of a response. INTERRUPTED = it was RUNNING when its process ended, or when its
     lease expired."""
 
     RUNNING = 0
@@ -108,7 +108,7 @@ class Resumption(NamedTuple):
 
 
 class ItemOrigin(Enum):
-    """Tells the items that a response was given from those that it has made."""
+    """Distinguishes the input items of a response from its output."""
 
     INPUT = 0
     OUTPUT = 1
@@ -123,7 +123,7 @@ class StoredResponse:
         input, output: its items; `input` without those of the responses before it.
         previous_id: the response that it continues.
         events: everything a stream of it has sent, in whatever form the API likes.
-        resumption: of one that runs; None = when its process has ended, nobody goes on with it.
+        resumption: of one that runs; None = when its process has ended, it is not resumed.
     """
 
     id: str
@@ -145,7 +145,7 @@ class FoundResponse(NamedTuple):
 
 
 class ResponseKey(NamedTuple):
-    """What a response is found by."""
+    """The key of a response."""
 
     tenant: str
     id: str
@@ -169,7 +169,7 @@ class RunningResponse(NamedTuple):
     """A response that runs on any replica, or that is to be resumed.
 
     Attributes:
-        model: see `Resumption`; "" = nobody can resume it.
+        model: see `Resumption`; "" = it cannot be resumed.
         has_owner: whether a replica renews its lease.
     """
 
@@ -217,7 +217,7 @@ class CutResponse(NamedTuple):
 
 
 class EarlierItems(NamedTuple):
-    """What came before a response: the items, the oldest first.
+    """The items before a response, the oldest first.
 
     Attributes:
         is_whole: False = older items were left out, as asked.

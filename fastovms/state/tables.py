@@ -27,7 +27,7 @@ def seal(text: bytes) -> bytes: ...
 @overload
 def seal(text: None) -> None: ...
 def seal(text: bytes | None) -> bytes | None:
-    """Returns the text with its CRC-32 behind it; None stays None."""
+    """Returns the text followed by its CRC-32; None stays None."""
     return None if text is None else text + zlib.crc32(text).to_bytes(LENGTH, "little")
 
 
@@ -94,7 +94,8 @@ def slices(values: Sequence[T], length: int) -> Iterator[Sequence[T]]:
 
 
 OVERHEAD: Final = 256
-"""The bytes that an object, an item or a pack of events takes beside its texts, about."""
+"""The approximate bytes that an object, an item or a pack of events takes in addition to its
+texts."""
 
 _COLUMNS: Final = "object, position, side, id, body"
 _NUM_COLUMNS: Final = 5
@@ -248,7 +249,7 @@ _HAS_WRONG_SIZE: Final = (
 """Holds for an object whose size is not that of its texts."""
 
 _HAS_WRONG_PROGRESS: Final = "(progress = ?) <> (key IN (SELECT object FROM runs))"
-"""Holds for an object that runs though nobody owns it, or the reverse."""
+"""Holds for an object that runs without an owner, or the reverse."""
 
 MAX_CHAIN: Final = 10_000
 """How many responses may continue each other, the first one included: all are read whenever another
@@ -269,7 +270,7 @@ class ObjectKind(IntEnum):
 
 
 class Totals(NamedTuple):
-    """How many objects there are, and the bytes of them with their items."""
+    """The number of objects, and their bytes with their items."""
 
     num_objects: int = 0
     num_bytes: int = 0
@@ -341,8 +342,8 @@ class Tables:
         return tuple(unseal(value) if isinstance(value, bytes) else value for value in row)
 
     def chain(self, tenant: str, id: str, max_length: int) -> list[ChainLink]:
-        """Returns the response and all that it continues, the newest first, up to one that is
-        missing, or that continues this one.
+        """Returns the response and all that it continues, the newest first. It ends at a missing
+        response, or at one that continues the first.
 
         Raises:
             TooLarge: there are more than `max_length`, or they go round in a circle that this one
@@ -502,8 +503,8 @@ class Tables:
     # All together
 
     def release_running(self) -> None:
-        """Has all leases expired, as of a process that has ended, and makes those INTERRUPTED that
-        nobody can go on with."""
+        """Expires all leases, as of a process that has ended, and makes those INTERRUPTED that
+        cannot be resumed."""
         self._execute("DELETE FROM runs WHERE model = ''")
         self._execute("UPDATE runs SET lease_until = 0")
         self._execute(

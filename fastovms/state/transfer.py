@@ -150,7 +150,7 @@ class RowTarget:
 
 
 def _interrupted(row: Row) -> Row:
-    """Returns an object as it is where nobody runs it."""
+    """Returns an object as it is if it does not run."""
     if row[_PROGRESS] != ResponseProgress.RUNNING:
         return row
     return [*row[:_PROGRESS], ResponseProgress.INTERRUPTED, *row[_PROGRESS + 1 :]]
@@ -212,7 +212,7 @@ class PortableFile:
         self._crc = zlib.crc32(line)
         header = _parse(line)
         if not isinstance(header, dict) or header.get("format") != _FORMAT:
-            raise ConfigurationError(f"{file.name} is no exported state")
+            raise ConfigurationError(f"{file.name} is not an exported state")
         if (version := header.get("version")) not in range(_OLDEST, VERSION + 1):
             raise ConfigurationError(f"the format of {file.name} is {version}, not {VERSION}")
         num_rows = header.get("num_rows")
@@ -295,8 +295,8 @@ class OpenState(Protocol):
 def open_place(
     place: str, password_file: Path | None, environ: Mapping[str, str], *, must_exist: bool = True
 ) -> Iterator[OpenState]:
-    """Opens a directory, which no server may use meanwhile, or the database of a URL, which servers
-    may.
+    """Opens a directory, which no server may use at the same time, or the database of a URL, which
+    servers may.
 
     Raises:
         ConfigurationError: there is no such place, or a server uses the directory.
@@ -331,7 +331,7 @@ Counter = Callable[[int], object]
 
 
 class Copied(NamedTuple):
-    """How many objects were added, and how many were there already and stayed as they were."""
+    """The numbers of added objects, and of existing ones, which were not changed."""
 
     num_added: int
     num_left: int

@@ -46,8 +46,8 @@ def user_directory(kind: Literal["cache", "state"], environ: Mapping[str, str]) 
 
 
 def _home_in_passwords() -> str:
-    """Returns the home in the password database, which counts where a service has no HOME in its
-    environment, or "" for users who do not stand there, as in containers."""
+    """Returns the home in the password database, for a service without HOME in its environment, or
+    "" for users that are not in it, as in containers."""
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
@@ -60,7 +60,7 @@ def private_directory(path: Path) -> None:
     Kubernetes mounts an `emptyDir` with it.
 
     Raises:
-        OSError: it cannot be made, or it belongs to a user other than this one and root.
+        OSError: it cannot be made, or it belongs to another user than this one or root.
     """
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = path.stat()
@@ -179,7 +179,7 @@ class DiskCache:
         = it could not be kept. What `fill` raises is raised, but for OSError.
 
         Args:
-            replace: whether an older entry goes; else it stays, as it was made of the same.
+            replace: whether an older entry goes; otherwise it stays, as it was made of the same.
         """
         if self._root is None:
             return None
@@ -235,13 +235,13 @@ class DiskCache:
 
 
 def _is_ours(entry: Path) -> bool:
-    """Returns whether a name is one of the cache's own. What else lies in a directory that an
-    operator named must not be removed."""
+    """Returns whether a name is one of the cache's own. Other files in a directory that an operator
+    named must not be removed."""
     return entry.name.startswith(_UNFINISHED) or _ENTRY_NAME.fullmatch(entry.name) is not None
 
 
 def _rename(source: Path, target: Path) -> None:
-    """Renames a filled directory. One that another process put there meanwhile is as good."""
+    """Renames a filled directory. One that another process put there in the meantime is as good."""
     try:
         source.rename(target)
     except OSError:

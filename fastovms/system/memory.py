@@ -111,7 +111,7 @@ _MADV_DONTNEED: Final = 4
 
 def find_trim() -> Callable[[], None]:
     """Returns a function that gives what malloc keeps for later back to the system. It lets other
-    threads run meanwhile, and does nothing where the C library is not glibc."""
+    threads run in the meantime, and does nothing if the C library is not glibc."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
     def call() -> None:

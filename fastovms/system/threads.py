@@ -61,8 +61,8 @@ class DiskThreads:
     def begin(
         self, work: Callable[Given, Result], *args: Given.args, **options: Given.kwargs
     ) -> asyncio.Future[Result]:
-        """Has a thread do some work, which comes to its end also where nobody waits for it. Where
-        the future is cancelled before a thread has begun, none begins."""
+        """Runs some work in a thread, which completes it even if no caller waits for it. Where the
+        future is cancelled before a thread has begun, none begins."""
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._executor, partial(work, *args, **options))
         self._running.add(future)
@@ -134,7 +134,7 @@ class LeavableExecutor(ThreadPoolExecutor):
 
 async def run_to_end(work: Coroutine[Any, Any, Result]) -> Result:
     """Returns the result of the work, and raises its errors. A cancelled caller gets the
-    cancellation once it has ended, however it has: who catches that finds all of it done."""
+    cancellation once the work has ended: a caller that catches it finds all of it done."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -105,7 +105,7 @@ def _histogram(name: str, text: str, buckets: tuple[float, ...]) -> Series:
 
 
 class GenerationMetrics:
-    """What happened to the requests of one model. `GenerationCollector` exports it.
+    """The counters of the requests of one model. `GenerationCollector` exports it.
 
     Attributes:
         has_kv_cache: whether the model has one, of which there are series then.
@@ -327,7 +327,7 @@ def render(
 
 
 class _ChosenSeries(Collector):
-    """What another collector has under some names."""
+    """The metrics of another collector with certain names."""
 
     def __init__(self, collector: Collector, names: Collection[str]) -> None:
         self._collector = collector

@@ -33,7 +33,7 @@ class TraceContext:
 
     @property
     def response(self) -> str:
-        """The value of `traceresponse`."""
+        """Returns the value of `traceresponse`."""
         return f"00-{self.trace_id}-{self.span_id}-{int(self.is_recorded):02x}"
 
 
@@ -48,7 +48,7 @@ class GenerationKind(Enum):
 
 
 class EncodingFormat(NamedTuple):
-    """How a request wants vectors; None = it says nothing of that.
+    """The form of the requested vectors; None = not given.
 
     Attributes:
         dimensions: how many numbers of each.
@@ -61,7 +61,7 @@ class EncodingFormat(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GenerationStart:
-    """What is known of a generation, or of the encoding of texts, before it begins.
+    """The facts about a generation, or about the encoding of texts, before it begins.
 
     Attributes:
         age: seconds since its request came.

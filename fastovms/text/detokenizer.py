@@ -22,7 +22,7 @@ which may split a token."""
 def slices(
     text: str, first: int, longest: int, *, from_end: bool = False, keeps_spaces: bool = True
 ) -> Iterator[str]:
-    """Yields the slices of a text, in the order in which they stand there.
+    """Yields the slices of a text, in the order of the text.
 
     Args:
         first: how many characters the first has at most, 2 or more; each may have twice as many as
@@ -188,8 +188,8 @@ class TableDetokenizer:
         return text
 
     def _locate(self, data: bytes, text: str) -> None:
-        """Notes where pushes began in the sequence that `data` opens with, once it is in `text`: as
-        one character, which the push that ends it makes, or as one for each byte."""
+        """Records where pushes began in the sequence that `data` opens with, once it is in `text`.
+        The sequence is one character, which the push that ends it makes, or one for each byte."""
         self.starts = ()
         if text and self._begins:
             num_bytes = _sequence_end(data, 0)
@@ -343,7 +343,7 @@ class TrackingDetokenizer:
     def take(self, text: str, *, ended: bool = False) -> list[TextToken]:
         """Returns the tokens whose text begins in `text`, the part of it that is released now.
         `ended` says that the text ends here by itself: tokens without text go with it. A stop
-        string instead leaves behind the tokens that begin where it has cut."""
+        string instead drops the tokens that begin after the cut."""
         self._num_released += self._measure(text)
         num_taken = len(self._pending)
         if not ended:

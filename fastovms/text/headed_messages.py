@@ -14,7 +14,7 @@ from fastovms.text.scanning import Incremental, PieceCollector, Scanner
 
 
 class MessageKind(Enum):
-    """What a message is."""
+    """The kind of a message."""
 
     REASONING = "reasoning"
     CALL = "call"
@@ -22,7 +22,7 @@ class MessageKind(Enum):
 
 
 class Header(NamedTuple):
-    """What a header says. `function` is that of a call."""
+    """The content of a header. `function` is that of a call."""
 
     kind: MessageKind
     function: str = ""
@@ -30,7 +30,7 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeadedMessages:
-    """How a family writes messages.
+    """The form in which a family writes messages.
 
     Attributes:
         begins: what a message begins with wherever it stands.
@@ -99,7 +99,7 @@ def parse_messages(
 
 
 def _read_opening(scan: Scanner, form: HeadedMessages, begin: str) -> Incremental[str | None]:
-    """Reads a header and the tag behind it. Where the tag is missing, the text behind the header is
+    """Reads a header and the tag after it. Where the tag is missing, the text behind the header is
     next to be read; returns None if there is none, or if a limit has cut the header."""
     if begin == form.body:
         return begin

@@ -51,7 +51,7 @@ _WHOLE: Final = re.compile(
     rf"|{_HIGH}(?=[^\\]|\\[^u]|\\u[^dD]|\\u[dD][^c-fC-F]))*"
 )
 """The inside of a JSON string as far as it can be read alone: both halves of a character that is
-written as two (RFC 8259, 7), or a half that certainly has no other."""
+written as two (RFC 8259, 7), or a half that certainly has no other half."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -356,7 +356,7 @@ class TaggedAnswer:
 
 
 _LOOK_BACK = 200
-"""How many characters of a prompt's end tell whether reasoning has been opened."""
+"""The number of characters at a prompt's end that show whether reasoning has been opened."""
 
 
 def output_parser(
@@ -401,7 +401,7 @@ def output_parser(
 
 
 def check_formats(tool_format: ToolFormat | None, reasoning_format: ReasoningFormat | None) -> None:
-    """Checks that a format of calls and one of reasoning can stand in one answer.
+    """Checks that a format of calls and one of reasoning can be used in one answer.
 
     Raises:
         ConfigurationError: no model writes both.
@@ -456,7 +456,7 @@ def content_of(new_parser: Callable[[], OutputParser], text: str) -> str:
 
 
 class TextDelta(NamedTuple):
-    """What a push added.
+    """The result of a push.
 
     Attributes:
         text: new text, often empty.

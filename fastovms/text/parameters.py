@@ -34,7 +34,7 @@ def text_body(parameter: Parameter, end: str) -> Regex:
     """Returns the expression of a string parameter's value.
 
     Args:
-        end: the tag behind the value, which the value cannot hold.
+        end: the tag after the value, which the value cannot hold.
 
     Raises:
         InvalidField: the schema asks for something that no expression says.
@@ -148,7 +148,7 @@ class Parameter(NamedTuple):
     @property
     def is_free(self) -> bool:
         """Whether any text is a value: the schema asks for nothing, or for any string or a value of
-        another type that is no list or object."""
+        another type that is neither a list nor an object."""
         if self.types == ANY_TYPE:
             return _asks_nothing(self.schema)
         choices = self.schema.get("anyOf", self.schema.get("oneOf", ()))
@@ -162,7 +162,7 @@ class Parameter(NamedTuple):
 
     @property
     def whole_schema(self) -> Schema:
-        """Returns a schema that stands for itself."""
+        """Returns a schema without changes."""
         return {**self.schema, **self.definitions}
 
 
@@ -355,7 +355,7 @@ def resolve_definition(schema: object, root: Schema) -> Schema:
 
 
 def _flattened(schema: Schema, root: Schema) -> Schema:
-    """Returns the inner one of a schema that consists of one other, as some generators write a
+    """Returns the inner schema of a schema that only wraps another, as some generators write a
     reference with a default."""
     for keyword in ("allOf", "anyOf", "oneOf"):
         parts = _list(schema.get(keyword))
@@ -366,8 +366,8 @@ def _flattened(schema: Schema, root: Schema) -> Schema:
 
 
 class _TypeReader:
-    """Finds which types the schemas within one root allow, at a bounded cost: references may lead
-    back, or to the same schema by a number of ways that grows with each."""
+    """Finds the types that the schemas within one root allow, at a bounded cost: references may be
+    circular, or reach the same schema in exponentially many ways."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -474,8 +474,8 @@ class Tool:
         return find_parameters(self.parameters)
 
     def enforced_parameters(self) -> Parameters:
-        """Returns the parameters for a grammar that writes them one by one. Raises InvalidField if
-        they cannot be enforced so."""
+        """Returns the parameters for a grammar with a rule for each. Raises InvalidField if they
+        cannot be enforced so."""
         return parameters_of(self.parameters, self.name, is_relaxed=self.is_relaxed)
 
     @property
@@ -490,8 +490,7 @@ class CallChoice:
 
     Attributes:
         tools: the functions that may be called, at least one.
-        required: whether the answer is calls and nothing else; else it may be text, with calls or
-            without.
+        required: whether the answer is only calls; else it may be text, with calls or without.
         parallel: whether there may be more than one call.
         strict: whether a call has to follow its function's schema wherever it stands.
     """

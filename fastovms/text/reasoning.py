@@ -36,12 +36,12 @@ from fastovms.text.tools.xml_formats import (
 )
 
 Tags = tuple[str, str]
-"""A tag that begins something and one that ends it."""
+"""A pair of tags that begin and end a section."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThoughtTags:
-    """How a family marks the reasoning in its answers.
+    """The tags of the reasoning in a family's answers.
 
     Attributes:
         pairs: the tags that a thought may stand between; where a prompt has begun it, the first
@@ -58,7 +58,7 @@ class ThoughtTags:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """How models of a family separate their reasoning.
+    """The way in which models of a family separate their reasoning.
 
     Attributes:
         name: as `--reasoning-parser` takes it.
@@ -97,7 +97,7 @@ THINK: Tags = ("<think>", "</think>")
 
 _BLANK_LINES = Regex(r"\n{0,2}")
 """The blank lines between reasoning and a constrained answer. Without a bound some models write
-nothing else."""
+only reasoning."""
 
 
 def think_format(
@@ -137,8 +137,8 @@ def thoughts_before_calls(
 ) -> Node:
     """Returns the grammar of calls that a thought may come before.
 
-    A call's tag within a thought ends it where calls have to follow their schemas: else it may be
-    one that the model writes about, and the thought is free.
+    A call's tag within reasoning ends it if calls have to follow their schemas. Otherwise it may be
+    one that the model writes about, and the reasoning is free.
 
     Args:
         calls: their grammar.
@@ -284,7 +284,7 @@ REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {
 REASONING_FORMAT_ALIASES: Final[Mapping[str, str]] = {
     alias: found.name for found in REASONING_FORMATS.values() for alias in found.aliases
 }
-"""The names of the formats by those that other servers have for them."""
+"""The names of the formats by those of other servers."""
 
 
 def detect_reasoning_format(template: str) -> ReasoningFormat | None:

@@ -165,7 +165,7 @@ class Scanner:
 
     @property
     def position(self) -> int:
-        """How many characters have been read."""
+        """The number of characters that have been read."""
         return self._num_forgotten + self._at
 
     @property
@@ -217,7 +217,7 @@ class Scanner:
         """Reads `tag` if it comes next, or what the end of the text has left of it.
 
         Args:
-            is_first: whether there is no markup before it, so that it may be content.
+            is_first: whether it has no markup before it, so that it may be content.
         """
         while True:
             ahead = self._text[self._at : self._at + len(tag)]

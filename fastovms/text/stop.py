@@ -12,8 +12,8 @@ _MAX_TOKENS_OF_CHARACTER = 4
 """The most tokens of one character: one for each byte."""
 
 _NUM_TOKENS_BEFORE = 32
-"""How many tokens are read before the last ones that a stop string may come of: some may have no
-text, and the first of a text may be written otherwise than in the middle of it."""
+"""The number of tokens that are read before the last ones that may belong to a stop string. Some
+tokens may have no text, and the first of a text may be written differently than in the middle."""
 
 
 class StopResult(NamedTuple):
@@ -49,8 +49,8 @@ class StopMatcher:
         """Adds text. After a stop string everything is dropped and the result repeats the stop.
 
         Args:
-            ends: whether a stop string that is complete in this text ends it; else it is passed
-                over.
+            ends: whether a stop string that is complete in this text ends it; otherwise it is
+                passed over.
         """
         if self._stop is not None:
             return StopResult("", self._stop)
@@ -133,7 +133,7 @@ class _PieceSearch:
         self._failure = [0, 0]
 
     def advance(self, text: str, end: int) -> int | None:
-        """Reads `text[:end]`, and returns the position behind the first occurrence, or None."""
+        """Reads `text[:end]`, and returns the position after the first occurrence, or None."""
         pattern, failure = self.pattern, self._failure
         num_matched = self.num_matched
         position = 0

@@ -176,7 +176,7 @@ def make_environment(now: Callable[[], datetime]) -> Sandbox:
     """Returns the environment in which templates are compiled.
 
     Args:
-        now: tells the local time, for `strftime_now`.
+        now: returns the local time, for `strftime_now`.
     """
     environment = Sandbox(
         trim_blocks=True,
@@ -680,7 +680,7 @@ def _write(path: Path, data: bytes) -> None:
 def _with_tag(
     messages: Sequence[Message], adapted: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Returns the messages with the tag behind the last text of the final one."""
+    """Returns the messages with the tag after the last text of the final one."""
     has_content = messages and messages[-1].get("content") is not None
     content = adapted[-1]["content"] if has_content else None
     if isinstance(content, str):

@@ -79,7 +79,7 @@ class TemplateForm:
         call_text: where the content of a turn with calls goes: "kept" next to them, in a turn
             "before" them, in one "before user" and calls, or with the calls as "text".
         reasoning: the member from which reasoning is read, or "parts" of content.
-        joins_reasoning: whether content beside calls must be added to the reasoning (gpt-oss).
+        joins_reasoning: whether content next to calls must be added to the reasoning (gpt-oss).
         efforts: the levels of `reasoning_effort` that the template has; none = any.
     """
 
@@ -389,8 +389,8 @@ def _may_hold(form: TemplateForm) -> bool:
 
 
 def _one_by_one(messages: Sequence[Message]) -> Iterator[tuple[int, Message]]:
-    """Yields messages with their indexes; a turn with several calls as one turn for each call, with
-    the call's result behind it."""
+    """Yields messages with their indexes; a turn with several calls as one turn for each call,
+    followed by the call's result."""
     following = 0
     for place, message in enumerate(messages):
         calls = message.get("tool_calls") or ()
@@ -787,7 +787,8 @@ class _Finder:
         self.form = replace(self.form, roles=known, efforts=self._efforts())
 
     def find(self, row: Row) -> None:
-        """Takes the first way that shows all of a row's histories, or else the most of them."""
+        """Takes the first way that shows all of a row's histories, or the one that shows the
+        most."""
         best, fewest = self.form, len(row.histories) + (not row.needs_thoughts)
         ways: Sequence[Way] = row.ways
         if row.echoed is not None and self._is_echoed(row.echoed):

@@ -24,8 +24,8 @@ from fastovms.text.detokenizer import LocatingDetokenizer, TableDetokenizer, Win
 
 
 class _Format(NamedTuple):
-    """The names of tokens, in the order in which they stand. Where `middle` is None the prompt
-    stands last, behind the suffix, and the model continues it."""
+    """The names of tokens, in the order in which they stand. If `middle` is None the prompt is
+    last, after the suffix, and the model continues it."""
 
     prefix: str
     suffix: str
@@ -108,7 +108,7 @@ DecodeBatch = Callable[[list[list[int]], bool], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:
-    """What each token contributes to the text.
+    """The text that each token contributes.
 
     Attributes:
         token_bytes: the bytes of each id; empty where the vocabulary has a gap.
@@ -268,7 +268,7 @@ class PairTemplate:
 
     @cached_property
     def _constants(self) -> tuple[list[TokenIds], TokenIds, TokenIds]:
-        """What `join` fills in: the tokens of each place, their numbers and their types."""
+        """The template of `join`: the tokens of each place, their numbers and their types."""
         parts = [np.array([each], np.int64) for each in self.ids]
         return parts, np.ones(len(parts), np.int64), np.array(self.type_ids, np.int64)
 
@@ -282,7 +282,7 @@ class TextEncoder:
         pad_token_id: what texts of one batch are filled up with.
         has_detokenizer: whether it makes texts of tokens, too.
         keeps_spaces: whether the second of two slices of a text, which have the same tokens apart,
-            begins with the space between them, rather than behind it.
+            begins with the space between them, rather than after it.
     """
 
     def __init__(
@@ -324,7 +324,7 @@ class TextEncoder:
             ) from error
 
     def vocabulary(self) -> Mapping[bytes, int]:
-        """Returns the ids of the tokens. Raises RuntimeError where there is no detokenizer."""
+        """Returns the ids of the tokens. Raises RuntimeError without a detokenizer."""
         vocabulary: dict[bytes, int] = self._tokenizer.get_vocab()
         return vocabulary
 
@@ -336,7 +336,7 @@ class TextEncoder:
         """Returns the tokens of each text, without those around it.
 
         Raises:
-            RequestError: a text has a lone surrogate, which is no character.
+            RequestError: a text has a lone surrogate, which is not a character.
         """
         for text in texts:
             try:
@@ -350,7 +350,7 @@ class TextEncoder:
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Returns the text of tokens. Ids outside the vocabulary contribute nothing. Raises
-        RuntimeError where there is no detokenizer."""
+        RuntimeError without a detokenizer."""
         texts: list[str] = self._tokenizer.decode(
             [list(token_ids)], skip_special_tokens=skip_special_tokens
         )
@@ -463,7 +463,7 @@ class Tokenizer:
         """Returns the token ids of a text. Special tokens written out in the text are recognised.
 
         Raises:
-            RequestError: the text has a lone surrogate, which is no character.
+            RequestError: the text has a lone surrogate, which is not a character.
         """
         try:
             text.encode()

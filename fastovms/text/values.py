@@ -25,7 +25,7 @@ Copy = Callable[[Scanner, Emit], Incremental[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """How a model writes values.
+    """The form in which a model writes values.
 
     Attributes:
         quotes: what strings begin with.
@@ -145,7 +145,7 @@ def _copy_scalar(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[b
 def copy_bare(
     scan: Scanner, emit: Emit, notation: Notation, *, is_text: bool = False
 ) -> Incremental[bool]:
-    """Passes on a scalar that `bare_ends` ends: a number, a name, or else a string.
+    """Passes on a scalar that `bare_ends` ends: a number, a name, or a string.
 
     Args:
         is_text: whether it is a string in any case.
@@ -212,9 +212,9 @@ def escape(text: str) -> str:
 def copy_string(scan: Scanner, emit: Emit) -> Incremental[bool]:
     """Passes on a string as it is generated.
 
-    Three faults of models are mended, since nothing else can be meant: control characters become
-    their escapes, a backslash that escapes nothing is doubled, and half of a character becomes the
-    one that stands for a fault.
+    Three faults of models are corrected, since their meaning is clear: control characters become
+    their escapes, a backslash that escapes nothing is doubled, and half of a character becomes
+    U+FFFD.
     """
     if not (yield from scan.take('"')):
         return False
@@ -256,8 +256,8 @@ def _copy_escape(scan: Scanner, emit: Emit) -> Incremental[bool]:
 
 def copy_half(scan: Scanner, emit: Emit) -> Incremental[bool]:
     r"""Passes on the escape of half of a character (`\ud83d`) with its other half, which is next.
-    Where that is missing, the character that stands for a fault is passed on: UTF-8, in which the
-    client gets the string, has no halves (RFC 3629, 3), and many readers of JSON take none."""
+    If it is missing, U+FFFD is passed on: the client gets the string in UTF-8, which has no halves
+    (RFC 3629, 3), and many readers of JSON accept none."""
     halves = yield from scan.peek(12)
     if _BOTH_HALVES.fullmatch(halves):
         emit((yield from scan.read(12)))

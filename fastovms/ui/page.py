@@ -40,7 +40,7 @@ class PageFile:
     """A file of the page.
 
     Attributes:
-        digest: tells the file apart from every other version of it.
+        digest: distinguishes the file from every other version of it.
     """
 
     content_type: str
@@ -49,8 +49,8 @@ class PageFile:
 
     @cached_property
     def zipped(self) -> bytes:
-        """The body in gzip's format. It is compressed once, when it is first asked for, which takes
-        some milliseconds: a start does not wait for it."""
+        """Returns the body in gzip's format. It is compressed once, when it is first asked for,
+        which takes some milliseconds: a start does not wait for it."""
         return gzip.compress(self.body, mtime=0)  # the same bytes at every start
 
 
@@ -117,8 +117,8 @@ POLICY: Final = (
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'"
 )
-"""The page loads, runs and asks nothing but what this server sends, is shown in nobody's frame, and
-no text becomes HTML unless DOMPurify has been over it (https://www.w3.org/TR/CSP3/,
+"""The page loads, runs and asks only what this server sends, cannot be shown in a frame, and no
+text becomes HTML before DOMPurify has cleaned it (https://www.w3.org/TR/CSP3/,
 https://www.w3.org/TR/trusted-types/)."""
 
 _FIELDS: Final[HeaderPairs] = (
@@ -132,7 +132,7 @@ _FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 
 class PageRoutes:
-    """The handlers."""
+    """The handlers of the page."""
 
     def __init__(self, files: PageFiles) -> None:
         self._files = files

@@ -40,8 +40,8 @@ DEEP = '{"format":' + "[" * 10_000
 BAD: list[tuple[Any, str, str]] = [
     (5, "", "tag must be an object or its JSON text, not 5"),
     ("[]", "", "tag must be an object or its JSON text, not []"),
-    ("{", "", "tag is no JSON that can be read: Expecting"),
-    (DEEP, "", "tag is no JSON that can be read: maximum recursion"),
+    ("{", "", "tag is not valid JSON: Expecting"),
+    (DEEP, "", "tag is not valid JSON: maximum recursion"),
     ({"format": 5}, ".format", "tag.format must be an object, not 5"),
     ({}, ".structures", "tag.structures must be a list where there is no tag.format, not null"),
     ({**OLDER, "structures": 5}, ".structures", "tag.structures must be a list where"),

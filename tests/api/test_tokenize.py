@@ -63,7 +63,12 @@ async def test_answers(make_encoder_api, task, path, body, answer) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "field", "reason"),
     [
-        ("/tokenize", {"messages": [{"role": "user", "content": "a"}]}, "messages", "with nobody"),
+        (
+            "/tokenize",
+            {"messages": [{"role": "user", "content": "a"}]},
+            "messages",
+            "not a chat model",
+        ),
         ("/tokenize", {"prompt": "a", "return_token_strs": True}, "return_token_strs", "exported"),
         ("/detokenize", {"tokens": HI}, "tokens", "exported without a detokenizer"),
         ("/detokenize", {"tokens": [SEP + 1]}, "tokens", "exported without a detokenizer"),

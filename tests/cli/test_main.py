@@ -219,7 +219,7 @@ def test_where_defaults_come_from(tmp_path):
     assert config() == config("auto") == (None, True)
     assert config("vllm") == (None, False)
     assert config(str(tmp_path)) == config(str(file)) == (file, True)
-    with pytest.raises(ConfigurationError, match="--generation-config: there is no file"):
+    with pytest.raises(ConfigurationError, match="--generation-config: no such file:"):
         config(str(tmp_path / "none.json"))
 
 

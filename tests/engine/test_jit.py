@@ -46,7 +46,7 @@ def test_what_is_not_in_the_cache_is_announced_once(
     jit._announce.cache_clear()
     for function in (twice, thrice):
         jit.kernel("int64(int64)")(function)
-    assert [record.message[:30] for record in caplog.records] == ["compiling what samples tokens,"]
+    assert [record.message[:30] for record in caplog.records] == ["compiling the sampling kernels"]
     # At the second start they are in the cache.
     jit._announce.cache_clear()
     caplog.clear()

@@ -178,11 +178,11 @@ def test_weights_stay_quantized(tmp_path: Path) -> None:
     [
         (
             TinyModel(extra={"blk.0.attn_sinks.weight": np.ones(4)}),
-            "architecture llama is not taken with the tensor blk.0.attn_sinks.weight$",
+            "architecture llama is not supported with the tensor blk.0.attn_sinks.weight$",
         ),
         (
             TinyModel("gemma", extra={"cls.weight": np.ones(4), "cls.bias": np.ones(4)}),
-            "not taken with the tensor cls.bias and 1 more",
+            "not supported with the tensor cls.bias and 1 more",
         ),
         (
             TinyModel("qwen2", settings={"block_count": 4}),

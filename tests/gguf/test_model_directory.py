@@ -167,14 +167,14 @@ def test_several_files_in_a_directory_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (TinyModel("mamba"), r"m\.gguf cannot be served: architecture mamba is not taken"),
+        (TinyModel("mamba"), r"m\.gguf cannot be served: architecture mamba is not supported"),
         (
             TinyModel(tokenizer={**BYTE_PAIRS, "tokenizer.ggml.pre": "kimi-k2"}),
-            r"m\.gguf cannot be served: the pre-tokenizer kimi-k2 is not taken",
+            r"m\.gguf cannot be served: the pre-tokenizer kimi-k2 is not supported",
         ),
         (
             TinyModel(extra={"blk.0.attn_sinks.weight": np.ones(4)}),
-            r"m\.gguf cannot be served: architecture llama is not taken with the tensor",
+            r"m\.gguf cannot be served: architecture llama is not supported with the tensor",
         ),
     ],
 )

@@ -220,8 +220,8 @@ def test_those_in_the_table_are_found(name: str) -> None:
     [
         (None, "it names no general.architecture"),
         (5, "it names no general.architecture"),
-        ("gemma2", "architecture gemma2 is not taken: its attention has a soft cap"),
-        ("mamba", "architecture mamba is not taken; those taken are llama, qwen2"),
+        ("gemma2", "architecture gemma2 is not supported: its attention has a soft cap"),
+        ("mamba", "architecture mamba is not supported; supported are llama, qwen2"),
     ],
 )
 def test_others_are_refused_with_the_reason(name: object, message: str) -> None:
@@ -309,13 +309,13 @@ def test_the_largest_gemma_3_scales_by_its_hidden_size() -> None:
 @pytest.mark.parametrize(
     ("architecture", "settings", "message"),
     [
-        ("mamba", {}, "architecture mamba is not taken; those taken are llama, qwen2"),
-        ("gemma2", {}, "architecture gemma2 is not taken: its attention has a soft cap"),
-        ("llama", {"expert_count": 8}, r"the setting llama.expert_count \(8\) is not taken"),
-        ("llama", {"logit_scale": 0.5}, r"the setting llama.logit_scale \(0.5\) is not taken"),
-        ("qwen3", {"pooling_type": 3}, r"the setting qwen3.pooling_type \(3\) is not taken"),
+        ("mamba", {}, "architecture mamba is not supported; supported are llama, qwen2"),
+        ("gemma2", {}, "architecture gemma2 is not supported: its attention has a soft cap"),
+        ("llama", {"expert_count": 8}, r"the setting llama.expert_count \(8\) is not supported"),
+        ("llama", {"logit_scale": 0.5}, r"the setting llama.logit_scale \(0.5\) is not supported"),
+        ("qwen3", {"pooling_type": 3}, r"the setting qwen3.pooling_type \(3\) is not supported"),
         ("llama", {"attention__causal": False}, "llama.attention.causal"),
-        ("qwen2", {"attention__sliding_window": 8}, "qwen2 with a sliding window is not taken"),
+        ("qwen2", {"attention__sliding_window": 8}, "qwen2 with a sliding window is not supported"),
         ("llama", {"context_length": None}, "llama.context_length is missing"),
         ("llama", {"block_count": "4"}, "llama.block_count must be a count of 1 to 512, not 4"),
         ("llama", {"attention__head_count_kv": [2, 2, 1, 2]}, r"head_count_kv must be a count"),

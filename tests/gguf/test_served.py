@@ -62,10 +62,10 @@ def test_answers_are_those_of_the_file(gguf_file: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (TinyModel("gemma2"), "architecture gemma2 is not taken: its attention has a soft cap"),
+        (TinyModel("gemma2"), "architecture gemma2 is not supported: its attention has a soft cap"),
         (
             TinyModel(settings={"expert_count": 8}),
-            "the setting llama.expert_count (8) is not taken",
+            "the setting llama.expert_count (8) is not supported",
         ),
     ],
 )

@@ -99,12 +99,18 @@ def test_empty_tokens_get_names() -> None:
     [
         ({}, "it holds no tokenizer$"),
         ({"tokenizer.ggml.model": "gpt2"}, "it holds no tokenizer.ggml.tokens"),
-        ({**LLAMA_3, "tokenizer.ggml.model": "t5"}, "the tokenizer t5 is not taken; those taken"),
-        ({**LLAMA_3, "tokenizer.ggml.pre": "kimi-k2"}, "the pre-tokenizer kimi-k2 is not taken"),
+        (
+            {**LLAMA_3, "tokenizer.ggml.model": "t5"},
+            "the tokenizer t5 is not supported; supported are",
+        ),
+        (
+            {**LLAMA_3, "tokenizer.ggml.pre": "kimi-k2"},
+            "the pre-tokenizer kimi-k2 is not supported",
+        ),
         (byte_pairs(), "it names no tokenizer.ggml.pre"),
         ({**LLAMA_3, "tokenizer.ggml.merges": []}, "it holds no tokenizer.ggml.merges"),
         ({**LLAMA_3, "tokenizer.ggml.merges": ["h e", "he"]}, "merges has 'he', which is no pair"),
-        ({**LLAMA_3, "tokenizer.ggml.pre": ["llama-bpe"]}, "the pre-tokenizer .* is not taken"),
+        ({**LLAMA_3, "tokenizer.ggml.pre": ["llama-bpe"]}, "the pre-tokenizer .* is not supported"),
         ({**LLAMA_3, "tokenizer.ggml.tokens": ["a", "b", "a"]}, "two of its tokens are 'a'"),
         ({**LLAMA_3, "tokenizer.ggml.token_type": [1]}, "token_type has 1 values for"),
         (
@@ -116,7 +122,7 @@ def test_empty_tokens_get_names() -> None:
         ({**sentencepiece(), "tokenizer.ggml.scores": None}, "it holds no tokenizer.ggml.scores"),
         (
             {**sentencepiece(), "tokenizer.ggml.remove_extra_whitespaces": True},
-            "a tokenizer that removes spaces is not taken",
+            "a tokenizer that removes spaces is not supported",
         ),
     ],
 )

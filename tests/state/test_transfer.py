@@ -101,9 +101,9 @@ def changed(lines: list[bytes], number: int, line: bytes) -> list[bytes]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda lines: [], "is no exported state"),
-        (lambda lines: [b"[]\n"], "is no exported state"),
-        (lambda lines: [b"\xff\n", *lines], "is no exported state"),
+        (lambda lines: [], "is not an exported state"),
+        (lambda lines: [b"[]\n"], "is not an exported state"),
+        (lambda lines: [b"\xff\n", *lines], "is not an exported state"),
         (lambda lines: [lines[0].replace(b'"version":4', b'"version":9')], "is 9, not 4"),
         (lambda lines: lines[:-1], "was cut off"),
         (lambda lines: [*lines[:2], *lines[3:]], "was cut off"),

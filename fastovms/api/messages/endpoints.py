@@ -343,7 +343,7 @@ async def prepare(
     """Checks a request and makes what runs it. Long chats are rendered and encoded in a thread.
 
     Raises:
-        RequestError: a field is at fault.
+        RequestError: a field is invalid.
         BackendError: the grammar cannot be compiled now.
     """
     fields = read_fields(request.body)
@@ -404,7 +404,7 @@ async def count_tokens(
             tokens images are, so that a prompt with some has to be computed.
 
     Raises:
-        RequestError: a field is at fault.
+        RequestError: a field is invalid.
         BackendError: a prompt with images cannot be computed now.
     """
     fields = read_fields(request.body)
@@ -437,7 +437,7 @@ def names_of(body: MessagesRequest) -> FieldNames:
 def _in_our_words(
     request: Preparation[MessagesRequest], fields: MessageFields
 ) -> Preparation[MessagesRequest]:
-    """Has Anthropic's fields stand in for those of the other endpoints that say the same."""
+    """Maps Anthropic's fields to those of the other endpoints with the same meaning."""
     body, names = request.body, request.names
     if body.stop_sequences is not None:
         body = msgspec.structs.replace(body, stop=body.stop_sequences)
@@ -464,7 +464,7 @@ def _template(
     continues = last["role"] == "assistant"
     if continues and "tool_calls" in last:
         raise InvalidField(
-            "messages: what tools have answered must follow the last message, which uses tools",
+            "messages: the results of tools must follow the last message, which uses tools",
             param="messages",
         )
     kwargs = dict(request.body.chat_template_kwargs or {})
@@ -540,7 +540,7 @@ class Messages:
         """Answers with the number of tokens that a request's prompt would have.
 
         Raises:
-            RequestError: a field is at fault.
+            RequestError: a field is invalid.
             BackendError: it has images, which cannot be read now.
         """
         preparation = await self._context.read(request, CountTokensRequest, dialect, names_of)
@@ -594,7 +594,7 @@ class Messages:
 
 
 def _drop(delta: SampleDelta) -> None:
-    """Takes a token that nobody has asked for."""
+    """Takes an unused token."""
 
 
 def endpoints(context: ApiContext) -> Iterator[Route]:

@@ -346,7 +346,7 @@ _READERS: Final[Mapping[str, Callable[[BlockReader, Block], list[ContentPart]]]]
 """What reads each type of block, but images and files."""
 
 _FILES: Final = ("base64", "url", "file")
-"""The types of sources of documents that are no text."""
+"""The types of sources of documents that are not text."""
 
 
 def unknown_block(
@@ -380,8 +380,8 @@ def to_messages(
     given: Sequence[Mapping[str, Any]] | None,
     images: GivenImages | None = None,
 ) -> ChatMessages:
-    """Returns the messages of a chat. Messages of one role that follow each other are one turn. A
-    note takes the place of media that the model cannot read, but in what the user says last.
+    """Returns the messages of a chat. Consecutive messages of one role are one turn. A note takes
+    the place of media that the model cannot read, but in what the user says last.
 
     Args:
         images: collects those of the messages; None = the model takes none.
@@ -514,7 +514,7 @@ def _assistant(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
 
 @dataclass(slots=True)
 class _Turn:
-    """What the assistant has said before a tool answers."""
+    """The assistant's turn before a tool answers."""
 
     texts: list[Block] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
@@ -538,7 +538,7 @@ def _summary(block: Block) -> list[Block]:
 
 
 def _thinking(block: Block) -> str:
-    """Returns thoughts as they were shown, or else as they were sealed."""
+    """Returns reasoning as it was shown, or as it was sealed."""
     signature = block.members.get("signature")
     if signature is not None and not isinstance(signature, str):
         raise block.wrong("signature", "a string")

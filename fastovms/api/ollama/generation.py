@@ -105,7 +105,7 @@ Members = dict[str, Any]
 
 @dataclass(slots=True)
 class Told:
-    """What a part of an answer tells: a text, thoughts, and calls, each of them whole."""
+    """The contents of a part of an answer: a text, reasoning, and calls, each of them whole."""
 
     content: str = ""
     thinking: str = ""
@@ -297,7 +297,7 @@ class AnswerLines:
 
 
 _ANSWER_SHARE = 8
-"""One part in so many of the context is kept free for an answer of no stated length."""
+"""One part in this number of the context is kept free for an answer of no stated length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +336,7 @@ async def prepare_chat(asking: Asking, body: OllamaChatRequest) -> OllamaJob:
     """Checks a request to `/api/chat`. Long chats are rendered and encoded in a thread.
 
     Raises:
-        RequestError: a field is at fault.
+        RequestError: a field is invalid.
         BackendError: the grammar cannot be compiled now.
     """
     request = asking.preparation
@@ -439,7 +439,7 @@ def _longest_prompt(model: ServedModel, num_predict: int | None) -> int:
 
 
 def _behind(context: Sequence[int], prompt: Prompt, request: Preparation[AskedFields]) -> Prompt:
-    """Returns the prompt behind the tokens of what was said before."""
+    """Returns the prompt after the tokens of the conversation so far."""
     token_ids = [*context, *prompt.token_ids]
     if context and len(token_ids) > request.model.info.max_model_len:
         reason = f"the prompt has {len(token_ids)} tokens, of which context has {len(context)}"
@@ -471,7 +471,7 @@ async def prepare_raw(
         fim: the model's tokens for a suffix, if it has them.
 
     Raises:
-        RequestError: a field is at fault.
+        RequestError: a field is invalid.
         BackendError: the grammar cannot be compiled now.
     """
     request = asking.preparation
@@ -540,7 +540,7 @@ class _Door(NamedTuple):
 
 
 class OllamaGeneration:
-    """The handlers."""
+    """The handlers of the endpoints that generate."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -588,8 +588,8 @@ class OllamaGeneration:
     async def _answer(
         self, request: Request, dialect: Dialect, body: Body, known: KnownModel, door: _Door
     ) -> Response | None:
-        """Answers what there is to answer. A model that comes and goes leaves memory behind it
-        where the client wants that, and may."""
+        """Answers what there is to answer. A model that is loaded on demand is unloaded afterwards
+        if the client wants that and may."""
         with departure(body.keep_alive, request, known, self._context.models) as leaving:
             if not door.is_empty:
                 return await self._generate(request, dialect, body, known, door, leaving.warnings)

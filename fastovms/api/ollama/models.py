@@ -44,8 +44,8 @@ from fastovms.text.tokenizer import FimFinder
 
 FORMAT: Final = "openvino"
 _FOR_EVER: Final = 100 * 365 * 24 * 3600.0
-"""Seconds for which a model is said to stay that nobody has told to leave: Ollama's clients know no
-model without such a time."""
+"""Seconds that are reported as the time until a model is unloaded, if it has none: Ollama's clients
+need such a time."""
 
 _WORDS: Final = ("completion", "tools", "insert", "vision", "thinking", "embedding")
 """The capabilities that Ollama's clients know."""
@@ -195,7 +195,7 @@ _LINES: Final = ({"status": "pulling manifest"}, {"status": "success"})
 
 
 class OllamaModels:
-    """The handlers."""
+    """The handlers of the endpoints about models."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -292,7 +292,7 @@ class OllamaEmbeddingsRequest(OllamaEncoderFields, frozen=True, kw_only=True):
 
 
 class OllamaEmbed:
-    """The handlers."""
+    """The handlers of the endpoints for vectors."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -376,8 +376,8 @@ def _options(model: ServedEncoder, limit: TextLimit) -> EmbeddingOptions:
 
 
 def _written(head: dict[str, Any], found: Embeddings, end: dict[str, Any]) -> bytes:
-    """Returns the body of an answer. Vectors are written one by one, so that other threads are not
-    kept from the GIL."""
+    """Returns the body of an answer. Vectors are written one by one, so that other threads get the
+    GIL in between."""
     rows = np.ascontiguousarray(found.vectors)
     vectors = [orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) for row in rows]
     start = orjson.dumps(head)[:-1] + b',"embeddings":['

@@ -108,7 +108,7 @@ _PARAM: Final = re.compile(r"format\.schema|\w+")
 
 
 class ReadOptions(NamedTuple):
-    """What options ask for.
+    """The result of reading options.
 
     Attributes:
         fields: those of the other endpoints.
@@ -125,7 +125,7 @@ def read_options(given: OllamaOptions | None, model: ModelInfo) -> ReadOptions:
     """Reads options.
 
     Raises:
-        InvalidField: one asks for what there is not, or is no whole number.
+        InvalidField: an option is not supported, or is not a whole number.
     """
     values = option_values(OllamaOptions() if given is None else given)
     for name, neutral in _NEUTRAL.items():
@@ -150,7 +150,7 @@ def read_options(given: OllamaOptions | None, model: ModelInfo) -> ReadOptions:
 
 @contextmanager
 def named_as_given() -> Iterator[None]:
-    """Calls a field at fault as the client does: an option by its place in `options`."""
+    """Names an invalid field as the client does: an option by its place in `options`."""
     try:
         yield
     except InvalidField as error:
@@ -238,7 +238,7 @@ def add_images(
         images: those before it; None = the model takes none.
 
     Raises:
-        InvalidField: one is no text, or one too many, or the model takes none.
+        InvalidField: one is not a text, or there is one too many, or the model takes none.
     """
     if not given:
         return
@@ -349,7 +349,7 @@ def asking(
     """Reads the fields that both endpoints share.
 
     Raises:
-        InvalidField: one is at fault.
+        InvalidField: a field is invalid.
     """
     options = read_options(body.options, model.info)
     is_chat = isinstance(body, OllamaChatRequest)
@@ -471,7 +471,7 @@ def option_values(options: OllamaOptions) -> dict[str, Any]:
     """Returns each option's value, None where it is not given.
 
     Raises:
-        InvalidField: one is no whole number, though it has to be. It may have a fraction of zero.
+        InvalidField: an option must be a whole number and is not. It may have a fraction of zero.
     """
     return {name: _value(options, name) for name in options.__struct_fields__}
 

@@ -139,7 +139,7 @@ def openapi_document(
     Args:
         routes: method and pattern of each, as the router has them.
         model: the model's name in examples.
-        root_path: what stands in front of every path behind a proxy.
+        root_path: the prefix of every path at a proxy.
         needs_key: whether clients must have a key.
         extensions: operations of other packages, by method and path.
     """

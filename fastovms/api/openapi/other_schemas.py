@@ -54,7 +54,7 @@ class AnthropicErrorCode(AnswerSchema, kw_only=True):
 
 
 class AnthropicErrorDetails(AnswerSchema, kw_only=True):
-    """What is wrong, in Anthropic's form."""
+    """An error in Anthropic's form."""
 
     type: str
     message: str
@@ -274,7 +274,7 @@ class DeletedFile(AnswerSchema, kw_only=True):
 
 
 class BatchLineError(AnswerSchema, kw_only=True):
-    """What is wrong with the input of a batch, and in which line."""
+    """An error in the input of a batch, and its line."""
 
     code: str
     message: str
@@ -290,7 +290,7 @@ class BatchErrors(AnswerSchema, kw_only=True):
 
 
 class BatchCounts(AnswerSchema, kw_only=True):
-    """How many requests of a batch there are, and how they have ended so far."""
+    """The numbers of requests of a batch, by how they have ended so far."""
 
     total: int
     completed: int
@@ -298,13 +298,13 @@ class BatchCounts(AnswerSchema, kw_only=True):
 
 
 class BatchCachedTokens(AnswerSchema, kw_only=True):
-    """How many tokens of the prompts were in the cache."""
+    """The number of tokens of the prompts that were in the cache."""
 
     cached_tokens: int
 
 
 class BatchReasoningTokens(AnswerSchema, kw_only=True):
-    """How many tokens of the answers are reasoning."""
+    """The number of tokens of the answers that are reasoning."""
 
     reasoning_tokens: int
 
@@ -439,7 +439,7 @@ class RerankAnswer(AnswerSchema, kw_only=True):
 
 
 class Score(AnswerSchema, kw_only=True):
-    """How well the two texts of a pair go together."""
+    """The score of a pair of texts."""
 
     index: int
     object: Literal["score"]
@@ -476,7 +476,7 @@ class OllamaCall(AnswerSchema, kw_only=True):
 
 
 class OllamaMessage(AnswerSchema, kw_only=True):
-    """What the model says, thinks and calls."""
+    """The text, reasoning and calls of the model."""
 
     role: Literal["assistant"]
     content: str
@@ -485,8 +485,8 @@ class OllamaMessage(AnswerSchema, kw_only=True):
 
 
 class OllamaPart(AnswerSchema, kw_only=True):
-    """What answers and lines of both endpoints have. The members behind `done` are in the last line
-    and in whole answers; times are nanoseconds."""
+    """The members of answers and lines of both endpoints. The members after `done` are in the last
+    line and in whole answers; times are nanoseconds."""
 
     model: str
     created_at: str
@@ -533,7 +533,7 @@ class OllamaVector(AnswerSchema, kw_only=True):
 
 
 class OllamaDetails(AnswerSchema, kw_only=True):
-    """What kind of model it is."""
+    """The kind of a model."""
 
     parent_model: str
     format: str
@@ -558,7 +558,7 @@ class OllamaModel(AnswerSchema, kw_only=True):
 
 
 class OllamaModelList(AnswerSchema, kw_only=True):
-    """Some models."""
+    """A list of models."""
 
     models: list[OllamaModel]
 
@@ -582,6 +582,6 @@ class OllamaVersion(AnswerSchema, kw_only=True):
 
 
 class OllamaStatus(AnswerSchema, kw_only=True):
-    """How a pull goes."""
+    """The progress of a pull."""
 
     status: str

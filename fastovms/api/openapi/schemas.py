@@ -21,13 +21,13 @@ class AnswerSchema(Struct, forbid_unknown_fields=True):
 
 
 class CachedTokens(AnswerSchema, kw_only=True):
-    """Tells of a prompt's tokens."""
+    """Counts a prompt's tokens."""
 
     cached_tokens: int
 
 
 class ReasoningTokens(AnswerSchema, kw_only=True):
-    """Tells of an answer's tokens."""
+    """Counts an answer's tokens."""
 
     reasoning_tokens: int
 
@@ -43,7 +43,7 @@ class TokenUsage(AnswerSchema, kw_only=True):
 
 
 class RequestMetrics(AnswerSchema, kw_only=True):
-    """How long an answer took, in vLLM's form; with `--enable-per-request-metrics` only."""
+    """The duration of an answer, in vLLM's form; with `--enable-per-request-metrics` only."""
 
     time_to_first_token_ms: float
     generation_time_ms: float
@@ -115,7 +115,7 @@ class CompletionChunk(AnswerSchema, kw_only=True):
 
 
 class TopLogprob(AnswerSchema, kw_only=True):
-    """A token that might have stood in a token's place."""
+    """An alternative to a token."""
 
     token: str
     logprob: float
@@ -169,8 +169,8 @@ class ToolCallDelta(AnswerSchema, kw_only=True):
 
 
 class ChatMessage(AnswerSchema, kw_only=True):
-    """What the model says, thinks and calls. Reasoning has two names below `/v1`: clients read one
-    or the other."""
+    """The text, reasoning and calls of the model. Reasoning has two names below `/v1`: clients read
+    one or the other."""
 
     role: str
     content: str | None
@@ -287,7 +287,7 @@ class RefusalPart(AnswerSchema, tag_field="type", tag="refusal", kw_only=True):
 
 
 class ReasoningText(AnswerSchema, tag_field="type", tag="reasoning_text", kw_only=True):
-    """What the model has thought."""
+    """The reasoning of the model."""
 
     text: str
 
@@ -327,7 +327,7 @@ class FunctionCallItem(AnswerSchema, tag_field="type", tag="function_call", kw_o
 class FunctionCallOutputItem(
     AnswerSchema, tag_field="type", tag="function_call_output", kw_only=True
 ):
-    """What a function has returned."""
+    """The output of a function."""
 
     id: str
     status: ItemStatus
@@ -349,7 +349,7 @@ class CustomToolCallItem(AnswerSchema, tag_field="type", tag="custom_tool_call",
 class CustomToolCallOutputItem(
     AnswerSchema, tag_field="type", tag="custom_tool_call_output", kw_only=True
 ):
-    """What a tool of free text has returned."""
+    """The output of a tool of free text."""
 
     id: str
     status: ItemStatus | UnsetType = UNSET
@@ -358,7 +358,7 @@ class CustomToolCallOutputItem(
 
 
 class ReasoningItem(AnswerSchema, tag_field="type", tag="reasoning", kw_only=True):
-    """What the model has thought."""
+    """The reasoning of the model."""
 
     id: str
     status: ItemStatus | UnsetType = UNSET
@@ -399,7 +399,7 @@ class ItemList(AnswerSchema, kw_only=True):
 
 
 class WrittenTokens(CachedTokens, kw_only=True):
-    """Tells of an input's tokens."""
+    """Counts an input's tokens."""
 
     cache_write_tokens: int
 
@@ -570,7 +570,7 @@ _EVENTS: Final[dict[str, dict[str, Any]]] = {
     "custom_tool_call_input.delta": {**_IN_ITEM, "delta": str},
     "custom_tool_call_input.done": {**_IN_ITEM, "input": str},
 }
-"""The members of each event beside its type and number, by its type without `response.`."""
+"""The members of each event in addition to its type and number, by its type without `response.`."""
 
 
 class ErrorEvent(AnswerSchema, tag_field="type", tag="error", kw_only=True):
@@ -617,7 +617,7 @@ class TextBlock(AnswerSchema, tag_field="type", tag="text", kw_only=True):
 
 
 class ThinkingBlock(AnswerSchema, tag_field="type", tag="thinking", kw_only=True):
-    """What the model thought; the signature holds it where it is not shown."""
+    """The reasoning of the model; the signature holds it if it is not shown."""
 
     thinking: str
     signature: str
@@ -642,7 +642,7 @@ AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class ThinkingTokens(AnswerSchema, kw_only=True):
-    """Tells of an answer's tokens."""
+    """Counts an answer's tokens."""
 
     thinking_tokens: int
 

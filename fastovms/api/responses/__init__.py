@@ -2,5 +2,5 @@
 background.
 
 `create` makes responses; `response_by_id` gets, streams again, cancels and deletes those that are
-kept; `conversations` keeps items beside them. `fastovms.state` decides where they are kept.
+kept; `conversations` stores items separately. `fastovms.state` decides where they are kept.
 """

@@ -62,7 +62,7 @@ the shared store is not available."""
 
 
 class Begun(Protocol):
-    """What runs a response on a model in memory.
+    """The function that runs a response on a loaded model.
 
     Attributes:
         generation: its context is entered.
@@ -357,7 +357,7 @@ class BackgroundRun:
 
     async def _finish(self, record: StoredResponse) -> bool:
         """Keeps the response as finished. Where replicas share a store, it waits for one that is
-        gone: another replica cannot tell how the response has ended.
+        gone: another replica cannot know how the response has ended.
 
         Returns:
             Whether the response was still this replica's.
@@ -428,7 +428,7 @@ class BackgroundRuns:
 
     @property
     def room(self) -> int:
-        """How many more any owner may have."""
+        """The number of further responses that an owner may have."""
         return max(0, self._places.free - self._places.used)
 
     def check_room(self, owner: str) -> None:
@@ -513,7 +513,7 @@ class BackgroundRuns:
             raise StateFailed("the response has ended, but cannot be kept until the state is back")
 
     async def drain(self, seconds: float) -> None:
-        """Waits until all have ended, but no longer than so many seconds."""
+        """Waits until all have ended, at most for this number of seconds."""
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=seconds)
 

@@ -42,7 +42,7 @@ from fastovms.state.store import ItemPage, ResponseProgress, StoredItem, Unknown
 
 class StoredResponses:
     """Handlers of what is below `/responses/{id}`. Each raises NotFound for a response that is not
-    kept here, or is somebody else's."""
+    stored here, or belongs to another tenant."""
 
     def __init__(self, state: ResponsesState | None) -> None:
         self._state = state

@@ -80,7 +80,7 @@ _ID: Final = re.compile(r"[a-z]+[_-]([0-9a-f]{8})[0-9a-f]{24}")
 
 
 def with_affinity(new_id: str, headers: Headers, continued: str | None = None) -> str:
-    """Returns an id with the key of what it continues, else with that of the request.
+    """Returns an id with the key of the response that it continues, or with that of the request.
 
     Args:
         new_id: 32 random hexadecimal digits; the first 8 of them are the key where there is none.
@@ -144,7 +144,9 @@ class Compaction:
         preparation = await context.read(request, ResponsesRequest, dialect, names_of)
         body, new_id = preparation.body, context.new_id()
         if is_streamed(body):
-            raise InvalidField("stream must be false: a compaction is no stream", param="stream")
+            raise InvalidField(
+                "stream must be false: a compaction cannot be streamed", param="stream"
+            )
         fields = read_fields(body, dialect, keeps=self._state is not None)
         # What came before may be longer than the context: that is what a compaction is for.
         fields = replace(fields, truncates=True)
@@ -342,7 +344,7 @@ class Responses:
         client has the response at once, as queued.
 
         Raises:
-            RequestError: a field is at fault. What depends on the model is found later, and the
+            RequestError: a field is invalid. What depends on the model is found later, and the
                 response then fails.
         """
         context, state, tenant = self._context, self._state, request.tenant
@@ -389,7 +391,7 @@ class Responses:
         """Answers with the number of tokens that a request's prompt would have.
 
         Raises:
-            RequestError: a field is at fault.
+            RequestError: a field is invalid.
         """
         preparation = await self._context.read(request, ResponsesRequest, dialect, names_of)
         keeps = self._state is not None
@@ -584,7 +586,9 @@ class Responses:
                 items = [*record.input, *record.output]
                 await state.store.run(Operations.add_items, tenant, conversation_id, items)
         except UnknownPrevious as error:
-            logger.warning("response %s is not kept: %s is gone meanwhile", run.form.id, error)
+            logger.warning(
+                "response %s is not stored: %s was deleted in the meantime", run.form.id, error
+            )
             run.note_not_kept()
         except (StateFailed, TooLarge) as error:
             logger.error("response %s is not kept: %s", run.form.id, error)

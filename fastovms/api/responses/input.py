@@ -210,7 +210,7 @@ NewId = Callable[[str], str]
 
 
 class ItemRules(NamedTuple):
-    """How items are read."""
+    """The way in which items are read."""
 
     dialect: Dialect
     new_id: NewId
@@ -275,8 +275,8 @@ def _item(item: Mapping[str, Any], place: str, rules: ItemRules) -> Item:
 
 
 def distinct(items: Sequence[Item], new_id: NewId, taken: Iterable[str] = ()) -> list[Item]:
-    """Returns items with ids of their own, so that lists can be paged: some servers number theirs
-    anew in every response, and clients send them back together.
+    """Returns items with ids of their own, so that lists can be paged: some servers number their
+    items again in every response, and clients send them back together.
 
     Args:
         taken: ids that other items have.
@@ -378,7 +378,7 @@ def _compaction(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     sealed = _text(item.get("encrypted_content"), name)
     if not unseal_summary(sealed):
         # Passing it over would silently lose all that came before.
-        raise InvalidField(f"{name} is no summary that this server has made", param=name)
+        raise InvalidField(f"{name} is not a summary of this server", param=name)
     item_id = _id(item, name, "compaction", rules)
     return {"id": item_id, "type": "compaction", "encrypted_content": sealed}
 
@@ -446,7 +446,7 @@ def _configuration_update(item: Mapping[str, Any], name: str, rules: ItemRules) 
 
 
 class _Type(NamedTuple):
-    """How items of a type are read.
+    """The way in which items of a type are read.
 
     Attributes:
         prefix: the prefix of their ids.
@@ -587,7 +587,7 @@ def to_messages(
 
     Args:
         items: read, with no reference among them.
-        instructions: what the system says before everything else.
+        instructions: the system text at the beginning.
         num_earlier: how many of the items came before the request's input.
         images: collects those of the items; None = the model takes none.
 
@@ -677,8 +677,9 @@ class _Turn:
 
 
 def _joined(messages: list[Message], message: Message) -> Message:
-    """Returns a message of the user with those of the user before it, which are taken away: many
-    templates want answers between two of them, and a compaction has left those out."""
+    """Returns a message of the user that includes the messages of the user before it, which are
+    removed. Many templates require answers between two of them, and a compaction has left those
+    out."""
     texts = [message["content"]]
     while messages and messages[-1]["role"] == "user":
         texts.insert(0, messages.pop()["content"])

@@ -65,7 +65,7 @@ from fastovms.text.scanning import OutputParser
 CountTokens = Callable[[str], int]
 
 _MAX_SHARE: Final = 4
-"""No item takes more than one part in so many of the room."""
+"""No item takes more than one part in this number of the room."""
 
 _CHARS_PER_TOKEN: Final = 3
 """How many characters of an item are kept for each token that it may have, before they are
@@ -321,7 +321,7 @@ def _encoded(value: object, name: str) -> orjson.Fragment:
 
 
 _USUAL_ANSWER_SHARE: Final = 8
-"""Where older messages may be dropped, one part in so many of the context is kept free for an
+"""If older messages may be dropped, one part in this number of the context is kept free for an
 answer of no stated length."""
 
 
@@ -357,7 +357,7 @@ async def prepare(
             made of the history.
 
     Raises:
-        RequestError: a field is at fault.
+        RequestError: a field is invalid.
         BackendError: the grammar cannot be compiled now.
     """
     request = _with_format(request, fields)
@@ -392,7 +392,7 @@ async def count_tokens(
     """Counts the tokens of the prompt that `prepare` would make.
 
     Raises:
-        RequestError: a field is at fault.
+        RequestError: a field is invalid.
     """
     maker = _prompt_maker(request, fields, history)
     make = partial(_make_prompt, request, maker, history, TokenBudget(None, None))
@@ -410,7 +410,7 @@ def names_of(body: ResponsesRequest) -> FieldNames:
 def _with_format(
     request: Preparation[ResponsesRequest], fields: ResponseFields
 ) -> Preparation[ResponsesRequest]:
-    """Has `text.format`, where it asks for something, stand in for `response_format`."""
+    """Uses `text.format`, if it asks for something, in place of `response_format`."""
     if fields.response_format is None:
         return request
     names = replace(request.names, response_format="text.format", json_schema="text.format")
@@ -593,8 +593,8 @@ def queued_resumption(
 
 
 def with_seed(body: ResponsesRequest) -> ResponsesRequest:
-    """Returns a request that says by which seed its tokens are drawn, so that whoever goes on with
-    it draws the same ones."""
+    """Returns a request with the seed by which its tokens are drawn, so that another replica that
+    resumes it draws the same ones."""
     if body.seed is not None:
         return body
     return msgspec.structs.replace(body, seed=secrets.randbits(_SEED_BITS))

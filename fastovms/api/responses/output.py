@@ -26,7 +26,7 @@ from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, P
 
 @dataclass(frozen=True, slots=True)
 class ResponseStatus:
-    """What changes while a response is made.
+    """The parts of a response object that change while it is made.
 
     Attributes:
         name: "queued", "in_progress", "completed", "incomplete", "failed" or "cancelled".
@@ -64,7 +64,7 @@ class ResponseStatus:
 
 @dataclass(frozen=True, slots=True)
 class ResponseForm:
-    """What never changes of a response object.
+    """The parts of a response object that never change.
 
     Attributes:
         members: the id, when it was asked for, and the request's fields.
@@ -156,8 +156,8 @@ class EventEncoder:
         self._frames.append(frame(orjson.dumps(event), name if self._named else ""))
 
     def skip(self, num_events: int) -> None:
-        """Drops the frames before that number, and goes on behind it at the earliest: another
-        version of the server may have told the same in more events."""
+        """Drops the frames before that number, and continues after it at the earliest: another
+        version of the server may have sent the same in more events."""
         first = self._next_number - len(self._frames)
         del self._frames[: max(0, num_events - first)]
         self._next_number = max(self._next_number, num_events)
@@ -169,7 +169,7 @@ class EventEncoder:
 
 
 class ResponseRun:
-    """Follows one response: its output, its status, and the events that tell of both.
+    """Follows one response: its output, its status, and the events that report both.
 
     Attributes:
         status: the response's, as of now.
@@ -190,7 +190,7 @@ class ResponseRun:
         """
         Args:
             usage: returns the tokens so far.
-            tells: whether events are made; else there are none to take.
+            tells: whether events are made; otherwise there are none.
             for_all: whether clients of either dialect may ask for the events, so that they have
                 `event:` lines.
         """
@@ -331,7 +331,7 @@ class OutputForm:
         aligner: finds the tokens of the text; None = no information about tokens is reported.
         tell_logprobs: writes their log probabilities.
         max_logprobs_length: the maximum bytes of them in the report of a whole text; a longer one
-            is told without.
+            is written without.
     """
 
     new_id: NewId
@@ -348,7 +348,7 @@ class OutputForm:
 
 @dataclass(frozen=True, slots=True)
 class _TextKind:
-    """How events call an item whose text is in one part.
+    """The names of the events of an item whose text is in one part.
 
     Attributes:
         member: the item's member that the part is in.

@@ -82,7 +82,7 @@ _HEARD_AT_ONCE: Final = 64
 
 
 class CannotGoOn(FastovmsError):
-    """Nobody will be able to go on with a response. The text says why."""
+    """The response cannot be resumed by any replica. The text says why."""
 
 
 class RunRestorer:
@@ -133,7 +133,7 @@ class RunRestorer:
         """Makes the run of a response again.
 
         Raises:
-            CannotGoOn: nobody can.
+            CannotGoOn: no replica can.
             RequestError: the model, or this server, no longer takes the request.
         """
         try:
@@ -251,7 +251,7 @@ MAX_ATTEMPTS: Final = 3
 its process each time must not do so for ever."""
 
 _RETRY: Final = 1.0
-"""Seconds after which a response is queued again for which there was no room."""
+"""Seconds after which a response is queued again if there was no room for it."""
 
 _CANCELLED: Final = "cancelled"
 """The line of responses that are to be cancelled: no model is identified by a single word."""
@@ -264,8 +264,8 @@ class Resumer:
 
     The responses of each model wait in a line. The first one is tried: it is begun, and the next
     one waits until something that its model has said is kept. If the process ends before that, this
-    response may have been the cause, and no other one has lost an attempt. Those that were tried in
-    vain come last, so that the others go on however often the process ends.
+    response may have been the cause, and no other one has lost an attempt. Responses whose attempts
+    have failed come last, so that the others continue however often the process ends.
 
     Those that are to be cancelled have a line of their own, in which none needs a model.
 
@@ -290,7 +290,7 @@ class Resumer:
 
     @property
     def room(self) -> int:
-        """How many more responses this replica may take over."""
+        """The number of further responses that this replica may take over."""
         return max(0, self._runs.room - sum(map(len, self._lines.values())))
 
     def tenants(self) -> Collection[str] | None:
@@ -406,9 +406,9 @@ may be busy, or be about to start."""
 
 
 async def cancel_anywhere(state: ResponsesState, tenant: str, id: str) -> None:
-    """Cancels a response, wherever it runs, and returns when it does no more: it is kept as
-    cancelled or as what it had become, or nobody goes on with it. It raises as
-    `BackgroundRuns.kept` does."""
+    """Cancels a response, on any replica, and returns when it has stopped: it is stored as
+    cancelled or with its result, or no replica resumes it. It raises as `BackgroundRuns.kept`
+    does."""
     with state.store.watch_response(tenant, id) as watch:
         while True:
             run = state.runs.find(tenant, id)
@@ -440,7 +440,8 @@ class LeaseKeeper:
     it looks now and then for what was cut off.
 
     Args:
-        resumer: goes on with what was cut off, here or on another replica; None = nobody here does.
+        resumer: goes on with what was cut off, here or on another replica; None = not on this
+            replica.
         clock: tells seconds that only grow.
     """
 
@@ -469,8 +470,8 @@ class LeaseKeeper:
             self._task = asyncio.ensure_future(self._end_cut())
 
     async def close(self) -> None:
-        """Ends, and gives up what this replica still owns, so that nobody waits for the leases to
-        expire."""
+        """Ends, and gives up the responses that this replica still owns, so that other replicas
+        need not wait for the leases to expire."""
         if self._task is None:
             return
         self._task.cancel()
@@ -539,11 +540,11 @@ class LeaseKeeper:
                     owned = await self._store.run(Operations.renew_leases)
                     resumer.add(one for one in owned if self._runs.find(*one.key) is None)
                 except StateFailed as error:
-                    logger.debug("what was cut off is looked for later: %s", error)
+                    logger.debug("responses that were cut off are looked for later: %s", error)
                 await watch.changed(_ALONE_INTERVAL)
 
     async def _end_cut(self) -> None:
-        """Has what was cut off before the start fail."""
+        """Marks the responses that were cut off before the start as failed."""
         try:
             await self._store.run(Operations.interrupt_expired, 0.0)
         except StateFailed as error:

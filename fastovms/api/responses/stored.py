@@ -334,7 +334,7 @@ _FRAMES_SIZE: Final = 64 * 1024
 
 _LEVEL: Final = 1
 _HEADER: Final = struct.Struct(">II")
-"""What stands before each piece of packed frames: how many it has, and in how many bytes."""
+"""The header of each piece of packed frames: their number, and their bytes."""
 
 
 class EventLog:
@@ -345,7 +345,7 @@ class EventLog:
 
     Attributes:
         is_closed: whether there will be no more.
-        is_cut: whether somebody else goes on with it, so that there will be no more here.
+        is_cut: whether another replica resumes it, so that no more events come here.
     """
 
     def __init__(self, first: int = 0) -> None:
@@ -372,7 +372,7 @@ class EventLog:
         return sum(map(len, self._packs)) + self._open_size
 
     def append(self, frames: Sequence[bytes], *, closes: bool = False) -> None:
-        """Adds frames and tells those who listen."""
+        """Adds frames and notifies the listeners."""
         for frame in frames:
             self._open.append(frame)
             self._open_size += len(frame)
@@ -426,11 +426,11 @@ class EventLog:
             position += length
 
     def close(self) -> None:
-        """Takes note that there will be no more, and tells those who listen of what there is."""
+        """Records that no more frames will come, and notifies the listeners."""
         self.append([], closes=True)
 
     def cut(self) -> None:
-        """Takes note that somebody else goes on with it, and tells those who listen."""
+        """Records that another replica resumes it, and notifies the listeners."""
         self.is_cut = True
         self._tell()
 
@@ -515,7 +515,7 @@ def unpack_outputs(data: bytes) -> Sequence[GenerationOutput]:
     try:
         return [_heard(output) for output in _decode(zlib.decompress(data))]
     except (zlib.error, msgspec.MsgspecError) as error:
-        raise ValueError("what the model has said is not as it was kept") from error
+        raise ValueError("the stored output of the model is damaged") from error
 
 
 def _kept(output: GenerationOutput) -> _Output:
@@ -553,10 +553,10 @@ def _heard(kept: _Output) -> GenerationOutput:
 logger = logging.getLogger(__name__)
 
 SHARED_INTERVAL: Final = 0.1
-"""Seconds between two writes of one response where somebody waits for them."""
+"""Seconds between two writes of one response if a client waits for them."""
 
 _OWN_INTERVAL: Final = 1.0
-"""Seconds where nobody reads them but after a crash: each write wears the disk."""
+"""Seconds if they are read only after a crash: each write wears the disk."""
 
 _RETRY: Final = 1.0
 """Seconds until a write that failed is tried again."""
@@ -599,13 +599,13 @@ class EventWriter:
         self.advanced = asyncio.Event()
 
     def add_output(self, output: GenerationOutput) -> None:
-        """Adds what the model has said, before the events that tell of it."""
+        """Adds the output of the model, before the events that report it."""
         if self._keeps_outputs:
             self._outputs.append(output)
             self._more.set()
 
     def add(self, frames: Sequence[bytes]) -> None:
-        """Adds events."""
+        """Adds events to the log."""
         self._unsent += frames
         if self._has_ended:
             self._log_unsent()
@@ -651,7 +651,7 @@ class EventWriter:
 
     async def flush(self) -> None:
         """Writes the remaining events, once `run` has ended. If that fails, the events that are not
-        written have been sent to nobody."""
+        written have not been sent to any client."""
         try:
             while self._is_behind and await self._write():
                 pass

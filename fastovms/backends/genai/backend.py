@@ -243,7 +243,7 @@ class GenaiBackend:
             )
         if isinstance(answer, PipelineLoaded):
             if config.enable_prefix_caching and not has_prefix_cache(config):
-                logger.warning("the genai backend has no prefix cache beside a draft model")
+                logger.warning("the genai backend has no prefix cache together with a draft model")
             model = fit_cache(model, answer.model.max_model_len)
             return cls(process, model, config, grammars, stats=answer.stats)
         process.connection.close()

@@ -1,7 +1,7 @@
 """Compares what OpenVINO GenAI's pipeline says of a short text with what the exported graph says,
 in a process of its own: `python -m fastovms.backends.genai.comparison_process DESCRIPTOR`.
 
-With the process goes the memory, and a pipeline that crashes takes nobody with it.
+The memory is released with the process, and a crashing pipeline ends only that process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _NUM_BLOCKS: Final = 16
 
 
 class _Text(NamedTuple):
-    """What a pipeline says: a prompt's tokens and its own, with the log probabilities of these."""
+    """The output of a pipeline: a prompt's tokens and its own, with the log probabilities of
+    these."""
 
     token_ids: list[int]
     logprobs: list[float]
@@ -52,7 +53,7 @@ def largest_difference(model_dir: Path, model: ModelInfo) -> float:
     Raises:
         RequestError: the model's context has no room for the text.
         RuntimeError: the pipeline or the exported graph cannot be computed.
-        UnknownInput: nobody knows what to give the graph.
+        UnknownInput: the inputs of the graph are unknown.
     """
     text = _generate(model_dir, model)  # with it goes the pipeline
     core = ov.Core()

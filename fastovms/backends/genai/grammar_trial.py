@@ -32,7 +32,7 @@ fault."""
 
 def serve(connection: Connection[Any, Any], seconds: float) -> None:
     """Answers grammars as `Trial` asks. After a fault it gets ready again. A grammar that takes
-    more than so many seconds of a processor ends the process."""
+    more than this number of processor seconds ends the process."""
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             pipeline = _load()

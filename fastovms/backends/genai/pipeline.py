@@ -98,7 +98,7 @@ _GPU_BLOCK_SIZE: Final = 16
 
 
 class GenerationHandle(Protocol):
-    """What is used of `openvino_genai.GenerationHandle`."""
+    """The used part of `openvino_genai.GenerationHandle`."""
 
     def can_read(self) -> bool: ...
     def read(self) -> dict[int, Any]: ...
@@ -108,7 +108,7 @@ class GenerationHandle(Protocol):
 
 
 class Pipeline(Protocol):
-    """What is used of `openvino_genai.ContinuousBatchingPipeline`."""
+    """The used part of `openvino_genai.ContinuousBatchingPipeline`."""
 
     def add_request(self, request_id: int, *arguments: Any) -> GenerationHandle: ...
     def step(self) -> None: ...
@@ -317,8 +317,8 @@ class Admission:
         return min(num_tokens, self._max_model_len)
 
     def _num_tokens(self, request: GenerationRequest) -> int:
-        """Returns the most tokens that prompt and output may have. Nobody knows yet how many tokens
-        images have."""
+        """Returns the most tokens that prompt and output may have. The number of tokens of images
+        is not known yet."""
         limit = request.params.max_tokens
         has_images = request.prompt is not None and request.prompt.images
         if limit is None or has_images:
@@ -327,7 +327,7 @@ class Admission:
 
 
 class PipelineRoom:
-    """What is left for further requests. A request that is alone always has room."""
+    """The room for further requests. A request that is alone always has room."""
 
     def __init__(self, limits: PipelineNeed) -> None:
         self._limits = limits

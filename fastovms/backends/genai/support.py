@@ -248,8 +248,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Assistance:
-    """What guesses tokens ahead: nothing, earlier text, or a smaller model. The pipeline is loaded
-    for one of them, and then applies it to every request."""
+    """The source of drafts: nothing, earlier text, or a smaller model. The pipeline is loaded for
+    one of them, and then applies it to every request."""
 
     prompt_lookup: bool = False
     draft_model: bool = False
@@ -278,8 +278,8 @@ def token_budget(config: EngineConfig) -> int:
 
 
 def has_prefix_cache(config: EngineConfig) -> bool:
-    """Returns whether the pipeline has a prefix cache. With a draft model it has none: a sampled
-    sequence that found something in it would end the pipeline."""
+    """Returns whether the pipeline has a prefix cache. With a draft model there is none: a sampled
+    sequence with a hit in it would end the pipeline."""
     return config.enable_prefix_caching and not Assistance.of(config).draft_model
 
 
@@ -343,8 +343,8 @@ NOT_SUPPORTED: Final = "is not supported by the genai backend, which runs this m
 
 class Handling(Enum):
     """CONFIG: `generation_config` says it to the pipeline. ENGINE: `PipelineEngine`, or what
-    surrounds it, does what the field asks. REFUSED: whoever sets it gets an error. IGNORED: it
-    goes unheard, and no answer is wrong for it."""
+    surrounds it, does what the field asks. REFUSED: a request that sets it gets an error. IGNORED:
+    it goes unheard, and no answer is wrong for it."""
 
     CONFIG = "config"
     ENGINE = "engine"
@@ -365,7 +365,7 @@ class Limit(NamedTuple):
 
 
 class FieldDecision(NamedTuple):
-    """What becomes of a field.
+    """The treatment of a field.
 
     Attributes:
         why: the reason, where the field is ignored; otherwise how it is handled, where that is not

@@ -102,7 +102,7 @@ def output_of(
 
 
 def _token_logprobs(token_id: int, logprob: float, num_top: int) -> TokenLogprobs:
-    """Returns log probabilities of the chosen token; the pipeline tells of no other."""
+    """Returns log probabilities of the chosen token; the pipeline reports no other."""
     return TokenLogprobs(
         token_id,
         logprob,
@@ -158,7 +158,7 @@ class _QueuedRequest:
         num_queued: how many of its samples are in the queue.
         was_admitted: whether a sample of it has left the queue.
         is_counted: whether the tokens of its images are known.
-        silenced: samples that nobody wants any more.
+        silenced: samples that are not wanted any more.
     """
 
     request: GenerationRequest
@@ -180,7 +180,7 @@ class _QueuedRequest:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """What the pipeline knows as one request: a sample, or all beams of a search.
+    """The unit that the pipeline knows as one request: a sample, or all beams of a search.
 
     Attributes:
         indices: the samples that it gives.
@@ -271,7 +271,7 @@ class PipelineEngine:
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         """Ends a request, or one of its samples, without an output. Unknown ids are ignored. A
-        search goes on until nobody wants any of it."""
+        search continues until no part of it is wanted."""
         for run in [*self._waiting, *self._running]:
             request = run.job.request
             if request.request_id == request_id:
@@ -427,8 +427,8 @@ class PipelineEngine:
         self._running.append(run)
 
     def _not_started(self, run: _Run, error: Exception) -> list[EngineOutput]:
-        """Returns the outputs of a request that the pipeline has refused: it checks one as it takes
-        it, and has then done nothing with it."""
+        """Returns the outputs of a request that the pipeline has refused. The pipeline checks a
+        request when it accepts it, and has then computed nothing."""
         request = run.job.request
         refusal = refusal_of(error, request.prompt, self._model)
         if refusal is None:

@@ -42,7 +42,7 @@ class PipelineLoaded:
 
 @dataclass(frozen=True, slots=True)
 class EncodingImages:
-    """Announces that the next step ends after so many images are encoded."""
+    """Announces that the next step ends after this number of images is encoded."""
 
     num_images: int
 

@@ -79,7 +79,7 @@ def paging_comparison(files: ExportedModel) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class SharedCores:
-    """What the models of one process share so that they do not compute at the same time.
+    """The lock that the models of one process share so that they do not compute at the same time.
 
     Attributes:
         engines: counts those that work; `turn` and `idle_tuning` watch it.
@@ -224,8 +224,8 @@ def load_draft_model(
     )
     if model.states is not None:  # they cannot be taken back where a draft was wrong
         raise ConfigurationError(
-            f"the draft model {draft_dir} has states beside attention, as hybrid models have, and "
-            "cannot draft"
+            f"the draft model {draft_dir} has states in addition to attention, as hybrid models "
+            "have, and cannot draft"
         )
     info = fit_attention(info, model.graph)
     max_model_len = info.max_model_len
@@ -289,8 +289,8 @@ _CLOSE_TIMEOUT = 10.0
 """Seconds that the step may take that runs when the backend is closed."""
 
 _MAX_UNDELIVERED_STEPS = 8
-"""How many steps the engine may be ahead of the loop. More would only queue tokens nobody can send
-yet."""
+"""How many steps the engine may be ahead of the loop. More would only queue tokens that cannot be
+sent yet."""
 
 
 class PagedBackend:
@@ -298,8 +298,8 @@ class PagedBackend:
 
     The engine thread receives commands, steps, and hands over each step's outputs with one
     `call_soon_threadsafe`. While the loop turns them into text, the thread is inside the next
-    inference with the GIL released. When there is no work it sees to memory, and then
-    sleeps on the command queue, while others may measure.
+    inference with the GIL released. Without work it manages memory, and then sleeps on the command
+    queue, so that measurements may run.
     """
 
     def __init__(

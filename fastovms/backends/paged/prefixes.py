@@ -173,8 +173,7 @@ _READ_TIMEOUT: Final = 1.0
 class PrefixEngine:
     """An engine whose requests wait for what is on disk of their prompts; a `SteppedEngine`.
 
-    The disk only ever saves work: where it goes wrong in a way that nobody has foreseen, the engine
-    goes on without it.
+    The disk only ever saves work: on an unforeseen error the engine continues without it.
     """
 
     def __init__(
@@ -222,7 +221,7 @@ class PrefixEngine:
 
     @property
     def num_held(self) -> int:
-        """How many samples wait for the disk."""
+        """The number of samples that wait for the disk."""
         return self._restorer.num_held
 
     @property
@@ -232,7 +231,7 @@ class PrefixEngine:
 
     @property
     def stats(self) -> StoredPrefixStats:
-        """A copy, of now."""
+        """A copy of the current values."""
         return replace(self._stats, **self._stored.held._asdict())
 
     def add(self, request: GenerationRequest) -> None:

@@ -51,7 +51,7 @@ class TunedModel(NamedTuple):
 
     Attributes:
         token_budget: that of its steps; None = nothing is known of that.
-        is_to_be_measured: whether it is worth measuring, which nobody has done yet.
+        is_to_be_measured: whether it is worth measuring, and was not measured yet.
     """
 
     model: PagedModel
@@ -61,7 +61,7 @@ class TunedModel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TuningResult:
-    """How to run a model.
+    """The settings that a model runs with.
 
     Attributes:
         name: the name of its precisions.
@@ -74,7 +74,7 @@ class TuningResult:
 
 @dataclass(frozen=True, slots=True)
 class TuningReport:
-    """What a measurement by hand has found.
+    """The result of a measurement by hand.
 
     Attributes:
         loads: times of `LOAD_CASES` by way to run the model, the default first.
@@ -269,7 +269,7 @@ IDLE_SECONDS: Final = 5.0
 
 
 class Measurement(NamedTuple):
-    """The subject of a measurement, and the place where the result is stored."""
+    """The subject of a measurement, and the place of its result."""
 
     model_dir: Path
     config: EngineConfig

@@ -1,7 +1,7 @@
 """Runs the process that measures how a model runs fastest: `python -m
 fastovms.backends.paged.tuning_process DESCRIPTOR PARENT_PID`.
 
-It is stopped by a signal whenever somebody waits for the server, and continued by another one. A
+It is stopped by a signal whenever a request waits for the server, and continued by another one. A
 round of a measurement in which that happened is made again.
 """
 

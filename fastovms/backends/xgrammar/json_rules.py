@@ -54,7 +54,7 @@ def integers(low: float | None, high: float | None) -> str | None:
 def numbers(
     low: float | None, high: float | None, *, has_low: bool = True, has_high: bool = True
 ) -> str | None:
-    """Returns the same of all numbers. `has_low` and `has_high` tell whether a bound is itself
+    """Returns the same of all numbers. `has_low` and `has_high` say whether a bound is itself
     allowed."""
     if low is None and high is None:
         return '"-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)? ([eE] [-+]? [0-9]+)?'

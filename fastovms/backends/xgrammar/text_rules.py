@@ -53,7 +53,7 @@ _NOT_SHARED: Final = re.compile(r"\[\[|&&|--|~~|\|\||\(\?[^:P]|\(\?P[^<]")
 
 
 class CannotWrite(ValueError):
-    """A schema says something for which there are no rules."""
+    """A schema has a keyword without rules."""
 
 
 def quoted(text: str) -> str:
@@ -69,7 +69,7 @@ def matching(pattern: str, character: str, *, whole: bool = False) -> str:
         whole: whether the pattern is to match all of the text.
 
     Raises:
-        CannotWrite: it has something that there is no expression of.
+        CannotWrite: it has a part that cannot be written as an expression.
     """
     if _NOT_SHARED.search(pattern) is not None:
         raise CannotWrite(_THIS)
@@ -90,8 +90,8 @@ def matching(pattern: str, character: str, *, whole: bool = False) -> str:
 _THIS: Final = "something in a pattern is not supported"
 
 MAX_COUNTED: Final = 128
-"""How many characters the counts of a client's pattern may come to. XGrammar makes a rule of each:
-with a vocabulary of 120,000 tokens `.{1,64}` takes 4 s to compile, in which nobody gets a token."""
+"""How many characters the counts of a client's pattern may come to. XGrammar makes a rule of each.
+With a vocabulary of 120,000 tokens `.{1,64}` takes 4 s to compile, which delays all clients."""
 
 
 def _num_counted(items: Iterable[Any], *, outside: bool = True) -> int:
@@ -118,7 +118,7 @@ def _num_counted(items: Iterable[Any], *, outside: bool = True) -> int:
 
 
 def _found(items: Sequence[Any], before: str, after: str) -> str:
-    """Returns an expression of a pattern, with what may stand around it where it has no anchor."""
+    """Returns an expression of a pattern, with any text around it where it has no anchor."""
     items = list(items)
     while items and _is_anchor(items[0], "AT_BEGINNING"):
         before, items = "", items[1:]

@@ -48,7 +48,7 @@ class LayerAttention(NamedTuple):
 
 
 class ModelAttention(NamedTuple):
-    """What all layers' queries see.
+    """The attention masks of all layers.
 
     Attributes:
         layers: the first one's first.
@@ -94,7 +94,7 @@ def _describe(row: Row, num_layers: int, max_model_len: int) -> ModelAttention:
 
 def _attention_up_to(row: Callable[[int], Floats], last: int) -> LayerAttention | None:
     """Reads the row of the last position, which sees most, and checks others against it. None: they
-    are of no one form."""
+    have different forms."""
     attention = _attention_of(row(last))
     if attention is None:
         return None

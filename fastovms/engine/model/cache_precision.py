@@ -1,4 +1,4 @@
-"""Says in which precisions a KV cache may be kept."""
+"""Declares the precisions of a KV cache."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _OPENVINO_NAMES: Final = {"FP16": "f16", "BF16": "bf16", "FP32": "f32"}
 
 
 def check_cpu_cache(properties: Mapping[str, object]) -> None:
-    """Checks the properties before a model is compiled for the CPU. OpenVINO takes u3, too, and
-    fails then with words that tell an operator nothing.
+    """Checks the properties before a model is compiled for the CPU. OpenVINO accepts u3, too, and
+    then fails with an unclear message.
 
     Raises:
         ConfigurationError: the CPU keeps no such cache.

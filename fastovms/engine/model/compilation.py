@@ -125,7 +125,7 @@ def check_exact(properties: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Precisions:
-    """What a model is compiled with.
+    """The settings that a model is compiled with.
 
     Attributes:
         name: what operators see.
@@ -149,7 +149,7 @@ class Precisions:
 
     @property
     def num_variants(self) -> int:
-        """How many times the weights are in memory."""
+        """The number of copies of the weights in memory."""
         return 1 + (self.small is not None) + self.has_single_rows
 
     def is_small(self, inputs: StepInputs) -> bool:
@@ -166,7 +166,7 @@ class Precisions:
 
 
 class CompiledVariants(NamedTuple):
-    """The model for large steps, for small ones and for those of one row; one model may stand in
+    """The model for large steps, for small ones and for those of one row; one model may be in
     several places."""
 
     large: ov.CompiledModel
@@ -249,8 +249,8 @@ def with_single_rows(choice: Precisions, *, weights_size: int, available: int) -
 
 
 def has_amx(cpuinfo: Path = _CPUINFO) -> bool:
-    """Returns whether the CPU has AMX. OpenVINO tells whether it computes in bf16, but not by which
-    instructions."""
+    """Returns whether the CPU has AMX. OpenVINO reports whether it computes in bf16, but not by
+    which instructions."""
     return "amx_bf16" in cpuinfo.read_text().split()
 
 

@@ -126,7 +126,7 @@ def _bias_after(matmul: Node) -> Node | None:
 
 
 def _infer_shapes(projection: Node) -> None:
-    """Has a projection's nodes work out their shapes anew, the weights first."""
+    """Makes a projection's nodes compute their shapes again, the weights first."""
     for value in projection.input_values():
         node = value.get_node()
         if node.get_type_name() == "MatMul" or _is_constant(node):
@@ -164,8 +164,8 @@ def _identity(output: Any) -> tuple[int, int]:
 def _stack(
     consumers: Sequence[Node], index: int, widths: Sequence[int], axis: int
 ) -> list[_Replacement]:
-    """Stacks the constants behind input `index` of all consumers, and returns the replacements that
-    put the result behind the first consumer. Of each constant, `widths` says how long it is on
+    """Stacks the constants at input `index` of all consumers, and returns the replacements that put
+    the result after the first consumer. Of each constant, `widths` says how long it is on
     `axis`."""
     nodes = [consumer.input_value(index).get_node() for consumer in consumers]
     kinds = {node.get_type_name() for node in nodes}

@@ -22,7 +22,7 @@ Floats = NDArray[np.float32]
 
 
 class UnknownInput(Exception):
-    """The graph has an input that nobody knows what to give; the message is its name."""
+    """The graph has an unknown input; the message is its name."""
 
 
 def compute_plain(

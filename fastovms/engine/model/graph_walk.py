@@ -12,7 +12,7 @@ Node = Any
 def reached(
     start: Iterable[Node], onward: Callable[[Node], Iterable[Node]] | None = None
 ) -> Iterator[Node]:
-    """Yields `start` and all nodes behind it, each once.
+    """Yields `start` and all nodes after it, each once.
 
     Args:
         onward: says where a node leads, and is asked after the node was yielded; None = to its

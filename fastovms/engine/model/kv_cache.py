@@ -44,7 +44,7 @@ def commit(memory: NDArray[np.uint8]) -> bool:
 
 class CommitAhead:
     """Commits the first blocks of some arrays, and as many again as have come into use, piece by
-    piece: whoever has nothing else to do calls `advance`."""
+    piece: a caller without other work calls `advance`."""
 
     def __init__(
         self, memories: Sequence[NDArray[np.uint8]], min_blocks_ahead: int, max_blocks_ahead: int
@@ -120,7 +120,7 @@ parameters (LFM 2) has states of 0.1 to 0.2 MB, one of 80B (Qwen 3 Next) has 75 
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """What a model has of states.
+    """The states of a model.
 
     Attributes:
         num_bytes: the memory of one sequence's, and of one block's.
@@ -130,12 +130,12 @@ class States:
 
     @property
     def max_draft_tokens(self) -> int:
-        """How many drafted tokens a step may have in all."""
+        """The total number of drafted tokens that a step may have."""
         return min(MAX_DRAFT_STATES, MAX_DRAFT_STATE_BYTES // self.num_bytes)
 
     @property
     def extra_bytes(self) -> int:
-        """The memory of the rows that are no block's."""
+        """The memory of the rows that belong to no block."""
         return (1 + self.max_draft_tokens) * self.num_bytes
 
 
@@ -144,7 +144,7 @@ class StateRows:
 
     Attributes:
         num_rows: how many each table has.
-        zero_row: what nobody writes; it has to be zero.
+        zero_row: the part that is not written; it has to be zero.
         first_second_row: where the second rows of blocks begin, if there are any.
     """
 
@@ -199,9 +199,9 @@ class StateRows:
         assert next_row <= self.first_second_row, "more drafts than there are rows for"
 
     def accepted(self, block_table: array[int], first: int, end: int) -> list[tuple[int, int]]:
-        """Returns which rows are to be copied over which ones when drafts of the last step have
-        turned out to be right: the tokens `first` to `end` - 1 of the sequence that has these
-        blocks, where `first` is the position of its first draft."""
+        """Returns the rows to copy, and their targets, when drafts of the last step have turned out
+        to be right: the tokens `first` to `end` - 1 of the sequence that has these blocks, where
+        `first` is the position of its first draft."""
         size = self._block_size
         first_row = self._draft_rows[block_table[(first - 1) // size]]
         return [
@@ -291,7 +291,7 @@ class KvCache(Protocol):
 
     def block_rows(self, block_id: int) -> BlockRows:
         """Returns the memory of keys, values and state of a block, which may be written to; it is
-        empty where that is no memory of the host's. Any thread may call it."""
+        empty if that is not memory of the host. Any thread may call it."""
 
     def clear_state(self, row: int) -> None:
         """Makes a row of all tables of states zero."""

@@ -128,7 +128,7 @@ Array = NDArray[Any]
 
 
 class LongRope(NamedTuple):
-    """How the length of texts says how their positions are rotated.
+    """The dependence of positions' rotation on the length of texts.
 
     Attributes:
         switch_len: tokens that a sequence may have to be rotated as short ones are; None = all

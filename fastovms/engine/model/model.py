@@ -201,8 +201,8 @@ class StepRunner:
         return logits if self._samples_in_graph else logits[inputs.sampled_token_indices]
 
     def _make_room(self, num_rows: int) -> None:
-        """Makes room for so many rows of logits, or for twice as many as there was room for: a
-        tensor may be shrunk and grown again, up to what it was at first."""
+        """Makes room for this number of rows of logits, or for twice as many as there was room for.
+        A tensor may be shrunk and grown again, up to its first size."""
         num_rows = max(num_rows, 2 * len(self._room))
         shape = [num_rows, 1, self._output.get_partial_shape()[-1].get_length()]
         room = np.empty(shape, self._dtype)
@@ -215,7 +215,7 @@ class StepRunner:
 
 
 class Model(Protocol):
-    """What the engine, and who reserves its cache, need of a model."""
+    """The interface of a model to the engine and to the code that reserves its cache."""
 
     @property
     def is_on_gpu(self) -> bool:
@@ -229,8 +229,8 @@ class Model(Protocol):
 
     @property
     def rope_switch_len(self) -> int | None:
-        """Tokens beyond which a sequence is rotated otherwise, and all of it has to be computed
-        anew; None = there is no such length."""
+        """Tokens beyond which a sequence is rotated differently, and must be computed again as a
+        whole; None = there is no such length."""
 
     @property
     def states(self) -> States | None:
@@ -384,7 +384,8 @@ class PagedModel:
 
     @property
     def cache_traits(self) -> list[object]:
-        """What decides, besides its files and the machine, what is in its cache, for keys."""
+        """The settings, besides its files and the machine, that decide the content of its cache,
+        for keys."""
         precisions = self._precisions
         properties = [precisions.large, precisions.small or {}]
         return [
@@ -479,8 +480,8 @@ class ExportedModel:
 
     @property
     def int4_group_size(self) -> int | None:
-        """How many weights of 4 bits share a scale; None = there are none, or it is another device
-        than the CPU. See `weight_groups`."""
+        """The number of weights of 4 bits that share a scale; None = there are none, or it is
+        another device than the CPU. See `weight_groups`."""
         return int4_group_size(self.graph.model) if is_cpu(self.device) else None
 
     def available_memory(self) -> int:

@@ -310,8 +310,8 @@ _SLIDING_WINDOW_INPUT = 10
 _ALIBI_SLOPES_INPUT = 11
 
 DEFAULT_MAX_MODEL_LEN = 1024
-"""The length in tokens of the text in which masks are looked at, where nobody says how long texts
-may become."""
+"""The length in tokens of the text in which masks are examined, if the length of texts is not
+limited."""
 
 _MAX_MASK_LEN = 2**17
 
@@ -351,7 +351,7 @@ class PagedGraph:
         has_rope_tables: whether positions of a text have to begin at 0 in the exported graph.
         max_exact_len: how many tokens texts may have for the graph to be exact, and why they may
             not have more; None = any number.
-        has_states: whether it has states beside attention, in tables: see `state_rows`.
+        has_states: whether it has states in addition to attention, in tables: see `state_rows`.
     """
 
     model: ov.Model
@@ -372,7 +372,7 @@ def read_paged_graph(
     attention. So what the masks say, in texts of up to `max_model_len` tokens, is set afterwards.
 
     Raises:
-        ConfigurationError: the model is broken, or has no attention that anybody could page.
+        ConfigurationError: the model is broken, or has no attention that can be paged.
         UnsupportedModel: it is of another form that cannot be paged.
     """
     try:

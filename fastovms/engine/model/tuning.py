@@ -204,7 +204,7 @@ def speed_ratios(times: Times, reference: Times) -> list[float]:
 
 
 def _load(times: Times, num_sequences: int, i: int) -> float:
-    """Returns the seconds that so many requests of a prompt and an answer take when they come
+    """Returns the seconds for this number of requests of a prompt and an answer that arrive
     together."""
     budget = TOKEN_BUDGETS[0]
     prompts = num_sequences * _PROMPT_TOKENS / budget * times[PREFILLS[budget]][i]

@@ -156,7 +156,7 @@ def open_url(
     """Opens the database. Tables are made unless they are there, or must exist.
 
     Raises:
-        ConfigurationError: there is no state in it, though it must exist.
+        ConfigurationError: there is no state in it, though one must exist.
         StateFailed: it cannot be read or written, then or within.
     """
     link = DatabaseLink(
@@ -208,7 +208,7 @@ turn."""
 
 
 class CommitUnknown(Unreachable):
-    """The connection was lost during a commit, and nobody knows whether anything is kept."""
+    """The connection was lost during a commit, and it is unknown whether anything was stored."""
 
 
 class ConnectionLost(StateFailed):
@@ -230,8 +230,8 @@ class PostgresDatabase:
         link: what it shares with other threads.
         clock: tells unix time in seconds, as other servers' clocks do.
         replica: what the database knows this process as.
-        only_reads: whether its operations change nothing. They all see one state, and wait for
-            nobody who writes.
+        only_reads: whether its operations change nothing. They all see one state, and do not wait
+            for writers.
     """
 
     def __init__(

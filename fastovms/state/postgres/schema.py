@@ -54,11 +54,11 @@ class TimeLimits(NamedTuple):
 OF_SERVERS: Final = TimeLimits(statement=8.0, answer=10.0, idle=15.0)
 
 OF_COMMANDS: Final = TimeLimits(statement=_HOUR, answer=_HOUR + 2.0, idle=_HOUR)
-"""A command counts all rows with one statement, and whoever reads what it prints may be slow."""
+"""A command counts all rows with one statement, and the reader of its output may be slow."""
 
 
 class Unreachable(StateFailed):
-    """There is no connection to the database."""
+    """The connection to the database is missing."""
 
 
 class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
@@ -190,7 +190,7 @@ COUNT_SHARES: Final = (
     "DELETE FROM shares",
     "INSERT INTO shares SELECT tenant, 0, count(*), sum(size) FROM objects GROUP BY tenant",
 )
-"""Counts the objects of each tenant anew."""
+"""Counts the objects of each tenant again."""
 
 _SHARES: Final = (
     # As many rows for each tenant as `totals` has for all, for the same reason.
@@ -320,7 +320,7 @@ def make_tables(session: PostgresSession) -> None:
 
 def need_tables(session: PostgresSession) -> None:
     """Checks that tables of this version are there. Nothing is changed: servers of an older version
-    may use the database, and could not connect to it anew.
+    may use the database, and could not connect to it again.
 
     Raises:
         NoTables: there are none.

@@ -1,4 +1,4 @@
-"""Says where the PostgreSQL server is, and with which password to come."""
+"""Finds the address of the PostgreSQL server, and its password."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ServerAddress:
         return {**self.parameters, "password": password}
 
     def __str__(self) -> str:
-        """The address without any password."""
+        """Returns the address without any password."""
         host, name = self.parameters.get("host", "localhost"), self.parameters.get("dbname", "")
         return f"postgresql://{host}/{name}"
 
@@ -61,8 +61,8 @@ class ServerAddress:
 def read_address(url: str, password_file: Path | None, environ: Mapping[str, str]) -> ServerAddress:
     """Reads a URL as libpq has it (PostgreSQL documentation, 32.1.1.2).
 
-    The password is that of the file, else systemd's credential `state-password`, else what the URL
-    has or libpq finds.
+    The password is that of the file, or systemd's credential `state-password`, or the one that the
+    URL has or libpq finds, in this order.
 
     Raises:
         ConfigurationError: it is none, or the file cannot be read.

@@ -30,7 +30,7 @@ _MAX_DELAY: Final = 10.0
 
 class NotificationListener(Watchers):
     """Wakes the watchers of a topic when a replica notifies it. It listens from the first watch on.
-    Where it cannot, nobody is woken, and who watches looks by itself."""
+    If it cannot, watchers are not woken, and check by themselves."""
 
     def __init__(self, address: ServerAddress) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class NotificationListener(Watchers):
             try:
                 await self._listen()
             except (psycopg.Error, StateFailed) as error:
-                logger.debug("what other servers tell is missed: %s", error)
+                logger.debug("notifications of other servers are missed: %s", error)
             await asyncio.sleep(self._delay)
             self._delay = min(2 * self._delay, _MAX_DELAY)
 
@@ -88,8 +88,8 @@ def open_shared_state(
     config: StateConfig, bounds: StateBounds, environ: Mapping[str, str], clock: Clock
 ) -> StateStore:
     """Returns a store in the database that the operator chose. Where that cannot be reached, there
-    is one all the same, which fails until it can: what one server kept for itself, the others would
-    not know.
+    is one nevertheless, which fails until it can: other servers would not know what one server
+    stored for itself.
 
     Raises:
         ConfigurationError: the URL is none, the password cannot be read, or the database is of a

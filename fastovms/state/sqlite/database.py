@@ -33,8 +33,8 @@ class StateConnection(sqlite3.Connection):
     """A connection that tells damage as `sqlite3.DatabaseError`, whatever SQLite's message about it
     says.
 
-    SQLite quotes what it found in the file, and a damaged name is no UTF-8: Python (3.11 to 3.14)
-    then raises UnicodeDecodeError in place of SQLite's own fault.
+    SQLite quotes text from the file, and a damaged name is not UTF-8: Python (3.11 to 3.14) then
+    raises UnicodeDecodeError in place of SQLite's own fault.
     """
 
     def execute(self, *arguments: Any) -> sqlite3.Cursor:
@@ -259,7 +259,7 @@ UPDATE objects SET progress = 2 WHERE progress = 0;
 PRAGMA user_version = 3;
 COMMIT;
 """
-"""Makes a database of version 3 out of one of version 2, in which nobody owned what was running."""
+"""Converts a database of version 2, in which running responses had no owner, to version 3."""
 
 
 _ADD_RESUMPTION: Final = f"""
@@ -268,8 +268,8 @@ BEGIN;
 PRAGMA user_version = 4;
 COMMIT;
 """
-"""Makes a database of version 4 out of one of version 3, in which nobody could go on with what was
-cut off."""
+"""Converts a database of version 3, in which cut-off responses could not be resumed, to version
+4."""
 
 
 def open_database(path: str) -> sqlite3.Connection:
@@ -508,15 +508,15 @@ class Database:
         self._on_close()
 
     def _write_uses(self) -> None:
-        """Writes down which objects were used. Where that fails, later uses are noted all the
-        same."""
+        """Writes down which objects were used. If that fails, later uses are recorded
+        nevertheless."""
         if not self._tables.has_uses:
             return
         try:
             with self.transaction():
                 self._tables.write_uses()
         except Exception:
-            logger.debug("the last uses of what is kept are not noted", exc_info=True)
+            logger.debug("the last uses of stored objects are not recorded", exc_info=True)
 
     def _attempt(self, operation: Operation) -> OperationOutcome:
         """Runs one operation, and returns its outcome.

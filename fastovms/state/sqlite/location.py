@@ -123,8 +123,8 @@ def open_location(
 
 
 def default_directory(environ: Mapping[str, str]) -> Path:
-    """Returns systemd's state directory, as the environment has it, else the user's (XDG Base
-    Directory Specification)."""
+    """Returns systemd's state directory from the environment, or the user's (XDG Base Directory
+    Specification)."""
     given = environ.get("STATE_DIRECTORY", "").split(":")[0]
     if given:
         return Path(given)
@@ -203,7 +203,7 @@ def _open_database(
 
 
 def _set_aside(path: Path, error: sqlite3.Error) -> None:
-    """Renames the files; whoever has them open keeps them.
+    """Renames the files; a process that has them open keeps them.
 
     Raises:
         OSError: they cannot be renamed.

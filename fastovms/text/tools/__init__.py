@@ -106,7 +106,7 @@ TOOL_FORMATS: Final[Mapping[str, ToolFormat]] = {
 TOOL_FORMAT_ALIASES: Final[Mapping[str, str]] = {
     alias: found.name for found in TOOL_FORMATS.values() for alias in found.aliases
 }
-"""The names of the formats by those that other servers have for them."""
+"""The names of the formats by those of other servers."""
 
 
 def detect_tool_format(template: str) -> ToolFormat | None:

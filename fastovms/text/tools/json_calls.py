@@ -99,7 +99,7 @@ def read_call(
 
     Args:
         opening: the markup that has been read before it.
-        known: names of functions, where a call to another one is no call; None = any name counts.
+        known: names of functions; a call to another one is not a call; None = any name counts.
     """
     scan.record()
     call = _Call(scan, out, known)
@@ -116,7 +116,7 @@ def read_call(
 
 
 class _Call:
-    """What is known of a call so far."""
+    """The known parts of a call so far."""
 
     def __init__(self, scan: Scanner, out: PieceCollector, known: Collection[str] | None) -> None:
         self._scan = scan
@@ -151,7 +151,7 @@ class _Call:
 
 
 def _skip(text: str) -> None:
-    """Passes on nothing of a member that is no part of the call."""
+    """Passes on nothing of a member that is not part of the call."""
 
 
 def _read_members(scan: Scanner, call: _Call, *, may_nest: bool = True) -> Incremental[bool]:
@@ -241,7 +241,7 @@ def tagged_json(
         also: further tags that may begin calls.
         is_list: whether the calls are in a list after one tag; otherwise each has tags of its own.
         keys: those of a function's name and of its arguments.
-        kind: a tag behind the first, which says that calls follow.
+        kind: a tag after the first, which says that calls follow.
         first: the grammar of the text before the name in a call.
         line: what stands between tags and JSON.
     """

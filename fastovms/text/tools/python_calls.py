@@ -61,7 +61,7 @@ def read_pythonic_call(
 
     Args:
         opening: the markup that has been read before it.
-        known: names of functions, where a call to another one is no call; None = any name counts.
+        known: names of functions; a call to another one is not a call; None = any name counts.
     """
     scan.record()
     name = yield from read_word(scan)
@@ -152,8 +152,8 @@ def _argument(parameter: Parameter, begin: Node | None = None) -> Node:
 
 
 Argument = Callable[[Parameter, Node | None], Node]
-"""Makes the grammar of an argument; the second value stands in place of its name if it has none in
-the schema."""
+"""Makes the grammar of an argument; the second value replaces its name if it has none in the
+schema."""
 
 
 def arguments(tool: Tool, argument: Argument, *, separator: str, end: str, name: str) -> Node:
@@ -387,7 +387,7 @@ def read_mixed_list(
     the first, `opening` included, becomes content.
 
     Args:
-        known: names of functions, where a call to another one is no call; None = any name counts.
+        known: names of functions; a call to another one is not a call; None = any name counts.
     """
     opening += yield from scan.space()
     if (yield from scan.peek()) == "{":

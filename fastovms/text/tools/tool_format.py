@@ -22,7 +22,7 @@ schema is not supported in the format."""
 
 @dataclass(frozen=True, slots=True)
 class TaggedCalls:
-    """How a family marks the calls in its answers.
+    """The tags of the calls in a family's answers.
 
     Attributes:
         begins: tags that begin calls at any place; no tag is the beginning of another.
@@ -41,7 +41,7 @@ class TaggedCalls:
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """How models of a family write their calls.
+    """The form in which models of a family write their calls.
 
     Attributes:
         name: as `--tool-parser` takes it.
@@ -83,7 +83,7 @@ def tagged_calls(choice: CallChoice, begin: str, rest: Node, between: str | Node
 
 
 def read_begin(scan: Scanner, out: PieceCollector, begin: str, tag: str) -> Incremental[str]:
-    """Reads a call's tag behind the tag of all calls, which has been read.
+    """Reads a call's tag after the tag of all calls, which has been read.
 
     Args:
         begin: the tag of all calls.
@@ -116,7 +116,7 @@ def read_next(scan: Scanner, out: PieceCollector, tag: str, end: str) -> Increme
 
 
 def read_end(scan: Scanner, out: PieceCollector, tag: str) -> Incremental[None]:
-    """Reads the tag behind a call, if it is there, or what there is of it at the end."""
+    """Reads the tag after a call, if it is there, or its beginning at the end of the text."""
     space = yield from scan.space()
     if not (yield from scan.take(tag)):
         out.content(space)

@@ -90,7 +90,7 @@ def read_arguments(
 _ITEM = "item"
 _JSON_BEGINS = ("{", "[", '"')
 _MAX_DEPTH = 32
-"""How deep elements may be nested. What a model nests deeper is no call."""
+"""How deep elements may be nested. A deeper nesting is not a call."""
 
 _NAME = re.compile(r"[^\s<>/]+")
 _OTHER_NAME = r"[^\s<>/\"']+"
@@ -178,7 +178,7 @@ def _read_value(
 def _read_children(
     scan: Scanner, mark: str, name: str, parameter: Parameter | None, depth: int
 ) -> Incremental[str | None]:
-    """Reads the elements within one, from behind the mark of the first, to its end."""
+    """Reads the elements within one, from after the mark of the first, to its end."""
     schema: Mapping[str, Any] = parameter.whole_schema if parameter is not None else {}
     is_list = (
         parameter is not None and "array" in parameter.types and "object" not in parameter.types
@@ -257,14 +257,14 @@ _KIND = re.compile(r"""(.*?)\s+string\s*=\s*["']?(true|false)["']?\s*""")
 
 @dataclass(frozen=True, slots=True)
 class XmlForm:
-    """How a format writes elements.
+    """The form in which a format writes elements.
 
     Attributes:
         function: the text before and after a function's name. Quotes around a name are written as
             here; any, or none, are read.
         parameter: the same of a parameter.
         value: the text before a value, if its parameter's tag does not have it.
-        line: what stands around a value: a line break or nothing.
+        line: the text around a value: a line break or nothing.
         trims_lines: whether one line break at either end of a value is not part of it in any case.
         gap: the text after a tag that is not next to a value.
         has_cdata: whether a value may be wrapped in `<![CDATA[` and `]]>`.
@@ -331,7 +331,7 @@ def read_named_call(
     name: str,
     opening: str,
 ) -> Incremental[bool]:
-    """Does the same from behind the function's name, which has been recorded."""
+    """Does the same from after the function's name, which has been recorded."""
     yield from scan.space()
     starts = name and (yield from scan.starts(form.parameter_begin, form.function_end))
     if not starts:
@@ -450,7 +450,7 @@ def _copy_text(scan: Scanner, emit: Emit, form: XmlForm) -> Incremental[bool]:
 
 
 def _read_text(scan: Scanner, emit: Emit, form: XmlForm) -> Incremental[bool]:
-    """Passes on a value without the line breaks around it, and reads the tag behind it."""
+    """Passes on a value without the line breaks around it, and reads the tag after it."""
     if not form.trims_lines:
         return (yield from _read_to_end(scan, emit, form, (form.parameter_end,)))
     yield from scan.take("\n")
@@ -561,7 +561,7 @@ def _json(parameter: Parameter, form: XmlForm) -> Node:
 
 
 def _value(parameter: Parameter, form: XmlForm) -> Node:
-    """Returns the grammar of a value and the tag behind it."""
+    """Returns the grammar of a value and the tag after it."""
     end = in_order(form.line, Tag(form.parameter_end))
     if not parameter.is_text and not parameter.is_free:
         return _json(parameter, form)
@@ -603,7 +603,7 @@ def tagged_xml(
     it.
 
     Args:
-        end: the tag behind the elements.
+        end: the tag after the elements.
         is_list: whether all calls are after one tag; otherwise each has tags of its own.
         between: what stands between a call and the next.
     """

@@ -431,7 +431,7 @@ async def test_it_stands_where_it_was_cut(make_replicas):
         (lambda found: found._replace(job=b"{}"), "written by another version of the server"),
         (
             lambda found: found._replace(packs=[found.packs[0]._replace(outputs=b"other")]),
-            "is not as it was kept",
+            "the stored output of the model is damaged",
         ),
         (
             lambda found: found._replace(packs=[EventPack(3, found.packs[0].data, None)]),

@@ -584,7 +584,7 @@ def test_what_measures_a_process_is_its_own():
     ids=["nothing", "other", "cut", "texts for tokens"],
 )
 def test_what_it_is_not(data):
-    with pytest.raises(ValueError, match="not as it was kept"):
+    with pytest.raises(ValueError, match="the stored output of the model is damaged"):
         unpack_outputs(data)
 
 

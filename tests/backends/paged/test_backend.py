@@ -183,7 +183,7 @@ def test_a_hybrid_model_cannot_draft(tmp_path: Path) -> None:
             if not (tmp_path / path.name).exists():
                 (tmp_path / path.name).symlink_to(path)
     draft = read_draft_files(tmp_path, DEMO_MODEL)
-    with pytest.raises(ConfigurationError, match=r"states beside attention.* cannot draft"):
+    with pytest.raises(ConfigurationError, match=r"states in addition to attention.* cannot draft"):
         load_draft_model(draft, DEMO_MODEL, read_model_info(DEMO_MODEL), EngineConfig())
 
 

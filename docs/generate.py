@@ -293,7 +293,8 @@ def architecture_page() -> str:
 
 
 def compatibility_page() -> str:
-    """The page as it is, with the rows of the sampling parameters made from their table."""
+    """The page as it is, with the rows of the sampling parameters made from their table, and with
+    Ollama's options that have no row yet."""
     text = (Path(__file__).parent / "compatibility.md").read_text()
     heading = text.index("`POST /completions` may be")
     start = text.index("\n", text.index("\n|---", heading) + 1) + 1
@@ -303,7 +304,15 @@ def compatibility_page() -> str:
     kept = [line for line in lines if line.split("`")[1] not in rows]
     position = next(i for i, line in enumerate(lines) if line.split("`")[1] in rows)
     kept[position:position] = map(_field_row, rows.values())
-    return text[:start] + "\n".join(kept) + text[end:]
+    text = text[:start] + "\n".join(kept) + text[end:]
+    options = text.index("\n\n", text.index("|---", text.index("### Ollama's options")))
+    known = text[text.index("### Ollama's options") : options]
+    added = [
+        f"\n| `{row.field.names['ollama']}` | - | {_values_of(row, 'ollama')} |"
+        for row in rows.values()
+        if "ollama" in row.field.names and f"| `{row.field.names['ollama']}` |" not in known
+    ]
+    return text[:options] + "".join(added) + text[options:]
 
 
 def _field_row(row: Row) -> str:

@@ -56,8 +56,10 @@ from fastovms.params import (
     GenerationRequest,
     Grammar,
     GrammarKind,
+    SamplingFields,
     SamplingParams,
 )
+from fastovms.request_fields import rows_of
 from fastovms.text.headed_messages import HeadedMessages
 from fastovms.text.output import answer_grammar, call_grammar
 from fastovms.text.parameters import Tool
@@ -412,9 +414,18 @@ WHERE: Final = {"temperature": 0.7, "eos_token_ids": frozenset({2})}
 """Where other fields can be seen: greedy texts know neither seeds nor filters."""
 
 VALUES: Final[dict[str, object]] = {
-    "max_tokens": 3, "temperature": 0.3, "top_p": 0.5, "top_k": 5, "min_p": 0.1, "seed": 7, "n": 2,
+    **{
+        name: next(
+            value
+            for value in (*row.examples("openai").taken, 0.5, 7)
+            if value not in (getattr(SamplingParams(), name), -1)
+        )
+        for name, row in rows_of(SamplingFields).items()
+        if row.field.is_param
+    },
+    "max_tokens": 3, "temperature": 0.3, "top_p": 0.5, "n": 2,
     "ignore_eos": True, "eos_token_ids": frozenset({3}), "stop_token_ids": frozenset({4}),
-    "min_tokens": 2, "repetition_penalty": 1.5, "frequency_penalty": 0.5, "presence_penalty": 0.5,
+    "min_tokens": 2,
     "logit_bias": ((1, 2.0),), "allowed_token_ids": (1,), "bad_words_token_ids": ((1,),),
     "logprobs": 1, "prompt_logprobs": 1, "grammar": Grammar(GrammarKind.REGEX, "a", "guided_regex"),
     "beam_search": BeamSearch(2), "num_assistant_tokens": 3, "max_ngram_size": 2,

@@ -26,6 +26,7 @@ from fastovms.api.admin import HealthRoutes, ServerStatus
 from fastovms.api.body import BodyReader
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import render_error
+from fastovms.api.endpoint import Operation
 from fastovms.api.model_pool import ModelCollector, ModelPool
 from fastovms.api.openapi.document import DocsRoutes, add_docs_routes
 from fastovms.api.openapi.operations import OPERATIONS, operation_name
@@ -139,7 +140,8 @@ def _flag_row(flag: Flag, variables: Sequence[str]) -> tuple[str, ...]:
 
 def endpoints_page() -> str:
     """Every route of the router, by the sections of `OPERATIONS`."""
-    found = _routes()
+    found, described = _routes()
+    sections = {**OPERATIONS, "Others": described} if described else OPERATIONS
     parts = [
         "# Endpoints",
         _WARNING,
@@ -153,7 +155,7 @@ def endpoints_page() -> str:
         "paths with and without it are answered. [Compatibility](compatibility.md) has every "
         "field of the requests.",
     ]
-    for title, operations in OPERATIONS.items():
+    for title, operations in sections.items():
         rows = []
         for route, operation in operations.items():
             prefixes = found.pop(route, None)
@@ -166,12 +168,13 @@ def endpoints_page() -> str:
     return _page(parts)
 
 
-def _routes() -> dict[str, list[str]]:
-    """The prefixes of every route, by its name in `OPERATIONS`."""
+def _routes() -> tuple[dict[str, list[str]], Mapping[str, Operation]]:
+    """The prefixes of every route, by its name in `OPERATIONS`, and the operations of routes that
+    describe themselves."""
     router = Router()
     models = ServedModels([])
     context = ApiContext(models, ApiConfig(), str, float, BodyReader())
-    add_model_routes(router, context)
+    described = add_model_routes(router, context)
     BatchService(None, FilesConfig(), BatchConfig(), float).start(router, context, int)
     add_health_routes(router, HealthRoutes(ServerStatus(), CollectorRegistry(), ""))
     add_docs_routes(router, DocsRoutes(dict))
@@ -180,8 +183,10 @@ def _routes() -> dict[str, list[str]]:
     for method, pattern in router.routes():
         if pattern == "/" or not pattern.endswith("/"):
             name, prefix = operation_name(method, pattern)
+            if f"{method} {pattern}" in described:
+                name, prefix = f"{method} {pattern}", ""
             found[name].append(prefix)
-    return found
+    return found, described
 
 
 def _below(prefixes: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import orjson
+from msgspec import UNSET, Struct, UnsetType, to_builtins
 
 from fastovms import __version__
 from fastovms.api import offload
@@ -102,15 +103,57 @@ class Envelope:
         return {"id": self.id, **members, "system_fingerprint": self.system_fingerprint}
 
 
+class AnswerSchema(Struct, forbid_unknown_fields=True):
+    """The base of all types of answers, which have no other members than those they declare.
+    Members that are not always there are `UNSET` by default."""
+
+
+class CachedTokens(AnswerSchema, kw_only=True):
+    """Counts a prompt's tokens."""
+
+    cached_tokens: int
+
+
+class ReasoningTokens(AnswerSchema, kw_only=True):
+    """Counts an answer's tokens."""
+
+    reasoning_tokens: int
+
+
+class TokenUsage(AnswerSchema, kw_only=True):
+    """Counts the tokens of a request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+    completion_tokens_details: ReasoningTokens | UnsetType = UNSET
+
+
+class RequestMetrics(AnswerSchema, kw_only=True):
+    """The duration of an answer, in vLLM's form; with `--enable-per-request-metrics` only."""
+
+    time_to_first_token_ms: float
+    generation_time_ms: float
+    queue_time_ms: float
+    mean_itl_ms: float | None
+    tokens_per_second: float | None
+
+
 def usage_body(usage: Usage) -> dict[str, object]:
-    body: dict[str, object] = {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    }
-    if usage.reasoning_tokens is not None:
-        body["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    """Returns the `usage` member of an answer: `TokenUsage` as builtins."""
+    reasoning = usage.reasoning_tokens
+    body: dict[str, object] = to_builtins(
+        TokenUsage(
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            total_tokens=usage.prompt_tokens + usage.completion_tokens,
+            prompt_tokens_details=CachedTokens(cached_tokens=usage.cached_tokens),
+            completion_tokens_details=UNSET
+            if reasoning is None
+            else ReasoningTokens(reasoning_tokens=reasoning),
+        )
+    )
     return body
 
 
@@ -125,14 +168,14 @@ def metrics_member(timings: SampleTimings | None) -> dict[str, object]:
     if timings is None:
         return {}
     per_token, rate = timings.per_token, timings.tokens_per_second
-    metrics = {
-        "time_to_first_token_ms": _milliseconds(timings.prefill),
-        "generation_time_ms": _milliseconds(timings.decode),
-        "queue_time_ms": _milliseconds(timings.queue),
-        "mean_itl_ms": None if per_token is None else _milliseconds(per_token),
-        "tokens_per_second": None if rate is None else round(rate, 3),
-    }
-    return {"metrics": metrics}
+    metrics = RequestMetrics(
+        time_to_first_token_ms=_milliseconds(timings.prefill),
+        generation_time_ms=_milliseconds(timings.decode),
+        queue_time_ms=_milliseconds(timings.queue),
+        mean_itl_ms=None if per_token is None else _milliseconds(per_token),
+        tokens_per_second=None if rate is None else round(rate, 3),
+    )
+    return {"metrics": to_builtins(metrics)}
 
 
 def _milliseconds(seconds: float) -> float:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import orjson
+from msgspec import to_builtins
 
 from fastovms.api import offload
-from fastovms.api.answer import Envelope, collect, format_cost, respond, stream_answer
+from fastovms.api.answer import AnswerSchema, Envelope, collect, format_cost, respond, stream_answer
 from fastovms.api.chat_messages import ChatMessages, seal
 from fastovms.api.chat_prompt import (
     PromptMaker,
@@ -126,24 +127,59 @@ def tool_use(call_id: str, name: str, arguments: object) -> dict[str, Any]:
     return {**block, "caller": {"type": "direct"}}
 
 
+class ThinkingTokens(AnswerSchema, kw_only=True):
+    """Counts an answer's tokens."""
+
+    thinking_tokens: int
+
+
+class EndingUsage(AnswerSchema, kw_only=True):
+    """Counts the tokens of a request: `input_tokens` are those of the prompt that did not come from
+    the prefix cache."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: ThinkingTokens | None
+    server_tool_use: None
+
+
+class MessageUsage(EndingUsage, kw_only=True):
+    """The same as a whole message has it."""
+
+    cache_creation: None
+    inference_geo: None
+    service_tier: Literal["standard"]
+
+
 def usage_body(usage: Usage) -> dict[str, Any]:
-    """Returns the tokens of an answer: those that came from the prefix cache are counted apart from
-    the others of the prompt."""
+    """Returns the tokens of an answer: `EndingUsage` as builtins."""
+    body: dict[str, Any] = to_builtins(EndingUsage(**_counts(usage)))
+    return body
+
+
+def message_usage(usage: Usage) -> dict[str, Any]:
+    """Returns the tokens of a whole message: `MessageUsage` as builtins."""
+    counts = _counts(usage)
+    body: dict[str, Any] = to_builtins(
+        MessageUsage(**counts, cache_creation=None, inference_geo=None, service_tier=SERVICE_TIER)
+    )
+    return body
+
+
+def _counts(usage: Usage) -> dict[str, Any]:
     reasoning = usage.reasoning_tokens
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": None if reasoning is None else {"thinking_tokens": reasoning},
+        "output_tokens_details": None
+        if reasoning is None
+        else ThinkingTokens(thinking_tokens=reasoning),
         "server_tool_use": None,
     }
-
-
-def message_usage(usage: Usage) -> dict[str, Any]:
-    """Returns the tokens as a message has them, which says more than the end of a stream."""
-    more = {"cache_creation": None, "inference_geo": None, "service_tier": SERVICE_TIER}
-    return {**usage_body(usage), **more}
 
 
 def message_body(

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 from msgspec import UNSET, UnsetType
 
+from fastovms.api.answer import AnswerSchema
 from fastovms.api.dialect import (
     ANTHROPIC_ERRORS,
     COHERE_ERRORS,
@@ -15,7 +16,7 @@ from fastovms.api.dialect import (
     OVMS_ERRORS,
     ErrorForm,
 )
-from fastovms.api.openapi.schemas import AnswerSchema, TokenLogprob
+from fastovms.api.openapi.schemas import TokenLogprob
 
 # Declares errors, and the answers about models, tokens and the server.
 

@@ -6,6 +6,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Union
 
 from msgspec import UNSET, Struct, UnsetType, defstruct
 
+from fastovms.api.answer import (
+    AnswerSchema,
+    RequestMetrics,
+    TokenUsage,
+)
+from fastovms.api.messages.endpoints import EndingUsage, MessageUsage
+from fastovms.api.responses.output import ResponseUsage
 from fastovms.params import SamplingFields
 from fastovms.request_fields import rows_of
 
@@ -13,43 +20,6 @@ from fastovms.request_fields import rows_of
 
 
 FinishWord = Literal["stop", "length", "tool_calls", "function_call", "content_filter"]
-
-
-class AnswerSchema(Struct, forbid_unknown_fields=True):
-    """The base of all types of answers, which have no other members than those they declare.
-    Members that are not always there are `UNSET` by default."""
-
-
-class CachedTokens(AnswerSchema, kw_only=True):
-    """Counts a prompt's tokens."""
-
-    cached_tokens: int
-
-
-class ReasoningTokens(AnswerSchema, kw_only=True):
-    """Counts an answer's tokens."""
-
-    reasoning_tokens: int
-
-
-class TokenUsage(AnswerSchema, kw_only=True):
-    """Counts the tokens of a request."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: CachedTokens
-    completion_tokens_details: ReasoningTokens | UnsetType = UNSET
-
-
-class RequestMetrics(AnswerSchema, kw_only=True):
-    """The duration of an answer, in vLLM's form; with `--enable-per-request-metrics` only."""
-
-    time_to_first_token_ms: float
-    generation_time_ms: float
-    queue_time_ms: float
-    mean_itl_ms: float | None
-    tokens_per_second: float | None
 
 
 class PromptLogprob(AnswerSchema, kw_only=True):
@@ -398,22 +368,6 @@ class ItemList(AnswerSchema, kw_only=True):
 # Responses
 
 
-class WrittenTokens(CachedTokens, kw_only=True):
-    """Counts an input's tokens."""
-
-    cache_write_tokens: int
-
-
-class ResponseUsage(AnswerSchema, kw_only=True):
-    """Counts the tokens of a response."""
-
-    input_tokens: int
-    input_tokens_details: WrittenTokens
-    output_tokens: int
-    output_tokens_details: ReasoningTokens
-    total_tokens: int
-
-
 class ResponseFailure(AnswerSchema, kw_only=True):
     """Why a response has failed."""
 
@@ -639,32 +593,6 @@ class ToolUseBlock(AnswerSchema, tag_field="type", tag="tool_use", kw_only=True)
 
 
 AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
-
-
-class ThinkingTokens(AnswerSchema, kw_only=True):
-    """Counts an answer's tokens."""
-
-    thinking_tokens: int
-
-
-class EndingUsage(AnswerSchema, kw_only=True):
-    """Counts the tokens of a request: `input_tokens` are those of the prompt that did not come from
-    the prefix cache."""
-
-    input_tokens: int
-    cache_creation_input_tokens: int
-    cache_read_input_tokens: int
-    output_tokens: int
-    output_tokens_details: ThinkingTokens | None
-    server_tool_use: None
-
-
-class MessageUsage(EndingUsage, kw_only=True):
-    """The same as a whole message has it."""
-
-    cache_creation: None
-    inference_geo: None
-    service_tier: Literal["standard"]
 
 
 class MessageAnswer(AnswerSchema, kw_only=True):

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import orjson
+from msgspec import to_builtins
 
-from fastovms.api.answer import metrics_member
+from fastovms.api.answer import AnswerSchema, CachedTokens, ReasoningTokens, metrics_member
 from fastovms.api.chat_messages import seal
 from fastovms.api.chat_tools import ToolTarget
 from fastovms.api.dialect import Dialect, describe, frame
@@ -109,14 +110,36 @@ def failed(message: str, code: str = "server_error", usage: Usage | None = None)
     return ResponseStatus("failed", usage=usage, error={"code": code, "message": message})
 
 
+class WrittenTokens(CachedTokens, kw_only=True):
+    """Counts an input's tokens."""
+
+    cache_write_tokens: int
+
+
+class ResponseUsage(AnswerSchema, kw_only=True):
+    """Counts the tokens of a response."""
+
+    input_tokens: int
+    input_tokens_details: WrittenTokens
+    output_tokens: int
+    output_tokens_details: ReasoningTokens
+    total_tokens: int
+
+
 def usage_body(usage: Usage) -> dict[str, object]:
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-    }
+    """Returns the `usage` member of a response: `ResponseUsage` as builtins."""
+    body: dict[str, object] = to_builtins(
+        ResponseUsage(
+            input_tokens=usage.prompt_tokens,
+            input_tokens_details=WrittenTokens(
+                cached_tokens=usage.cached_tokens, cache_write_tokens=0
+            ),
+            output_tokens=usage.completion_tokens,
+            output_tokens_details=ReasoningTokens(reasoning_tokens=usage.reasoning_tokens or 0),
+            total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        )
+    )
+    return body
 
 
 # Makes the events of one response, numbered without gaps, as frames of a stream.

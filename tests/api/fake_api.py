@@ -58,7 +58,7 @@ class Api:
             bodies=BodyReader(),
             tracer=tracer,
         )
-        add_model_routes(self.router, self.context, state)
+        self.described = add_model_routes(self.router, self.context, state)
         self.status = ServerStatus.serving(models)
         add_health_routes(self.router, HealthRoutes(self.status, self.registry, "1.2.3"))
 

@@ -102,9 +102,15 @@ def routes(make_api) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def document(routes) -> dict[str, Any]:
+def document(make_api, routes) -> dict[str, Any]:
     """As clients get it."""
-    made = openapi_document(routes, model="fake", root_path="/llm", needs_key=True)
+    made = openapi_document(
+        routes,
+        model="fake",
+        root_path="/llm",
+        needs_key=True,
+        extensions=make_api().described,
+    )
     return orjson.loads(orjson.dumps(made))
 
 

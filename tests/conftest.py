@@ -21,12 +21,28 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of slow folders, and those of whole servers beside the folders."""
+def is_slow(path: Path) -> bool:
+    """Returns whether all tests of a file are slow: those of slow folders, and those of whole
+    servers, which are in no folder and belong to no file of the package."""
     root = Path(__file__).parent
+    folders = path.relative_to(root).parts[:-1]
+    if not folders:
+        name = path.name.removeprefix("test_")
+        return name != "layers.py" and not (root.parent / "fastovms" / name).exists()
+    return folders[0] in SLOW or folders == ("engine", "model")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skips slow files where only fast tests are wanted: to import them takes long, too."""
+    is_fast = config.option.markexpr == "not slow"
+    is_test = collection_path.name.startswith("test_")
+    return True if is_fast and is_test and is_slow(collection_path) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of slow files."""
     for item in items:
-        folders = item.path.relative_to(root).parts[:-1]
-        if folders[:1] == () or folders[0] in SLOW or folders == ("engine", "model"):
+        if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
 
 

@@ -95,6 +95,7 @@ def answer_of(events: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"role": "assistant", "content": content}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen3", "mistral", "llama3", "gptoss", "gemma3"])
 @pytest.mark.parametrize("client", REQUESTS)
 async def test_three_turns_with_tools(make_api, client, name):

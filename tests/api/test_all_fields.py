@@ -79,6 +79,7 @@ def name_of_fault(answer: dict, path: str) -> str:
     return answer["error"]["message"] if path == V1 else answer["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("field", "value"), CASES, ids=lambda value: repr(value)[:40])
 @pytest.mark.parametrize("path", [V1, V3])
 async def test_valid_value(make_api, path, field, value):

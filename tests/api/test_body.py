@@ -181,6 +181,7 @@ def random_literal(rng: random.Random) -> str:
     return '"' + "x" * rng.randint(0, 9) + unit * rng.choice((1, 1000, 60_000)) + '"'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_large_bodies_say_what_small_ones_do(seed):
     rng = random.Random(seed)

@@ -195,6 +195,7 @@ def fault(body: dict, path: str) -> str:
     return body["error"]["message"] if path == V1 else body["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("field", "value"), CASES, ids=lambda value: repr(value)[:40])
 async def test_wrong_value(make, field, value):
     for path in (V1, V3):

@@ -132,6 +132,7 @@ def test_the_oldest_messages_are_dropped(roles, limit, expected):
     assert fit(messages, limit)[0] == expected
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=60), st.integers(1, 300))
 def test_as_many_messages_are_kept_as_fit(lengths, limit):
     messages = [{"role": "user", "content": "x" * length} for length in lengths]

@@ -60,6 +60,7 @@ async def test_tools_are_told_where_the_template_has_a_place(make, source, begin
     assert prompt.endswith("Hi;>")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["auto", "required", tool_choice("get_weather")])
 @pytest.mark.parametrize("name", ["json", "hermes3"])
 async def test_calls_are_found_and_streamed(make, choice, name):

@@ -21,6 +21,7 @@ async def test_echo_without_logprobs_scores_nothing(make_api):
     assert api.backend.submitted[0].params.logprobs is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("skip_special_tokens", "text"), [(True, "Hello"), (False, "<|endoftext|>Hello")]
 )
@@ -33,6 +34,7 @@ def test_an_echo_of_token_ids_shows_special_tokens_where_wanted(skip_special_tok
     assert echo.tokens[1].offset == text.index("Hello")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fixture", ["byte_level", "sentencepiece", "clean_up"])
 @pytest.mark.parametrize(
     "text", ["Hello there, small world", "größe 😀 größe", "", "a", "<|endoftext|>x", "</s> y"]

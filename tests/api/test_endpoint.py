@@ -132,6 +132,7 @@ def test_other_paths_stay_as_they_are(path: str):
     assert PATHS.tidy(path) == path
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(["v1", "v3", "models", "a", "", "%2F"]), max_size=8))
 def test_a_second_look_finds_no_more(segments: list[str]):
     tidy = PATHS.tidy("/" + "/".join(segments))

@@ -283,6 +283,7 @@ async def test_right_values(make_api, make_state, path, fields):
         assert status == 200, answer
 
 
+@pytest.mark.slow
 def test_bad_words_are_banned_at_the_beginning_and_after_a_space():
     tokenizer = Tokenizer.load(FIXTURES / "byte_level")
     found = bad_words_token_ids(["fox", " fox", "the"], tokenizer)

@@ -622,6 +622,7 @@ FORM_ROWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["/v1", "/v3", "/v3/v1"])
 async def test_documented_values(start, prefix: str) -> None:
     assert set(FORM_ROWS) == {"purpose", "expires_after[anchor]", "expires_after[seconds]"}

@@ -24,6 +24,7 @@ SUBMISSION_V1 = "/v1/completions"
 SUBMISSION_BODY = {"model": "fake", "prompt": "ab"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others_wait", [False, True])
 @pytest.mark.parametrize("fields", [{}, {"echo": True, "logprobs": 1, "max_tokens": 0}])
 @pytest.mark.parametrize(

@@ -87,6 +87,7 @@ def answer(make_api, make_state) -> Callable[..., object]:
     return ask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 async def test_no_json_is_the_servers_fault(answer, path):
     loop = asyncio.get_running_loop()

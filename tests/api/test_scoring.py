@@ -26,6 +26,7 @@ def aligned(texts: list[str], tags: tuple[str, ...] = ()) -> TokenAligner:
     return aligner
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.booleans(), st.text(alphabet="ab ü\ufffd", min_size=1, max_size=6))),
     st.data(),

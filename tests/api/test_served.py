@@ -391,6 +391,7 @@ def test_formats_are_found_out_from_the_template():
     assert chat.tags == {"<tool_call>", "</tool_call>", "<think>", "</think>"}
 
 
+@pytest.mark.slow
 def test_the_operator_names_formats():
     chat = ChatModel.load(DEMO_MODEL, ChatConfig(tool_parser="mistral", reasoning_parser="none"))
     assert chat.tool_format is not None

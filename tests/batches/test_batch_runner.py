@@ -37,6 +37,7 @@ async def idle(runner: BatchRunner) -> None:
     await asyncio.wait(runner._tasks.values())
 
 
+@pytest.mark.slow
 async def test_several(server, tmp_path) -> None:
     runner = BatchRunner(tmp_path / "batches", BatchConfig(max_kept=2), server.parts)
     for number in range(3):

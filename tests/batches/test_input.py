@@ -326,6 +326,7 @@ def checks(monkeypatch) -> Checks:
     return checks
 
 
+@pytest.mark.slow
 async def test_one_at_a_time_apart_from_other_work(tmp_path, checks) -> None:
     checker = InputChecker()
     tasks = [asyncio.ensure_future(checker.check(tmp_path, RULES)) for _ in range(100)]

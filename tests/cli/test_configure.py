@@ -128,6 +128,7 @@ def test_options_without_use_here_are_in_the_graph_all_the_same(folder, caplog):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -198,6 +198,7 @@ def test_there_and_back(place, tmp_path, capsys):
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 def test_damage_is_found(place, capsys):
     asyncio.run(fill(place))
     damage = "UPDATE items SET body = {} WHERE id = '7'"
@@ -223,6 +224,7 @@ def test_a_file_that_is_no_database_is_left_alone(tmp_path, capsys):
     assert not (tmp_path / "state.db.damaged").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [0, 10, -1, -30])
 def test_a_file_that_was_cut_off_adds_nothing(tmp_path, capsys, cut):
     start, file, end = (str(tmp_path / name) for name in ("start", "file", "end"))

@@ -314,6 +314,7 @@ def test_why_it_is_run_so(engine: dict[str, object], reason: str) -> None:
     assert run.seconds_per_token is None
 
 
+@pytest.mark.slow
 def test_the_genai_backend_is_not_looked_into() -> None:
     facts = read_model(demo(backend="genai"), DEMO_MODEL, NOTHING_KEPT, runs=True)
     assert (facts.backend, facts.backend_reason, facts.run) == ("genai", "as --backend says", None)

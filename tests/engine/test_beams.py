@@ -233,6 +233,7 @@ SEARCHES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [

@@ -78,6 +78,7 @@ def test_drafting_that_costs_as_much_as_it_saves_is_never_tried() -> None:
     assert play(DraftPolicy(None, cost=1.0), 1000, 1) == []
 
 
+@pytest.mark.slow
 def test_a_cost_that_was_too_high_is_found_out_by_the_draft_model_too() -> None:
     policy, known = DraftPolicy(None), StepCosts()
     for num_tokens in (256, 256):
@@ -218,6 +219,7 @@ COPIED = [1, 2, 3, 4, 5, 6, 7] * 3
 PROMPTS = [[i, 1, 2, 3, 4, 5, 6, 7][: 3 + i] for i in range(6)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -289,6 +291,7 @@ def test_a_useless_model_falls_silent_unless_the_request_fixes_the_number() -> N
     assert steps[3] > 3 * 590
 
 
+@pytest.mark.slow
 def test_an_unsure_model_falls_silent() -> None:
     class Unsure(FakeModel):
         def logits_after(self, context: Sequence[int]) -> NDArray[np.float32]:

@@ -118,6 +118,7 @@ class CopyingModel(FakeModel):
         return logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0, 0.7])
 @pytest.mark.parametrize("has_model", [False, True])
 def test_drafts_under_a_grammar_change_nothing(

@@ -152,6 +152,7 @@ def prompts(count: int, seed: int = 0) -> list[list[int]]:
     return [[rng.randrange(97) for _ in range(rng.randint(1, 30))] for _ in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [
@@ -194,6 +195,7 @@ def test_seeded_samples_differ_and_repeat() -> None:
     assert len({tuple(tokens) for tokens in first.values()}) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params",
     [

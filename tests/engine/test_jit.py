@@ -31,6 +31,7 @@ def test_a_cache_that_fails_is_done_without(
         double("never compiled when it runs")
 
 
+@pytest.mark.slow
 def test_what_is_not_in_the_cache_is_announced_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:

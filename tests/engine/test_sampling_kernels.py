@@ -75,6 +75,7 @@ def expected_probabilities(
 # Draws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [300, 70_000])
 @pytest.mark.parametrize("name", LOGITS)
 @pytest.mark.parametrize(

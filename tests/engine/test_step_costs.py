@@ -625,6 +625,7 @@ def test_prompts_that_wait_for_each_other_get_the_whole_budget() -> None:
     assert len(model.num_tokens_per_step) > num_crowded + 5
 
 
+@pytest.mark.slow
 def test_a_crowd_of_lower_priority_waits_for_those_who_decode() -> None:
     model, _ = run_streams(8, 4, 900, late_priority=1)
     undisturbed = BASE + TOKEN * 12

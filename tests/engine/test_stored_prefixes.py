@@ -347,6 +347,7 @@ def test_what_runs_is_not_preempted_for_what_is_read(
         engine.run()
 
 
+@pytest.mark.slow
 def test_blocks_are_taken_when_the_reader_comes_to_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from fastovms.engine.suffix_kernels import kind_of, learn, near_kind
 from fastovms.engine.suffix_layout import FORCED, NUM_KINDS, NUM_SUPPORTS
 
 
+@pytest.mark.slow
 def test_each_kind_below_the_forced_one_is_of_some_guess() -> None:
     kinds = {kind_of(length, votes, 8) for length in range(1, 70) for votes in (2, 5, 8)}
     kinds |= {kind_of(length, 1, 1) for length in range(1, 70)}

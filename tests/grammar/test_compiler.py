@@ -425,6 +425,7 @@ def test_text_without_a_choice_is_limited(
         compiler.compile(Grammar(kind, source))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schema",
     [

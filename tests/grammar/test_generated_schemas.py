@@ -26,6 +26,7 @@ UNENFORCED = {f"{kind} {name}" for kind in ("pydantic", "openai") for name in ("
 FORMATS = ("qwen3coder", "glm45", "minimax_m2", "step3", "lfm2", "mistral")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_formats_and_tools(name: str) -> None:
     schema, value = SCHEMAS[name]

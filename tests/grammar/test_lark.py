@@ -152,6 +152,7 @@ def test_a_chain_of_many_rules() -> None:
     assert unmatchable_rule("\n".join(["start: r0", *rules, "r200: r0"])) == "start"
 
 
+@pytest.mark.slow
 def test_too_many_references() -> None:
     names = [f"r{i}" for i in range(3000)]
     rules = [f'{name}: "x"' for name in names]

@@ -25,6 +25,7 @@ def _pieces(case: dict[str, Any]) -> list[bytes]:
     return [ast.literal_eval(piece) for piece, _ in case["send"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", _SAMPLE, ids=lambda case: case["id"])
 async def test_sample(case: dict[str, Any], start: Start) -> None:
     running = await start(**(_SHORT if "408" in case["expect"] else {}))
@@ -50,6 +51,7 @@ async def test_sample(case: dict[str, Any], start: Start) -> None:
     assert all(request.path != "/smuggled" for request in running.site.requests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 async def test_own(case: Case, start: Start) -> None:
     running = await start(**(_SHORT if 408 in case.statuses or not case.raw else {}))

@@ -255,6 +255,7 @@ async def test_drain_under_load_drops_no_request(start: Start) -> None:
     assert running.server.num_connections == 0
 
 
+@pytest.mark.slow
 async def test_a_fresh_connection_is_heard_while_draining(start: Start) -> None:
     """A connection that was accepted but has sent nothing yet is not closed unanswered."""
     running = await start(head_timeout=1.0)

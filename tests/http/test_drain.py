@@ -43,6 +43,7 @@ async def test_connections_in_the_queue_are_answered(
             writer.close()
 
 
+@pytest.mark.slow
 async def test_a_request_that_comes_while_the_loop_is_busy(start: Start) -> None:
     """The time of an idle connection is over when the loop sees to it again, and its request lies
     in the kernel: a loop sees to its timers before it reads."""

@@ -286,6 +286,7 @@ async def test_tls_refuses_what_is_old_or_plain(start: Start) -> None:
     writer.close()
 
 
+@pytest.mark.slow
 async def test_a_refused_upload_over_tls_gets_its_answer(start: Start) -> None:
     """TLS cannot close half a connection: the rest is read until the deadline."""
     running = await start(tls_certificate=str(TLS / "first.crt"), tls_key=str(TLS / "first.key"))

@@ -404,6 +404,7 @@ def test_mutations_never_break_it(
     assert not faults or recorder.events[-1] is faults[0]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.binary(max_size=60), max_size=5))
 @example([b"\x16\x03\x01"])

@@ -212,6 +212,7 @@ def test_broken_exif_turns_nothing():
     assert decode(data).shape == CORNERS.shape
 
 
+@pytest.mark.slow
 def test_many_strips_are_one_picture():
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 255, (700, 900, 3), dtype=np.uint8)
@@ -349,6 +350,7 @@ def test_without_pillow(monkeypatch):
         EncodedImage(png(), NAME, max_pixels=10, bound=PixelBound(10))
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200), st.sampled_from(["PNG", "JPEG", "WEBP", "GIF", "BMP"]), st.data())
 def test_damage_is_an_invalid_field(noise, kind, data):
     whole = encode(corners(), kind)

@@ -85,6 +85,7 @@ def test_pieces_are_one_file(data):
         assert decode_data_url(url, "url", max_bytes=100) == data
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60))
 def test_any_text_is_data_or_an_invalid_field(text):
     with suppress(InvalidField):
@@ -332,6 +333,7 @@ async def test_an_address_that_does_not_answer_is_not_the_last():
         assert await fetch(server.fetcher(), server.url()) == b"picture"
 
 
+@pytest.mark.slow
 async def test_a_name_that_nobody_knows():
     async def resolve(host: str, port: int) -> Sequence[str]:
         raise OSError("no such name")

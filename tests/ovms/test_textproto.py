@@ -82,6 +82,7 @@ def test_nesting_up_to_the_limit():
     parse("a { " * MAX_NESTING + "}" * MAX_NESTING)
 
 
+@pytest.mark.slow
 @given(st.text(alphabet="ab:{}<>[]\"'\\#\n ,;./-0x1") | st.text())
 def test_any_text_is_read_or_refused(text):
     try:
@@ -109,6 +110,7 @@ def written(tree: list) -> str:
     return "\n".join(f"{name}: {value(item)}" for name, item in tree)
 
 
+@pytest.mark.slow
 @given(TREES)
 def test_what_is_written_is_read(tree):
     def readable(items: list) -> list:

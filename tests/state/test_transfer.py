@@ -140,6 +140,7 @@ def test_the_first_line_says_what_it_is(tmp_path):
 # Rows of one state become rows of another, in any pair of databases.
 
 
+@pytest.mark.slow
 def test_pages_have_all_rows_in_order(make_database):
     database = make_database()
     for number in range(PAGE + 5):

@@ -113,6 +113,7 @@ print(level_in_use(), *(logging.getLogger(name).getEffectiveLevel() for name in 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("level", "levels"), [("DEBUG", [10, 10, 20]), ("INFO", [20] * 3), ("ERROR", [40] * 3)]
 )

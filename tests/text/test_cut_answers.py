@@ -112,6 +112,7 @@ def check_cuts(
         ), text[:end]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_cut", [True, False])
 @pytest.mark.parametrize("tool_format", TOOL_FORMATS.values(), ids=lambda found: found.name)
 def test_a_cut_call_tells_no_markup(tool_format: ToolFormat, is_cut: bool) -> None:

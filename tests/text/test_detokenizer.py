@@ -124,6 +124,7 @@ def test_incomplete_character_waits(data: bytes, text: str, incomplete: bytes) -
     assert decode_utf8(data, final=False) == (text, incomplete)
 
 
+@pytest.mark.slow
 @given(st.text(), st.data())
 def test_valid_text_never_shows_half_a_character(text: str, data: st.DataObject) -> None:
     raw = text.encode("utf-8", "replace")
@@ -157,6 +158,7 @@ def test_pieces_join_to_the_decoded_whole(
     assert text == tokenizer.decode(whole, skip_special_tokens=skip_special_tokens)
 
 
+@pytest.mark.slow
 @relaxed
 @given(st.binary(max_size=24))
 def test_torn_bytes_join_to_the_decoded_whole(
@@ -212,6 +214,7 @@ def test_window_joins_to_the_decoded_whole(
     assert text == sentencepiece.decode([token_id for chunk in chunks for token_id in chunk])
 
 
+@pytest.mark.slow
 def test_window_cleans_up_across_tokens(clean_up: Tokenizer) -> None:
     detokenizer = clean_up.detokenizer()
     assert isinstance(detokenizer, WindowDetokenizer)
@@ -220,6 +223,7 @@ def test_window_cleans_up_across_tokens(clean_up: Tokenizer) -> None:
     assert text == "He didn't, he's, they've. " * 40 + "end"
 
 
+@pytest.mark.slow
 def test_window_stays_small(clean_up: Tokenizer) -> None:
     lengths = []
 
@@ -320,6 +324,7 @@ def test_tokens_behind_a_stop_string_are_left_out(stop, text, token_ids, chunks)
     assert [token.token_id for token in tokens] == token_ids
 
 
+@pytest.mark.slow
 @settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -456,6 +461,7 @@ def test_offsets_after_bytes_that_are_no_character_in_a_window(data, offsets):
 CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd")
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(text=st.text(CHARACTERS, max_size=20), cuts=st.lists(st.integers(0, 60), max_size=20))
 def test_whole_characters_begin_at_the_same_places_in_a_window(text, cuts):
@@ -466,6 +472,7 @@ def test_whole_characters_begin_at_the_same_places_in_a_window(text, cuts):
         assert byte_offsets(window(data), data, measure) == byte_offsets(table(data), data, measure)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(data=st.lists(BYTES, max_size=100))
 def test_offsets_in_a_window_ascend_to_the_end(data):

@@ -473,6 +473,7 @@ def test_flush_may_complete_a_stop_string() -> None:
     assert text.flush()[:3] == ("", "\N{REPLACEMENT CHARACTER}", 2)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_cut_of_the_tokens_gives_the_same(

@@ -265,6 +265,7 @@ HINTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("parameter", PARAMETERS)
 def test_required_arguments_follow_their_schemas(name: str, parameter: str) -> None:

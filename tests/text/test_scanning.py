@@ -73,6 +73,7 @@ def run(scan: Scanner, steps: Incremental[object], texts: list[str]) -> object:
     raise AssertionError("steps go on after the end")
 
 
+@pytest.mark.slow
 @given(st.lists(st.text("<t>ab", max_size=4)), st.sampled_from([("<t>",), ("<t>", "<a"), ("aab",)]))
 def test_until_the_first_tag(texts: list[str], tags: tuple[str, ...]) -> None:
     text = "".join(texts)

@@ -89,6 +89,7 @@ def test_calls_are_rendered_as_the_model_writes_them(name, end):
     assert text.endswith(end)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", ["", None, "{}", {}])
 def test_calls_without_arguments(arguments):
     function = {"name": "add", "arguments": arguments}
@@ -103,6 +104,7 @@ def test_arguments_that_are_no_object_stay_text():
     assert '"parameters": "oops"}' in load("llama3").render([USER, call], tools=[TOOL])
 
 
+@pytest.mark.slow
 def test_forms_of_templates():
     forms = {name: load(name)._tool_form.form for name in ("llama3", "gptoss", "mistral", "gemma3")}
     assert forms["llama3"].argument_objects
@@ -115,6 +117,7 @@ def test_forms_of_templates():
     assert forms["gemma3"].iterates_parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEMPLATE_NAMES)
 def test_every_history_of_the_matrix_is_shown(name):
     matrix = load(name).matrix
@@ -154,6 +157,7 @@ def test_turns_keep_their_beginning_when_others_follow(name):
         assert turns[:-1] == whole[: len(turns) - 1]
 
 
+@pytest.mark.slow
 def test_what_a_template_cannot_show_is_warned_of():
     warnings: list[str] = []
     calls = [{**CALL["tool_calls"][0], "id": call_id} for call_id in ("a", "b")]
@@ -172,6 +176,7 @@ def test_what_a_template_cannot_show_is_warned_of():
     assert warnings[1].startswith("messages[1] is shown as a user turn")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("level", "shown"), [("xhigh", "high"), ("none", "low"), ("low", "low")])
 def test_the_nearest_effort_is_taken(level, shown):
     warnings: list[str] = []
@@ -180,6 +185,7 @@ def test_the_nearest_effort_is_taken(level, shown):
     assert bool(warnings) == (level != shown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEMPLATE_NAMES)
 @pytest.mark.parametrize("arguments", ['{"a": "cut', '["cut"]', '"cut"', "null"])
 def test_arguments_of_any_kind_are_shown(name, arguments):
@@ -189,6 +195,7 @@ def test_arguments_of_any_kind_are_shown(name, arguments):
     assert text.count("cut") == arguments.count("cut")
 
 
+@pytest.mark.slow
 def test_the_developer_is_the_system_where_it_is_unknown():
     developer = {"role": "developer", "content": "Be brief."}
     assert load("qwen3").render([developer, USER]).startswith("<|im_start|>system\nBe brief.")
@@ -203,6 +210,7 @@ def test_several_system_messages_are_merged_where_one_would_be_lost():
     assert "Two.<|im_end|>" in load("qwen3").render([*messages, USER])
 
 
+@pytest.mark.slow
 def test_reasoning_has_the_name_that_the_template_reads():
     call = {**CALL, "reasoning": "because"}
     text = load("gptoss").render([USER, call], tools=[TOOL])
@@ -240,6 +248,7 @@ def test_tools_go_into_the_system_message_where_they_are_read_there(system):
     assert "tool" not in template.render([*system, USER])
 
 
+@pytest.mark.slow
 def test_thinking_is_a_matter_of_arguments():
     template = load("qwen3")
     text = template.render([USER], kwargs={"enable_thinking": False})
@@ -247,12 +256,14 @@ def test_thinking_is_a_matter_of_arguments():
     assert "Reasoning: high" in load("gptoss").render([USER], kwargs={"reasoning_effort": "high"})
 
 
+@pytest.mark.slow
 def test_the_form_of_content_can_be_given():
     text = load("gemma3", "string").render([USER])
     assert "hello" not in text
     assert "hello" in load("gemma3", "openai").render([USER])
 
 
+@pytest.mark.slow
 def test_turns_are_merged_where_the_template_wants_them_to_alternate():
     assert "[INST] hello\n\nhello[/INST]" in load("mistral").render([USER, USER])
 

@@ -155,6 +155,7 @@ def test_pairs_are_encoded_as_by_genai(texts):
         assert types.tolist() == [0] * (len(first) + 2) + [1] * (len(token_ids) + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [encoder_dir, lambda: DEMO_MODEL], ids=["bert", "bytes"])
 @pytest.mark.parametrize("from_end", [False, True])
 def test_slices_of_a_text_have_its_tokens(load, from_end):
@@ -254,6 +255,7 @@ def test_threads_may_share_it(byte_level: Tokenizer) -> None:
         assert all(pool.map(round_trip, texts))
 
 
+@pytest.mark.slow
 def test_unknown_detokenizer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         Tokenizer.load(FIXTURES / "clean_up")

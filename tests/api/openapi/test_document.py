@@ -248,6 +248,7 @@ def test_examples_of_answers_are_such_answers():
         msgspec.json.decode(orjson.dumps(example), type=kind)
 
 
+@pytest.mark.slow
 async def test_examples_of_requests_are_answered(document, make_api, make_state):
     def write(request, index):
         return list(b'{"country":"France","capital":"Paris"}')

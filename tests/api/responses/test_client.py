@@ -57,6 +57,7 @@ async def connect(make) -> AsyncIterator[Callable[..., object]]:
         yield start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["/v1", "/v3"])
 async def test_create(connect, prefix):
     client = await connect(prefix=prefix)
@@ -103,6 +104,7 @@ async def test_parse(connect):
     assert '"required":["name","size"]' in grammar.source
 
 
+@pytest.mark.slow
 async def test_stream_helper_parses(connect):
     client = await connect('{"name":"Paris","size":2}')
     async with client.responses.stream(model="fake", input="City?", text_format=City) as stream:
@@ -225,6 +227,7 @@ async def test_cancel(connect):
     assert (await client.responses.retrieve(queued.id)).status == "cancelled"
 
 
+@pytest.mark.slow
 async def test_conversations(connect):
     client = await connect()
     conversation = await client.conversations.create(

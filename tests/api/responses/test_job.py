@@ -182,6 +182,7 @@ def test_choices(given, told):
 TOLD_TOOL = {**TOOL, "description": None, "strict": None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
@@ -343,6 +344,7 @@ async def test_a_context_that_is_too_long_loses_its_oldest_messages(make):
     assert 180 - 16 < len(prompt) <= 180
 
 
+@pytest.mark.slow
 async def test_more_messages_than_the_context_has_tokens_are_not_rendered(make, monkeypatch):
     rendered = []
     render = ChatTemplate.render

@@ -20,6 +20,7 @@ from tests.api.responses.test_resumption import running_response
 from tests.fakes import FakeStream
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [None, 0, 3, 100])
 @pytest.mark.parametrize("path", [V1, V3])
 async def test_a_response_is_followed_through_another_replica(make_replicas, after, path):
@@ -40,6 +41,7 @@ async def test_a_response_is_followed_through_another_replica(make_replicas, aft
         check(here)
 
 
+@pytest.mark.slow
 async def test_events_are_sent_as_they_come(make_replicas, monkeypatch):
     monkeypatch.setattr(background, "LOOK_AGAIN", 3600.0)
     (a, b), _ = make_replicas("a", "b")
@@ -56,6 +58,7 @@ async def test_events_are_sent_as_they_come(make_replicas, monkeypatch):
     check(stream.events)
 
 
+@pytest.mark.slow
 async def test_a_notification_that_is_missed_costs_no_event(make_replicas, monkeypatch):
     monkeypatch.setattr(background, "LOOK_AGAIN", 0.01)
     (a, b), _ = make_replicas("a", "b")
@@ -67,6 +70,7 @@ async def test_a_notification_that_is_missed_costs_no_event(make_replicas, monke
     assert await follower == await replayed(a.api, id)
 
 
+@pytest.mark.slow
 async def test_a_store_that_is_gone_for_a_while_costs_no_event(make_replicas, monkeypatch):
     monkeypatch.setattr(background, "LOOK_AGAIN", 0.01)
     (a, b), _ = make_replicas("a", "b")
@@ -96,6 +100,7 @@ async def test_a_follower_is_told_of_a_deletion(make_replicas):
     assert events[-2]["response"]["error"]["message"] == "the response was deleted"
 
 
+@pytest.mark.slow
 async def test_nothing_is_left_of_a_client_that_leaves(make_replicas):
     (a, b), _ = make_replicas("a", "b")
     id = await running_response(a)

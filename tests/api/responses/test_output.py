@@ -335,6 +335,7 @@ async def test_without_include_there_are_no_logprobs(make):
     assert response["output"][0]["content"][0]["logprobs"] == []
 
 
+@pytest.mark.slow
 async def test_what_many_logprobs_of_a_stream_add_up_to_is_not_repeated(make):
     api = make("x" * 800, tokens_per_step=10)
     body = {"include": ["message.output_text.logprobs"], "top_logprobs": 20}

@@ -151,6 +151,7 @@ async def test_it_is_cut_twice_where_the_model_makes_no_event(make_replicas, fir
     assert list(map(len, said)) == [first, first + second]
 
 
+@pytest.mark.slow
 async def test_one_that_was_only_slow_stops(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     id = await start_response(a.api, BODY)
@@ -173,6 +174,7 @@ async def ask_stream(api, id: str):
     return stream
 
 
+@pytest.mark.slow
 async def test_a_server_that_ends_leaves_its_responses_to_others(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     id = await start_response(a.api, BODY)
@@ -187,6 +189,7 @@ async def test_a_server_that_ends_leaves_its_responses_to_others(make_replicas):
     assert (await wait_for(b.api, id, "completed"))["output"][0]["content"][0]["text"] == "Hello!"
 
 
+@pytest.mark.slow
 async def test_a_cancel_waits_for_who_goes_on(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     id = await start_response(a.api, BODY)
@@ -223,6 +226,7 @@ def running(replica: Replica, ids: list[str]) -> list[bool]:
     return [replica.runs.find("", id) is not None for id in ids]
 
 
+@pytest.mark.slow
 async def test_one_is_tried_at_a_time(make_replicas):
     """The next one waits until more is kept of it: until then, no other can be the cause of what
     ends the process."""
@@ -247,6 +251,7 @@ async def test_one_is_tried_at_a_time(make_replicas):
         await wait_for(b.api, id, "completed")
 
 
+@pytest.mark.slow
 async def test_one_that_waits_is_cancelled_at_once(make_replicas):
     """It needs neither its turn nor its model."""
     (a, b), clock = make_replicas("a", "b", resumes=True)
@@ -270,6 +275,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.slow
 async def test_what_was_tried_in_vain_comes_last(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     ids = await cut_some(a, 2)
@@ -323,6 +329,7 @@ class Holder:
         self.num_uses -= 1
 
 
+@pytest.mark.slow
 async def test_its_model_is_loaded_first(make_replicas):
     """No attempt counts before the model is there."""
     (a, b), clock = make_replicas("a", "b", resumes=True)
@@ -348,6 +355,7 @@ async def test_its_model_is_loaded_first(make_replicas):
     assert holder.num_uses == 0
 
 
+@pytest.mark.slow
 async def test_what_ends_the_server_each_time_fails(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     id = await start_response(a.api, BODY)
@@ -364,6 +372,7 @@ async def test_what_ends_the_server_each_time_fails(make_replicas):
     assert not b.api.backend.submitted
 
 
+@pytest.mark.slow
 async def test_a_model_that_has_changed(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     id = await start_response(a.api, BODY)
@@ -376,6 +385,7 @@ async def test_a_model_that_has_changed(make_replicas):
     assert body["error"]["message"] == "the model fake has changed since the response was begun"
 
 
+@pytest.mark.slow
 async def test_it_waits_for_room_in_the_queue(make_replicas, monkeypatch):
     monkeypatch.setattr("fastovms.api.responses.resumption._RETRY", 0.001)
     (a, b), clock = make_replicas("a", "b", resumes=True)
@@ -415,6 +425,7 @@ def delta_of(event: bytes) -> str:
     return orjson.loads(event).get("delta", "")
 
 
+@pytest.mark.slow
 async def test_it_stands_where_it_was_cut(make_replicas):
     restorer, key, found, api = await cut(make_replicas)
     run = await restored(restorer, key, found)
@@ -425,6 +436,7 @@ async def test_it_stands_where_it_was_cut(make_replicas):
     assert "".join(delta_of(event) for _, event in run.log.events()) == "Hel"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -459,6 +471,7 @@ async def test_there_is_no_such_model_any_more(make_api, make_state, key, messag
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [V1, V3])
 @pytest.mark.parametrize(
     ("status", "last"), [(failed("gone"), "failed"), (ResponseStatus("cancelled"), "incomplete")]
@@ -519,6 +532,7 @@ async def test_what_runs_elsewhere_is_not_continued_yet(make_replicas):
     assert (status, answer["error"]["param"]) == (400, "previous_response_id")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
 async def test_another_replica_cancels(make_replicas, method):
     (a, b), _ = make_replicas("a", "b")
@@ -555,6 +569,7 @@ async def test_a_cancel_wakes_the_owner(make_replicas, monkeypatch):
     await a.keeper.close()
 
 
+@pytest.mark.slow
 async def test_the_response_of_a_replica_that_is_gone_has_failed(make_replicas):
     (a, b), clock = make_replicas("a", "b")
     id = await running_response(a)
@@ -654,6 +669,7 @@ async def test_a_replica_that_ends_gives_up_what_it_runs(make_replicas):
     assert (await get(b.api, id))["status"] == "failed"
 
 
+@pytest.mark.slow
 async def test_a_response_ends_as_the_others_tell_it(make_replicas):
     (a, b), _ = make_replicas("a", "b")
     id = await running_response(a)

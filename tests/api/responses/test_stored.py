@@ -483,6 +483,7 @@ async def test_more_items_than_the_context_has_tokens_are_not_even_read(make, mo
 FRAMES = st.lists(st.binary(max_size=20).map(lambda data: b"data: %b\n\n" % data.hex().encode()))
 
 
+@pytest.mark.slow
 @given(st.lists(FRAMES, max_size=5), FRAMES, st.integers(0, 30))
 def test_the_log_gives_back_what_it_was_given(batches, last, start):
     log = EventLog()

@@ -31,6 +31,7 @@ async def test_a_stream_goes_on_where_it_was_left(make, after):
     assert named == rest
 
 
+@pytest.mark.slow
 async def test_the_events_survive_a_restart(make, make_state):
     state = make_state()
     api = make("Hello, world! " * 50, state=state)
@@ -69,6 +70,7 @@ async def test_several_clients_follow_one_stream(make):
     check(first)
 
 
+@pytest.mark.slow
 async def test_a_slow_follower_takes_what_it_can(make):
     api = make("Hello, world! " * 100)
     id = await start(api)

@@ -95,6 +95,7 @@ def test_a_statement_may_take_longer_than_those_of_servers(postgres):
         assert tables.execute("SHOW statement_timeout").fetchone() == ("1h",)
 
 
+@pytest.mark.slow
 def test_faults_are_told_as_they_are_found(postgres):
     with open_url(postgres, UNBOUNDED) as state:
         for number in range(102):
@@ -168,6 +169,7 @@ def kill_sessions(database: PostgresDatabase) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("only_reads", [False, True])
 def test_a_connection_that_was_lost_costs_nothing(make_postgres, only_reads):
     other = make_postgres()
@@ -179,6 +181,7 @@ def test_a_connection_that_was_lost_costs_nothing(make_postgres, only_reads):
     assert database.is_on_disk
 
 
+@pytest.mark.slow
 def test_a_connection_that_is_lost_within_a_transaction(make_postgres):
     """Nothing was committed, so that the operation is done again."""
     other, database = make_postgres(), make_postgres()

@@ -137,6 +137,7 @@ async def test_two_servers_keep_the_bounds_together(address, make_postgres):
     database.check()
 
 
+@pytest.mark.slow
 async def test_reads_do_not_wait_for_writes(address, postgres):
     """Neither for rows that somebody has locked, nor behind those who wait for them."""
     store = open_store(StateConfig(state_url=url_of(address)), {}, time.time)

@@ -60,6 +60,7 @@ def test_nothing_is_prepared(session):
     assert session.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
 
 
+@pytest.mark.slow
 def test_an_answer_that_does_not_come_is_not_waited_for(session, monkeypatch):
     monkeypatch.setattr(session._connection, "answer_timeout", 0.2)
     started = time.monotonic()
@@ -72,6 +73,7 @@ def test_an_answer_that_does_not_come_is_not_waited_for(session, monkeypatch):
 # Whichever server comes first makes the tables, once.
 
 
+@pytest.mark.slow
 def test_many_servers_start_at_the_same_time(postgres):
     def start(_: int) -> None:
         session = open_session(postgres.connection_parameters())
@@ -154,6 +156,7 @@ def test_tables_of_an_older_server_get_shares(postgres, make_postgres):
     session.close()
 
 
+@pytest.mark.slow
 def test_the_slots_of_all_sessions_are_counted(postgres):
     sessions = [open_session(postgres.connection_parameters()) for _ in range(3)]
     make_tables(sessions[0])

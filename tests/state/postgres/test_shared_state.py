@@ -62,6 +62,7 @@ async def test_it_comes_back_after_its_connection_was_lost(listener, postgres, m
         await asyncio.wait_for(watch.changed(60), 5)
 
 
+@pytest.mark.slow
 async def test_it_ends_at_once(postgres):
     listener = NotificationListener(postgres)
     await listener.close()

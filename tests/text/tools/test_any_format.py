@@ -50,6 +50,7 @@ def cut_texts(draw: st.DrawFn, tags: tuple[str, ...]) -> list[str]:
     return [text[a:b] for a, b in itertools.pairwise(positions)]
 
 
+@pytest.mark.slow
 @ANY_FORMAT
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
@@ -79,11 +80,13 @@ def test_any_text_in_any_pieces(tool_format: ToolFormat, data: st.DataObject) ->
         assert text.startswith(told)
 
 
+@pytest.mark.slow
 @ANY_FORMAT
 def test_required_calls_follow_their_schemas(tool_format: ToolFormat) -> None:
     check_walks(tool_format, SHOP, [*CLOSERS, *ENDS, *tool_format.tags])
 
 
+@pytest.mark.slow
 @ANY_FORMAT
 def test_calls_that_the_model_chooses_follow_their_schemas(tool_format: ToolFormat) -> None:
     schemas = {tool.name: tool.parameters for tool in SHOP}

@@ -168,6 +168,7 @@ def test_glm_without_line_breaks() -> None:
     check("glm45", Answer(glm(*CALLS, line=""), CALLS))
 
 
+@pytest.mark.slow
 @FAMILY
 def test_a_thought_and_text_before_calls(name: str) -> None:
     reasoning = REASONING.get(name, "qwen3")

@@ -93,6 +93,7 @@ def test_nested_elements_arguments(
     assert read(reader, text) == (is_whole, pieces, rest)
 
 
+@pytest.mark.slow
 def test_nesting_has_a_limit() -> None:
     is_whole, _, _ = read(reader, "#<a>" * 50)
     assert not is_whole

@@ -4,6 +4,7 @@ import logging
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 import numba
 import pytest
@@ -40,10 +41,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of slow files."""
+    """Marks the tests of slow files, and mixes the files, so that those of a folder, which take
+    similarly long, do not all fall to one process."""
     for item in items:
         if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: crc32(item.path.name.encode()))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -464,7 +464,7 @@ def test_thousands_of_operations_never_lose_a_block_of_the_draft_cache() -> None
     RandomOperations(engine, random.Random(0)).run(3_000)
     assert model.blocks.num_free_blocks == model.blocks.num_blocks
     assert model.num_drafts > 1000
-    assert engine.counters.num_preemptions > 50
+    assert engine.counters.num_preemptions > 15
 
 
 def test_settings_of_the_request_decide_the_policy() -> None:

@@ -348,7 +348,7 @@ def test_random_operations_never_lose_a_block_or_a_token(
 def test_thousands_of_operations_never_lose_a_block_or_a_token() -> None:
     engine, _ = make_engine(num_blocks=20, max_model_len=80, max_num_batched_tokens=32)
     RandomOperations(engine, random.Random(0)).run(3_000)
-    assert engine.counters.num_preemptions > 100
+    assert engine.counters.num_preemptions > 30
     assert engine.counters.num_prefix_cache_hits > 1000
     assert engine.counters.num_accepted_tokens > 1000
 
@@ -363,7 +363,7 @@ def test_thousands_of_operations_of_a_model_with_states(num_drafts: int) -> None
         states=states_for(num_drafts),
     )
     RandomOperations(engine, random.Random(0)).run(3_000)
-    assert engine.counters.num_preemptions > 100
+    assert engine.counters.num_preemptions > 30
     assert engine.counters.num_prefix_cache_hits > 1000
     assert (engine.counters.num_accepted_tokens > 300) is (num_drafts > 0)
 

@@ -398,7 +398,7 @@ def test_thousands_of_operations_around_the_length_of_long_texts() -> None:
 
     engine.scheduler._preempt = count  # type: ignore[method-assign]
     RandomOperations(engine, random.Random(0)).run(3_000)
-    assert num_restarts > 1000
+    assert num_restarts > 300
     assert engine.counters.num_preemptions == 0, "none was for want of blocks"
     assert engine.counters.num_prefix_cache_hits > 1000
     assert engine.counters.num_accepted_tokens > 300

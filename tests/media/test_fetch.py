@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from fastovms.errors import ConfigurationError, InvalidField
 from fastovms.media import fetch as data_url
 from fastovms.media.fetch import Fetcher, SystemResolver, decode_data_url, is_public
+from tests.connections import serving
 
 DATA = bytes(range(256))
 TEXT = base64.b64encode(DATA).decode()
@@ -207,12 +208,8 @@ class Site:
 @asynccontextmanager
 async def site(*answers: bytes) -> AsyncIterator[Site]:
     found = Site(*answers)
-    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
-    found.port = server.sockets[0].getsockname()[1]
-    try:
+    async with serving(found.serve) as found.port:
         yield found
-    finally:
-        server.close()
 
 
 def answer(body: bytes = b"picture", status: str = "200 OK", *headers: str) -> bytes:

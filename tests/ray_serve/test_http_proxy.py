@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("aiohttp", reason="comes with the extra ray: pip install -e '.[ray]'")
 
 from fastovms.ray_serve.replica import HttpProxy, Message
+from tests.connections import serving
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -72,21 +73,13 @@ def scope(method: str = "GET", path: str = "/", **others: object) -> dict[str, A
 
 @asynccontextmanager
 async def proxy_to(answer: Answer) -> AsyncIterator[HttpProxy]:
-    async def answer_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async with serving(answer) as port:
+        proxy = HttpProxy(f"http://127.0.0.1:{port}")
         try:
-            await answer(reader, writer)
+            async with asyncio.timeout(TIMEOUT):
+                yield proxy
         finally:
-            writer.close()
-
-    server = await asyncio.start_server(answer_and_close, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    proxy = HttpProxy(f"http://127.0.0.1:{port}")
-    try:
-        async with asyncio.timeout(TIMEOUT):
-            yield proxy
-    finally:
-        await proxy.close()
-        server.close()
+            await proxy.close()
 
 
 def answering(answer: bytes, heads: list[bytes]) -> Answer:

@@ -339,7 +339,10 @@ def _without_specials(
         ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "that apply together"),
         ({"type": "string", "pattern": r"(?i)a"}, "something in a pattern"),
         ({"type": "string", "pattern": "["}, "something in a pattern"),
-        ({"type": "object", "patternProperties": {"a": I}}, "patternProperties with other properties"),
+        (
+            {"type": "object", "patternProperties": {"a": I}},
+            "patternProperties with other properties",
+        ),
         (obj({"a": I, "b": I}, "a", minProperties=2), "with optional properties"),
         ({"type": "object", "required": ["a"]}, "required without properties"),
         ({"enum": ["a", "bc"], "maxLength": 1}, "enum or const with other keywords"),
@@ -354,7 +357,7 @@ def test_what_there_are_no_rules_for_is_named(schema: Schema, reason: str) -> No
 @pytest.mark.parametrize("schema", [False, {"allOf": [S, I]}, {"type": "integer", "minimum": 5,
                                                               "maximum": 4}])  # fmt: skip
 def test_what_nothing_satisfies(schema: Schema) -> None:
-    with pytest.raises(ValueError, match="nothing satisfies"):
+    with pytest.raises(ValueError, match=r"(no value|nothing) satisfies"):
         json_rules(schema)
 
 

@@ -259,5 +259,5 @@ COMMAND = Command(
     help="sends clients that leave at every stage, also over TLS; the books must come back to zero",
     run=run,
     add_arguments=_add_arguments,
-    short={"clients": 200, "tls_clients": 100, "wave": 100, "half_handshakes": False},
+    short={"clients": 100, "tls_clients": 50, "wave": 50, "half_handshakes": False},
 )

@@ -28,8 +28,8 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import render_error
 from fastovms.api.endpoint import Operation
 from fastovms.api.model_pool import ModelCollector, ModelPool
-from fastovms.api.openapi.document import DocsRoutes, add_docs_routes
 from fastovms.api.openapi.operations import OPERATIONS, operation_name
+from fastovms.api.openapi.page import DocsRoutes, add_docs_routes
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.served import KnownModel, Residency, ServedModels
 from fastovms.app.loading import load_models

@@ -4,7 +4,6 @@ import logging
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from zlib import crc32
 
 import numba
 import pytest
@@ -41,12 +40,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of slow files, and mixes the files, so that those of a folder, which take
-    similarly long, do not all fall to one process."""
+    """Marks the tests of slow files, and puts those that take longest first, so that processes end
+    together."""
     for item in items:
         if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: crc32(item.path.name.encode()))
+    root = Path(__file__).parent
+    first = ("ui", "bench", "deploy", "app")
+    items.sort(key=lambda item: item.path.relative_to(root).parts[0] not in first)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -46,7 +46,6 @@ from fastovms.engine.model.cache_precision import check_cpu_cache
 from fastovms.engine.model.compilation import check_exact
 from fastovms.engine.model.devices import available_memory, is_gpu, share_memory
 from fastovms.errors import ConfigurationError
-from fastovms.gguf.converter import read_contents
 from fastovms.gguf.model_directory import find_gguf, model_directory
 from fastovms.media.loader import ImageLoader
 from fastovms.params import ModelInfo, SamplingDefaults
@@ -112,7 +111,7 @@ def check_models(models: Sequence[ModelConfig]) -> None:
         if gguf is None:
             read_info(model)
         else:
-            read_contents(gguf)
+            _check_gguf(gguf)
         if model.engine.draft_model is not None:
             _check_draft_model(model.engine.draft_model)
 
@@ -124,7 +123,7 @@ def _check_draft_model(path: Path) -> None:
         if gguf is None:
             read_model_info(path)
         else:
-            read_contents(gguf)
+            _check_gguf(gguf)
     except ConfigurationError as error:
         raise ConfigurationError(f"the draft model cannot be used: {error}") from None
 
@@ -244,3 +243,10 @@ def _served(
         )
     tokenizer.detokenizer(keep=chat.tags)  # makes its table, for which no request should wait
     return ServedModel(backend, tokenizer, metrics, model.limits, chat, model.names[1:], images)
+
+
+def _check_gguf(path: Path) -> None:
+    """Raises ConfigurationError for a GGUF file that cannot be served."""
+    from fastovms.gguf.converter import read_contents  # most models are no such files
+
+    read_contents(path)

@@ -35,7 +35,7 @@ from fastovms.api.dialect import render_error
 from fastovms.api.endpoint import ApiPaths, Operation
 from fastovms.api.files import Files, KeptFiles
 from fastovms.api.model_pool import ModelCollector
-from fastovms.api.openapi.document import DocsRoutes, add_docs_routes, openapi_document
+from fastovms.api.openapi.page import DocsRoutes, add_docs_routes
 from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.api.responses.resumption import LeaseKeeper, Resumer, RunRestorer
 from fastovms.api.routes import add_health_routes, add_model_routes
@@ -530,6 +530,9 @@ def _describe(
 ) -> dict[str, object]:
     """Returns the description of the API. Where a key is needed it does not tell strangers what the
     models are called."""
+    # Imported here because the schemas take a tenth of a second and are seldom asked for.
+    from fastovms.api.openapi.document import openapi_document
+
     known = models.known
     return openapi_document(
         router.routes(),

@@ -10,7 +10,6 @@ from pathlib import Path
 import openvino as ov
 
 from fastovms.backend import GenerationBackend
-from fastovms.backends.genai.backend import GenaiBackend, guard_pipeline, pipeline_comparison
 from fastovms.backends.grammar_trials import trial_starter
 from fastovms.backends.model_files import check_graph, load_grammar_compiler, log_gaps
 from fastovms.backends.model_task import graph_file
@@ -87,6 +86,9 @@ def _check_drafts(model_dir: Path, model: ModelInfo, config: EngineConfig) -> No
 def _genai(
     model_dir: Path, model: ModelInfo, config: EngineConfig, cache: DiskCache | None
 ) -> Reserve:
+    # Imported here because most servers run no model with this backend.
+    from fastovms.backends.genai.backend import GenaiBackend, guard_pipeline, pipeline_comparison
+
     _check_drafts(model_dir, model, config)
     graph = read_transformed(ov.Core(), graph_file(model_dir), model.max_model_len)
     if graph.has_other_state and config.draft_model is not None:

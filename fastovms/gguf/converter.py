@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import openvino as ov
 
 from fastovms.errors import ConfigurationError
+from fastovms.gguf.model_directory import REFUSED
 from fastovms.gguf.reader import (
     GgufFile,
     Hyperparameters,
@@ -103,10 +104,6 @@ def _templates(metadata: Metadata) -> dict[str, str]:
         elif _TEMPLATE_NAME.fullmatch(name):
             files[f"additional_chat_templates/{name}.jinja"] = value
     return files
-
-
-REFUSED: Final = 3
-"""The exit status when the file is not supported; the last line on stderr says why."""
 
 
 class FileHead(NamedTuple):

@@ -12,12 +12,14 @@ from typing import Final
 import openvino as ov
 
 from fastovms.errors import ConfigurationError
-from fastovms.gguf.converter import REFUSED
 from fastovms.system.disk import DiskCache, file_identity, key_of
 
 logger = logging.getLogger(__name__)
 
 _CONVERTER: Final = "fastovms.gguf.converter"
+REFUSED: Final = 3
+"""The exit status when the file is not supported; the last line on stderr says why."""
+
 _FORMAT: Final = 2
 """The version of what is made of a file; a new one makes what is cached old."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastovms.backends import choice
+from fastovms.backends.genai import backend as genai_backend
 from fastovms.backends.genai.backend import GenaiBackend
 from fastovms.backends.paged import backend as paged_backend
 from fastovms.config import DEMO_MODEL
@@ -72,7 +73,7 @@ async def test_a_model_that_paging_gets_wrong_runs_on_genai(
 
 async def test_a_model_that_both_get_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_backend, "paging_comparison", lambda files: far_off("paging"))
-    monkeypatch.setattr(choice, "pipeline_comparison", lambda *_: far_off("pipeline"))
+    monkeypatch.setattr(genai_backend, "pipeline_comparison", lambda *_: far_off("pipeline"))
     reason = r"paging leaves out part of its graph .*; and .* pipeline leaves out part of its graph"
     with pytest.raises(ConfigurationError, match=reason):
         load(DEMO_MODEL)

@@ -200,5 +200,5 @@ COMMAND = Command(
     help="sends bodies that are slow to read, and watches the turns of the event loop",
     run=run,
     add_arguments=_arguments,
-    short={"size": 4, "at_once": 2, "rounds": 1, "longest": 250.0},
+    short={"size": 2, "at_once": 2, "rounds": 1, "longest": 250.0},
 )

@@ -18,8 +18,9 @@ import pytest
 from docs.check_site import loads_of_page, loads_of_style
 from fastovms.api.body import decode
 from fastovms.api.dialect import OPENAI, OVMS, dialect_of
-from fastovms.api.openapi.document import DocsRoutes, add_docs_routes, body_schema, openapi_document
+from fastovms.api.openapi.document import body_schema, openapi_document
 from fastovms.api.openapi.operations import OPERATIONS
+from fastovms.api.openapi.page import DocsRoutes, add_docs_routes
 from fastovms.api.request_schemas import CompletionRequest
 from fastovms.http.messages import Request
 from fastovms.http.routing import Match, Router

@@ -121,7 +121,7 @@ def test_just_the_lengths_between_the_bounds(
     lengths = {0, 1, least - 1, least, least + 1, highest - 17, highest - 1, highest, highest + 1}
     for length in sorted(length for length in lengths if length >= 0):
         expected = least <= length and (most is None or length <= most)
-        for text in ("a" * length, r"\n" * length, "é" * length, ("the " * length)[:length]):
+        for text in (r"\n" * length, ("thé " * length)[:length]):
             assert pipeline.allows(config, f'{text}"') == expected, (length, text)
 
 

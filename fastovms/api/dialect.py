@@ -323,8 +323,6 @@ class Dialect:
             special tokens too.
         continues_roles: whether an answer without a generation prompt has the role of the last
             message.
-        checks_audio_fields: whether `modalities`, `audio` and `chunk_frames`, by which OVMS's
-            clients ask for what no model here makes, are refused where they are wrong, not ignored.
         reasoning_members: the members of a message that hold its reasoning.
         lists_no_calls: whether a message without calls has an empty list of them.
         has_null_content: whether a message that only calls has no content, rather than an empty
@@ -361,7 +359,6 @@ class Dialect:
     checks_tool_choice: bool
     parses_special_tokens: bool
     continues_roles: bool
-    checks_audio_fields: bool
     reasoning_members: tuple[str, ...]
     lists_no_calls: bool
     has_null_content: bool
@@ -398,7 +395,6 @@ OPENAI: Final = Dialect(
     checks_tool_choice=True,
     parses_special_tokens=True,
     continues_roles=True,
-    checks_audio_fields=False,
     reasoning_members=("reasoning_content", "reasoning"),
     lists_no_calls=False,
     has_null_content=True,
@@ -448,7 +444,6 @@ OVMS: Final = Dialect(
     checks_tool_choice=False,
     parses_special_tokens=False,
     continues_roles=False,
-    checks_audio_fields=True,
     reasoning_members=("reasoning_content",),
     lists_no_calls=True,
     has_null_content=False,

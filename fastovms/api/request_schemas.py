@@ -103,8 +103,6 @@ class GenerationFields(SamplingFields, frozen=True, kw_only=True):
     vllm_xargs: dict[str, str | float | list[str | float]] | None = None
     session_id: str | None = None
     user: str | None = None
-    audio: Any = None
-    chunk_frames: Any = None
 
 
 class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
@@ -116,7 +114,6 @@ class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
     echo: bool | None = None
     logprobs: int | None = None
     suffix: str | None = None
-    modalities: Any = None
 
 
 class ChatRequest(GenerationFields, frozen=True, kw_only=True):

@@ -17,7 +17,6 @@ from fastovms.api.fields import (
     TokenBudget,
     TokenRules,
     candidates,
-    check_audio_fields,
     check_ranges,
     check_supported,
     encode_bad_words,
@@ -73,8 +72,6 @@ def check_numbers(request: Preparation[GenerationFields]) -> None:
     for what no endpoint can do."""
     check_ranges(request.body, request.dialect)
     check_supported(request.body)
-    if request.dialect.checks_audio_fields:
-        check_audio_fields(request.body)
 
 
 def generation_options(

@@ -35,14 +35,6 @@ async def test_numbers_are_checked_before_what_contradicts_itself(make_api, fiel
 
 
 @pytest.mark.parametrize(
-    ("path", "status"), [(GENERATION_OPTIONS_V1, 200), (GENERATION_OPTIONS_V3, 400)]
-)
-async def test_fields_of_audio_are_checked_where_clients_know_them(make_api, path, status):
-    found, _ = await make_api().post(path, {**BODY, "chunk_frames": 0})
-    assert found == status
-
-
-@pytest.mark.parametrize(
     ("fields", "logprobs"),
     [
         ({}, None),

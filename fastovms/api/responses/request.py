@@ -50,7 +50,6 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
-    modalities: Any = None
 
 
 class ConversationRequest(Struct, frozen=True, kw_only=True):

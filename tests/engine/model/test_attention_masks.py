@@ -145,10 +145,11 @@ def test_a_model_that_was_read_is_given_back() -> None:
     def num_mapped() -> int:
         return Path("/proc/self/maps").read_text().count(str(file.with_suffix(".bin")))
 
+    gc.collect()  # models of other tests
     before = num_mapped()
     model = ov.Core().read_model(file)
     assert attentions_of(model, 64).max_len is None
     assert num_mapped() > before
     del model
     gc.collect()
-    assert num_mapped() == before
+    assert num_mapped() <= before

@@ -7,6 +7,7 @@ import base64
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from functools import cache
 from random import Random
 from typing import Any, Final
@@ -208,7 +209,7 @@ _ITEMS: Final[Mapping[str, Value]] = {
 
 
 def _of(*values: Any) -> Value:
-    return lambda rng: rng.choice(values)
+    return lambda rng: deepcopy(rng.choice(values))  # what is made of it is changed in place
 
 
 GRAMMAR_FIELDS: Final = frozenset(

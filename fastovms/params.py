@@ -122,7 +122,7 @@ class SamplingFields(Struct, frozen=True, kw_only=True):
     top_p: Annotated[
         float | None,
         Field(
-            description="Keeps the likeliest tokens whose probabilities add up to it.",
+            description="Keeps the likeliest tokens whose probabilities add up to this value.",
             range=Range(0, 1, low_open=True),
             recommended=Range(0, 1, low_open=True),
             is_param=True,
@@ -136,7 +136,7 @@ class SamplingFields(Struct, frozen=True, kw_only=True):
     top_k: Annotated[
         int | None,
         Field(
-            description="Keeps so many of the likeliest tokens.",
+            description="Keeps only this number of the likeliest tokens.",
             range=Range(0, also=-1),
             ranges={"ovms": Range(1, also=-1)},
             recommended=Range(0, 10**9),
@@ -150,7 +150,7 @@ class SamplingFields(Struct, frozen=True, kw_only=True):
     min_p: Annotated[
         float | None,
         Field(
-            description="Drops tokens less likely than this share of the likeliest.",
+            description="Drops tokens less likely than this share of the likeliest one.",
             range=Range(0, 1),
             ranges={"ovms": Range(0, 1, high_open=True)},
             recommended=Range(0, 1),
@@ -215,7 +215,7 @@ class SamplingFields(Struct, frozen=True, kw_only=True):
     length_penalty: Annotated[
         float | None,
         Field(
-            description="Beam search ranks by log probability / length ** penalty.",
+            description="Beam search ranks texts by log probability / length ** penalty.",
             range=Range(-20, 20),
             recommended=Range(-20, 20),
             genai=GenaiUse.OTHER,

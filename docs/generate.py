@@ -55,7 +55,7 @@ from fastovms.http.messages import Exchange, Request
 from fastovms.http.routing import Router
 from fastovms.http.server import HttpServer
 from fastovms.params import SamplingFields, SamplingParams
-from fastovms.request_fields import Row, rows_of
+from fastovms.request_fields import Row, rows_by_name, rows_of
 from fastovms.service.export import OvmsMetrics
 from fastovms.service.watch import LoopWatch
 from fastovms.state.state_store import StateCollector
@@ -313,9 +313,9 @@ def compatibility_page() -> str:
     options = text.index("\n\n", text.index("|---", text.index("### Ollama's options")))
     known = text[text.index("### Ollama's options") : options]
     added = [
-        f"\n| `{row.field.names['ollama']}` | - | {_values_of(row, 'ollama')} |"
-        for row in rows.values()
-        if "ollama" in row.field.names and f"| `{row.field.names['ollama']}` |" not in known
+        f"\n| `{option}` | - | {_values_of(row, 'ollama')} |"
+        for option, row in rows_by_name(SamplingFields, "ollama").items()
+        if f"| `{option}` |" not in known
     ]
     return text[:options] + "".join(added) + text[options:]
 

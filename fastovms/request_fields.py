@@ -168,6 +168,14 @@ def rows_of(struct: type[Struct]) -> Mapping[str, Row]:
 
 
 @cache
+def rows_by_name(struct: type[Struct], whose: str) -> Mapping[str, Row]:
+    """Returns the rows of a struct's fields by their names elsewhere, such as "ollama" (see
+    `Field.names`). Fields without such a name are left out."""
+    rows = rows_of(struct).values()
+    return {row.field.names[whose]: row for row in rows if whose in row.field.names}
+
+
+@cache
 def ranges_of(struct: type[Struct], dialect: str) -> Mapping[str, Range]:
     """Returns the ranges of a struct's numeric fields in a dialect."""
     ranges = {name: row.range_in(dialect) for name, row in rows_of(struct).items()}

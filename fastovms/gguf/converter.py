@@ -21,7 +21,7 @@ from fastovms.gguf.reader import (
 )
 from fastovms.gguf.tokenizer import TokenizerFields, make_tokenizer_json
 from fastovms.params import SamplingFields
-from fastovms.request_fields import rows_of
+from fastovms.request_fields import rows_by_name
 
 # Writes, from GGUF metadata, what the directory of an OpenVINO model holds beside its graphs.
 
@@ -38,9 +38,7 @@ _USER_DEFINED: Final = 4
 _TEMPLATE: Final = "tokenizer.chat_template"
 _TEMPLATE_NAME: Final = re.compile(r"[\w-]+")
 
-_SAMPLING: Final = tuple(
-    row for row in rows_of(SamplingFields).values() if "gguf" in row.field.names
-)
+_SAMPLING: Final = rows_by_name(SamplingFields, "gguf")
 """The rows that the keys `general.sampling.` give values for. Their defaults are llama.cpp's: with
 temperature 1 and all tokens a small model soon writes nonsense."""
 
@@ -67,9 +65,8 @@ def text_files(
         ),
     }
     sampling = {}
-    for row in _SAMPLING:
-        default = row.field.defaults.get("gguf")
-        value = metadata.get(f"general.sampling.{row.field.names['gguf']}", default)
+    for key, row in _SAMPLING.items():
+        value = metadata.get(f"general.sampling.{key}", row.field.defaults.get("gguf"))
         if value is not None:
             sampling[row.name] = value
     files["generation_config.json"] = json.dumps(sampling)

@@ -32,7 +32,7 @@ from opentelemetry.util.types import AttributeValue
 
 from fastovms import __version__
 from fastovms.params import SamplingFields, SamplingParams
-from fastovms.request_fields import rows_of
+from fastovms.request_fields import rows_by_name
 from fastovms.telemetry.tracing import EncodingFormat, GenerationEnd, GenerationStart, TraceContext
 
 _NAME: Final = "fastovms"
@@ -42,11 +42,7 @@ _FLUSH_TIMEOUT: Final = 2.0
 _NANOSECONDS: Final = 1_000_000_000
 
 _OF_PARAMS: Final = {
-    **{
-        name: row.field.names["trace"]
-        for name, row in rows_of(SamplingFields).items()
-        if "trace" in row.field.names
-    },
+    **{row.name: name for name, row in rows_by_name(SamplingFields, "trace").items()},
     "max_tokens": "gen_ai.request.max_tokens",
     "n": "gen_ai.request.choice.count",
 }

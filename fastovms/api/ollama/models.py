@@ -35,7 +35,7 @@ from fastovms.encoding import Task
 from fastovms.errors import InvalidField, ModelNotFound, RequestError
 from fastovms.http.messages import Request, Response
 from fastovms.params import ModelInfo, SamplingDefaults
-from fastovms.request_fields import rows_of
+from fastovms.request_fields import rows_by_name
 from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.tokenizer import FimFinder
 
@@ -174,11 +174,8 @@ def _level(element_type: str) -> str:
 def _parameters(info: ModelInfo) -> str:
     """Returns the model's own defaults, a line each, in Ollama's words."""
     defaults = info.defaults
-    values = {
-        row.field.names["ollama"]: getattr(defaults, name)
-        for name, row in rows_of(SamplingDefaults).items()
-        if "ollama" in row.field.names
-    }
+    rows = rows_by_name(SamplingDefaults, "ollama")
+    values = {option: getattr(defaults, row.name) for option, row in rows.items()}
     told = (f"{name:<30} {value}" for name, value in values.items() if value is not None)
     return "\n".join(told)
 

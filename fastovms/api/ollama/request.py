@@ -22,7 +22,7 @@ from fastovms.errors import InvalidField
 from fastovms.http.messages import Request
 from fastovms.media.loader import GivenImages, ImageSource
 from fastovms.params import ModelInfo, SamplingFields
-from fastovms.request_fields import Row, rows_of
+from fastovms.request_fields import rows_by_name
 
 
 class OllamaTextFields(ModelField, frozen=True, kw_only=True):
@@ -80,11 +80,7 @@ class AskedFields(GenerationFields, frozen=True, kw_only=True):
 # what says how Ollama loads a model changes nothing.
 
 
-_ROWS: Final[Mapping[str, Row]] = {
-    row.field.names["ollama"]: row
-    for row in rows_of(SamplingFields).values()
-    if "ollama" in row.field.names
-}
+_ROWS: Final = rows_by_name(SamplingFields, "ollama")
 """The rows of the sampling parameters, by option."""
 
 _FIELDS: Final[Mapping[str, str]] = {

@@ -7,8 +7,9 @@ entry point's name is the command's. docs/extensions.md has an example of each.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib.metadata import entry_points
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, NamedTuple
 
 from fastovms.errors import ConfigurationError
@@ -21,13 +22,11 @@ class Extension(NamedTuple):
     """The function that an entry point names.
 
     Attributes:
-        name: the entry point's name.
-        value: where the function is, "package.module:function".
+        entry: the entry point: its group, its name, and where the function is.
         function: the function itself.
     """
 
-    name: str
-    value: str
+    entry: EntryPoint
     function: Callable[..., Any]
 
 
@@ -40,16 +39,24 @@ def load_extensions(group: str, name: str | None = None) -> list[Extension]:
     found = entry_points(group=group) if name is None else entry_points(group=group, name=name)
     extensions = []
     for entry in sorted(found):
-        try:
+        with faults_named(entry):
             function = entry.load()
-        except Exception as error:
-            raise failed(group, entry.name, entry.value, error) from error
-        if not callable(function):
-            raise ConfigurationError(f"{group}: {entry.name} ({entry.value}) is not a function")
-        extensions.append(Extension(entry.name, entry.value, function))
+            if not callable(function):
+                raise ConfigurationError(f"it is not a function, but {function!r}")
+        extensions.append(Extension(entry, function))
     return extensions
 
 
-def failed(group: str, name: str, value: str, error: Exception) -> ConfigurationError:
-    """Returns the error that stops a start because of an extension."""
-    return ConfigurationError(f"{group}: {name} ({value}): {type(error).__name__}: {error}")
+@contextmanager
+def faults_named(entry: EntryPoint) -> Iterator[None]:
+    """Turns an exception of an extension into an error that names its entry point.
+
+    Raises:
+        ConfigurationError: the code within has failed.
+    """
+    try:
+        yield
+    except Exception as error:
+        kind = "" if isinstance(error, ConfigurationError) else f"{type(error).__name__}: "
+        message = f"{entry.group}: {entry.name} ({entry.value}): {kind}{error}"
+        raise ConfigurationError(message) from error

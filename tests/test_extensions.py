@@ -68,7 +68,9 @@ def test_the_documented_command(tmp_path, monkeypatch):
     ("source", "message"),
     [
         ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
-        ("endpoints = 5", "example (my_package:endpoints) is not a function"),
+        ("endpoints = 5", "example (my_package:endpoints): it is not a function, but 5"),
+        ("def endpoints(context): return 5", "TypeError: 'int' object is not iterable"),
+        ("def endpoints(context): yield 5", "a route must be a Route, not 5"),
         ("def endpoints(context): raise KeyError('x')", "KeyError: 'x'"),
         (EXAMPLES[0].replace("/v1/example", "/v1/models"), "GET /v1/models exists already"),
     ],
@@ -81,6 +83,21 @@ def test_a_faulty_one_ends_the_start(tmp_path, monkeypatch, source, message):
     line = done.stderr.splitlines()[-1]
     assert line.startswith("fastovms: fastovms.endpoints: example")
     assert message in line
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def command(parser): raise KeyError('x')", "KeyError: 'x'"),
+        ("def command(parser): pass", "it must return a function, not None"),
+    ],
+)
+def test_what_makes_no_command_is_named(tmp_path, monkeypatch, source, message):
+    install(tmp_path, source, commands="hello = my_package:command")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    done = run("hello")
+    told = f"fastovms: fastovms.commands: hello (my_package:command): {message}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
 
 
 def test_without_any_there_are_none():

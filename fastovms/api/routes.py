@@ -27,7 +27,7 @@ from fastovms.api.responses.conversations import Conversations, StoredResponses
 from fastovms.api.responses.create import Compaction, Responses
 from fastovms.api.responses.resumption import response_work
 from fastovms.errors import ConfigurationError
-from fastovms.extensions import ENDPOINTS, Extension, failed
+from fastovms.extensions import Extension, faults_named
 from fastovms.http.routing import Router
 
 PARTS: Final = (
@@ -84,22 +84,19 @@ def add_model_routes(
     added = [route for endpoints in PARTS for route in endpoints(context)]
     for route in added:
         router.add(route.method, route.path, route.handler)
-    for extension in extensions:
-        for route in _routes_of(extension, context):
-            if (route.method, route.path) in set(router.routes()):
-                name = f"{route.method} {route.path}"
-                raise ConfigurationError(f"{ENDPOINTS}: {extension.name}: {name} exists already")
-            router.add(route.method, route.path, route.handler)
-            added.append(route)
+    existing = set(router.routes())
+    for entry, function in extensions:
+        with faults_named(entry):
+            for route in function(context):
+                if not isinstance(route, Route):
+                    raise ConfigurationError(f"a route must be a Route, not {route!r}")
+                if (route.method, route.path) in existing:
+                    raise ConfigurationError(f"{route.method} {route.path} exists already")
+                existing.add((route.method, route.path))
+                router.add(route.method, route.path, route.handler)
+                added.append(route)
     described = {f"{route.method} {route.path}": route.operation for route in added}
     return {name: operation for name, operation in described.items() if operation is not None}
-
-
-def _routes_of(extension: Extension, context: ApiContext) -> list[Route]:
-    try:
-        return list(extension.function(context))
-    except Exception as error:
-        raise failed(ENDPOINTS, extension.name, extension.value, error) from error
 
 
 def _add_response_routes(

@@ -80,7 +80,7 @@ from fastovms.config import (
 )
 from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
 from fastovms.extensions import COMMANDS as COMMAND_GROUP
-from fastovms.extensions import Extension, load_extensions
+from fastovms.extensions import Extension, faults_named, load_extensions
 from fastovms.ovms.config_list import config_file, read_config_list
 from fastovms.service.log_writer import LineWriter
 from fastovms.telemetry.log_format import level_named, log_handler, start_log
@@ -506,9 +506,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_extension(extension: Extension, line: Sequence[str]) -> int:
-    """Runs the command of another package, and returns its exit code."""
-    parser = _Parser(prog=f"fastovms {extension.name}", allow_abbrev=False)
-    command = extension.function(parser)
+    """Runs the command of another package, and returns its exit code.
+
+    Raises:
+        ConfigurationError: the package does not make a command. What the command itself raises
+            passes.
+    """
+    parser = _Parser(prog=f"fastovms {extension.entry.name}", allow_abbrev=False)
+    with faults_named(extension.entry):
+        command = extension.function(parser)
+        if not callable(command):
+            raise ConfigurationError(f"it must return a function, not {command!r}")
     return command(parser.parse_args(line)) or 0
 
 

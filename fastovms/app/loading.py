@@ -40,7 +40,7 @@ from fastovms.backends.model_task import find_task, read_optional, takes_images
 from fastovms.backends.paged.backend import SharedCores
 from fastovms.backends.paged.prefixes import PrefixDirectory
 from fastovms.backends.processes import ChildProcess
-from fastovms.config import MediaConfig, ModelConfig, PrefixCacheConfig
+from fastovms.config import MediaConfig, ModelConfig
 from fastovms.encoding import Task
 from fastovms.engine.model.cache_precision import check_cpu_cache
 from fastovms.engine.model.compilation import check_exact
@@ -58,8 +58,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_PIECES = 1024
 """How many pieces of a client's texts may wait to be tokenized; a request has one at a time."""
-
-NO_PREFIX_CACHE = PrefixCacheConfig(max_bytes=0)
 
 
 def encodes(model: ModelConfig) -> bool:

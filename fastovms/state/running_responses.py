@@ -95,9 +95,9 @@ class RunningResponses:
         ]
 
     def interrupt_expired(self, patience: float) -> list[ResponseKey]:
-        """Makes those INTERRUPTED whose leases have expired, and returns them: at once if they
-        cannot be resumed, otherwise after this number of seconds. An object that another
-        transaction is about to change is left for the next time."""
+        """Sets the state of responses whose leases have expired to INTERRUPTED, and returns their
+        keys. A response that can be resumed is interrupted `patience` seconds later, so that
+        another server may take it over. A row that another transaction locks is skipped."""
         rows = self._execute(
             "SELECT key FROM objects WHERE key IN (SELECT object FROM runs "
             "WHERE lease_until < unix_time() - CASE model WHEN '' THEN 0 ELSE ? END) "

@@ -402,16 +402,17 @@ _ASSISTED: Final = FieldDecision(
 def _row_decisions() -> dict[str, FieldDecision]:
     """Returns the decisions in the rows of the sampling parameters."""
     rows = {name: row for name, row in rows_of(SamplingFields).items() if row.field.is_param}
+    defaults = SamplingParams()
     return {
-        name: _refused(partial(_is_set, name=name))
+        name: _refused(partial(_differs, name=name, default=getattr(defaults, name)))
         if row.field.genai is GenaiUse.REFUSED
         else _CONFIG
         for name, row in rows.items()
     }
 
 
-def _is_set(params: SamplingParams, name: str) -> bool:
-    return bool(getattr(params, name) != getattr(SamplingParams(), name))
+def _differs(params: SamplingParams, name: str, default: object) -> bool:
+    return bool(getattr(params, name) != default)
 
 
 SAMPLING_FIELDS: Final[Mapping[str, FieldDecision]] = {

@@ -13,10 +13,18 @@ from msgspec import UNSET, Struct, UnsetType, to_builtins
 from fastovms import __version__
 from fastovms.api import offload
 from fastovms.api.dialect import END, Dialect, log_fields_of
-from fastovms.api.generate import DeltaCallback, SampleDelta, TextGeneration, Usage, merged
+from fastovms.api.endpoint import warning_headers
+from fastovms.api.fields import is_streamed
+from fastovms.api.generate import (
+    CheckedRequest,
+    DeltaCallback,
+    SampleDelta,
+    TextGeneration,
+    Usage,
+    merged,
+)
 from fastovms.api.logprobs import TokenReport, num_values
 from fastovms.api.request_schemas import StreamOptions
-from fastovms.config import ApiConfig
 from fastovms.errors import FastovmsError
 from fastovms.http.messages import EVENT_STREAM, HeaderPairs, Request, Response, Stream
 from fastovms.params import ModelInfo
@@ -43,32 +51,69 @@ def format_cost(
     return max(num_tokens, sum(map(len, deltas)))
 
 
-async def respond(encode: Callable[[], bytes], cost: int, headers: HeaderPairs = ()) -> Response:
-    """Returns the answer that `encode` makes, in a thread when it costs much."""
-    return Response(200, await offload.run(encode, cost), headers=headers)
+@dataclass(frozen=True, slots=True)
+class AnswerWriter:
+    """How an endpoint writes the answer to one request.
+
+    Attributes:
+        whole: encodes the whole answer, given the merged deltas of each sample.
+        frames: makes the encoder of the stream's events.
+        prompt_cost: how much a whole answer formats in addition to the generated tokens.
+        handshake: whether a stream sends the first delta even when it has no text.
+        content_type: the type of a stream.
+        stream_headers: further header fields of a stream.
+    """
+
+    whole: Callable[[Sequence[SampleDelta]], bytes]
+    frames: Callable[[], Frames]
+    prompt_cost: int = 0
+    handshake: bool = True
+    content_type: str = EVENT_STREAM
+    stream_headers: HeaderPairs = ()
 
 
-async def stream_answer(
+async def write_answer(
     request: Request,
-    frames: Frames,
-    run: Run,
-    num_samples: int,
-    config: ApiConfig,
-    *,
-    handshake: bool,
-    content_type: str = EVENT_STREAM,
-    headers: HeaderPairs = (),
-) -> None:
-    """Streams an answer. An error before the first byte is raised; an error after it ends the
-    stream."""
-    stream = request.stream(content_type=content_type, headers=headers)
-    deltas = DeltaStream(
-        stream,
-        frames,
-        num_samples=num_samples,
-        handshake=handshake,
-        max_pending_chars=config.max_pending_chars,
-    )
+    job: CheckedRequest,
+    generation: TextGeneration,
+    writer: AnswerWriter,
+    run: Run | None = None,
+) -> Response | None:
+    """Runs a generation and answers the request, as a stream (None is returned) or as a whole. A
+    whole answer that costs much is encoded in a thread.
+
+    Args:
+        run: runs the generation; None = `generation.run`.
+
+    Raises:
+        Exception: what `run` raises, unless a stream has begun, which then ends with an error.
+    """
+    run = run or generation.run
+    headers = warning_headers(job.warnings, request.id)
+    if is_streamed(job.preparation.body):
+        stream = request.stream(
+            content_type=writer.content_type, headers=(*headers, *writer.stream_headers)
+        )
+        sent = DeltaStream(
+            stream,
+            writer.frames(),
+            num_samples=generation.num_samples,
+            handshake=writer.handshake,
+            max_pending_chars=job.preparation.config.max_pending_chars,
+        )
+        await _run_stream(request, stream, sent, run)
+        return None
+    deltas = await collect(run, generation.num_samples)
+
+    def encode() -> bytes:
+        return writer.whole([merged(parts) for parts in deltas])
+
+    cost = format_cost(deltas, job.options.report, job.preparation.model.info)
+    data = await offload.run(encode, cost + writer.prompt_cost)
+    return Response(200, data, headers=headers)
+
+
+async def _run_stream(request: Request, stream: Stream, deltas: DeltaStream, run: Run) -> None:
     try:
         await run(deltas.push)
     except ClientTooSlow:

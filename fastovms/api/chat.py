@@ -12,13 +12,11 @@ from msgspec import UNSET
 
 from fastovms.api import offload
 from fastovms.api.answer import (
+    AnswerWriter,
     Envelope,
     StreamUsage,
     closing_members,
-    collect,
-    format_cost,
-    respond,
-    stream_answer,
+    write_answer,
 )
 from fastovms.api.body import show
 from fastovms.api.chat_messages import Message, read_messages
@@ -40,9 +38,8 @@ from fastovms.api.chat_task import (
 from fastovms.api.chat_tools import ToolTarget, ToolUse, read_functions, read_tools
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DONE, END, START, Dialect, last_frames
-from fastovms.api.endpoint import warning_headers
-from fastovms.api.fields import TokenBudget, check_num_choices, is_streamed, token_budget
-from fastovms.api.generate import SampleDelta, TextGeneration, Usage, generation_of, merged
+from fastovms.api.fields import TokenBudget, check_num_choices, token_budget
+from fastovms.api.generate import SampleDelta, TextGeneration, Usage
 from fastovms.api.logprobs import (
     TokenReport,
     chat_logprobs,
@@ -58,7 +55,6 @@ from fastovms.api.task import GenerationOptions, PromptTask, check_numbers, gene
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
 from fastovms.params import FinishReason, TokenLogprobs
-from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.detokenizer import TextToken
 from fastovms.text.scanning import (
     CallArguments,
@@ -663,56 +659,29 @@ class ChatCompletions:
         context = self._context
         preparation = await context.read(request, ChatRequest, dialect, names_of)
         job = await prepare(preparation, self._new_call_id)
-        new_id = context.new_id()
-        envelope = context.envelope("chatcmpl-", new_id, preparation)
-        generation = generation_of(
-            job,
-            request_id=new_id,
-            log_fields=request.log_fields,
-            begin_span=context.span_of(request, GenerationKind.CHAT, preparation, envelope.id),
-        )
-        answer = self._stream if is_streamed(preparation.body) else self._complete
+        envelope, generation = context.begin(request, job, "chatcmpl-")
         with generation:
-            return await answer(request, job, envelope, generation)
+            return await write_answer(request, job, generation, _writer(job, envelope, generation))
 
     def _new_call_id(self) -> str:
         return self._context.new_id()[-_CALL_ID_LENGTH:]
 
-    async def _complete(
-        self, request: Request, job: ChatJob, envelope: Envelope, generation: TextGeneration
-    ) -> Response:
-        report, model = job.options.report, job.preparation.model
-        deltas = await collect(generation.run, generation.num_samples)
 
-        def encode() -> bytes:
-            samples = best_samples([merged(parts) for parts in deltas], job.options.candidates)
-            prompt = job.prompt_report(generation)
-            body = chat_body(envelope, samples, prompt, job.form, report, generation.usage)
-            return orjson.dumps(body)
+def _writer(job: ChatJob, envelope: Envelope, generation: TextGeneration) -> AnswerWriter:
+    """Returns how the answer to a chat is written."""
+    options, report = job.options, job.options.report
 
-        cost = format_cost(deltas, report, model.info)
-        if report.num_prompt_logprobs is not None:
-            cost += len(job.task.token_ids) * num_values(report.num_prompt_logprobs, model.info)
-        return await respond(encode, cost, warning_headers(job.warnings, request.id))
+    def whole(samples: Sequence[SampleDelta]) -> bytes:
+        best = best_samples(samples, options.candidates)
+        prompt = job.prompt_report(generation)
+        return orjson.dumps(chat_body(envelope, best, prompt, job.form, report, generation.usage))
 
-    async def _stream(
-        self, request: Request, job: ChatJob, envelope: Envelope, generation: TextGeneration
-    ) -> None:
-        frames = ChatFrames(
-            envelope,
-            generation,
-            job.options.stream_options,
-            job.options.report,
-            job.form,
-            job.prompt_report(generation),
-        )
-        # The first delta opens the stream with the role, whether it has text or not.
-        await stream_answer(
-            request,
-            frames,
-            generation.run,
-            generation.num_samples,
-            self._context.config,
-            handshake=True,
-            headers=warning_headers(job.warnings, request.id),
-        )
+    def frames() -> ChatFrames:
+        prompt = job.prompt_report(generation)
+        return ChatFrames(envelope, generation, options.stream_options, report, job.form, prompt)
+
+    prompt_cost = 0
+    if report.num_prompt_logprobs is not None:
+        num_each = num_values(report.num_prompt_logprobs, job.preparation.model.info)
+        prompt_cost = len(job.task.token_ids) * num_each
+    return AnswerWriter(whole, frames, prompt_cost)

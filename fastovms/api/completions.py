@@ -12,19 +12,16 @@ from msgspec import UNSET
 
 from fastovms.api import offload
 from fastovms.api.answer import (
+    AnswerWriter,
     Envelope,
     StreamUsage,
     closing_members,
-    collect,
-    format_cost,
-    respond,
-    stream_answer,
+    write_answer,
 )
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DONE, END, START, Dialect, last_frames
-from fastovms.api.endpoint import warning_headers
 from fastovms.api.fields import TokenBudget, check_num_choices, is_streamed, token_budget
-from fastovms.api.generate import DeltaCallback, SampleDelta, TextGeneration, Usage, merged
+from fastovms.api.generate import DeltaCallback, SampleDelta, TextGeneration, Usage
 from fastovms.api.logprobs import (
     LogprobArrays,
     TokenReport,
@@ -509,7 +506,6 @@ class Completions:
                 request, GenerationKind.TEXT_COMPLETION, preparation, envelope.id
             ),
         )
-        answer = self._stream if is_streamed(body) else self._complete
         with generation:
             prompt_logprobs: PromptLogprobs | None = None
             if job.num_prompt_logprobs is not None and (is_streamed(body) or not job.generates):
@@ -522,59 +518,50 @@ class Completions:
                 )
                 prompt_logprobs = [score.logprobs for score in scores]
                 generation.note_scored([score.num_cached_tokens for score in scores])
-            return await answer(request, job, envelope, generation, prompt_logprobs)
+            writer = await _writer(job, envelope, generation, prompt_logprobs)
+            run = partial(_generate, job, generation)
+            return await write_answer(request, job, generation, writer, run)
 
-    async def _complete(
-        self,
-        request: Request,
-        job: CompletionJob,
-        envelope: Envelope,
-        generation: TextGeneration,
-        prompt_logprobs: PromptLogprobs | None,
-    ) -> Response:
-        report, model = job.options.report, job.preparation.model
-        deltas = await collect(partial(_generate, job, generation), generation.num_samples)
-        if prompt_logprobs is None and job.num_prompt_logprobs is not None:
-            prompt_logprobs = generation.prompt_logprobs
 
-        def encode() -> bytes:
-            samples = best_samples([merged(parts) for parts in deltas], job.options.candidates)
-            prompts = _prompt_reports(job, prompt_logprobs)
-            body = completion_body(envelope, samples, prompts, report, generation.usage)
-            return orjson.dumps(body)
+async def _writer(
+    job: CompletionJob,
+    envelope: Envelope,
+    generation: TextGeneration,
+    prompt_logprobs: PromptLogprobs | None,
+) -> AnswerWriter:
+    """Returns how the answer to a completions request is written.
 
-        cost = format_cost(deltas, report, model.info) + _prompt_cost(job)
-        return await respond(encode, cost, warning_headers(job.warnings, request.id))
+    Args:
+        prompt_logprobs: of the prompts that were scored; None = they are known when the generation
+            has run, if they are needed.
+    """
+    options, report, cost = job.options, job.options.report, _prompt_cost(job)
+    openings: list[ChoiceOpening] = []
 
-    async def _stream(
-        self,
-        request: Request,
-        job: CompletionJob,
-        envelope: Envelope,
-        generation: TextGeneration,
-        prompt_logprobs: PromptLogprobs | None,
-    ) -> None:
-        def make_openings() -> list[ChoiceOpening]:
-            prompts = _prompt_reports(job, prompt_logprobs)
-            return [make_opening(prompt, job.options.report) for prompt in prompts]
+    def make_openings() -> list[ChoiceOpening]:
+        prompts = _prompt_reports(job, prompt_logprobs)
+        return [
+            opening
+            for prompt in prompts
+            for opening in [make_opening(prompt, report)] * options.candidates.n
+        ]
 
-        openings = await offload.run(make_openings, _prompt_cost(job))
-        frames = CompletionFrames(
-            envelope,
-            generation,
-            job.options.stream_options,
-            job.options.report,
-            openings=[opening for opening in openings for _ in range(job.options.candidates.n)],
+    def whole(samples: Sequence[SampleDelta]) -> bytes:
+        logprobs = prompt_logprobs
+        if logprobs is None and job.num_prompt_logprobs is not None:
+            logprobs = generation.prompt_logprobs
+        prompts = _prompt_reports(job, logprobs)
+        best = best_samples(samples, options.candidates)
+        return orjson.dumps(completion_body(envelope, best, prompts, report, generation.usage))
+
+    def frames() -> CompletionFrames:
+        return CompletionFrames(
+            envelope, generation, options.stream_options, report, openings=openings
         )
-        await stream_answer(
-            request,
-            frames,
-            partial(_generate, job, generation),
-            generation.num_samples,
-            self._context.config,
-            handshake=envelope.dialect.handshake,
-            headers=warning_headers(job.warnings, request.id),
-        )
+
+    if is_streamed(job.preparation.body):
+        openings = await offload.run(make_openings, cost)
+    return AnswerWriter(whole, frames, cost, handshake=envelope.dialect.handshake)
 
 
 async def _generate(

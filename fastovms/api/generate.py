@@ -670,14 +670,25 @@ def _new_sample(
     return _Sample(text, tracking, progress)
 
 
-class Job(Protocol):
-    """A request with a single prompt that is ready to run, whatever its dialect."""
+class CheckedRequest(Protocol):
+    """A request that is checked, whatever its endpoint.
+
+    Attributes:
+        warnings: the parts of the request that are not followed.
+    """
 
     @property
     def preparation(self) -> Preparation[Any]: ...
 
     @property
     def options(self) -> GenerationOptions: ...
+
+    @property
+    def warnings(self) -> Sequence[str]: ...
+
+
+class Job(CheckedRequest, Protocol):
+    """A request with a single prompt that is ready to run."""
 
     @property
     def task(self) -> PromptTask: ...

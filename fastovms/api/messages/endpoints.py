@@ -12,7 +12,7 @@ import orjson
 from msgspec import to_builtins
 
 from fastovms.api import offload
-from fastovms.api.answer import AnswerSchema, Envelope, collect, format_cost, respond, stream_answer
+from fastovms.api.answer import AnswerSchema, AnswerWriter, Envelope, write_answer
 from fastovms.api.chat_messages import ChatMessages, seal
 from fastovms.api.chat_prompt import (
     PromptMaker,
@@ -25,8 +25,8 @@ from fastovms.api.chat_task import ReadChat, chat_task, constraint, hides_conten
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import ANTHROPIC, END, START, Dialect, frame, last_frames
 from fastovms.api.endpoint import Route, endpoint, passed_over, warning_headers
-from fastovms.api.fields import TokenBudget, is_streamed, token_budget
-from fastovms.api.generate import SampleDelta, TextGeneration, Usage, generation_of, merged
+from fastovms.api.fields import TokenBudget, token_budget
+from fastovms.api.generate import SampleDelta, TextGeneration, Usage, generation_of
 from fastovms.api.logprobs import token_report
 from fastovms.api.messages.request import (
     CountTokensRequest,
@@ -43,7 +43,6 @@ from fastovms.api.task import GenerationOptions, PromptTask, check_numbers, gene
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
 from fastovms.params import FinishReason
-from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.scanning import (
     CallArguments,
     CallBegin,
@@ -556,21 +555,13 @@ class Messages:
         context = self._context
         preparation = await context.read(request, MessagesRequest, dialect, names_of)
         job = await prepare(preparation, self._new_call_id)
-        preparation = job.preparation
-        new_id = context.new_id()
-        envelope = context.envelope("msg_", new_id, preparation)
-        generation = generation_of(
-            job,
-            request_id=new_id,
-            log_fields=request.log_fields,
-            begin_span=context.span_of(request, GenerationKind.CHAT, preparation, envelope.id),
-        )
-        if job.only_computes_prompt:
-            with generation:
-                return await self._fill(request, job, envelope, generation)
-        answer = self._stream if is_streamed(preparation.body) else self._complete
+        envelope, generation = context.begin(request, job, "msg_")
         with generation:
-            return await answer(request, job, envelope, generation)
+            if job.only_computes_prompt:
+                return await self._fill(request, job, envelope, generation)
+            return await write_answer(
+                request, job, generation, _writer(request, job, envelope, generation)
+            )
 
     async def count_tokens(self, request: Request, dialect: Dialect) -> Response:
         """Answers with the number of tokens that a request's prompt would have.
@@ -593,17 +584,6 @@ class Messages:
     def _new_call_id(self) -> str:
         return f"toolu_{self._context.new_id()[-_CALL_ID_LENGTH:]}"
 
-    async def _complete(
-        self, request: Request, job: MessagesJob, envelope: Envelope, generation: TextGeneration
-    ) -> Response:
-        [deltas] = await collect(generation.run, generation.num_samples)
-
-        def encode() -> bytes:
-            return orjson.dumps(message_body(envelope, merged(deltas), job.form, generation.usage))
-
-        cost = format_cost([deltas], job.options.report, job.preparation.model.info)
-        return await respond(encode, cost, warning_headers(job.warnings, request.id))
-
     async def _fill(
         self, request: Request, job: MessagesJob, envelope: Envelope, generation: TextGeneration
     ) -> Response:
@@ -614,19 +594,17 @@ class Messages:
         body = message_body(envelope, nothing, job.form, usage)
         return Response(200, orjson.dumps(body), headers=warning_headers(job.warnings, request.id))
 
-    async def _stream(
-        self, request: Request, job: MessagesJob, envelope: Envelope, generation: TextGeneration
-    ) -> None:
-        # The first delta opens the stream, whether it has text or not.
-        await stream_answer(
-            request,
-            MessageFrames(envelope, generation, job.form, request.id),
-            generation.run,
-            generation.num_samples,
-            self._context.config,
-            handshake=True,
-            headers=warning_headers(job.warnings, request.id),
-        )
+
+def _writer(
+    request: Request, job: MessagesJob, envelope: Envelope, generation: TextGeneration
+) -> AnswerWriter:
+    """Returns how a message is written."""
+
+    def whole(samples: Sequence[SampleDelta]) -> bytes:
+        [sample] = samples
+        return orjson.dumps(message_body(envelope, sample, job.form, generation.usage))
+
+    return AnswerWriter(whole, lambda: MessageFrames(envelope, generation, job.form, request.id))
 
 
 def _drop(delta: SampleDelta) -> None:

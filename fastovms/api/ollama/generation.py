@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from fastovms.api import offload
-from fastovms.api.answer import Run, collect, format_cost, respond, stream_answer
+from fastovms.api.answer import AnswerWriter, Run, write_answer
 from fastovms.api.body import show
 from fastovms.api.chat_messages import ChatMessages, Message, fitting
 from fastovms.api.chat_prompt import PromptMaker, template_options
@@ -21,14 +21,13 @@ from fastovms.api.chat_tools import ToolUse, read_tools
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect, last_frames
 from fastovms.api.endpoint import warning_headers
-from fastovms.api.fields import is_streamed, token_budget
+from fastovms.api.fields import token_budget
 from fastovms.api.generate import (
     DeltaCallback,
     SampleDelta,
     TextGeneration,
     Usage,
     generation_of,
-    merged,
 )
 from fastovms.api.logprobs import TokenReport, chat_logprobs, token_report
 from fastovms.api.model_pool import Departure, departure
@@ -633,23 +632,17 @@ class OllamaGeneration:
             (lambda: token_ids) if job.tells_context else None,
         )
         run = _noting(generation, token_ids) if job.tells_context else generation.run
-        headers = warning_headers([*job.warnings, *warnings], request.id)
+        writer = AnswerWriter(
+            lambda samples: form.whole(samples[0]),
+            lambda: AnswerLines(form, dialect),
+            prompt_cost=len(token_ids),
+            handshake=False,
+            content_type=JSON_LINES,
+            stream_headers=_UNBUFFERED,
+        )
+        job = replace(job, warnings=[*job.warnings, *warnings])
         with generation, named_as_given():
-            if not is_streamed(preparation.body):
-                [deltas] = await collect(run, 1)
-                cost = format_cost([deltas], job.options.report, model.info) + len(token_ids)
-                return await respond(lambda: form.whole(merged(deltas)), cost, headers)
-            await stream_answer(
-                request,
-                AnswerLines(form, dialect),
-                run,
-                1,
-                context.config,
-                handshake=False,
-                content_type=JSON_LINES,
-                headers=(*headers, *_UNBUFFERED),
-            )
-            return None
+            return await write_answer(request, job, generation, writer, run)
 
     async def _hold(self, request: Request, known: KnownModel) -> ServedModel:
         tasks = (Task.TEXT_GENERATION,)

@@ -143,9 +143,8 @@ async def seconds_a_token(
         return stream
 
     body = {"messages": [{"role": "user", "content": "Go."}], "tools": [TOOL], "stream": True}
-    request = Request(
-        "POST", "/v1/chat/completions", body=json.dumps(body).encode(), open_stream=open_stream
-    )
+    request = Request("POST", "/v1/chat/completions", body=json.dumps(body).encode())
+    request.open_stream = open_stream
     answer = asyncio.ensure_future(ChatCompletions(context)(request, OPENAI))
     await asyncio.wait((answer, backend.received), return_when=asyncio.FIRST_COMPLETED)
     if answer.done():

@@ -25,7 +25,7 @@ from fastovms.engine.model.model import PagedModel
 from fastovms.engine.processors import logits_processors
 from fastovms.engine.sampler import Sampler, token_logprobs
 from fastovms.engine.scheduler import SampledTokens
-from fastovms.engine.sequence import Sequence
+from fastovms.engine.sequence import Drawing, Sequence
 from fastovms.params import GenerationRequest, SamplingParams
 
 PROMPT_TOKENS = 16
@@ -87,7 +87,7 @@ def row_microseconds(settings: Mapping[str, object], logits: NDArray[np.float32]
     for i in range(30):
         request = GenerationRequest("r", prompt, sampling)
         processors = logits_processors(sampling, array("q", prompt))
-        sequence = Sequence(0, request, 0, token_limit=999, seed=i, processors=processors)
+        sequence = Sequence(0, request, 0, token_limit=999, drawing=Drawing(i, processors))
         row = logits.copy()
         start = time.perf_counter()
         (token_id,) = sampler.draw([SampledTokens(sequence, 0)], row[None])

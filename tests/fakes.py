@@ -348,4 +348,6 @@ def make_request(
         return stream
 
     data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-    return Request(method, path, headers=Headers(), body=data, id="req-1", open_stream=open_stream)
+    request = Request(method, path, headers=Headers(), body=data, id="req-1")
+    request.open_stream = open_stream
+    return request

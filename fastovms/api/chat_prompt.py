@@ -25,6 +25,7 @@ from fastovms.errors import FieldFault, InvalidField
 from fastovms.media.loader import check_tags, without_tags
 from fastovms.text.output import leaves_reasoning_open
 from fastovms.text.scanning import Content, Piece, Reasoning
+from fastovms.text.template import CallWriting
 from fastovms.text.told_tools import tell_tools, written_call
 
 # Makes the prompt that the model gets of a chat's messages: renders the template, which is told
@@ -154,8 +155,9 @@ def render_prompt(
         tools=shown,
         documents=options.documents,
         kwargs=options.kwargs,
-        write_call=None if tool_format is None else partial(written_call, tool_format),
-        writes_calls=is_told,
+        calls=None
+        if tool_format is None
+        else CallWriting(partial(written_call, tool_format), is_told),
         warnings=warnings,
     )
     begun, thoughts = _begun(messages, options), model.chat.reasoning_format

@@ -21,7 +21,7 @@ from fastovms.api.answer import (
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DONE, END, START, Dialect, last_frames
 from fastovms.api.fields import TokenBudget, check_num_choices, is_streamed, token_budget
-from fastovms.api.generate import DeltaCallback, SampleDelta, TextGeneration, Usage
+from fastovms.api.generate import DeltaCallback, Observed, SampleDelta, TextGeneration, Usage
 from fastovms.api.logprobs import (
     LogprobArrays,
     TokenReport,
@@ -495,16 +495,13 @@ class Completions:
         job = await prepare(preparation, self._fim(model.tokenizer))
         new_id = context.new_id()
         envelope = context.envelope("cmpl-", new_id, preparation)
+        span = context.span_of(request, GenerationKind.TEXT_COMPLETION, preparation, envelope.id)
         generation = TextGeneration(
             model,
             job.tasks,
             job.options,
-            request_id=new_id,
-            log_fields=request.log_fields,
+            Observed(new_id, request.log_fields, span),
             measure=dialect.text_length,
-            begin_span=context.span_of(
-                request, GenerationKind.TEXT_COMPLETION, preparation, envelope.id
-            ),
         )
         with generation:
             prompt_logprobs: PromptLogprobs | None = None

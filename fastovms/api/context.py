@@ -12,7 +12,7 @@ from fastovms.api.answer import SYSTEM_FINGERPRINT, Envelope
 from fastovms.api.body import BodyReader
 from fastovms.api.dialect import Dialect
 from fastovms.api.fields import is_streamed, request_id
-from fastovms.api.generate import BeginSpan, Job, TextGeneration, generation_of
+from fastovms.api.generate import BeginSpan, Job, Observed, TextGeneration, generation_of
 from fastovms.api.prompt import FieldNames, Preparation
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel, ServedModels
@@ -105,10 +105,7 @@ class ApiContext:
         new_id = self.new_id()
         envelope = self.envelope(prefix, new_id, job.preparation)
         span = self.span_of(request, GenerationKind.CHAT, job.preparation, envelope.id)
-        generation = generation_of(
-            job, request_id=new_id, log_fields=request.log_fields, begin_span=span
-        )
-        return envelope, generation
+        return envelope, generation_of(job, Observed(new_id, request.log_fields, span))
 
     def span_of(
         self,

@@ -362,6 +362,21 @@ class _Sample:
         self.finish_reason: FinishReason | None = None
 
 
+class Observed(NamedTuple):
+    """How a generation appears in the engine, the access log and the trace.
+
+    Attributes:
+        request_id: the beginning of the ids of its prompts in the engine.
+        log_fields: the access log's fields for the request; see `RequestProgress`.
+        begin_span: is called when the generation is entered as a context; the span that it returns
+            ends with the context. None = there is no trace.
+    """
+
+    request_id: str
+    log_fields: dict[str, object]
+    begin_span: BeginSpan | None = None
+
+
 class TextGeneration:
     """Runs the prompts of one API request.
 
@@ -377,21 +392,17 @@ class TextGeneration:
         model: ServedModel,
         tasks: Sequence[PromptTask],
         options: GenerationOptions,
+        observed: Observed,
         *,
-        request_id: str,
-        log_fields: dict[str, object],
         measure: Measure,
         new_parser: Callable[[], OutputParser] | None = None,
-        begin_span: BeginSpan | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
         """
         Args:
-            log_fields: the access log's fields for the request; see `RequestProgress`.
             measure: the unit in which the offsets of tokens count.
             new_parser: makes the parser of one sample's text; None = the text goes on with the
                 prompt's, instead of beginning a new one.
-            begin_span: is called as the context is entered; what it returns ends with it.
         """
         stopping, queueing = options.stopping, options.queueing
         self._parses = new_parser is not None
@@ -410,7 +421,7 @@ class TextGeneration:
         )
         self._requests = [
             GenerationRequest(
-                f"{request_id}-{position}",
+                f"{observed.request_id}-{position}",
                 task.token_ids,
                 task.params,
                 priority=queueing.priority,
@@ -425,7 +436,7 @@ class TextGeneration:
         self._includes_stop = stopping.include
         self._progress = RequestProgress(
             model.metrics,
-            log_fields,
+            observed.log_fields,
             [len(task.token_ids) for task in tasks],
             tasks[0].params,
             clock,
@@ -442,7 +453,7 @@ class TextGeneration:
         ]
         self.prompt_logprobs: list[Sequence[TokenLogprobs | None]] = [() for _ in tasks]
         self._tells_timings = options.report.has_timings
-        self._begin_span = begin_span
+        self._begin_span = observed.begin_span
         self._span: GenerationSpan | None = None
         self._hold = model.hold
         self._release: Callable[[], None] | None = None
@@ -697,27 +708,15 @@ class Job(CheckedRequest, Protocol):
     def new_parser(self) -> Callable[[], OutputParser] | None: ...
 
 
-def generation_of(
-    job: Job,
-    *,
-    request_id: str,
-    log_fields: dict[str, object],
-    begin_span: BeginSpan | None = None,
-) -> TextGeneration:
-    """Returns the generation of a job. The offsets of its tokens count characters.
-
-    Args:
-        request_id, log_fields, begin_span: see `TextGeneration`.
-    """
+def generation_of(job: Job, observed: Observed) -> TextGeneration:
+    """Returns the generation of a job. The offsets of its tokens count characters."""
     return TextGeneration(
         job.preparation.model,
         [job.task],
         job.options,
-        request_id=request_id,
-        log_fields=log_fields,
+        observed,
         measure=len,
         new_parser=job.new_parser,
-        begin_span=begin_span,
     )
 
 

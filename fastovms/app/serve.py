@@ -70,7 +70,7 @@ from fastovms.http.access_log import AccessLog, HttpMetrics
 from fastovms.http.gates import JsonOnly
 from fastovms.http.listeners import Notifier, inherited_sockets
 from fastovms.http.messages import Observer, Request
-from fastovms.http.routing import Router
+from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
 from fastovms.prefix_cache import open_block_directory
 from fastovms.service.export import OvmsMetrics, span_tracer
@@ -318,10 +318,9 @@ async def _run(
     guard = Guard(status, config.security, os.environ, open_paths)
     cors = cors_policy(config.security, needs_key=guard.needs_key)
     inherited = inherited_sockets(os.environ, os.getpid())
-    server = HttpServer(
-        config.http,
+    dispatcher = Dispatcher(
         router,
-        render_error=render_error,
+        render_error,
         gates=gates_for(
             config.security,
             cors,
@@ -332,10 +331,11 @@ async def _run(
         authenticate=guard,
         checks=[JsonOnly(render_error, UPLOAD_ROUTES)],
         cross_origin=cors,
-        observers=_observers(config.service, registry, access_lines, lambda: server),
-        inherited=inherited,
+        root_path=config.http.root_path,
         paths=ApiPaths(),
     )
+    observers = _observers(config.service, registry, access_lines, lambda: server)
+    server = HttpServer(config.http, dispatcher, observers=observers, inherited=inherited)
     add_health_routes(router, HealthRoutes(status, registry, __version__))
     if page is not None:
         add_page_routes(router, page)

@@ -32,7 +32,7 @@ from fastovms.engine.sampler import (
     token_logprobs,
 )
 from fastovms.engine.scheduler import Batch, Scheduler, ScoredTokens, build_batch, rank_of
-from fastovms.engine.sequence import Sequence, SequenceGroup, SequenceStatus
+from fastovms.engine.sequence import Drawing, Sequence, SequenceGroup, SequenceStatus
 from fastovms.engine.step_costs import PrefillPacing, StepCosts
 from fastovms.errors import CONTEXT_EXCEEDED, BrokenLogits, RequestError, description_of
 from fastovms.grammar.compiler import GrammarCompiler
@@ -121,12 +121,14 @@ class SequenceMaker:
                     request,
                     index,
                     token_limit=token_limit,
-                    seed=sample_seed(seed, index),
                     rank=rank,
                     parent=samples[0] if samples else None,
                     group=group,
-                    processors=tuple(map(copy, processors)),
-                    grammar=self._start_grammar(params, num_prompt_tokens, time_budget),
+                    drawing=Drawing(
+                        sample_seed(seed, index),
+                        tuple(map(copy, processors)),
+                        self._start_grammar(params, num_prompt_tokens, time_budget),
+                    ),
                 )
             )
         return samples

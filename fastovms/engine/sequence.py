@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 from array import array
 from enum import Enum
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from fastovms.engine.blocks import ROOT
 from fastovms.engine.model.model import Floats
@@ -54,6 +54,20 @@ class SequenceGrammar(LogitsProcessor, Protocol):
         """Returns the drafts after `token_ids`; None if the grammar is at its end."""
 
     def __copy__(self) -> Self: ...
+
+
+class Drawing(NamedTuple):
+    """How the tokens of one sample are drawn, in addition to its sampling parameters.
+
+    Attributes:
+        seed: 64 bits.
+        processors: change its logits, in this order, before its grammar does.
+        grammar: the position of the sample in its grammar, if it has one.
+    """
+
+    seed: int = 0
+    processors: tuple[LogitsProcessor, ...] = ()
+    grammar: SequenceGrammar | None = None
 
 
 class SequenceGroup:
@@ -137,12 +151,10 @@ class Sequence:
         index: int,
         *,
         token_limit: int,
-        seed: int = 0,
         rank: int = 0,
         parent: Sequence | None = None,
         group: SequenceGroup | None = None,
-        processors: tuple[LogitsProcessor, ...] = (),
-        grammar: SequenceGrammar | None = None,
+        drawing: Drawing | None = None,
     ) -> None:
         """Makes the sample of a request that waits to be computed.
 
@@ -150,12 +162,11 @@ class Sequence:
             request: what was asked for.
             index: which of the request's samples it is.
             token_limit: the length in tokens, prompt included, at which the sequence ends.
-            seed: 64 bits by which its tokens are drawn.
             rank: its place among those that wait.
-            grammar: the position of the sample in its grammar, if it has one.
             parent: the sample that computes the prompt for this one, if there is one.
-            processors: what changes its logits, in this order, before its grammar does.
+            drawing: how its tokens are drawn; None = with nothing but `request.params`.
         """
+        drawing = drawing or Drawing()
         self.seq_id = seq_id
         self.request_id = request.request_id
         self.index = index
@@ -167,15 +178,15 @@ class Sequence:
         self.token_ids.extend(request.generated_token_ids)
         self.params = request.params
         self.token_limit = token_limit
-        self.seed = seed
+        self.seed = drawing.seed
         self.priority = request.priority
         self.rank = rank
         self.cache_salt = (request.cache_salt or "").encode("utf-8", "surrogatepass")
         self.tenant = request.tenant
         self.owner = request.owner or request.tenant
         self.draft_token_ids = array("q")
-        self.grammar = grammar
-        self.processors = processors if grammar is None else (*processors, grammar)
+        self.grammar = grammar = drawing.grammar
+        self.processors = drawing.processors if grammar is None else (*drawing.processors, grammar)
         self.prompt_logprobs: list[TokenLogprobs | None] = [None]
         self.parent = parent
         self.group = group

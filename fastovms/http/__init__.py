@@ -18,7 +18,7 @@ from fastovms.http.messages import (
     Response,
     Stream,
 )
-from fastovms.http.routing import Router
+from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "ApiKeys",
     "Check",
     "CorsPolicy",
+    "Dispatcher",
     "ErrorRenderer",
     "Exchange",
     "Handler",

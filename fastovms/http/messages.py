@@ -166,13 +166,13 @@ class Request:
         trace: where it belongs in a trace; None = it is not traced.
         is_admin: whether who asks may say what the server does, too.
         early_stream: what keeps the client informed before the answer can begin; None = nothing.
+        open_stream: opens streams over the connection; None = the request has none.
         priority: the place in the queue that the server itself gives it; None = the body's.
     """
 
     __slots__ = (
         "_held",
         "_log_fields",
-        "_open_stream",
         "body",
         "client",
         "early_stream",
@@ -181,6 +181,7 @@ class Request:
         "id",
         "is_admin",
         "method",
+        "open_stream",
         "path",
         "path_params",
         "priority",
@@ -204,7 +205,6 @@ class Request:
         *,
         client: str = "",
         id: str = "",
-        open_stream: StreamOpener | None = None,
     ) -> None:
         self.method = method
         self.raw_path = raw_path
@@ -225,7 +225,7 @@ class Request:
         self.sink: BodySink | None = None
         self.priority: int | None = None
         self._held: Callable[[], None] | None = None
-        self._open_stream = open_stream
+        self.open_stream: StreamOpener | None = None
         self._log_fields: dict[str, object] | None = None
 
     @property
@@ -276,9 +276,9 @@ class Request:
         if self.early_stream is not None:
             self.early_stream.set_headers(headers)
             return self.early_stream
-        if self._open_stream is None:
+        if self.open_stream is None:
             raise RuntimeError("this request did not come from a connection")
-        return self._open_stream(self, StreamHead(status, content_type, headers, length), ping)
+        return self.open_stream(self, StreamHead(status, content_type, headers, length), ping)
 
     def open_early(self) -> None:
         """Opens the event stream that answers this request long before there is an answer: comments

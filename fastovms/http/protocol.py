@@ -297,7 +297,7 @@ class Connection(asyncio.Protocol):
         request.id = server.request_id(request.headers.by_name.get("x-request-id"))
         request.trace = trace_context(request.headers)
         request.received_at = self._loop.time()
-        request._open_stream = self._open_stream
+        request.open_stream = self._open_stream
         admitted = self._admitted = admit(
             server.dispatcher,
             request,

@@ -17,9 +17,9 @@ from fastovms.http.listeners import (
     bind_all,
     raise_file_limit,
 )
-from fastovms.http.messages import Check, ErrorRenderer, Observer, Request
+from fastovms.http.messages import Observer, Request
 from fastovms.http.protocol import Connection
-from fastovms.http.routing import CrossOrigin, Dispatcher, PathReader, Router
+from fastovms.http.routing import Dispatcher
 from fastovms.http.writers import ServerState
 
 # Files that are open besides connections: the model's, libraries, logs.
@@ -30,18 +30,12 @@ _ACCEPT_TIMEOUT = 2.0
 
 
 class HttpServer:
-    """Serves a router's handlers.
+    """Serves the handlers of a dispatcher.
 
     Args:
-        render_error: shapes every error that this layer answers.
-        gates: refuse before anything else is looked at.
-        authenticate: refuses strangers, before routing; CORS preflights are exempt.
-        checks: further looks at the head of a routed request other than GET, before its body is
-            read.
-        cross_origin: says which fields browsers of other origins ask for.
-        observers: told of each request when it is over. They must be quick.
+        dispatcher: finds the handlers, and refuses requests.
+        observers: are called with each request when it is over. They must be quick.
         inherited: listening sockets to use in place of the configured addresses.
-        paths: reads other spellings of paths; None = there are none.
 
     Attributes:
         addresses: as clients write them, "http://127.0.0.1:8000"; known once bound.
@@ -51,30 +45,15 @@ class HttpServer:
     def __init__(
         self,
         config: HttpConfig,
-        router: Router,
+        dispatcher: Dispatcher,
         *,
-        render_error: ErrorRenderer,
-        gates: Sequence[Check] = (),
-        authenticate: Check | None = None,
-        checks: Sequence[Check] = (),
-        cross_origin: CrossOrigin | None = None,
         observers: Sequence[Observer] = (),
         inherited: Sequence[socket.socket] = (),
-        paths: PathReader | None = None,
     ) -> None:
         self._config = config
         self._observers = tuple(observers)
         self._inherited = tuple(inherited)
-        self._dispatcher = Dispatcher(
-            router,
-            render_error,
-            gates=gates,
-            authenticate=authenticate,
-            checks=checks,
-            cross_origin=cross_origin,
-            root_path=config.root_path,
-            paths=paths,
-        )
+        self._dispatcher = dispatcher
         self._tls: TlsCredentials | None = None
         self._listeners: list[Listener] = []
         self._servers: list[asyncio.Server] = []

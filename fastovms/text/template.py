@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from threading import local
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 from xml.etree import ElementTree
 
 import msgspec
@@ -397,6 +397,18 @@ _CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
 """The text that is put after the final message to find its end. It is transformers' own word."""
 
 
+class CallWriting(NamedTuple):
+    """How calls become text in a prompt.
+
+    Attributes:
+        write: writes a call that the template cannot show.
+        are_all_written: whether all calls are written so, and their results are turns of the user.
+    """
+
+    write: WriteCall
+    are_all_written: bool
+
+
 class ChatTemplate:
     """The templates of one model. Rendering is pure; a long chat belongs in a thread.
 
@@ -521,8 +533,7 @@ class ChatTemplate:
         continue_final_message: bool = False,
         documents: Sequence[Mapping[str, Any]] | None = None,
         kwargs: Mapping[str, Any] | None = None,
-        write_call: WriteCall | None = None,
-        writes_calls: bool = False,
+        calls: CallWriting | None = None,
         warnings: list[str] | None = None,
     ) -> str:
         """Returns the prompt. Special tokens are in it; encode it without adding any.
@@ -535,8 +546,7 @@ class ChatTemplate:
             continue_final_message: whether to end with the final message's content; excludes the
                 former.
             kwargs: further variables: `chat_template_kwargs`.
-            write_call: writes the calls that the template cannot show; None = as JSON.
-            writes_calls: whether all calls are written, and their results are turns of the user.
+            calls: how calls are written that the template cannot show; None = as JSON.
             warnings: is extended by what the template cannot show as the client sent it.
 
         Raises:
@@ -551,7 +561,7 @@ class ChatTemplate:
         prepared = self._with_tools if tools else self._plain
         form = (self._tool_form if tools else self._plain_form).form
         noted = [] if warnings is None else warnings
-        if writes_calls:
+        if calls is not None and calls.are_all_written:
             form = replace(form, calls=AS_TEXT, results=False)
         variables = self._variables(tools, documents, kwargs or {}, add_generation_prompt)
         if isinstance(level := variables.get(_EFFORT), str):
@@ -560,7 +570,7 @@ class ChatTemplate:
                 noted.append(f"{_EFFORT}: the chat template has {variables[_EFFORT]}, not {level}")
 
         def render(messages: Sequence[Message], form: TemplateForm, notes: list[str]) -> str:
-            adapted = adapt(messages, form, tools or (), write_call)
+            adapted = adapt(messages, form, tools or (), None if calls is None else calls.write)
             notes += adapted.warnings
             if not continue_final_message:
                 return prepared.render(adapted.messages, form, variables)

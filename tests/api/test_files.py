@@ -37,7 +37,7 @@ from fastovms.api.files import (
 from fastovms.config import FilesConfig, HttpConfig
 from fastovms.errors import InvalidField, NotFound, RequestError, StateFailed
 from fastovms.files import FileRecord, FileStore
-from fastovms.http import HttpServer, JsonOnly, Router
+from fastovms.http import Dispatcher, HttpServer, JsonOnly, Router
 from fastovms.http.messages import Headers, Request
 from fastovms.system.threads import DiskThreads
 from tests.api.documented_values import of_files_and_batches
@@ -324,7 +324,8 @@ async def ask(path, size: int, asked: str | None = None, threads: DiskThreads | 
         return stream
 
     headers = Headers([] if asked is None else [("range", asked)])
-    request = Request("GET", "/", headers=headers, open_stream=open_stream)
+    request = Request("GET", "/", headers=headers)
+    request.open_stream = open_stream
     response = await send_content(request, record(size), path, threads)
     return response, stream, opened
 
@@ -441,9 +442,7 @@ async def start(tmp_path):
         add_batch_routes(router, files, batches)
         server = HttpServer(
             HttpConfig(port=0, max_body=1024, linger_timeout=0.1, close_timeout=0.1),
-            router,
-            render_error=render_error,
-            checks=[JsonOnly(render_error, UPLOAD_ROUTES)],
+            Dispatcher(router, render_error, checks=[JsonOnly(render_error, UPLOAD_ROUTES)]),
         )
         await server.start()
         port = server.addresses[0].rpartition(":")[2]

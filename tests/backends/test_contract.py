@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fastovms.backend import GenerationBackend
-from fastovms.backends.paged.backend import PagedBackend
+from fastovms.backends.paged.backend import BackendParts, PagedBackend
 from fastovms.config import EngineConfig
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.errors import BackendUnavailable, EngineFailed, Overloaded, RequestError
@@ -63,7 +63,9 @@ class WatchedModel(FakeModel):
 def make_paged(
     before_step: BeforeStep, clock: Callable[[], float] = time.perf_counter
 ) -> GenerationBackend:
-    return PagedBackend.from_model(WatchedModel(before_step), MODEL, CONFIG, clock=clock)
+    return PagedBackend.from_model(
+        WatchedModel(before_step), MODEL, CONFIG, BackendParts(clock=clock)
+    )
 
 
 def make_genai(

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import orjson
 
 from fastovms.config import HttpConfig
-from fastovms.http import HttpServer, Request, Response, Router
+from fastovms.http import Dispatcher, HttpServer, Request, Response, Router
 
 FULL = Response(503, b'{"error": {"message": "full"}}', headers=(("Retry-After", "7"),))
 
@@ -54,7 +54,7 @@ class Replica:
     async def start(self, address: str = "127.0.0.1:0") -> None:
         host, _, port = address.rpartition(":")
         config = HttpConfig(host=host, port=int(port), close_timeout=0.1, drain_grace=0.1)
-        self._server = HttpServer(config, self._router, render_error=_render_error)
+        self._server = HttpServer(config, Dispatcher(self._router, _render_error))
         await self._server.start()
         self.address = self._server.addresses[0].removeprefix("http://")
 

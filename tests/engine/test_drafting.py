@@ -17,6 +17,7 @@ from fastovms.engine.draft_model import DraftModel, SequenceDrafters
 from fastovms.engine.drafting import TextGuesser
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.engine.sequence import Drawing
 from fastovms.engine.sequence import Sequence as EngineSequence
 from fastovms.engine.suffix_index import SuffixIndex
 from fastovms.engine.suffix_layout import MAX_MATCH
@@ -90,7 +91,7 @@ def test_what_is_forced_and_what_is_found_join_as_far_as_the_grammar_goes(
         GenerationRequest("r", prompt, params),
         0,
         token_limit=1000,
-        grammar=compiler.start(GRAMMAR, len(prompt)),
+        drawing=Drawing(grammar=compiler.start(GRAMMAR, len(prompt))),
     )
     sequence.token_ids.extend(tokens(so_far))
     index = SuffixIndex(1000)

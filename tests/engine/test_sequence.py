@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fastovms.engine.sequence import Sequence
+from fastovms.engine.sequence import Drawing, Sequence
 from fastovms.params import FinishReason, GenerationRequest, SamplingParams
 
 
@@ -26,7 +26,7 @@ def sequence(*, limit: int = 9, index: int = 0, grammar: Grammar | None = None, 
     asked = SamplingParams(eos_token_ids=frozenset({0}), stop_token_ids=frozenset({1}), **params)
     request = GenerationRequest("r", [5, 6], asked)
     penalty = Grammar()
-    return Sequence(0, request, index, token_limit=limit, processors=(penalty,), grammar=grammar)
+    return Sequence(0, request, index, token_limit=limit, drawing=Drawing(0, (penalty,), grammar))
 
 
 @pytest.mark.parametrize(

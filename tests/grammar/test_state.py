@@ -17,7 +17,7 @@ from llguidance import LLMatcher, LLTokenizer
 from fastovms.engine.processors import logits_processors
 from fastovms.engine.sampler import Sampler
 from fastovms.engine.scheduler import SampledTokens
-from fastovms.engine.sequence import Sequence
+from fastovms.engine.sequence import Drawing, Sequence
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.grammar.state import (
     FREE_SECONDS,
@@ -155,8 +155,7 @@ def test_a_request_that_leaves_a_grammar_no_way_on(
         GenerationRequest("a", [1], params),
         0,
         token_limit=9,
-        processors=logits_processors(params, array("q", [1])),
-        grammar=state,
+        drawing=Drawing(0, logits_processors(params, array("q", [1])), state),
     )
     for token_id in tokenizer.tokenize_str(said):
         sequence.append(token_id)

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from fastovms.config import HttpConfig
-from fastovms.http import Exchange, HttpServer, Request, Response, Router
+from fastovms.http import Dispatcher, Exchange, HttpServer, Request, Response, Router
 
 QUICK = HttpConfig(
     port=0,
@@ -121,13 +121,11 @@ async def start() -> AsyncIterator[Start]:
     async def start_one(options: dict[str, object] | None = None, **changes: object) -> Running:
         site = Site()
         config = dataclasses.replace(QUICK, **changes)  # type: ignore[arg-type]
-        keywords: dict[str, object] = {"observers": (site.exchanges.append,), **(options or {})}
-        server = HttpServer(
-            config,
-            site.router,
-            render_error=render_error,
-            **keywords,  # type: ignore[arg-type]
-        )
+        keywords = {"root_path": config.root_path, **(options or {})}
+        observers = keywords.pop("observers", (site.exchanges.append,))
+        inherited = keywords.pop("inherited", ())
+        dispatcher = Dispatcher(site.router, render_error, **keywords)  # type: ignore[arg-type]
+        server = HttpServer(config, dispatcher, observers=observers, inherited=inherited)  # type: ignore[arg-type]
         await server.start()
         servers.append(server)
         return Running(server, site, int(server.addresses[0].rsplit(":", 1)[1]))

@@ -67,7 +67,7 @@ def test_bad_addresses(text: str) -> None:
 _CHILD = """
 import asyncio, os, sys
 from fastovms.config import HttpConfig
-from fastovms.http import HttpServer, Response, Router
+from fastovms.http import Dispatcher, HttpServer, Response, Router
 from fastovms.http.listeners import Notifier, inherited_sockets
 
 async def main():
@@ -76,8 +76,7 @@ async def main():
     router.add("GET", "/", lambda request: Response(200, b"child"))
     server = HttpServer(
         HttpConfig(port=1),
-        router,
-        render_error=lambda request, status, message: Response(status),
+        Dispatcher(router, lambda request, status, message: Response(status)),
         inherited=inherited_sockets(os.environ, os.getpid()),
     )
     await server.start()

@@ -8,7 +8,7 @@ import pytest
 
 from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
-from fastovms.http import CorsPolicy, HttpServer, Request, Response, Router
+from fastovms.http import CorsPolicy, Dispatcher, HttpServer, Request, Response, Router
 from tests.http.client import talk
 from tests.http.conftest import QUICK, Start, render_error
 from tests.http.more_cases import get, post
@@ -233,7 +233,7 @@ async def test_exchanges(start: Start) -> None:
 
 
 async def test_close_before_start() -> None:
-    server = HttpServer(QUICK, Router(), render_error=render_error)
+    server = HttpServer(QUICK, Dispatcher(Router(), render_error))
     await server.drain(1)
     await server.close()
 

@@ -26,7 +26,7 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import ANTHROPIC, END, START, Dialect, frame, last_frames
 from fastovms.api.endpoint import Route, endpoint, passed_over, warning_headers
 from fastovms.api.fields import TokenBudget, token_budget
-from fastovms.api.generate import SampleDelta, TextGeneration, Usage, generation_of
+from fastovms.api.generate import Observed, SampleDelta, TextGeneration, Usage, generation_of
 from fastovms.api.logprobs import token_report
 from fastovms.api.messages.request import (
     CountTokensRequest,
@@ -574,7 +574,7 @@ class Messages:
 
         async def compute(job: MessagesJob) -> Usage:
             new_id = self._context.new_id()
-            with generation_of(job, request_id=new_id, log_fields=request.log_fields) as generation:
+            with generation_of(job, Observed(new_id, request.log_fields)) as generation:
                 await generation.run(_drop)
                 return generation.usage
 

@@ -24,6 +24,7 @@ from fastovms.api.endpoint import warning_headers
 from fastovms.api.fields import token_budget
 from fastovms.api.generate import (
     DeltaCallback,
+    Observed,
     SampleDelta,
     TextGeneration,
     Usage,
@@ -613,12 +614,8 @@ class OllamaGeneration:
             asked = asking(context, request, body, model, dialect)
             job = await door.prepare(asked)
         new_id, preparation = context.new_id(), job.preparation
-        generation = generation_of(
-            job,
-            request_id=new_id,
-            log_fields=request.log_fields,
-            begin_span=context.span_of(request, door.kind, preparation, new_id),
-        )
+        span = context.span_of(request, door.kind, preparation, new_id)
+        generation = generation_of(job, Observed(new_id, request.log_fields, span))
         token_ids = [*job.task.token_ids] if job.tells_context else []
         form = OllamaAnswer(
             asked.model_name,

@@ -18,7 +18,7 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DONE, Dialect, log_fields_of
 from fastovms.api.endpoint import passed_over, warning_headers
 from fastovms.api.fields import is_streamed, request_id
-from fastovms.api.generate import SampleDelta, TextGeneration, generation_of, merged
+from fastovms.api.generate import Observed, SampleDelta, TextGeneration, generation_of, merged
 from fastovms.api.prompt import Preparation, context_exceeded
 from fastovms.api.responses.background import BackgroundRun, KeptFor, ResponsesState, id_is_taken
 from fastovms.api.responses.input import Item, ItemRules, NewId
@@ -169,12 +169,8 @@ class Compaction:
         told, kept = await offload.run(read, item_cost(history.size) + history.size)
         job = await prepare(asked, fields, _question(told, new_item_id))
         envelope = context.envelope(id_prefix(body, dialect), new_id, preparation)
-        generation = generation_of(
-            job,
-            request_id=new_id,
-            log_fields=request.log_fields,
-            begin_span=context.span_of(request, GenerationKind.CHAT, preparation, envelope.id),
-        )
+        span = context.span_of(request, GenerationKind.CHAT, preparation, envelope.id)
+        generation = generation_of(job, Observed(new_id, request.log_fields, span))
         with generation:
             [deltas] = await collect(generation.run, generation.num_samples)
         compaction = {
@@ -414,18 +410,18 @@ class Responses:
     ) -> _Task:
         context, dialect = self._context, envelope.dialect
         id_key = id_key or (context.new_id() if fields.background else "")
+        # The access log's line is written before a response in the background has ended.
+        log_fields = {} if fields.background else request.log_fields
+        span = context.span_of(
+            request, GenerationKind.CHAT, job.preparation, envelope.id, fields.conversation_id
+        )
         generation, run = answering(
             context,
             envelope,
             fields,
             job,
             numbered_ids(id_key) if fields.background else context.new_id,
-            request_id=new_id,
-            # The access log's line is written before a response in the background has ended.
-            log_fields={} if fields.background else request.log_fields,
-            begin_span=context.span_of(
-                request, GenerationKind.CHAT, job.preparation, envelope.id, fields.conversation_id
-            ),
+            Observed(new_id, log_fields, span),
         )
         resumption = None
         if fields.background and self._state is not None and self._state.resumes:

@@ -28,7 +28,7 @@ from fastovms.api.fields import (
     num_logprobs,
     token_budget,
 )
-from fastovms.api.generate import BeginSpan, TextGeneration, Usage, generation_of
+from fastovms.api.generate import Observed, TextGeneration, Usage, generation_of
 from fastovms.api.logprobs import chat_logprobs, token_report
 from fastovms.api.prompt import FieldNames, Preparation, Prompt
 from fastovms.api.responses.input import (
@@ -658,24 +658,18 @@ def answering(
     fields: ResponseFields,
     job: ResponsesJob,
     new_id: Callable[[], str],
-    *,
-    request_id: str,
-    log_fields: dict[str, object],
-    begin_span: BeginSpan | None = None,
+    observed: Observed,
 ) -> Answering:
     """Returns the handler of a request.
 
     Args:
         new_id: makes what the ids of items and calls are made of.
-        request_id, log_fields, begin_span: see `TextGeneration`.
     """
     dialect = envelope.dialect
     form = output_form(
         job, fields, item_ids(new_id, dialect), lambda: f"call_{new_id()[-_CALL_ID_LENGTH:]}"
     )
-    generation = generation_of(
-        job, request_id=request_id, log_fields=log_fields, begin_span=begin_span
-    )
+    generation = generation_of(job, observed)
     run = ResponseRun(
         response_form(job.preparation.body, job.task.params, fields, envelope),
         form,

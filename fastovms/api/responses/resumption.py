@@ -19,6 +19,7 @@ from fastovms.api.admin import WorkItem
 from fastovms.api.answer import Envelope
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS, OPENAI, Dialect
+from fastovms.api.generate import Observed
 from fastovms.api.prompt import Preparation, Prompt
 from fastovms.api.responses.background import (
     LOOK_AGAIN,
@@ -172,8 +173,7 @@ class RunRestorer:
             fields,
             prepared,
             numbered_ids(job.id_key),
-            request_id=context.new_id(),
-            log_fields={},
+            Observed(context.new_id(), {}),
         )
         background = BackgroundRun(
             run,

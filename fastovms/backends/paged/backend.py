@@ -293,6 +293,22 @@ _MAX_UNDELIVERED_STEPS = 8
 sent yet."""
 
 
+class BackendParts(NamedTuple):
+    """What a backend works with in addition to its engine.
+
+    Attributes:
+        grammars: compiles grammars; None = they are refused.
+        measurement: is done while no engine works; None = nothing is to be measured.
+        cores: are shared with the other models of the process; None = there are none.
+        clock: returns seconds.
+    """
+
+    grammars: GrammarCompiler | None = None
+    measurement: Measurement | None = None
+    cores: SharedCores | None = None
+    clock: Callable[[], float] = time.perf_counter
+
+
 class PagedBackend:
     """Implements `GenerationBackend` over `Engine`.
 
@@ -307,29 +323,24 @@ class PagedBackend:
         engine: Engine,
         model: ModelInfo,
         config: EngineConfig,
-        grammars: GrammarCompiler | None = None,
-        clock: Callable[[], float] = time.perf_counter,
+        parts: BackendParts,
         tidy: Callable[[int], bool] = lambda _: False,
         stored: ModelBlocks | None = None,
-        measurement: Measurement | None = None,
-        cores: SharedCores | None = None,
     ) -> None:
         """
         Args:
             tidy: sees to the model's memory, given how many blocks of the cache have been used;
                 see `IdleMemory`.
             stored: the blocks that outlive the process; None = none do.
-            measurement: is to be done while no engine works; None = nothing is to be measured.
-            cores: are shared with the other models of the process; None = there are none.
         """
         self._engine = engine
         self._stored = stored
         self._prefixes: PrefixEngine | None = None
-        self._clock = clock
+        self._clock = parts.clock
         self._tidy = tidy
-        self._measurement = measurement
-        self._cores = cores or SharedCores.create()
-        self._grammars = None if grammars is None else guard_compiler(grammars)
+        self._measurement = parts.measurement
+        self._cores = parts.cores or SharedCores.create()
+        self._grammars = None if parts.grammars is None else guard_compiler(parts.grammars)
         self._model = model
         self._config = config
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
@@ -341,7 +352,7 @@ class PagedBackend:
         self._requests = RequestsInFlight(
             max_num_waiting=config.max_num_queued_requests,
             abort=self.abort,
-            clock=clock,
+            clock=parts.clock,
             stats=self._take_stats(),
         )
         self._failure: str | None = None
@@ -407,12 +418,10 @@ class PagedBackend:
                 paged_model,
                 model,
                 config,
-                grammars,
-                draft_model,
+                BackendParts(grammars, measurement, cores),
+                draft_model=draft_model,
                 available=available,
                 prefixes=stored,
-                measurement=measurement,
-                cores=cores,
             )
 
         return reserve
@@ -423,14 +432,11 @@ class PagedBackend:
         paged_model: Model,
         model: ModelInfo,
         config: EngineConfig,
-        grammars: GrammarCompiler | None = None,
-        draft_model: DraftModel | None = None,
+        parts: BackendParts | None = None,
         *,
+        draft_model: DraftModel | None = None,
         available: int | None = None,
         prefixes: PrefixFiles | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-        measurement: Measurement | None = None,
-        cores: SharedCores | None = None,
     ) -> PagedBackend:
         """Reserves the cache of a loaded model; its context shrinks to what the cache can hold.
         The draft model's cache holds as many tokens, and both share the memory.
@@ -439,8 +445,8 @@ class PagedBackend:
             available: bytes of memory that a cache of automatic size takes its share of; None =
                 all that is free.
             prefixes: where blocks of prompts are kept.
-            measurement, cores: see `PagedBackend`.
         """
+        parts = parts or BackendParts()
         num_blocks = reserve_cache(paged_model, draft_model, model, config, available)
         model = fit_cache(model, num_blocks * paged_model.block_size)
         engine = Engine(
@@ -448,21 +454,11 @@ class PagedBackend:
             config,
             num_blocks=num_blocks,
             max_model_len=model.max_model_len,
-            grammars=grammars,
+            grammars=parts.grammars,
             draft_model=draft_model,
         )
         stored = None if prefixes is None else ModelBlocks(paged_model, prefixes)
-        return cls(
-            engine,
-            model,
-            config,
-            grammars,
-            clock,
-            IdleMemory(paged_model).tidy,
-            stored,
-            measurement,
-            cores,
-        )
+        return cls(engine, model, config, parts, IdleMemory(paged_model).tidy, stored)
 
     # Backend
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from fastovms.grammar_tree import EMPTY, MAYBE_LINE_BREAK, Node, Tag, in_order, one_of, several
 from fastovms.text.parameters import CallChoice, Tool
@@ -220,15 +221,28 @@ def _read_quoted_arguments(scan: Scanner, call: _Call) -> Incremental[bool]:
     return True
 
 
+class CallTags(NamedTuple):
+    """The tags around calls.
+
+    Attributes:
+        begin: the tag before calls.
+        end: the tag after calls; empty = there is none.
+        kind: a tag after the first, which says that calls follow; empty = there is none.
+        also: further tags that may begin calls.
+    """
+
+    begin: str
+    end: str
+    kind: str = ""
+    also: tuple[str, ...] = ()
+
+
 def tagged_json(
     name: str,
-    begin: str,
-    end: str,
+    call_tags: CallTags,
     *,
-    also: tuple[str, ...] = (),
     is_list: bool = True,
     keys: tuple[str, str] = ("name", "arguments"),
-    kind: str = "",
     first: Node = EMPTY,
     line: Node | str = "",
     aliases: tuple[str, ...] = (),
@@ -237,14 +251,12 @@ def tagged_json(
     """Returns a format. Its reader takes one call or a list of them after each tag.
 
     Args:
-        end: the tag after calls; empty = there is none.
-        also: further tags that may begin calls.
         is_list: whether the calls are in a list after one tag; otherwise each has tags of its own.
         keys: those of a function's name and of its arguments.
-        kind: a tag after the first, which says that calls follow.
         first: the grammar of the text before the name in a call.
         line: what stands between tags and JSON.
     """
+    begin, end, kind, also = call_tags
 
     def read(
         scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str

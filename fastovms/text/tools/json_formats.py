@@ -22,7 +22,14 @@ from fastovms.grammar_tree import (
 )
 from fastovms.text.parameters import CallChoice, Tool
 from fastovms.text.scanning import Incremental, PieceCollector, Scanner
-from fastovms.text.tools.json_calls import json_call, json_calls, read_calls, read_list, tagged_json
+from fastovms.text.tools.json_calls import (
+    CallTags,
+    json_call,
+    json_calls,
+    read_calls,
+    read_list,
+    tagged_json,
+)
 from fastovms.text.tools.python_calls import CALLS, TAG, TAGS
 from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat, read_end, tagged_calls
 from fastovms.text.tools.xml_calls import named_call, read_arguments
@@ -129,8 +136,7 @@ _KEYS = ("tool_name", "parameters")
 
 COMMAND_R7B = tagged_json(
     "command_r7b",
-    "<|START_ACTION|>",
-    "<|END_ACTION|>",
+    CallTags("<|START_ACTION|>", "<|END_ACTION|>"),
     keys=_KEYS,
     first=optional(in_order('"tool_call_id": "', Regex("[0-9]{1,3}"), '", ')),
     aliases=("cohere_command3", "cohere_command4"),
@@ -138,9 +144,7 @@ COMMAND_R7B = tagged_json(
 )
 COMMAND_R = tagged_json(
     "command_r",
-    "Action: ```json\n",
-    "```",
-    also=("Action:```json\n", "Action:\n```json\n"),
+    CallTags("Action: ```json\n", "```", also=("Action:```json\n", "Action:\n```json\n")),
     keys=_KEYS,
     aliases=("command_r_plus",),
     marks=(("Write 'Action:' followed by",),),
@@ -178,8 +182,7 @@ GRANITE = ToolFormat(
 
 GRANITE_20B = tagged_json(
     "granite_20b_fc",
-    "<function_call>",
-    "",
+    CallTags("<function_call>", ""),
     is_list=False,
     line=" ",
     aliases=("granite-20b-fc",),
@@ -189,8 +192,7 @@ GRANITE_20B = tagged_json(
 
 HERMES3 = tagged_json(
     "hermes3",
-    "<tool_call>",
-    "</tool_call>",
+    CallTags("<tool_call>", "</tool_call>"),
     is_list=False,
     line=MAYBE_LINE_BREAK,
     aliases=("hermes", "granite4", "ernie45"),
@@ -200,11 +202,9 @@ HERMES3 = tagged_json(
 
 INTERNLM = tagged_json(
     "internlm",
-    "<|action_start|>",
-    "<|action_end|>",
+    CallTags("<|action_start|>", "<|action_end|>", kind="<|plugin|>"),
     is_list=False,
     keys=("name", "parameters"),
-    kind="<|plugin|>",
     line=MAYBE_LINE_BREAK,
     marks=(("<|action_start|>",),),
 )
@@ -212,8 +212,7 @@ INTERNLM = tagged_json(
 
 JAMBA = tagged_json(
     "jamba",
-    "<tool_calls>",
-    "</tool_calls>",
+    CallTags("<tool_calls>", "</tool_calls>"),
     aliases=("hunyuan_a13b", "apriel"),
     marks=(("<tool_calls>",),),
 )
@@ -321,8 +320,7 @@ DEVSTRAL = ToolFormat(
 
 NEMOTRON = tagged_json(
     "nemotron",
-    "<TOOLCALL>",
-    "</TOOLCALL>",
+    CallTags("<TOOLCALL>", "</TOOLCALL>"),
     aliases=("nemotron_json", "nemotron_nano_v2"),
     marks=(("<TOOLCALL>",),),
 )

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from fastovms.api.dialect import render_error
 from fastovms.config import HttpConfig
-from fastovms.http import HttpServer
+from fastovms.http import Dispatcher, HttpServer
 from tests.api.chat_models import call_text
 
 CALL = call_text("get_weather", '{"city": "Paris"}')
@@ -44,7 +44,7 @@ async def connect(make) -> AsyncIterator[Callable[..., object]]:
         async def start(script="Hello!", prefix: str = "/v1", **options):
             api = make(script, **options)
             config = HttpConfig(port=0, drain_grace=0.0)
-            server = HttpServer(config, api.router, render_error=render_error)
+            server = HttpServer(config, Dispatcher(api.router, render_error))
             await server.start()
             stack.push_async_callback(server.close)
             client = openai.AsyncOpenAI(

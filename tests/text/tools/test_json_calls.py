@@ -10,6 +10,7 @@ from fastovms.text.parameters import Tool
 from fastovms.text.scanning import Content, Incremental, Piece, PieceCollector, Scanner
 from fastovms.text.tools import CallChoice, ToolFormat
 from fastovms.text.tools.json_calls import (
+    CallTags,
     json_call,
     json_calls,
     read_call,
@@ -123,9 +124,9 @@ def test_grammars(tree, right: list[str], wrong: list[str]) -> None:
 # Formats of calls in JSON between tags, made up for the test.
 
 
-LIST = tagged_json("list", "<c>", "</c>", also=("<d>",), keys=("tool_name", "parameters"))
-EACH = tagged_json("each", "<c>", "</c>", is_list=False, line="\n")
-OPEN = tagged_json("open", "<c>", "", is_list=False)
+LIST = tagged_json("list", CallTags("<c>", "</c>", also=("<d>",)), keys=("tool_name", "parameters"))
+EACH = tagged_json("each", CallTags("<c>", "</c>"), is_list=False, line="\n")
+OPEN = tagged_json("open", CallTags("<c>", ""), is_list=False)
 TAGGED_JSON_F = '{"name": "f", "arguments": {}}'
 G = '{"tool_name": "f", "parameters": {}}'
 ONE = call(0, "f", "{}")

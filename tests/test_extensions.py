@@ -9,11 +9,14 @@ import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from fastovms.api.routes import add_model_routes
 from fastovms.errors import ConfigurationError
 from fastovms.extensions import COMMANDS, ENDPOINTS, load_extensions
+from fastovms.http import Router
 from tests.paths import ROOT
 from tests.real_server import start_server, stop_server
 
@@ -64,25 +67,35 @@ def test_the_documented_command(tmp_path, monkeypatch):
     assert run("serve", "--help").stdout.startswith("usage: fastovms serve [FLAG ...] [MODEL]")
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
-        ("endpoints = 5", "example (my_package:endpoints): it is not a function, but 5"),
-        ("def endpoints(context): return 5", "TypeError: 'int' object is not iterable"),
-        ("def endpoints(context): yield 5", "a route must be a Route, not 5"),
-        ("def endpoints(context): raise KeyError('x')", "KeyError: 'x'"),
-        (EXAMPLES[0].replace("/v1/example", "/v1/models"), "GET /v1/models exists already"),
-    ],
-)
-def test_a_faulty_one_ends_the_start(tmp_path, monkeypatch, source, message):
-    install(tmp_path, source, endpoints="example = my_package:endpoints")
+def test_a_faulty_one_ends_the_start(tmp_path, monkeypatch):
+    install(tmp_path, "import nowhere", endpoints="example = my_package:endpoints")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     done = run("serve", "--port", "0", "--state-dir", ":memory:")
     assert done.returncode == 2
-    line = done.stderr.splitlines()[-1]
-    assert line.startswith("fastovms: fastovms.endpoints: example")
-    assert message in line
+    assert done.stderr.splitlines()[-1] == (
+        "fastovms: fastovms.endpoints: example (my_package:endpoints): "
+        "ModuleNotFoundError: No module named 'nowhere'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("endpoints = 5", "it is not a function, but 5"),
+        ("def endpoints(context): raise KeyError('x')", "KeyError: 'x'"),
+        ("def endpoints(context): return 5", "TypeError: 'int' object is not iterable"),
+        ("def endpoints(context): yield 5", "a route must be a Route, not 5"),
+        (EXAMPLES[0].replace("/v1/example", "/v1/models"), "GET /v1/models exists already"),
+    ],
+)
+def test_what_makes_no_routes_is_named(tmp_path, monkeypatch, source, message):
+    install(tmp_path, source, endpoints="example = my_package:endpoints")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_package", raising=False)
+    with pytest.raises(ConfigurationError) as caught:
+        add_model_routes(Router(), MagicMock(), extensions=load_extensions(ENDPOINTS))
+    place = "fastovms.endpoints: example (my_package:endpoints): "
+    assert str(caught.value) == place + message
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from fastovms.backend_stats import (
     Histogram,
 )
 from fastovms.backends.encoder_model import EncoderModel, num_rows, read_encoder
-from fastovms.backends.engine_thread import ComputeTurn, WorkingEngines
+from fastovms.backends.engine_thread import ComputeTurn, LoopLink, WorkingEngines
 from fastovms.backends.model_task import find_pooling, find_task, graph_file
 from fastovms.config import EncoderConfig, EngineConfig
 from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText, Pooling, Task
@@ -256,8 +256,7 @@ class ThreadedEncoder:
         self._num_running = 0
         self._steps = Histogram(STEP_BUCKETS)
         self._longest = 0.0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopped: asyncio.Future[None] | None = None
+        self._link = LoopLink()
         self._failure: str | None = None
         self._closing = False
 
@@ -276,8 +275,7 @@ class ThreadedEncoder:
         return self._failure
 
     def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stopped = self._loop.create_future()
+        self._link.start()
         self._turn.add_encoder()
         threading.Thread(target=self._run, name="encoder", daemon=True).start()
 
@@ -289,11 +287,11 @@ class ThreadedEncoder:
     ) -> EncodedTexts:
         if self._failure is not None:
             raise EngineFailed(f"the engine has failed: {self._failure}")
-        if self._loop is None or self._closing:
+        if not self._link.is_started or self._closing:
             raise BackendUnavailable("the server is not ready to encode texts")
         if len(self._jobs) >= self._max_num_queued:
             raise Overloaded(f"{len(self._jobs)} requests are waiting, which is the limit")
-        done: asyncio.Future[EncodedTexts] = self._loop.create_future()
+        done: asyncio.Future[EncodedTexts] = self._link.loop.create_future()
         job = _Job(texts, client, priority, self.encoder.width, done, self._clock())
         num_waiting = sum(other.num_tokens for other in self._jobs)
         if num_waiting and num_waiting + job.num_tokens > _MAX_WAITING_TOKENS:
@@ -324,16 +322,13 @@ class ThreadedEncoder:
             self._end_all(EngineFailed(reason))
 
     async def close(self) -> None:
-        if self._loop is None or self._closing:
+        if not self._link.is_started or self._closing:
             return
         self._closing = True
         self._end_all(BackendUnavailable("the server is shutting down"))
         self._commands.put(None)
-        assert self._stopped is not None
-        if self._failure is None:  # a thread that hangs is not waited for
-            done, _ = await asyncio.wait([self._stopped], timeout=_CLOSE_TIMEOUT)
-            if not done:
-                logger.error("the encoder still computes after %g s: leaving it", _CLOSE_TIMEOUT)
+        if self._failure is None and not await self._link.wait(_CLOSE_TIMEOUT):
+            logger.error("the encoder still computes after %g s: leaving it", _CLOSE_TIMEOUT)
 
     def _end_all(self, error: Exception) -> None:
         for job in self._jobs:
@@ -343,16 +338,15 @@ class ThreadedEncoder:
     # Encoder's thread
 
     def _run(self) -> None:
-        assert self._stopped is not None
         try:
             while self._receive():
                 self._compute(self._texts.next_batch(self._max_tokens()))
         except BaseException as error:
             logger.exception("the encoder has failed")
-            self._call_loop(self.fail, f"{type(error).__name__}: {error}")
+            self._link.call(self.fail, f"{type(error).__name__}: {error}")
         finally:
             self._turn.remove_encoder()
-            self._call_loop(_resolve, self._stopped)
+            self._link.call(self._link.stopped.set)
 
     def _receive(self) -> bool:
         """Takes in what has come, and waits where there is nothing to do. Returns whether to go
@@ -423,24 +417,12 @@ class ThreadedEncoder:
             job.num_left -= 1
             self._counters.num_prompt_tokens += length
             if not job.num_left:
-                self._call_loop(_answer, job, job.encoded(self._clock()))
-
-    def _call_loop(self, callback: Callable[..., object], *args: object) -> None:
-        assert self._loop is not None
-        try:
-            self._loop.call_soon_threadsafe(callback, *args)
-        except RuntimeError:
-            logger.debug("the event loop has closed before the encoder")
+                self._link.call(_answer, job, job.encoded(self._clock()))
 
 
 def _answer(job: _Job, encoded: EncodedTexts) -> None:
     if not job.done.done():
         job.done.set_result(encoded)
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 class LoadedEncoder(NamedTuple):

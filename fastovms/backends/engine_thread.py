@@ -3,6 +3,7 @@ loop."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import threading
@@ -41,6 +42,52 @@ class Permits:
 
     def release(self) -> None:
         self._free.put(None)
+
+
+class LoopLink:
+    """Carries calls from a backend's threads to the event loop that has started the backend.
+
+    Attributes:
+        is_started: whether there is a loop.
+        stopped: is set, on the loop, when the threads have ended.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.stopped = asyncio.Event()
+
+    @property
+    def is_started(self) -> bool:
+        return self._loop is not None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop. Raises RuntimeError: the backend has not been started."""
+        if self._loop is None:
+            raise RuntimeError("the backend has not been started")
+        return self._loop
+
+    def start(self) -> None:
+        """Takes the running event loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def call(self, callback: Callable[..., object], *args: object) -> None:
+        """Calls a function on the loop, unless the loop has closed."""
+        loop = self.loop
+        try:
+            loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            logger.debug("the event loop has closed before the backend's threads")
+
+    async def wait(self, seconds: float) -> bool:
+        """Waits until the threads have ended, for this many seconds at most: a step that hangs must
+        not keep the process from ending. Returns whether they have ended."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.stopped.wait()
+        except TimeoutError:
+            return False
+        return True
 
 
 class WorkingEngines:

@@ -380,7 +380,7 @@ async def test_a_refusal_and_a_panic_concern_only_their_grammar() -> None:
 async def test_what_nobody_waits_for_is_not_tried() -> None:
     with two_lanes() as (lanes, quick, slow):
         async with blocked(lanes, slow, 2) as tasks:
-            await until(lambda: lanes.stats.num_waiting == 1)
+            await until(lambda: "slow1" in quick.seen and lanes.stats.num_waiting == 1)
             tasks[1].cancel()
             await asyncio.wait([tasks[1]])
             assert lanes.stats.num_waiting == 0

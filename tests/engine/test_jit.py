@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import numba
 import pytest
 
 from fastovms.engine import jit
+from tests.paths import ROOT
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no locator available"), OSError(28, "disk full")])
@@ -31,31 +34,37 @@ def test_a_cache_that_fails_is_done_without(
         double("never compiled when it runs")
 
 
+_ANNOUNCED = """
+import logging, sys
+import numba
+from fastovms.engine import jit
+
+def twice(number):
+    return 2 * number
+
+def thrice(number):
+    return 3 * number
+
+logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message).30s")
+for function in (twice, thrice):
+    assert jit.kernel("int64(int64)")(function)(7) in (14, 21)
+"""
+
+
 @pytest.mark.slow
-def test_what_is_not_in_the_cache_is_announced_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    caplog.set_level("INFO", logger=jit.__name__)
+def test_what_is_not_in_the_cache_is_announced_once(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(_ANNOUNCED)
+    environ = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
 
-    def twice(number: int) -> int:
-        return 2 * number
+    def run() -> str:
+        done = subprocess.run(
+            [sys.executable, program], env=environ, capture_output=True, text=True, check=True
+        )
+        return done.stdout
 
-    def thrice(number: int) -> int:
-        return 3 * number
-
-    # numba's first compilation in a process changes what it takes for the state of a cache.
-    numba.njit("int64(int64)")(lambda number: number)
-    jit._announce.cache_clear()
-    for function in (twice, thrice):
-        jit.kernel("int64(int64)")(function)
-    assert [record.message[:30] for record in caplog.records] == ["compiling the sampling kernels"]
-    # At the second start they are in the cache.
-    jit._announce.cache_clear()
-    caplog.clear()
-    for function in (twice, thrice):
-        assert jit.kernel("int64(int64)")(function)(7) in (14, 21)
-    assert not caplog.records
+    assert run() == "compiling the sampling kernels\n"
+    assert run() == "", "at the second start they are in the cache"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,13 @@ def do(database: Database, operation):
 
 
 def add(database: Database, id: str, previous: str | None = None, *, tenant="t", **fields):
-    response = StoredResponse(
+    stored = response(id, previous, **fields)
+    do(database, lambda state: state.add_response(tenant, stored, None))
+    return stored
+
+
+def response(id: str, previous: str | None = None, **fields) -> StoredResponse:
+    return StoredResponse(
         id,
         b"{}",
         input=items(f"{id}-in"),
@@ -26,8 +32,6 @@ def add(database: Database, id: str, previous: str | None = None, *, tenant="t",
         previous_id=previous,
         **fields,
     )
-    do(database, lambda state: state.add_response(tenant, response, None))
-    return response
 
 
 def context(database: Database, id: str, max_bytes: int = 10**6, tenant="t") -> EarlierItems | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import queue
 import threading
@@ -22,6 +21,7 @@ from fastovms.backends.engine_thread import (
     Abort,
     Close,
     Command,
+    LoopLink,
     Permits,
     RequestsInFlight,
     StepReport,
@@ -197,8 +197,7 @@ class GenaiBackend:
         self._grammars = grammars
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._undelivered = Permits(_MAX_UNDELIVERED_STEPS)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopped: asyncio.Future[None] | None = None
+        self._link = LoopLink()
         self._requests = RequestsInFlight(
             max_num_waiting=config.max_num_queued_requests,
             abort=self.abort,
@@ -261,8 +260,7 @@ class GenaiBackend:
         return self._failure
 
     def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stopped = self._loop.create_future()
+        self._link.start()
         writer = threading.Thread(target=self._write, name="genai-write", daemon=True)
         writer.start()
         self._grammars.start()
@@ -281,7 +279,7 @@ class GenaiBackend:
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
         if self._failure is not None:
             raise EngineFailed(f"the engine has failed: {self._failure}")
-        if self._loop is None or self._closing:
+        if not self._link.is_started or self._closing:
             raise BackendUnavailable("the server is not ready to generate")
         check_length(request, self._model)
         if request.generated_token_ids:
@@ -309,20 +307,15 @@ class GenaiBackend:
         self._peer.kill()
 
     async def close(self) -> None:
-        if self._loop is None or self._closing:
+        if not self._link.is_started or self._closing:
             return
         self._closing = True
         self._grammars.close()
         self._commands.put(Close())
         self._requests.end_all(FinishReason.ABORT, None)
-        assert self._stopped is not None
-        if self._failure is None:
-            done, _ = await asyncio.wait([self._stopped], timeout=_CLOSE_TIMEOUT)
-            if not done:
-                logger.error(
-                    "the pipeline is still in a step after %g s: ending it", _CLOSE_TIMEOUT
-                )
-                self._peer.kill()
+        if self._failure is None and not await self._link.wait(_CLOSE_TIMEOUT):
+            logger.error("the pipeline is still in a step after %g s: ending it", _CLOSE_TIMEOUT)
+            self._peer.kill()
 
     # Threads
 
@@ -343,24 +336,17 @@ class GenaiBackend:
                     reason = message.reason
                     break
                 if isinstance(message, EncodingImages):
-                    self._call_loop(self._allow_encoding, message.num_images)
+                    self._link.call(self._allow_encoding, message.num_images)
                     continue
                 self._undelivered.acquire()
-                self._call_loop(self._deliver, message)
+                self._link.call(self._deliver, message)
         except (EOFError, OSError):
             logger.debug("the pipeline has closed its connection")
         ending = f"the pipeline's process {self._peer.wait()}"
         self._commands.put(None)
         writer.join()
         self._peer.connection.close()
-        self._call_loop(self._on_end, reason or ending)
-
-    def _call_loop(self, callback: Callable[..., None], *args: object) -> None:
-        assert self._loop is not None
-        try:
-            self._loop.call_soon_threadsafe(callback, *args)
-        except RuntimeError:
-            logger.debug("the event loop has closed before the pipeline")
+        self._link.call(self._on_end, reason or ending)
 
     # Event loop
 
@@ -373,8 +359,6 @@ class GenaiBackend:
         self._requests.deliver(step)
 
     def _on_end(self, reason: str) -> None:
-        assert self._stopped is not None
         if not self._closing:
             self.fail(reason)
-        if not self._stopped.done():
-            self._stopped.set_result(None)
+        self._link.stopped.set()

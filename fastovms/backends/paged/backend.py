@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 import queue
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from fastovms.backends.engine_thread import (
     Command,
     ComputeTurn,
     EngineCall,
+    LoopLink,
     Permits,
     RequestsInFlight,
     SteppedEngine,
@@ -345,10 +345,8 @@ class PagedBackend:
         self._config = config
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._undelivered = Permits(_MAX_UNDELIVERED_STEPS)
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopped: asyncio.Future[None] | None = None
-        self._warm: asyncio.Future[None] | None = None
+        self._link = LoopLink()
+        self._warm = asyncio.Event()
         self._requests = RequestsInFlight(
             max_num_waiting=config.max_num_queued_requests,
             abort=self.abort,
@@ -471,24 +469,20 @@ class PagedBackend:
         return self._failure
 
     def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stopped = self._loop.create_future()
-        self._warm = self._loop.create_future()
+        self._link.start()
         if self._stored is not None:
             self._prefixes = PrefixEngine(
                 self._engine, self._stored, call=self._call, call_later=self._call_later
             )
         self._cores.engines.begin()
-        self._thread = start_thread(self._run, name="engine")
+        start_thread(self._run, name="engine")
         if self._measurement is not None:
             self._cores.idle_tuning.add(self._measurement)
         if self._grammars is not None:
             self._grammars.start()
 
     async def warmed_up(self) -> None:
-        assert self._warm is not None
-        assert self._stopped is not None
-        await asyncio.wait((self._warm, self._stopped), return_when=asyncio.FIRST_COMPLETED)
+        await self._warm.wait()
         if self._failure is not None:
             raise EngineFailed(f"the engine has failed: {self._failure}")
 
@@ -505,7 +499,7 @@ class PagedBackend:
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
         if self._failure is not None:
             raise EngineFailed(f"the engine has failed: {self._failure}")
-        if self._thread is None or self._closing:
+        if not self._link.is_started or self._closing:
             raise BackendUnavailable("the server is not ready to generate")
         check_length(request, self._model)
         self._engine.validate(request)
@@ -526,7 +520,7 @@ class PagedBackend:
             self._requests.end_all(FinishReason.ERROR, reason)
 
     async def close(self) -> None:
-        if self._thread is None or self._closing:
+        if not self._link.is_started or self._closing:
             return
         self._closing = True
         self._commands.put(Close())
@@ -535,18 +529,10 @@ class PagedBackend:
         if self._grammars is not None:
             self._grammars.close()
         self._requests.end_all(FinishReason.ABORT, None)
-        assert self._stopped is not None
-        if self._failure is None:  # a thread that hangs is not waited for
-            await self._wait_for_thread(self._stopped)
+        if self._failure is None and not await self._link.wait(_CLOSE_TIMEOUT):
+            logger.error("the engine is still in a step after %g s: leaving it", _CLOSE_TIMEOUT)
 
     # Event loop
-
-    async def _wait_for_thread(self, stopped: asyncio.Future[None]) -> None:
-        """Waits for the engine's thread, but not for ever: a step that hangs must not keep the
-        process from ending."""
-        done, _ = await asyncio.wait([stopped], timeout=_CLOSE_TIMEOUT)
-        if not done:
-            logger.error("the engine is still in a step after %g s: leaving it", _CLOSE_TIMEOUT)
 
     def _deliver(self, step: StepReport) -> None:
         self._undelivered.release()
@@ -555,12 +541,10 @@ class PagedBackend:
     # Engine thread
 
     def _run(self) -> None:
-        assert self._loop is not None
-        assert self._stopped is not None
         is_in_order = False
         try:
             self._engine.warm_up()
-            self._call_loop(_resolve, self._warm)
+            self._link.call(self._warm.set)
             engine: SteppedEngine = self._prefixes or self._engine
             run_engine(
                 engine,
@@ -573,19 +557,20 @@ class PagedBackend:
             is_in_order = True
         except EngineFailed as error:
             logger.error("the engine has failed: %s", error)
-            self._call_loop(self.fail, str(error))
+            self._link.call(self.fail, str(error))
         except BaseException as error:  # Rust's panics are no Exceptions
             logger.exception("the engine has failed")
-            self._call_loop(self.fail, f"{type(error).__name__}: {reason_of(error)}")
+            self._link.call(self.fail, f"{type(error).__name__}: {reason_of(error)}")
         finally:
             self._cores.engines.end()
             if self._prefixes is not None:
                 self._prefixes.close(flush=is_in_order)
-            self._call_loop(_resolve, self._stopped)
+            self._link.call(self._warm.set)
+            self._link.call(self._link.stopped.set)
 
     def _publish(self, step: StepReport) -> None:
         self._undelivered.acquire()
-        self._call_loop(self._deliver, step)
+        self._link.call(self._deliver, step)
 
     def _receive(self, wait: bool) -> list[Command]:
         commands: list[Command] = []
@@ -618,17 +603,4 @@ class PagedBackend:
         self._commands.put(EngineCall(function))
 
     def _call_later(self, seconds: float, function: Callable[[], None]) -> None:
-        assert self._loop is not None
-        self._call_loop(self._loop.call_later, seconds, self._call, function)
-
-    def _call_loop(self, callback: Callable[..., object], *args: object) -> None:
-        assert self._loop is not None
-        try:
-            self._loop.call_soon_threadsafe(callback, *args)
-        except RuntimeError:
-            logger.debug("the event loop has closed before the engine")
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+        self._link.call(self._link.loop.call_later, seconds, self._call, function)

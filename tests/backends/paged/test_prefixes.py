@@ -239,8 +239,7 @@ async def test_an_engine_that_fails_takes_its_threads_along(
     backend.submit(request("r", PROMPT, max_tokens=9), listener)
     await listener.done.wait()
     assert listener.outputs[-1].finish_reason is FinishReason.ERROR
-    assert backend._stopped is not None
-    await backend._stopped
+    await backend._link.stopped.wait()
     assert not {t.name for t in threads if t.is_alive()} & {"prefix-reader", "prefix-writer"}
     await backend.close()
     directory.close()

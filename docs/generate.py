@@ -52,7 +52,7 @@ from fastovms.config import (
 )
 from fastovms.http.access_log import HttpMetrics
 from fastovms.http.messages import Exchange, Request
-from fastovms.http.routing import Router
+from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
 from fastovms.params import SamplingFields, SamplingParams
 from fastovms.request_fields import Row, rows_by_name, rows_of
@@ -227,7 +227,7 @@ def _collectors() -> Mapping[str, Collector]:
     request.route = "/v1/completions"
     request.log_fields["model"] = "name"
     exchange = Exchange(request, 200, 0, 0.0, True)
-    server = HttpServer(HttpConfig(), Router(), render_error=render_error)
+    server = HttpServer(HttpConfig(), Dispatcher(Router(), render_error))
     http, ovms = HttpMetrics(lambda: server), OvmsMetrics()
     http(exchange)
     ovms(exchange)

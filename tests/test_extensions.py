@@ -67,25 +67,28 @@ def test_the_documented_command(tmp_path, monkeypatch):
     assert run("serve", "--help").stdout.startswith("usage: fastovms serve [FLAG ...] [MODEL]")
 
 
-def test_a_faulty_one_ends_the_start(tmp_path, monkeypatch):
-    install(tmp_path, "import nowhere", endpoints="example = my_package:endpoints")
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("endpoints = 5", "it is not a function, but 5"),
+        ("def endpoints(context): raise KeyError('x')", "KeyError: 'x'"),
+        (EXAMPLES[0].replace("/v1/example", "/v1/models"), "GET /v1/models exists already"),
+    ],
+)
+def test_a_faulty_one_ends_the_start(tmp_path, monkeypatch, source, message):
+    install(tmp_path, source, endpoints="example = my_package:endpoints")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     done = run("serve", "--port", "0", "--state-dir", ":memory:")
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == (
-        "fastovms: fastovms.endpoints: example (my_package:endpoints): "
-        "ModuleNotFoundError: No module named 'nowhere'"
-    )
+    place = "fastovms: fastovms.endpoints: example (my_package:endpoints): "
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, place + message)
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("endpoints = 5", "it is not a function, but 5"),
-        ("def endpoints(context): raise KeyError('x')", "KeyError: 'x'"),
         ("def endpoints(context): return 5", "TypeError: 'int' object is not iterable"),
         ("def endpoints(context): yield 5", "a route must be a Route, not 5"),
-        (EXAMPLES[0].replace("/v1/example", "/v1/models"), "GET /v1/models exists already"),
     ],
 )
 def test_what_makes_no_routes_is_named(tmp_path, monkeypatch, source, message):
@@ -103,6 +106,10 @@ def test_what_makes_no_routes_is_named(tmp_path, monkeypatch, source, message):
     [
         ("def command(parser): raise KeyError('x')", "KeyError: 'x'"),
         ("def command(parser): pass", "it must return a function, not None"),
+        (
+            "def command(parser): return str",
+            "it must return an exit code or None, not 'Namespace()'",
+        ),
     ],
 )
 def test_what_makes_no_command_is_named(tmp_path, monkeypatch, source, message):
@@ -111,6 +118,34 @@ def test_what_makes_no_command_is_named(tmp_path, monkeypatch, source, message):
     done = run("hello")
     told = f"fastovms: fastovms.commands: hello (my_package:command): {message}\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+
+
+_RAISING = """
+from fastovms import errors
+
+def command(parser):
+    parser.add_argument("error")
+    def run(arguments):
+        raise getattr(errors, arguments.error, KeyError)("went wrong")
+    return run
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "last_line"),
+    [
+        ("ConfigurationError", 2, "fastovms: went wrong"),
+        ("EngineFailed", 1, "fastovms: went wrong"),
+        ("KeyError", 1, "KeyError: 'went wrong'"),
+    ],
+)
+def test_what_a_command_raises_is_shown(tmp_path, monkeypatch, error, code, last_line):
+    install(tmp_path, _RAISING, commands="hello = my_package:command")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    done = run("hello", error)
+    lines = done.stderr.splitlines()
+    assert (done.returncode, done.stdout, lines[-1]) == (code, "", last_line)
+    assert (lines[0] == "Traceback (most recent call last):") == (error == "KeyError")
 
 
 def test_without_any_there_are_none():

@@ -509,15 +509,20 @@ def _run_extension(extension: Extension, line: Sequence[str]) -> int:
     """Runs the command of another package, and returns its exit code.
 
     Raises:
-        ConfigurationError: the package does not make a command. What the command itself raises
-            passes.
+        ConfigurationError: the package does not make a command, or the command does not return an
+            exit code.
+        Exception: what the command raises.
     """
     parser = _Parser(prog=f"fastovms {extension.entry.name}", allow_abbrev=False)
     with faults_named(extension.entry):
         command = extension.function(parser)
         if not callable(command):
             raise ConfigurationError(f"it must return a function, not {command!r}")
-    return command(parser.parse_args(line)) or 0
+    code = command(parser.parse_args(line))
+    with faults_named(extension.entry):
+        if code is not None and not isinstance(code, int):
+            raise ConfigurationError(f"it must return an exit code or None, not {code!r}")
+    return code or 0
 
 
 def _complain(error: Exception, code: int) -> int:

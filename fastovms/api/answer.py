@@ -91,12 +91,13 @@ async def write_answer(
     run = run or generation.run
     headers = warning_headers(job.warnings, request.id)
     if is_streamed(job.preparation.body):
+        frames = writer.frames()
         stream = request.stream(
             content_type=writer.content_type, headers=(*headers, *writer.stream_headers)
         )
         sent = DeltaStream(
             stream,
-            writer.frames(),
+            frames,
             num_samples=generation.num_samples,
             handshake=writer.handshake,
             max_pending_chars=job.preparation.config.max_pending_chars,

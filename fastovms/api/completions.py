@@ -533,15 +533,6 @@ async def _writer(
             has run, if they are needed.
     """
     options, report, cost = job.options, job.options.report, _prompt_cost(job)
-    openings: list[ChoiceOpening] = []
-
-    def make_openings() -> list[ChoiceOpening]:
-        prompts = _prompt_reports(job, prompt_logprobs)
-        return [
-            opening
-            for prompt in prompts
-            for opening in [make_opening(prompt, report)] * options.candidates.n
-        ]
 
     def whole(samples: Sequence[SampleDelta]) -> bytes:
         logprobs = prompt_logprobs
@@ -551,14 +542,22 @@ async def _writer(
         best = best_samples(samples, options.candidates)
         return orjson.dumps(completion_body(envelope, best, prompts, report, generation.usage))
 
-    def frames() -> CompletionFrames:
-        return CompletionFrames(
-            envelope, generation, options.stream_options, report, openings=openings
-        )
-
+    openings: list[ChoiceOpening] = []
     if is_streamed(job.preparation.body):
-        openings = await offload.run(make_openings, cost)
+        openings = await offload.run(partial(_make_openings, job, prompt_logprobs), cost)
+    frames = partial(
+        CompletionFrames, envelope, generation, options.stream_options, report, openings=openings
+    )
     return AnswerWriter(whole, frames, cost, handshake=envelope.dialect.handshake)
+
+
+def _make_openings(
+    job: CompletionJob, prompt_logprobs: PromptLogprobs | None
+) -> list[ChoiceOpening]:
+    """Returns the opening of each choice of a stream. The choices of one prompt share theirs."""
+    prompts = _prompt_reports(job, prompt_logprobs)
+    openings = [make_opening(prompt, job.options.report) for prompt in prompts]
+    return [opening for opening in openings for _ in range(job.options.candidates.n)]
 
 
 async def _generate(

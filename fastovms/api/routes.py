@@ -84,15 +84,13 @@ def add_model_routes(
     added = [route for endpoints in PARTS for route in endpoints(context)]
     for route in added:
         router.add(route.method, route.path, route.handler)
-    existing = set(router.routes())
     for entry, function in extensions:
         with faults_named(entry):
             for route in function(context):
                 if not isinstance(route, Route):
                     raise ConfigurationError(f"a route must be a Route, not {route!r}")
-                if (route.method, route.path) in existing:
+                if (route.method, route.path) in router.routes():
                     raise ConfigurationError(f"{route.method} {route.path} exists already")
-                existing.add((route.method, route.path))
                 router.add(route.method, route.path, route.handler)
                 added.append(route)
     described = {f"{route.method} {route.path}": route.operation for route in added}

@@ -36,7 +36,6 @@ def test_a_cache_that_fails_is_done_without(
 
 _ANNOUNCED = """
 import logging, sys
-import numba
 from fastovms.engine import jit
 
 def twice(number):

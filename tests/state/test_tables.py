@@ -17,7 +17,7 @@ from fastovms.state.store import (
 )
 from fastovms.state.tables import marks, seal, slices, unseal
 from tests.state.conftest import UNBOUNDED
-from tests.state.transactions import add, context, do, ids, items, response
+from tests.state.transactions import add, context, do, ids, items
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", bytes(10_000)])
@@ -133,10 +133,9 @@ def test_pages_of_items_with_one_id_have_an_end(make_database, ascending):
 @pytest.mark.slow
 def test_the_items_of_a_chain_that_is_longer_than_a_statement(make_database):
     database = make_database()
-    chain = [response(str(number), str(number - 1) if number else None) for number in range(600)]
-    adds = [lambda state, each=each: state.add_response("t", each, None) for each in chain]
-    assert all(error is None for _, error in database.transact(adds))
-    previous = chain[-1].id
+    previous = None
+    for number in range(600):
+        previous = add(database, str(number), previous).id
     whole = context(database, previous)
     assert ids(whole) == [f"{number}-{side}" for number in range(600) for side in ("in", "out")]
     assert (whole.is_whole, whole.missing_id) == (True, None)

@@ -432,8 +432,8 @@ def _blocks(given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Bloc
 
 
 def _with_new(blocks: Sequence[Block]) -> list[Block]:
-    """Returns the blocks of the user's last message. A block that the client has not sent in an
-    earlier request is marked as new.
+    """Returns the blocks of the user's last message. Blocks that earlier requests did not contain
+    are marked as new.
 
     Other blocks in a message with results of tools belong to the results. Claude Code adds the
     user's text after a refusal to the refused message, so a block that is followed by more text is

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
@@ -134,12 +134,30 @@ def _room(longest: int, num_added: int, info: ModelInfo) -> int:
     return longest - num_added
 
 
-def check_priority(body: EncodingFields, dialect: Dialect) -> None:
-    """Raises InvalidField for a priority that no request may have, though none changes anything
-    here."""
+Body = TypeVar("Body", bound=EncodingFields)
+
+
+async def read_encoding(
+    context: ApiContext,
+    request: Request,
+    schema: type[Body],
+    dialect: Dialect,
+    tasks: Collection[Task],
+) -> tuple[Body, ServedEncoder]:
+    """Returns the body of a request and the model that it names.
+
+    Raises:
+        InvalidField: the priority is one that no request may have, though none changes anything
+            here.
+        RequestError, BackendError: as `read_encoder_body` does.
+    """
+    body, model = await read_encoder_body(
+        request, schema, context.models, dialect, context.bodies, tasks
+    )
     value, allowed = body.priority, ranges_of(EncodingFields, dialect.name)["priority"]
     if value is not None and value not in allowed:
         raise InvalidField(f"priority must be {allowed}, not {show(value)}", param="priority")
+    return body, model
 
 
 def answer_id(body: EncodingFields, prefix: str, new_id: str) -> str:
@@ -637,58 +655,45 @@ _CHOICES: Final = {
 """The values that fields may have which are names."""
 
 
-class EmbeddingsRoute:
-    """The handler of `POST /embeddings`, for every dialect."""
+async def answer_embeddings(context: ApiContext, request: Request, dialect: Dialect) -> Response:
+    """Answers `POST /embeddings`, for every dialect.
 
-    def __init__(self, context: ApiContext) -> None:
-        self._context = context
-
-    async def __call__(self, request: Request, dialect: Dialect) -> Response:
-        """Answers a request.
-
-        Raises:
-            RequestError, BackendError: there is no answer.
-        """
-        context = self._context
-        body, model = await read_encoder_body(
-            request,
-            EmbeddingRequest,
-            context.models,
-            dialect,
-            context.bodies,
-            (Task.EMBEDDINGS,),
-        )
-        check_priority(body, dialect)
-        _check_choices(body)
-        texts = read_input(body, model.config.max_inputs)
-        adds = body.add_special_tokens is not False
-        limit = read_limit(body, model, model.texts.num_added if adds else 0)
-        name = answer_id(body, "embd-", context.new_id())
-        options = EmbeddingOptions(
-            limit,
-            body.use_activation,
-            body.dimensions,
-            adds,
-            model.config.document_instruction,
-            request.priority or 0,
-        )
-        names = input_names(texts, "input", is_list=_is_list(body))
-        call = encoding_call(
-            context,
-            request,
-            model,
-            GenerationKind.EMBEDDINGS,
-            body.model,
-            response_id=name if dialect.has_ids else "",
-            form=EncodingFormat(body.dimensions, body.encoding_format),
-        )
-        found = await embed(call, texts, names, options)
-        head: dict[str, object] = {"object": "list"}
-        if dialect.has_ids:
-            head = {"id": name, **head, "created": int(context.unix_time())}
-        head["model"] = model.info.name
-        write = partial(write_embeddings, found, head, is_base64=body.encoding_format == "base64")
-        return Response(200, await offload.run(write, found.vectors.size))
+    Raises:
+        RequestError, BackendError: there is no answer.
+    """
+    body, model = await read_encoding(
+        context, request, EmbeddingRequest, dialect, (Task.EMBEDDINGS,)
+    )
+    _check_choices(body)
+    texts = read_input(body, model.config.max_inputs)
+    adds = body.add_special_tokens is not False
+    limit = read_limit(body, model, model.texts.num_added if adds else 0)
+    name = answer_id(body, "embd-", context.new_id())
+    options = EmbeddingOptions(
+        limit,
+        body.use_activation,
+        body.dimensions,
+        adds,
+        model.config.document_instruction,
+        request.priority or 0,
+    )
+    names = input_names(texts, "input", is_list=_is_list(body))
+    call = encoding_call(
+        context,
+        request,
+        model,
+        GenerationKind.EMBEDDINGS,
+        body.model,
+        response_id=name if dialect.has_ids else "",
+        form=EncodingFormat(body.dimensions, body.encoding_format),
+    )
+    found = await embed(call, texts, names, options)
+    head: dict[str, object] = {"object": "list"}
+    if dialect.has_ids:
+        head = {"id": name, **head, "created": int(context.unix_time())}
+    head["model"] = model.info.name
+    write = partial(write_embeddings, found, head, is_base64=body.encoding_format == "base64")
+    return Response(200, await offload.run(write, found.vectors.size))
 
 
 def write_embeddings(found: Embeddings, head: dict[str, object], *, is_base64: bool) -> bytes:

@@ -16,15 +16,14 @@ from fastovms.api.body import show
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import COHERE, DIALECTS, OPENAI, Dialect
 from fastovms.api.embeddings import (
-    EmbeddingsRoute,
     EncodingCall,
     EncodingFields,
     InputText,
     RerankRequest,
     ScoreRequest,
     TextLimit,
+    answer_embeddings,
     answer_id,
-    check_priority,
     check_texts,
     default_limit,
     encoding_call,
@@ -33,6 +32,7 @@ from fastovms.api.embeddings import (
     instructed,
     normalized,
     num_units,
+    read_encoding,
     read_limit,
     together_exceeded,
     tokenize,
@@ -40,7 +40,6 @@ from fastovms.api.embeddings import (
 from fastovms.api.endpoint import Route, endpoint
 from fastovms.api.prompt import context_exceeded
 from fastovms.api.served import ServedEncoder
-from fastovms.api.typed_body import read_encoder_body
 from fastovms.encoding import EncoderText, Task
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
@@ -427,53 +426,41 @@ TASKS: Final = (Task.RERANK, Task.EMBEDDINGS)
 """The capabilities of models that score pairs."""
 
 
-class RerankRoute:
-    """The handler of `POST /rerank`, for every dialect."""
+async def answer_rerank(context: ApiContext, request: Request, dialect: Dialect) -> Response:
+    """Answers `POST /rerank`, for every dialect.
 
-    def __init__(self, context: ApiContext) -> None:
-        self._context = context
+    Raises:
+        RequestError, BackendError: there is no answer.
+    """
+    body, model = await read_encoding(context, request, RerankRequest, dialect, TASKS)
+    texts = _texts(body, model.config.max_allowed_chunks)
+    top_n = _top_n(body, len(texts.documents))
+    options = read_pair_options(body, model, chunks=not dialect.has_ids, priority=request.priority)
+    name = answer_id(body, "rerank-", context.new_id())
+    pairs = [Pair(0, position) for position in range(len(texts.documents))]
+    call = encoding_call(
+        context,
+        request,
+        model,
+        GenerationKind.RERANK,
+        body.model,
+        response_id=name if dialect.has_ids else "",
+    )
+    found = await score_pairs(call, texts, pairs, options)
+    # vLLM always returns the documents.
+    returns = dialect.has_ids if body.return_documents is None else body.return_documents
+    head: dict[str, object] = {}
+    if dialect.has_ids:
+        usage = encoding_usage(found.num_tokens)
+        head = {"id": name, "model": model.info.name, "usage": usage}
+    if dialect.has_meta:
+        head["meta"] = _meta(found.num_tokens)
 
-    async def __call__(self, request: Request, dialect: Dialect) -> Response:
-        """Answers a request.
+    def write() -> bytes:
+        return orjson.dumps({**head, "results": _results(found, texts, top_n, returns)})
 
-        Raises:
-            RequestError, BackendError: there is no answer.
-        """
-        context = self._context
-        body, model = await read_encoder_body(
-            request, RerankRequest, context.models, dialect, context.bodies, TASKS
-        )
-        check_priority(body, dialect)
-        texts = _texts(body, model.config.max_allowed_chunks)
-        top_n = _top_n(body, len(texts.documents))
-        options = read_pair_options(
-            body, model, chunks=not dialect.has_ids, priority=request.priority
-        )
-        name = answer_id(body, "rerank-", context.new_id())
-        pairs = [Pair(0, position) for position in range(len(texts.documents))]
-        call = encoding_call(
-            context,
-            request,
-            model,
-            GenerationKind.RERANK,
-            body.model,
-            response_id=name if dialect.has_ids else "",
-        )
-        found = await score_pairs(call, texts, pairs, options)
-        # vLLM always returns the documents.
-        returns = dialect.has_ids if body.return_documents is None else body.return_documents
-        head: dict[str, object] = {}
-        if dialect.has_ids:
-            usage = encoding_usage(found.num_tokens)
-            head = {"id": name, "model": model.info.name, "usage": usage}
-        if dialect.has_meta:
-            head["meta"] = _meta(found.num_tokens)
-
-        def write() -> bytes:
-            return orjson.dumps({**head, "results": _results(found, texts, top_n, returns)})
-
-        cost = sum(map(len, texts.documents)) if returns else len(texts.documents)
-        return Response(200, await offload.run(write, cost))
+    cost = sum(map(len, texts.documents)) if returns else len(texts.documents)
+    return Response(200, await offload.run(write, cost))
 
 
 def _meta(num_tokens: int) -> dict[str, object]:
@@ -546,43 +533,33 @@ _NAMES: Final = (
 """What the two sides may be called."""
 
 
-class ScoreRoute:
-    """The handler of `POST /score`, for every dialect."""
+async def answer_score(context: ApiContext, request: Request, dialect: Dialect) -> Response:
+    """Answers `POST /score`, for every dialect.
 
-    def __init__(self, context: ApiContext) -> None:
-        self._context = context
-
-    async def __call__(self, request: Request, dialect: Dialect) -> Response:
-        """Answers a request.
-
-        Raises:
-            RequestError, BackendError: there is no answer.
-        """
-        context = self._context
-        body, model = await read_encoder_body(
-            request, ScoreRequest, context.models, dialect, context.bodies, TASKS
-        )
-        check_priority(body, dialect)
-        texts, pairs = _read_pairs(body, model.config.max_inputs)
-        options = read_pair_options(body, model, chunks=False, priority=request.priority)
-        name = answer_id(body, "score-", context.new_id())
-        call = encoding_call(
-            context, request, model, GenerationKind.SCORE, body.model, response_id=name
-        )
-        found = await score_pairs(call, texts, pairs, options)
-        data = [
-            {"index": index, "object": "score", "score": score}
-            for index, score in enumerate(found.scores.tolist())
-        ]
-        answer = {
-            "id": name,
-            "object": "list",
-            "created": int(context.unix_time()),
-            "model": model.info.name,
-            "data": data,
-            "usage": encoding_usage(found.num_tokens),
-        }
-        return Response(200, orjson.dumps(answer))
+    Raises:
+        RequestError, BackendError: there is no answer.
+    """
+    body, model = await read_encoding(context, request, ScoreRequest, dialect, TASKS)
+    texts, pairs = _read_pairs(body, model.config.max_inputs)
+    options = read_pair_options(body, model, chunks=False, priority=request.priority)
+    name = answer_id(body, "score-", context.new_id())
+    call = encoding_call(
+        context, request, model, GenerationKind.SCORE, body.model, response_id=name
+    )
+    found = await score_pairs(call, texts, pairs, options)
+    data = [
+        {"index": index, "object": "score", "score": score}
+        for index, score in enumerate(found.scores.tolist())
+    ]
+    answer = {
+        "id": name,
+        "object": "list",
+        "created": int(context.unix_time()),
+        "model": model.info.name,
+        "data": data,
+        "usage": encoding_usage(found.num_tokens),
+    }
+    return Response(200, orjson.dumps(answer))
 
 
 def _read_pairs(body: ScoreRequest, max_inputs: int) -> tuple[PairTexts, list[Pair]]:
@@ -633,8 +610,10 @@ def _side(body: ScoreRequest, name: str, max_inputs: int) -> tuple[list[str], li
 
 def endpoints(context: ApiContext) -> Iterator[Route]:
     """Yields the routes of embedding and ranking models."""
-    embeddings = partial(endpoint, EmbeddingsRoute(context))
-    rerank, score = partial(endpoint, RerankRoute(context)), partial(endpoint, ScoreRoute(context))
+    embeddings, rerank, score = (
+        partial(endpoint, partial(answer, context))
+        for answer in (answer_embeddings, answer_rerank, answer_score)
+    )
     for dialect in DIALECTS:
         for prefix in dialect.prefixes:
             yield Route("POST", f"{prefix}/embeddings", embeddings(dialect))

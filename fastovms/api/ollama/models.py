@@ -23,6 +23,7 @@ from fastovms.api.embeddings import (
     default_limit,
     embed,
     encoding_call,
+    input_names,
 )
 from fastovms.api.endpoint import Route, endpoint, warning_headers
 from fastovms.api.model_pool import departure
@@ -354,7 +355,6 @@ async def _embedded(body: OllamaEmbedRequest, call: EncodingCall) -> Embeddings:
     """Returns the vectors of a request's texts, of which there may be none. Raises as `embed`."""
     model, given = call.model, body.input or []
     most = model.config.max_inputs
-    is_list = isinstance(given, list)
     texts = given if isinstance(given, list) else [given]
     if len(texts) > most:
         raise InvalidField(
@@ -364,7 +364,7 @@ async def _embedded(body: OllamaEmbedRequest, call: EncodingCall) -> Embeddings:
         return Embeddings(np.empty((0, 0), np.float32), 0)
     limit = default_limit(model, truncates=body.truncate is not False)
     options = _options(model, limit)._replace(normalizes=True, dimensions=body.dimensions)
-    names = [f"input[{index}]" for index in range(len(texts))] if is_list else ["input"]
+    names = input_names(texts, "input", is_list=isinstance(given, list))
     return await embed(call, texts, names, options)
 
 

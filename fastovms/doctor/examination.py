@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -34,13 +35,38 @@ from fastovms.doctor.facts import (
     read_machine,
     read_model,
 )
-from fastovms.doctor.finding import Finding, Level
 from fastovms.encoding import Task
 from fastovms.engine.model.devices import GIB, is_cpu
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import model_directory
 from fastovms.system.disk import DiskCache, cache_root
 from fastovms.text.template_messages import OUTCOMES
+
+
+class Level(StrEnum):
+    """The severity of a finding. Only a problem keeps a server from running as configured."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found.
+
+    Attributes:
+        topic: what it is of, such as "cores".
+        text: one sentence, without its full stop.
+        advice: what to do about it; "" = nothing.
+    """
+
+    level: Level
+    topic: str
+    text: str
+    advice: str = ""
+
 
 # Judges the machine: each check takes the facts and yields what it finds.
 

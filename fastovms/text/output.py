@@ -255,13 +255,11 @@ class TaggedAnswer:
     Attributes:
         calls: None = calls are content.
         thoughts: None = thoughts are content.
-        tools: what may be called.
         is_inside: whether the answer begins within a thought.
     """
 
     calls: TaggedCalls | None
     thoughts: ThoughtTags | None
-    tools: Sequence[Tool]
     is_inside: bool
 
     def parse(self, scan: Scanner, out: PieceCollector) -> Incremental[None]:
@@ -278,7 +276,7 @@ class TaggedAnswer:
             return
         while found := (yield from scan.until(stops, out.content)):
             if found in begins and self.calls is not None:
-                yield from self.calls.read(scan, out, self.tools, found)
+                yield from self.calls.read(scan, out, found)
             elif found not in loose:
                 scan.put_back(found)
                 yield from self._read_thought(scan, out, (yield from self._take_begin(scan)))
@@ -335,7 +333,7 @@ class TaggedAnswer:
         while found := (yield from scan.until((*([end] if end else []), *begins), out.reasoning)):
             if found == end or self.calls is None:
                 break
-            yield from self.calls.read(scan, out, self.tools, found)
+            yield from self.calls.read(scan, out, found)
             if not out.in_reasoning:
                 return False
         out.end_reasoning()
@@ -347,7 +345,7 @@ class TaggedAnswer:
         out.content((yield from scan.space()))
         for begin in calls.bare:
             if (yield from scan.starts(begin, is_first=True)):
-                yield from calls.read(scan, out, self.tools, "")
+                yield from calls.read(scan, out, "")
                 return
 
 
@@ -386,18 +384,17 @@ def output_parser(
             parse = partial(
                 parse_messages,
                 form=form,
-                tools=tools if tool_format is not None else None,
+                tells_calls=tool_format is not None,
                 tells_reasoning=reasoning_format is not None,
                 is_inside=is_inside,
             )
-            return IncrementalParser(parse)
+            return IncrementalParser(parse, tools)
     answer = TaggedAnswer(
         calls if isinstance(calls, TaggedCalls) else None,
         thoughts if isinstance(thoughts, ThoughtTags) else None,
-        tools,
         is_inside,
     )
-    return IncrementalParser(answer.parse)
+    return IncrementalParser(answer.parse, tools)
 
 
 def check_formats(tool_format: ToolFormat | None, reasoning_format: ReasoningFormat | None) -> None:

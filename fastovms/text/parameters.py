@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from fastovms.errors import InvalidField
 from fastovms.grammar_tree import ANY_TEXT, Json, Regex
 from fastovms.json_types import json_type, resolve
-from fastovms.text.values import JSON, PYTHON, escape, to_json
 
 # Writes grammars of string arguments that are written without quotes.
 
@@ -428,27 +427,6 @@ class _TypeReader:
 
 def _with_integer(kinds: set[str]) -> Types:
     return frozenset(kinds | {"integer"} if "number" in kinds else kinds)
-
-
-_FIRST_CHARACTERS = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean"}
-
-
-def value_of(text: str, types: Types) -> str:
-    """Returns as JSON the value of these types that a text stands for: the text itself, if it is
-    JSON or a literal of Python of one of them, or a string."""
-    word = text.strip()
-    for notation in (JSON, PYTHON):
-        value = to_json(word, notation)
-        if value is not None and (_json_type(value) in types or "string" not in types):
-            return value
-    return f'"{escape(text)}"'
-
-
-def _json_type(text: str) -> str:
-    if text == "null":
-        return "null"
-    number = "integer" if text.lstrip("-").isdigit() else "number"
-    return _FIRST_CHARACTERS.get(text[0], number)
 
 
 _NO_PARAMETERS: Mapping[str, Any] = {"properties": {}, "additionalProperties": False}

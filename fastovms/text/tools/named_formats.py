@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from fastovms.grammar_tree import (
     MAYBE_LINE_BREAK,
@@ -18,7 +18,7 @@ from fastovms.grammar_tree import (
     several,
 )
 from fastovms.text.headed_messages import HeadedMessages, Header, MessageKind
-from fastovms.text.parameters import CallChoice, Tool
+from fastovms.text.parameters import CallChoice
 from fastovms.text.scanning import Incremental, PieceCollector, Scanner
 from fastovms.text.tools.tool_format import (
     TaggedCalls,
@@ -47,9 +47,7 @@ _KIND = "function"
 _FENCES = ("```json", "```")
 
 
-def read_deepseek(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def read_deepseek(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     if opening == DEEPSEEK_ALL_BEGIN:
         opening = yield from read_begin(scan, out, DEEPSEEK_ALL_BEGIN, DEEPSEEK_BEGIN)
         if not opening:
@@ -141,9 +139,7 @@ SIGN = ">>>"
 ALL = "all\n"
 
 
-def _read_element(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def _read_element(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     scan.record()
     name = yield from read_name(scan, ">")
     opening += scan.recorded()
@@ -151,13 +147,11 @@ def _read_element(
         yield from read_end(scan, out, FUNCTIONARY_END)
 
 
-def _read_part(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def _read_part(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     """Reads a call to a known function, or what says that text follows."""
     if (yield from scan.take(ALL, is_first=not opening)):
         return
-    for tool in tools:
+    for tool in out.tools:
         begin = f"{tool.name}\n"
         if (yield from scan.take(begin, is_first=not opening)):
             yield from read_arguments(scan, out, tool.name, opening + begin)
@@ -235,9 +229,7 @@ def _read_header(text: str, functions: Collection[str]) -> Header:
     return Header(MessageKind.REASONING if is_reasoning else MessageKind.CONTENT)
 
 
-def _read_gptoss_call(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], function: str
-) -> Incremental[None]:
+def _read_gptoss_call(scan: Scanner, out: PieceCollector, function: str) -> Incremental[None]:
     yield from read_arguments(scan, out, function, "", _ENDS)
 
 
@@ -287,9 +279,7 @@ ARGUMENTS = "<|tool_call_argument_begin|>"
 _ID = re.compile(r"\s*(?:functions\.)?(.+?)(?::\d+)?\s*", re.DOTALL)
 
 
-def read_kimi_k2(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def read_kimi_k2(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     if opening == KIMI_K2_ALL_BEGIN:
         opening = yield from read_begin(scan, out, KIMI_K2_ALL_BEGIN, KIMI_K2_BEGIN)
         if not opening:

@@ -3,15 +3,15 @@ known."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastovms.grammar_tree import Node, Tag, TriggeredTag, in_order, several
 from fastovms.text.headed_messages import HeadedMessages
-from fastovms.text.parameters import CallChoice, Tool
+from fastovms.text.parameters import CallChoice
 from fastovms.text.scanning import Incremental, PieceCollector, Scanner
 
-ReadCalls = Callable[[Scanner, PieceCollector, Sequence[Tool], str], Incremental[None]]
+ReadCalls = Callable[[Scanner, PieceCollector, str], Incremental[None]]
 """Reads the calls after a tag, which has been read and is passed in; text that is not a call
 becomes content, the tag included."""
 

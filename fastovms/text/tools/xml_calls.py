@@ -33,7 +33,6 @@ from fastovms.text.parameters import (
     find_parameters,
     name_patterns,
     text_body,
-    value_of,
 )
 from fastovms.text.scanning import Emit, Incremental, PieceCollector, Scanner
 from fastovms.text.tools.tool_format import (
@@ -43,7 +42,7 @@ from fastovms.text.tools.tool_format import (
     read_next,
     tagged_calls,
 )
-from fastovms.text.values import copy_json, escape
+from fastovms.text.values import copy_json, escape, value_of
 
 
 def named_call(tools: Sequence[Tool], between: Node | str) -> Node:
@@ -306,9 +305,7 @@ class XmlForm:
         return (f"\n{self.parameter_begin}", f"\n{self.function_end}")
 
 
-def read_call(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], form: XmlForm, opening: str
-) -> Incremental[bool]:
+def read_call(scan: Scanner, out: PieceCollector, form: XmlForm, opening: str) -> Incremental[bool]:
     """Reads a call from its function's name on and says whether it was a whole one.
 
     String arguments are passed on as they are generated, others as soon as they are whole, since
@@ -320,13 +317,12 @@ def read_call(
     """
     scan.record()
     name = yield from read_name(scan, form.function[1].removeprefix('"'))
-    return (yield from read_named_call(scan, out, tools, form, name, opening))
+    return (yield from read_named_call(scan, out, form, name, opening))
 
 
 def read_named_call(
     scan: Scanner,
     out: PieceCollector,
-    tools: Sequence[Tool],
     form: XmlForm,
     name: str,
     opening: str,
@@ -339,7 +335,8 @@ def read_named_call(
         return False
     scan.recorded()
     out.begin(name)
-    parameters = next((t.known_parameters for t in tools if t.name == name), Parameters())
+    tool = out.tool(name)
+    parameters = tool.known_parameters if tool is not None else Parameters()
     is_whole = yield from _read_arguments(scan, out, parameters, form)
     if is_whole:
         out.arguments("}")
@@ -609,12 +606,10 @@ def tagged_xml(
     """
     function = form.function_begin
 
-    def read(
-        scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-    ) -> Incremental[None]:
+    def read(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
         if opening == begin:
             opening = yield from read_begin(scan, out, begin, function)
-        while opening and (yield from read_call(scan, out, tools, form, opening)):
+        while opening and (yield from read_call(scan, out, form, opening)):
             opening = yield from read_next(scan, out, function, end)
 
     def grammar(choice: CallChoice) -> Node:

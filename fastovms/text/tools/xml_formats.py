@@ -82,11 +82,9 @@ GLM45_TAGS = (
 )
 
 
-def read_glm45(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def read_glm45(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     name = yield from read_glm45_name(scan)
-    yield from read_named_call(scan, out, tools, GLM45_FORM, name, opening)
+    yield from read_named_call(scan, out, GLM45_FORM, name, opening)
 
 
 def read_glm45_name(scan: Scanner) -> Incremental[str]:
@@ -129,16 +127,14 @@ HUNYUAN_V3_ALL_END = "</tool_calls>"
 HUNYUAN_V3_SEPARATOR = "<tool_sep>"
 
 
-def read_hunyuan_v3(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def read_hunyuan_v3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     if opening == HUNYUAN_V3_ALL_BEGIN:
         opening = yield from read_begin(scan, out, HUNYUAN_V3_ALL_BEGIN, GLM45_BEGIN)
         if not opening:
             return
     name = yield from read_glm45_name(scan)
     yield from scan.take(HUNYUAN_V3_SEPARATOR)
-    if (yield from read_named_call(scan, out, tools, GLM45_FORM, name, opening)):
+    if (yield from read_named_call(scan, out, GLM45_FORM, name, opening)):
         yield from read_end(scan, out, HUNYUAN_V3_ALL_END)
 
 
@@ -184,10 +180,8 @@ MINICPM5_FORM = XmlForm(
 )
 
 
-def read_minicpm5(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
-    yield from read_call(scan, out, tools, MINICPM5_FORM, opening)
+def read_minicpm5(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    yield from read_call(scan, out, MINICPM5_FORM, opening)
 
 
 def minicpm5_grammar(choice: CallChoice) -> Node:
@@ -239,18 +233,14 @@ MINIMAX_M3_BEGIN, MINIMAX_M3_END = (
 INVOKE, INVOKE_END = f"{MINIMAX_M3_TOKEN}<invoke name=", "</invoke>"
 
 
-def read_minimax_m3(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def read_minimax_m3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     if opening == MINIMAX_M3_BEGIN:
         opening = yield from read_begin(scan, out, MINIMAX_M3_BEGIN, INVOKE)
-    while opening and (yield from _read_minimax_m3_call(scan, out, tools, opening)):
+    while opening and (yield from _read_minimax_m3_call(scan, out, opening)):
         opening = yield from read_next(scan, out, INVOKE, MINIMAX_M3_END)
 
 
-def _read_minimax_m3_call(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[bool]:
+def _read_minimax_m3_call(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[bool]:
     scan.record()
     name = yield from read_name(scan, ">")
     read = scan.recorded()
@@ -258,7 +248,7 @@ def _read_minimax_m3_call(
         out.broken(opening + read)
         return False
     out.begin(name)
-    tool = next((tool for tool in tools if tool.name == name), None)
+    tool = out.tool(name)
     is_whole = yield from read_elements(scan, out, MINIMAX_M3_TOKEN, tool, INVOKE_END)
     out.end(complete=is_whole)
     return is_whole
@@ -317,9 +307,7 @@ def _read_header(text: str, functions: Collection[str]) -> Header:
     return Header(kind, recipient if kind is MessageKind.CALL else "")
 
 
-def _read_onyx_call(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], function: str
-) -> Incremental[None]:
+def _read_onyx_call(scan: Scanner, out: PieceCollector, function: str) -> Incremental[None]:
     """Reads a call. The elements name the functions, not the header."""
     invoke = ONYX_FORM.function_begin
     while (found := (yield from scan.until((ONYX_BEGIN, invoke, *_ENDS), out.content))) is not None:
@@ -329,7 +317,7 @@ def _read_onyx_call(
         opening = found
         if found == ONYX_BEGIN:
             opening = yield from read_begin(scan, out, ONYX_BEGIN, invoke)
-        while opening and (yield from read_call(scan, out, tools, ONYX_FORM, opening)):
+        while opening and (yield from read_call(scan, out, ONYX_FORM, opening)):
             yield from scan.space()
             opening = invoke
             if not (yield from scan.take(invoke)):
@@ -442,9 +430,7 @@ STEP3_FORM = XmlForm(
 )
 
 
-def read_step3(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def read_step3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     """Reads a call. The text of the markup before it is in it, too."""
     if opening == STEP3_ALL_BEGIN:
         opening += yield from scan.space()
@@ -456,7 +442,7 @@ def read_step3(
     opening += "".join(pieces) + (found or "")
     if found != invoke:
         out.broken(opening)
-    elif (yield from read_call(scan, out, tools, STEP3_FORM, opening)):
+    elif (yield from read_call(scan, out, STEP3_FORM, opening)):
         yield from read_end(scan, out, STEP3_END)
         yield from scan.take(STEP3_SEPARATOR)
         yield from read_end(scan, out, STEP3_ALL_END)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from fastovms.errors import InvalidField
-from fastovms.grammar_tree import ANY_TEXT, Json, Regex
+from fastovms.grammar_tree import ANY_TEXT, Json, Node, Regex, several
 from fastovms.json_types import json_type, resolve
 
 # Writes grammars of string arguments that are written without quotes.
@@ -477,3 +477,7 @@ class CallChoice:
     required: bool = False
     parallel: bool = True
     strict: bool = False
+
+    def several(self, call: Node, between: Node | str) -> Node:
+        """Returns the grammar of a call or, where they may be parallel, of several."""
+        return several(call, between) if self.parallel else call

@@ -17,7 +17,6 @@ from fastovms.grammar_tree import (
     in_order,
     one_of,
     optional,
-    several,
 )
 from fastovms.text.parameters import CallChoice
 from fastovms.text.scanning import Incremental, PieceCollector, Scanner
@@ -62,7 +61,7 @@ def read_plain_json(scan: Scanner, out: PieceCollector, opening: str) -> Increme
 
 def plain_json_grammar(choice: CallChoice) -> Node:
     call = json_call(choice.tools)
-    calls = several(call, "\n") if choice.parallel else call
+    calls = choice.several(call, "\n")
     begins = [f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}' for tool in choice.tools]
     return calls if choice.required else one_of(calls, OtherText(tuple(begins)))
 
@@ -219,7 +218,7 @@ LLAMA3_TAG = TAG
 
 def llama3_grammar(choice: CallChoice) -> Node:
     call = json_call(choice.tools, "parameters")
-    calls = several(call, "; ") if choice.parallel else call
+    calls = choice.several(call, "; ")
     begun = in_order(one_of(Tag(LLAMA3_TAG), ""), calls)
     if choice.required:
         return begun

@@ -15,7 +15,6 @@ from fastovms.grammar_tree import (
     Until,
     in_order,
     one_of,
-    several,
 )
 from fastovms.text.headed_messages import HeadedMessages, Header, MessageKind
 from fastovms.text.parameters import CallChoice
@@ -48,11 +47,8 @@ _FENCES = ("```json", "```")
 
 
 def read_deepseek(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-    if opening == DEEPSEEK_ALL_BEGIN:
-        opening = yield from read_begin(scan, out, DEEPSEEK_ALL_BEGIN, DEEPSEEK_BEGIN)
-        if not opening:
-            return
-    if (yield from _read_deepseek_call(scan, out, opening)):
+    opening = yield from read_begin(scan, out, opening, DEEPSEEK_ALL_BEGIN, DEEPSEEK_BEGIN)
+    if opening and (yield from _read_deepseek_call(scan, out, opening)):
         yield from read_end(scan, out, DEEPSEEK_ALL_END)
 
 
@@ -106,10 +102,8 @@ def v31_grammar(choice: CallChoice) -> Node:
 
 def _all_calls(choice: CallChoice, call: Node) -> Node:
     call = in_order(Tag(DEEPSEEK_BEGIN), call, Tag(DEEPSEEK_END))
-    calls = several(call, MAYBE_LINE_BREAK) if choice.parallel else call
-    return tagged_calls(
-        choice, DEEPSEEK_ALL_BEGIN, in_order(calls, Tag(DEEPSEEK_ALL_END)), between=None
-    )
+    rest = in_order(choice.several(call, MAYBE_LINE_BREAK), Tag(DEEPSEEK_ALL_END))
+    return tagged_calls(choice, DEEPSEEK_ALL_BEGIN, rest, between=None)
 
 
 DEEPSEEK_TAGS = (DEEPSEEK_ALL_BEGIN, DEEPSEEK_ALL_END, DEEPSEEK_BEGIN, DEEPSEEK_END, SEPARATOR)
@@ -166,7 +160,7 @@ def element_grammar(choice: CallChoice) -> Node:
 
 def sign_grammar(choice: CallChoice) -> Node:
     call = named_call(choice.tools, "\n")
-    calls = several(call, SIGN) if choice.parallel else call
+    calls = choice.several(call, SIGN)
     text = in_order(ALL, TriggeredTag(SIGN, calls, once=True))
     return calls if choice.required else one_of(calls, text)
 
@@ -249,7 +243,7 @@ def gptoss_grammar(choice: CallChoice) -> Node:
     call = in_order(named_call(choice.tools, between), Tag(GPTOSS_CALL))
     if choice.required:
         call = in_order(Tag(GPTOSS_CHANNEL), f"commentary to={_FUNCTIONS}", call)
-        return several(call, in_order(Tag(GPTOSS_START), "assistant")) if choice.parallel else call
+        return choice.several(call, in_order(Tag(GPTOSS_START), "assistant"))
     begins = [f"{kind} to={prefix}" for kind in _KINDS for prefix in (_FUNCTIONS, "")]
     call = in_order(one_of(*begins), call)
     other = in_order(_OTHER_HEADER, Tag(GPTOSS_MESSAGE))
@@ -280,10 +274,9 @@ _ID = re.compile(r"\s*(?:functions\.)?(.+?)(?::\d+)?\s*", re.DOTALL)
 
 
 def read_kimi_k2(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-    if opening == KIMI_K2_ALL_BEGIN:
-        opening = yield from read_begin(scan, out, KIMI_K2_ALL_BEGIN, KIMI_K2_BEGIN)
-        if not opening:
-            return
+    opening = yield from read_begin(scan, out, opening, KIMI_K2_ALL_BEGIN, KIMI_K2_BEGIN)
+    if not opening:
+        return
     pieces: list[str] = []
     tag = yield from scan.until(
         (ARGUMENTS, KIMI_K2_BEGIN, KIMI_K2_END, KIMI_K2_ALL_END), pieces.append
@@ -303,10 +296,8 @@ def kimi_k2_grammar(choice: CallChoice) -> Node:
     call = in_order(
         Tag(KIMI_K2_BEGIN), "functions.", named_call(choice.tools, between), Tag(KIMI_K2_END)
     )
-    calls = several(call, "") if choice.parallel else call
-    return tagged_calls(
-        choice, KIMI_K2_ALL_BEGIN, in_order(calls, Tag(KIMI_K2_ALL_END)), between=None
-    )
+    rest = in_order(choice.several(call, ""), Tag(KIMI_K2_ALL_END))
+    return tagged_calls(choice, KIMI_K2_ALL_BEGIN, rest, between=None)
 
 
 KIMI_K2 = ToolFormat(

@@ -20,7 +20,6 @@ from fastovms.grammar_tree import (
     TextBefore,
     in_order,
     one_of,
-    several,
 )
 from fastovms.text.parameters import (
     CallChoice,
@@ -466,7 +465,7 @@ def read_olmo3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[
 
 def olmo3_grammar(choice: CallChoice) -> Node:
     call = pythonic_call(choice)
-    calls = several(call, "\n") if choice.parallel else call
+    calls = choice.several(call, "\n")
     return tagged_calls(choice, OLMO3_BEGIN, in_order("\n", calls, "\n", OLMO3_END), between=None)
 
 

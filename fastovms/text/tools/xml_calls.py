@@ -607,8 +607,7 @@ def tagged_xml(
     function = form.function_begin
 
     def read(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-        if opening == begin:
-            opening = yield from read_begin(scan, out, begin, function)
+        opening = yield from read_begin(scan, out, opening, begin, function)
         while opening and (yield from read_call(scan, out, form, opening)):
             opening = yield from read_next(scan, out, function, end)
 

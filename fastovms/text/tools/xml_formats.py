@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order, one_of, several
+from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order, one_of
 from fastovms.text.headed_messages import HeadedMessages, Header, MessageKind
 from fastovms.text.parameters import CallChoice, Tool
 from fastovms.text.scanning import Incremental, PieceCollector, Scanner
@@ -128,10 +128,9 @@ HUNYUAN_V3_SEPARATOR = "<tool_sep>"
 
 
 def read_hunyuan_v3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-    if opening == HUNYUAN_V3_ALL_BEGIN:
-        opening = yield from read_begin(scan, out, HUNYUAN_V3_ALL_BEGIN, GLM45_BEGIN)
-        if not opening:
-            return
+    opening = yield from read_begin(scan, out, opening, HUNYUAN_V3_ALL_BEGIN, GLM45_BEGIN)
+    if not opening:
+        return
     name = yield from read_glm45_name(scan)
     yield from scan.take(HUNYUAN_V3_SEPARATOR)
     if (yield from read_named_call(scan, out, GLM45_FORM, name, opening)):
@@ -150,10 +149,8 @@ def hunyuan_v3_grammar(choice: CallChoice) -> Node:
         for tool in choice.tools
     ]
     call = in_order(one_of(*calls), Tag(GLM45_END), "\n")
-    calls_then_end = in_order(
-        several(call, "") if choice.parallel else call, Tag(HUNYUAN_V3_ALL_END)
-    )
-    return tagged_calls(choice, HUNYUAN_V3_ALL_BEGIN, in_order("\n", calls_then_end), between=None)
+    rest = in_order("\n", choice.several(call, ""), Tag(HUNYUAN_V3_ALL_END))
+    return tagged_calls(choice, HUNYUAN_V3_ALL_BEGIN, rest, between=None)
 
 
 HUNYUAN_V3 = ToolFormat(
@@ -234,8 +231,7 @@ INVOKE, INVOKE_END = f"{MINIMAX_M3_TOKEN}<invoke name=", "</invoke>"
 
 
 def read_minimax_m3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-    if opening == MINIMAX_M3_BEGIN:
-        opening = yield from read_begin(scan, out, MINIMAX_M3_BEGIN, INVOKE)
+    opening = yield from read_begin(scan, out, opening, MINIMAX_M3_BEGIN, INVOKE)
     while opening and (yield from _read_minimax_m3_call(scan, out, opening)):
         opening = yield from read_next(scan, out, INVOKE, MINIMAX_M3_END)
 
@@ -263,10 +259,8 @@ def minimax_m3_grammar(choice: CallChoice) -> Node:
         )
         for tool in choice.tools
     ]
-    call = several(one_of(*calls), "\n") if choice.parallel else one_of(*calls)
-    return tagged_calls(
-        choice, MINIMAX_M3_BEGIN, in_order("\n", call, "\n", Tag(MINIMAX_M3_END)), between=None
-    )
+    rest = in_order("\n", choice.several(one_of(*calls), "\n"), "\n", Tag(MINIMAX_M3_END))
+    return tagged_calls(choice, MINIMAX_M3_BEGIN, rest, between=None)
 
 
 MINIMAX_M3 = ToolFormat(
@@ -314,9 +308,7 @@ def _read_onyx_call(scan: Scanner, out: PieceCollector, function: str) -> Increm
         if found in _ENDS:
             scan.put_back(found)
             return
-        opening = found
-        if found == ONYX_BEGIN:
-            opening = yield from read_begin(scan, out, ONYX_BEGIN, invoke)
+        opening = yield from read_begin(scan, out, found, ONYX_BEGIN, invoke)
         while opening and (yield from read_call(scan, out, ONYX_FORM, opening)):
             yield from scan.space()
             opening = invoke
@@ -343,7 +335,7 @@ def onyx_grammar(choice: CallChoice) -> Node:
     elements = [_elements([tool]) for tool in choice.tools]
     call = one_of(*map(in_order, headers, elements))
     between = in_order(Tag(ONYX_END_MESSAGE), Tag(ONYX_START), "assistant")
-    return several(call, between) if choice.parallel else call
+    return choice.several(call, between)
 
 
 def _elements(tools: Sequence[Tool]) -> Node:
@@ -456,8 +448,8 @@ def step3_grammar(choice: CallChoice) -> Node:
         xml_calls(choice.tools, STEP3_FORM),
         Tag(STEP3_END),
     )
-    calls = several(call, "") if choice.parallel else call
-    return tagged_calls(choice, STEP3_ALL_BEGIN, in_order(calls, Tag(STEP3_ALL_END)), between=None)
+    rest = in_order(choice.several(call, ""), Tag(STEP3_ALL_END))
+    return tagged_calls(choice, STEP3_ALL_BEGIN, rest, between=None)
 
 
 STEP3 = ToolFormat(

@@ -150,20 +150,12 @@ def _copy_element_text(scan: Scanner, emit: Emit, end: str) -> Incremental[bool]
 def _read_value(
     scan: Scanner, mark: str, name: str, parameter: Parameter | None, depth: int
 ) -> Incremental[str | None]:
-    """Reads an element after its name and returns its value as JSON; None if it is not whole. The
-    end of JSON is found by its syntax, since a string in it may hold the mark."""
-    pieces: list[str] = []
+    """Reads an element after its name and returns its value as JSON; None if it is not whole."""
     types = parameter.types if parameter is not None else ANY_TYPE
-    scan.record()
-    yield from scan.space()
-    if (yield from scan.peek()) in _JSON_BEGINS:
-        is_json = yield from copy_json(scan, pieces.append)
-        yield from scan.space()
-        if is_json and (yield from scan.take(f"{mark}</{name}>")):
-            scan.recorded()
-            return value_of("".join(pieces), types)
-    scan.put_back(scan.recorded())
-    pieces = []
+    value = yield from _read_json(scan, f"{mark}</{name}>")
+    if value is not None:
+        return value_of(value, types)
+    pieces: list[str] = []
     if (yield from scan.until((mark,), pieces.append)) is None or depth == _MAX_DEPTH:
         return None
     text = "".join(pieces)
@@ -172,6 +164,23 @@ def _read_value(
     if text.strip():
         return None
     return (yield from _read_children(scan, mark, name, parameter, depth))
+
+
+def _read_json(scan: Scanner, end: str) -> Incremental[str | None]:
+    """Reads a JSON value and the tag after it, and returns the value's text; None = what comes is
+    something else, and is next to be read. The end of JSON is found by its syntax, since a string
+    in it may hold the tag."""
+    scan.record()
+    yield from scan.space()
+    if (yield from scan.peek()) in _JSON_BEGINS:
+        pieces: list[str] = []
+        is_json = yield from copy_json(scan, pieces.append)
+        yield from scan.space()
+        if is_json and (yield from scan.take(end)):
+            scan.recorded()
+            return "".join(pieces)
+    scan.put_back(scan.recorded())
+    return None
 
 
 def _read_children(
@@ -412,22 +421,15 @@ def _take_value_tag(scan: Scanner, form: XmlForm) -> Incremental[bool]:
 def _copy_other(
     scan: Scanner, emit: Emit, form: XmlForm, parameter: Parameter | None
 ) -> Incremental[bool]:
-    """Passes on a value whose type its text decides. The end of JSON, if the schema asks for JSON,
-    is found by its syntax, since a string in it may hold the tag after it. What only begins like
-    JSON is read again, up to the tag; at the end of the text that may be much, and happens once."""
+    """Passes on a value whose type is decided by its text. If the schema asks for JSON, that is
+    tried first. A text that only begins like JSON is read again, up to the tag; at the end of the
+    text that may be much, and happens once."""
     if parameter is not None and not parameter.is_free and not scan.is_ended:
-        scan.record()
-        yield from scan.space()
-        if (yield from scan.peek()) in _JSON_BEGINS:
-            pieces: list[str] = []
-            is_json = yield from copy_json(scan, pieces.append)
-            yield from scan.space()
-            if is_json and (yield from scan.take(form.parameter_end)):
-                scan.recorded()
-                emit(value_of("".join(pieces), parameter.types))
-                return True
-        scan.put_back(scan.recorded())
-    pieces = []
+        value = yield from _read_json(scan, form.parameter_end)
+        if value is not None:
+            emit(value_of(value, parameter.types))
+            return True
+    pieces: list[str] = []
     is_whole = yield from _read_text(scan, pieces.append, form)
     if is_whole:
         emit(value_of("".join(pieces), parameter.types if parameter is not None else ANY_TYPE))

@@ -352,7 +352,7 @@ class ModelOnMachine:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Returns the state of the run."""
+        """The speed that the run has measured; None = there was no run, or no figure."""
         run = self.model.run
         if run is None or run.seconds_per_token is None:
             return None
@@ -524,7 +524,7 @@ def read_encoder(model: ModelConfig, directory: Path) -> EncoderFacts | None:
 
 
 def check_encoder(encoder: EncoderFacts, machine: MachineFacts) -> Iterator[Finding]:
-    """Says what the model does, and whether its weights fit into the memory."""
+    """Yields the task of the model, and whether its weights fit into the memory."""
     text = f"{encoder.name}: {format_size(encoder.weights_size)} of weights, "
     text += f"texts of {encoder.max_model_len} tokens"
     free = machine.available_memory
@@ -568,7 +568,7 @@ class Examination:
 
 
 def examine(source: ModelSource, settings: Settings, *, runs: bool) -> Examination:
-    """Looks at everything, and changes nothing but caches.
+    """Examines machine, installation and model. Nothing is changed but caches.
 
     Args:
         runs: whether to measure memory and model, too, for some seconds.

@@ -98,8 +98,9 @@ def parse_messages(
 
 
 def _read_opening(scan: Scanner, form: HeadedMessages, begin: str) -> Incremental[str | None]:
-    """Reads a header and the tag after it. Where the tag is missing, the text behind the header is
-    next to be read; returns None if there is none, or if a limit has cut the header."""
+    """Reads a header and the tag after it, and returns what it has read. If the tag is missing, the
+    text after the header is put back, to be read as the message; None = there is no such text, or a
+    limit has cut the header."""
     if begin == form.body:
         return begin
     pieces = [begin]

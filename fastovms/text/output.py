@@ -33,7 +33,7 @@ from fastovms.text.scanning import (
 from fastovms.text.stop import StopMatcher
 from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat
 
-# Tells of calls to custom tools as the client does: their text in place of JSON arguments.
+# Turns the JSON arguments of calls to custom tools into the text that the client gets.
 #
 # The model calls such a tool as a function with one argument, a string: every format of calls has
 # those.
@@ -50,8 +50,9 @@ _WHOLE: Final = re.compile(
     rf'(?:[^"\\]|\\["\\/bfnrt]|\\u(?![dD][89abAB]){_HEX}{{4}}|{_HIGH}{_LOW}'
     rf"|{_HIGH}(?=[^\\]|\\[^u]|\\u[^dD]|\\u[dD][^c-fC-F]))*"
 )
-"""The inside of a JSON string as far as it can be read alone: both halves of a character that is
-written as two (RFC 8259, 7), or a half that certainly has no other half."""
+"""The part of a JSON string that can be decoded before the rest arrives. A character may be
+escaped as two surrogates (RFC 8259, 7): the first is matched only with the second, or if none
+follows."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 

@@ -468,7 +468,7 @@ class CallChoice:
 
     Attributes:
         tools: the functions that may be called, at least one.
-        required: whether the answer is only calls; else it may be text, with calls or without.
+        required: whether the answer must be calls; otherwise it may be text, calls or both.
         parallel: whether there may be more than one call.
         strict: whether a call has to follow its function's schema wherever it stands.
     """

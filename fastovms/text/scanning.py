@@ -219,7 +219,7 @@ class Scanner:
         """Reads `tag` if it comes next, or what the end of the text has left of it.
 
         Args:
-            is_first: whether it has no markup before it, so that it may be content.
+            is_first: whether no markup comes before it. What looks like it may then be content.
         """
         while True:
             ahead = self._text[self._at : self._at + len(tag)]

@@ -409,8 +409,8 @@ _FIRST_CHARACTERS = {'"': "string", "{": "object", "[": "array", "t": "boolean",
 
 
 def value_of(text: str, types: Types) -> str:
-    """Returns as JSON the value of these types that a text stands for: the text itself, if it is
-    JSON or a literal of Python of one of them, or a string."""
+    """Returns the JSON of a text whose value has one of these types. A text that is JSON, or a
+    literal of Python, of such a type is that value; any other text is a string."""
     word = text.strip()
     for notation in (JSON, PYTHON):
         value = to_json(word, notation)

@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -34,13 +35,38 @@ from fastovms.doctor.facts import (
     read_machine,
     read_model,
 )
-from fastovms.doctor.finding import Finding, Level
 from fastovms.encoding import Task
 from fastovms.engine.model.devices import GIB, is_cpu
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import model_directory
 from fastovms.system.disk import DiskCache, cache_root
 from fastovms.text.template_messages import OUTCOMES
+
+
+class Level(StrEnum):
+    """The severity of a finding. Only a problem keeps a server from running as configured."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found.
+
+    Attributes:
+        topic: what it is of, such as "cores".
+        text: one sentence, without its full stop.
+        advice: what to do about it; "" = nothing.
+    """
+
+    level: Level
+    topic: str
+    text: str
+    advice: str = ""
+
 
 # Judges the machine: each check takes the facts and yields what it finds.
 
@@ -326,7 +352,7 @@ class ModelOnMachine:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Returns the state of the run."""
+        """The speed that the run has measured; None = there was no run, or no figure."""
         run = self.model.run
         if run is None or run.seconds_per_token is None:
             return None
@@ -498,7 +524,7 @@ def read_encoder(model: ModelConfig, directory: Path) -> EncoderFacts | None:
 
 
 def check_encoder(encoder: EncoderFacts, machine: MachineFacts) -> Iterator[Finding]:
-    """Says what the model does, and whether its weights fit into the memory."""
+    """Yields the task of the model, and whether its weights fit into the memory."""
     text = f"{encoder.name}: {format_size(encoder.weights_size)} of weights, "
     text += f"texts of {encoder.max_model_len} tokens"
     free = machine.available_memory
@@ -542,7 +568,7 @@ class Examination:
 
 
 def examine(source: ModelSource, settings: Settings, *, runs: bool) -> Examination:
-    """Looks at everything, and changes nothing but caches.
+    """Examines machine, installation and model. Nothing is changed but caches.
 
     Args:
         runs: whether to measure memory and model, too, for some seconds.

@@ -45,7 +45,7 @@ class Timeline:
 
     @property
     def last(self) -> float:
-        """The last that is known of it: its end, its last output, or its start."""
+        """The time of its end, or if that is not known of its last output, or of its start."""
         if self.ended is not None:
             return self.ended
         return self.arrivals[-1] if self.arrivals else self.started
@@ -123,7 +123,7 @@ class Load(NamedTuple):
         return self.num_tokens / self.seconds if self.seconds else 0.0
 
 
-# Computes what a load test tells: throughput and latencies, as `vllm bench serve` defines them.
+# Computes the figures of a load test: throughput and latencies as `vllm bench serve` defines them.
 
 
 MILLISECONDS: Final = 1000.0
@@ -262,7 +262,7 @@ def tokens_by_second(timelines: Sequence[Timeline]) -> list[float]:
 
 
 def _most_at_once(timelines: Sequence[Timeline]) -> int:
-    """Returns how many requests have run at the same time at most."""
+    """Returns the largest number of requests that ran at the same time."""
     changes = sorted(
         [(timeline.started, 1) for timeline in timelines]
         + [(timeline.arrivals[-1], -1) for timeline in timelines]

@@ -123,7 +123,7 @@ class ChildServer:
         return cls(process, url)
 
     async def wait(self) -> str:
-        """Returns how it ended, such as "was ended by SIGKILL", once it has ended."""
+        """Waits for the end of the server and returns its cause, such as "was ended by SIGKILL"."""
         return fate(await self._process.wait())
 
     async def stop(self) -> None:
@@ -157,7 +157,7 @@ _COUNTED: Final = ("fastovms_num_requests_running", "fastovms_num_requests_waiti
 
 
 def queue_lengths(metrics: str) -> dict[str, float]:
-    """Returns how many sequences run and how many wait to, over all models of one server, by the
+    """Returns the numbers of running and of waiting sequences over all models of one server, by the
     names of the metrics.
 
     Args:

@@ -124,8 +124,8 @@ def decode_utf8(data: bytes, *, final: bool) -> DecodedBytes:
 
 
 def _sequence_length(lead: int) -> int:
-    """Returns how many bytes a lead byte announces, itself included; 1 for a byte that cannot
-    lead."""
+    """Returns the length in bytes of the UTF-8 character that begins with this byte; 1 for a byte
+    that begins none."""
     if lead >> 5 == 0b110:
         return 2
     if lead >> 4 == 0b1110:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from fastovms.text.parameters import Tool
 from fastovms.text.scanning import Incremental, PieceCollector, Scanner
 
 
@@ -49,7 +48,7 @@ class HeadedMessages:
     body: str
     ends: Sequence[str]
     read_header: Callable[[str, Collection[str]], Header]
-    read_call: Callable[[Scanner, PieceCollector, Sequence[Tool], str], Incremental[None]]
+    read_call: Callable[[Scanner, PieceCollector, str], Incremental[None]]
     header: re.Pattern[str]
 
 
@@ -58,19 +57,19 @@ def parse_messages(
     out: PieceCollector,
     form: HeadedMessages,
     *,
-    tools: Sequence[Tool] | None,
+    tells_calls: bool,
     tells_reasoning: bool,
     is_inside: bool,
 ) -> Incremental[None]:
     """Reads an answer to its end. Text outside of messages is content; headers never are.
 
     Args:
-        tools: None = the arguments of calls are content.
+        tells_calls: whether calls are told apart from content, which their arguments are otherwise.
         tells_reasoning: whether thoughts are told apart from content.
         is_inside: whether the answer begins within a thought.
     """
-    out.tells_calls = tools is not None
-    functions = frozenset(tool.name for tool in tools or ())
+    out.tells_calls = tells_calls
+    functions = frozenset(tool.name for tool in out.tools) if tells_calls else frozenset()
     if is_inside:
         yield from _read_text(scan, out, form, is_reasoning=tells_reasoning)
     while True:
@@ -88,7 +87,7 @@ def parse_messages(
             continue
         header = form.read_header(opening, functions)
         if header.kind is MessageKind.CALL:
-            yield from form.read_call(scan, out, tools or (), header.function)
+            yield from form.read_call(scan, out, header.function)
             space = yield from scan.space()
             if not (yield from _starts_message(scan, form)):
                 out.content(space)
@@ -99,8 +98,9 @@ def parse_messages(
 
 
 def _read_opening(scan: Scanner, form: HeadedMessages, begin: str) -> Incremental[str | None]:
-    """Reads a header and the tag after it. Where the tag is missing, the text behind the header is
-    next to be read; returns None if there is none, or if a limit has cut the header."""
+    """Reads a header and the tag after it, and returns what it has read. If the tag is missing, the
+    text after the header is put back, to be read as the message; None = there is no such text, or a
+    limit has cut the header."""
     if begin == form.body:
         return begin
     pieces = [begin]

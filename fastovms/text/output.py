@@ -33,7 +33,7 @@ from fastovms.text.scanning import (
 from fastovms.text.stop import StopMatcher
 from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat
 
-# Tells of calls to custom tools as the client does: their text in place of JSON arguments.
+# Turns the JSON arguments of calls to custom tools into the text that the client gets.
 #
 # The model calls such a tool as a function with one argument, a string: every format of calls has
 # those.
@@ -50,8 +50,9 @@ _WHOLE: Final = re.compile(
     rf'(?:[^"\\]|\\["\\/bfnrt]|\\u(?![dD][89abAB]){_HEX}{{4}}|{_HIGH}{_LOW}'
     rf"|{_HIGH}(?=[^\\]|\\[^u]|\\u[^dD]|\\u[dD][^c-fC-F]))*"
 )
-"""The inside of a JSON string as far as it can be read alone: both halves of a character that is
-written as two (RFC 8259, 7), or a half that certainly has no other half."""
+"""The part of a JSON string that can be decoded before the rest arrives. A character may be
+escaped as two surrogates (RFC 8259, 7): the first is matched only with the second, or if none
+follows."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -255,13 +256,11 @@ class TaggedAnswer:
     Attributes:
         calls: None = calls are content.
         thoughts: None = thoughts are content.
-        tools: what may be called.
         is_inside: whether the answer begins within a thought.
     """
 
     calls: TaggedCalls | None
     thoughts: ThoughtTags | None
-    tools: Sequence[Tool]
     is_inside: bool
 
     def parse(self, scan: Scanner, out: PieceCollector) -> Incremental[None]:
@@ -278,7 +277,7 @@ class TaggedAnswer:
             return
         while found := (yield from scan.until(stops, out.content)):
             if found in begins and self.calls is not None:
-                yield from self.calls.read(scan, out, self.tools, found)
+                yield from self.calls.read(scan, out, found)
             elif found not in loose:
                 scan.put_back(found)
                 yield from self._read_thought(scan, out, (yield from self._take_begin(scan)))
@@ -335,7 +334,7 @@ class TaggedAnswer:
         while found := (yield from scan.until((*([end] if end else []), *begins), out.reasoning)):
             if found == end or self.calls is None:
                 break
-            yield from self.calls.read(scan, out, self.tools, found)
+            yield from self.calls.read(scan, out, found)
             if not out.in_reasoning:
                 return False
         out.end_reasoning()
@@ -347,7 +346,7 @@ class TaggedAnswer:
         out.content((yield from scan.space()))
         for begin in calls.bare:
             if (yield from scan.starts(begin, is_first=True)):
-                yield from calls.read(scan, out, self.tools, "")
+                yield from calls.read(scan, out, "")
                 return
 
 
@@ -386,18 +385,17 @@ def output_parser(
             parse = partial(
                 parse_messages,
                 form=form,
-                tools=tools if tool_format is not None else None,
+                tells_calls=tool_format is not None,
                 tells_reasoning=reasoning_format is not None,
                 is_inside=is_inside,
             )
-            return IncrementalParser(parse)
+            return IncrementalParser(parse, tools)
     answer = TaggedAnswer(
         calls if isinstance(calls, TaggedCalls) else None,
         thoughts if isinstance(thoughts, ThoughtTags) else None,
-        tools,
         is_inside,
     )
-    return IncrementalParser(answer.parse)
+    return IncrementalParser(answer.parse, tools)
 
 
 def check_formats(tool_format: ToolFormat | None, reasoning_format: ReasoningFormat | None) -> None:

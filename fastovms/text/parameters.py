@@ -9,9 +9,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from fastovms.errors import InvalidField
-from fastovms.grammar_tree import ANY_TEXT, Json, Regex
+from fastovms.grammar_tree import ANY_TEXT, Json, Node, Regex, several
 from fastovms.json_types import json_type, resolve
-from fastovms.text.values import JSON, PYTHON, escape, to_json
 
 # Writes grammars of string arguments that are written without quotes.
 
@@ -430,27 +429,6 @@ def _with_integer(kinds: set[str]) -> Types:
     return frozenset(kinds | {"integer"} if "number" in kinds else kinds)
 
 
-_FIRST_CHARACTERS = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean"}
-
-
-def value_of(text: str, types: Types) -> str:
-    """Returns as JSON the value of these types that a text stands for: the text itself, if it is
-    JSON or a literal of Python of one of them, or a string."""
-    word = text.strip()
-    for notation in (JSON, PYTHON):
-        value = to_json(word, notation)
-        if value is not None and (_json_type(value) in types or "string" not in types):
-            return value
-    return f'"{escape(text)}"'
-
-
-def _json_type(text: str) -> str:
-    if text == "null":
-        return "null"
-    number = "integer" if text.lstrip("-").isdigit() else "number"
-    return _FIRST_CHARACTERS.get(text[0], number)
-
-
 _NO_PARAMETERS: Mapping[str, Any] = {"properties": {}, "additionalProperties": False}
 
 
@@ -490,7 +468,7 @@ class CallChoice:
 
     Attributes:
         tools: the functions that may be called, at least one.
-        required: whether the answer is only calls; else it may be text, with calls or without.
+        required: whether the answer must be calls; otherwise it may be text, calls or both.
         parallel: whether there may be more than one call.
         strict: whether a call has to follow its function's schema wherever it stands.
     """
@@ -499,3 +477,7 @@ class CallChoice:
     required: bool = False
     parallel: bool = True
     strict: bool = False
+
+    def several(self, call: Node, between: Node | str) -> Node:
+        """Returns the grammar of a call or, where they may be parallel, of several."""
+        return several(call, between) if self.parallel else call

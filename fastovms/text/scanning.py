@@ -8,6 +8,8 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from fastovms.text.parameters import Tool
+
 # Declares the pieces of a model's answer (content, reasoning, calls), and the parser that finds
 # them.
 #
@@ -217,7 +219,7 @@ class Scanner:
         """Reads `tag` if it comes next, or what the end of the text has left of it.
 
         Args:
-            is_first: whether it has no markup before it, so that it may be content.
+            is_first: whether no markup comes before it. What looks like it may then be content.
         """
         while True:
             ahead = self._text[self._at : self._at + len(tag)]
@@ -352,13 +354,15 @@ class PieceCollector:
         scan: the text that the parser reads.
 
     Attributes:
+        tools: the functions that may be called.
         in_reasoning: whether the parser is within reasoning.
         num_calls: how many calls have begun so far.
         tells_calls: whether calls are pieces of their own; otherwise their arguments are content.
     """
 
-    def __init__(self, scan: Scanner) -> None:
+    def __init__(self, scan: Scanner, tools: Sequence[Tool] = ()) -> None:
         self._scan = scan
+        self.tools = tools
         self._pieces: list[Piece] = []
         self._kind: Callable[[str], Piece] = Content
         self._texts: list[str] = []
@@ -373,6 +377,10 @@ class PieceCollector:
         self._join()
         pieces, self._pieces = self._pieces, []
         return pieces
+
+    def tool(self, name: str) -> Tool | None:
+        """Returns the function of this name; None = it is not one that may be called."""
+        return next((tool for tool in self.tools if tool.name == name), None)
 
     def content(self, text: str) -> None:
         """Adds to the answer; within reasoning, where calls are looked for too, to that."""
@@ -491,11 +499,19 @@ class _Space:
 
 
 class IncrementalParser:
-    """Implements `OutputParser` by a computation that reads a scanner and fills an output."""
+    """Implements `OutputParser` by a computation that reads a scanner and fills an output.
 
-    def __init__(self, start: Callable[[Scanner, PieceCollector], Incremental[None]]) -> None:
+    Args:
+        tools: the functions that may be called.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[Scanner, PieceCollector], Incremental[None]],
+        tools: Sequence[Tool] = (),
+    ) -> None:
         self._scanner = Scanner()
-        self._output = PieceCollector(self._scanner)
+        self._output = PieceCollector(self._scanner, tools)
         self._steps = start(self._scanner, self._output)
         next(self._steps, None)
 

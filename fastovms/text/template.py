@@ -398,7 +398,7 @@ _CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 class CallWriting(NamedTuple):
-    """How calls become text in a prompt.
+    """The way in which calls are written into a prompt.
 
     Attributes:
         write: writes a call that the template cannot show.

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from fastovms.text.parameters import Types
 from fastovms.text.scanning import Emit, Incremental, Scanner
 
 # Reads values in the notation of a model, and passes them on as JSON meanwhile.
@@ -402,3 +403,24 @@ PYTHON = Notation(
 def copy_python(scan: Scanner, emit: Emit) -> Incremental[bool]:
     """Passes on one literal as JSON."""
     return (yield from copy_value(scan, emit, PYTHON))
+
+
+_FIRST_CHARACTERS = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean"}
+
+
+def value_of(text: str, types: Types) -> str:
+    """Returns the JSON of a text whose value has one of these types. A text that is JSON, or a
+    literal of Python, of such a type is that value; any other text is a string."""
+    word = text.strip()
+    for notation in (JSON, PYTHON):
+        value = to_json(word, notation)
+        if value is not None and (_json_type(value) in types or "string" not in types):
+            return value
+    return f'"{escape(text)}"'
+
+
+def _json_type(text: str) -> str:
+    if text == "null":
+        return "null"
+    number = "integer" if text.lstrip("-").isdigit() else "number"
+    return _FIRST_CHARACTERS.get(text[0], number)

@@ -27,6 +27,8 @@ from fastovms.doctor.examination import (
     MACHINE_CHECKS,
     MODEL_CHECKS,
     EncoderFacts,
+    Finding,
+    Level,
     ModelOnMachine,
     check_encoder,
     examine,
@@ -46,7 +48,6 @@ from fastovms.doctor.facts import (
     WeightTraffic,
     read_machine,
 )
-from fastovms.doctor.finding import Finding, Level
 from fastovms.engine.model.devices import GIB
 from fastovms.errors import ConfigurationError
 from tests.encoder_models import encoder_dir

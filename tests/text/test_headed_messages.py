@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import partial
 
 import pytest
 
 from fastovms.text.headed_messages import HeadedMessages, Header, MessageKind, parse_messages
-from fastovms.text.parameters import Tool
 from fastovms.text.scanning import (
     CallArguments,
     CallBegin,
@@ -31,9 +30,7 @@ def read_header(text: str, functions: Collection[str]) -> Header:
     return Header(kinds.get(text, MessageKind.CONTENT), "f")
 
 
-def read_call(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], name: str
-) -> Incremental[None]:
+def read_call(scan: Scanner, out: PieceCollector, name: str) -> Incremental[None]:
     out.begin(name)
     out.arguments((yield from scan.read(2)))
     out.end(complete=True)
@@ -47,7 +44,7 @@ def pieces(text: str, *, has_tools: bool = True, tells: bool = True, inside: boo
     start = partial(
         parse_messages,
         form=FORM,
-        tools=[] if has_tools else None,
+        tells_calls=has_tools,
         tells_reasoning=tells,
         is_inside=inside,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -255,9 +254,7 @@ def test_an_answer_or_a_call() -> None:
 # Calls and thoughts among each other, in forms made up for the test.
 
 
-def tagged_answer_read(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def tagged_answer_read(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     if (yield from scan.take("()")):
         out.begin("f")
         out.arguments("{}")
@@ -279,7 +276,7 @@ def check(text: str, pieces: list[Piece], thoughts: ThoughtTags | None, **given:
     inside = given.get("inside", False)
     calls = CALLS if given.get("has_tools", True) else None
     for parts in cuts(text):
-        answer = TaggedAnswer(calls, thoughts, [], inside)
+        answer = TaggedAnswer(calls, thoughts, inside)
         assert parse(IncrementalParser(answer.parse), parts) == pieces, parts
 
 
@@ -322,7 +319,7 @@ def test_thoughts_may_come_anywhere(text: str, pieces: list[Piece]) -> None:
 def test_calls_may_be_shown_in_thoughts_where_their_tags_are_no_others() -> None:
     shown = replace(CALLS, end_thoughts=False)
     for parts in cuts("<t>a<f>()</t><f>()"):
-        answer = TaggedAnswer(shown, THOUGHTS, [], is_inside=False)
+        answer = TaggedAnswer(shown, THOUGHTS, is_inside=False)
         assert parse(IncrementalParser(answer.parse), parts) == [Reasoning("a<f>()"), *call(0)]
 
 

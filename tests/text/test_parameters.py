@@ -19,9 +19,9 @@ from fastovms.text.parameters import (
     find_parameters,
     parameters_of,
     text_body,
-    value_of,
 )
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
+from fastovms.text.values import value_of
 from tests.text.tools.checks import calls_in
 from tests.vocabularies import vocabulary
 

@@ -258,9 +258,7 @@ def tagged_json(
     """
     begin, end, kind, also = call_tags
 
-    def read(
-        scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-    ) -> Incremental[None]:
+    def read(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
         if kind:
             if not (yield from scan.take(kind)):
                 out.broken(opening)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 
 from fastovms.grammar_tree import (
     ANY_TEXT,
@@ -18,9 +17,8 @@ from fastovms.grammar_tree import (
     in_order,
     one_of,
     optional,
-    several,
 )
-from fastovms.text.parameters import CallChoice, Tool
+from fastovms.text.parameters import CallChoice
 from fastovms.text.scanning import Incremental, PieceCollector, Scanner
 from fastovms.text.tools.json_calls import (
     CallTags,
@@ -43,11 +41,9 @@ BLOCKS = ("```json\n", "```tool_call\n", "```tool_code\n")
 BEGINS = ("{", "[")
 
 
-def read_plain_json(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def read_plain_json(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     """Reads calls to known functions, one after the other, and the end of the block around them."""
-    known = [tool.name for tool in tools]
+    known = [tool.name for tool in out.tools]
     is_block = bool(opening)
     num_calls = out.num_calls
     opening += yield from scan.space()
@@ -65,7 +61,7 @@ def read_plain_json(
 
 def plain_json_grammar(choice: CallChoice) -> Node:
     call = json_call(choice.tools)
-    calls = several(call, "\n") if choice.parallel else call
+    calls = choice.several(call, "\n")
     begins = [f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}' for tool in choice.tools]
     return calls if choice.required else one_of(calls, OtherText(tuple(begins)))
 
@@ -82,9 +78,7 @@ APERTUS_BEGIN = "<|tools_prefix|>"
 APERTUS_END = "<|tools_suffix|>"
 
 
-def read_apertus(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def read_apertus(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     opening += yield from scan.space()
     if not (yield from scan.take("[")):
         out.broken(opening)
@@ -159,9 +153,7 @@ OTHER_BEGIN = "<tool_call>"
 GRANITE_END = "</tool_call>"
 
 
-def read_granite(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def read_granite(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     if (yield from read_calls(scan, out, opening)):
         yield from read_end(scan, out, GRANITE_END)
 
@@ -226,7 +218,7 @@ LLAMA3_TAG = TAG
 
 def llama3_grammar(choice: CallChoice) -> Node:
     call = json_call(choice.tools, "parameters")
-    calls = several(call, "; ") if choice.parallel else call
+    calls = choice.several(call, "; ")
     begun = in_order(one_of(Tag(LLAMA3_TAG), ""), calls)
     if choice.required:
         return begun
@@ -260,9 +252,7 @@ _CALL_ID = "[CALL_ID]"
 _BARE = '[{"'
 
 
-def read_mistral(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def read_mistral(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     opening += yield from scan.space()
     if (yield from scan.peek()) in ("[", "{"):
         yield from read_calls(scan, out, opening)
@@ -331,9 +321,7 @@ PHI4_TAG = "<|tool_call|>"
 PHI4_END = "<|/tool_call|>"
 
 
-def read_phi4(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def read_phi4(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     if opening == PHI4_BEGIN:
         scan.put_back("[")
     if (yield from read_calls(scan, out, opening.removesuffix("["))):
@@ -359,11 +347,9 @@ XLAM_TAGS = ("[TOOL_CALLS]", "<tool_call>")
 XLAM_END = "</tool_call>"
 
 
-def read_xlam(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def read_xlam(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     if opening not in XLAM_TAGS:
-        yield from read_plain_json(scan, out, tools, opening)
+        yield from read_plain_json(scan, out, opening)
     elif (yield from read_calls(scan, out, opening)):
         yield from read_end(scan, out, XLAM_END)
 

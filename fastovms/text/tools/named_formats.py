@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from fastovms.grammar_tree import (
     MAYBE_LINE_BREAK,
@@ -15,10 +15,9 @@ from fastovms.grammar_tree import (
     Until,
     in_order,
     one_of,
-    several,
 )
 from fastovms.text.headed_messages import HeadedMessages, Header, MessageKind
-from fastovms.text.parameters import CallChoice, Tool
+from fastovms.text.parameters import CallChoice
 from fastovms.text.scanning import Incremental, PieceCollector, Scanner
 from fastovms.text.tools.tool_format import (
     TaggedCalls,
@@ -47,14 +46,9 @@ _KIND = "function"
 _FENCES = ("```json", "```")
 
 
-def read_deepseek(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
-    if opening == DEEPSEEK_ALL_BEGIN:
-        opening = yield from read_begin(scan, out, DEEPSEEK_ALL_BEGIN, DEEPSEEK_BEGIN)
-        if not opening:
-            return
-    if (yield from _read_deepseek_call(scan, out, opening)):
+def read_deepseek(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    opening = yield from read_begin(scan, out, opening, DEEPSEEK_ALL_BEGIN, DEEPSEEK_BEGIN)
+    if opening and (yield from _read_deepseek_call(scan, out, opening)):
         yield from read_end(scan, out, DEEPSEEK_ALL_END)
 
 
@@ -108,10 +102,8 @@ def v31_grammar(choice: CallChoice) -> Node:
 
 def _all_calls(choice: CallChoice, call: Node) -> Node:
     call = in_order(Tag(DEEPSEEK_BEGIN), call, Tag(DEEPSEEK_END))
-    calls = several(call, MAYBE_LINE_BREAK) if choice.parallel else call
-    return tagged_calls(
-        choice, DEEPSEEK_ALL_BEGIN, in_order(calls, Tag(DEEPSEEK_ALL_END)), between=None
-    )
+    rest = in_order(choice.several(call, MAYBE_LINE_BREAK), Tag(DEEPSEEK_ALL_END))
+    return tagged_calls(choice, DEEPSEEK_ALL_BEGIN, rest, between=None)
 
 
 DEEPSEEK_TAGS = (DEEPSEEK_ALL_BEGIN, DEEPSEEK_ALL_END, DEEPSEEK_BEGIN, DEEPSEEK_END, SEPARATOR)
@@ -141,9 +133,7 @@ SIGN = ">>>"
 ALL = "all\n"
 
 
-def _read_element(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def _read_element(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     scan.record()
     name = yield from read_name(scan, ">")
     opening += scan.recorded()
@@ -151,13 +141,11 @@ def _read_element(
         yield from read_end(scan, out, FUNCTIONARY_END)
 
 
-def _read_part(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def _read_part(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     """Reads a call to a known function, or what says that text follows."""
     if (yield from scan.take(ALL, is_first=not opening)):
         return
-    for tool in tools:
+    for tool in out.tools:
         begin = f"{tool.name}\n"
         if (yield from scan.take(begin, is_first=not opening)):
             yield from read_arguments(scan, out, tool.name, opening + begin)
@@ -172,7 +160,7 @@ def element_grammar(choice: CallChoice) -> Node:
 
 def sign_grammar(choice: CallChoice) -> Node:
     call = named_call(choice.tools, "\n")
-    calls = several(call, SIGN) if choice.parallel else call
+    calls = choice.several(call, SIGN)
     text = in_order(ALL, TriggeredTag(SIGN, calls, once=True))
     return calls if choice.required else one_of(calls, text)
 
@@ -235,9 +223,7 @@ def _read_header(text: str, functions: Collection[str]) -> Header:
     return Header(MessageKind.REASONING if is_reasoning else MessageKind.CONTENT)
 
 
-def _read_gptoss_call(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], function: str
-) -> Incremental[None]:
+def _read_gptoss_call(scan: Scanner, out: PieceCollector, function: str) -> Incremental[None]:
     yield from read_arguments(scan, out, function, "", _ENDS)
 
 
@@ -257,7 +243,7 @@ def gptoss_grammar(choice: CallChoice) -> Node:
     call = in_order(named_call(choice.tools, between), Tag(GPTOSS_CALL))
     if choice.required:
         call = in_order(Tag(GPTOSS_CHANNEL), f"commentary to={_FUNCTIONS}", call)
-        return several(call, in_order(Tag(GPTOSS_START), "assistant")) if choice.parallel else call
+        return choice.several(call, in_order(Tag(GPTOSS_START), "assistant"))
     begins = [f"{kind} to={prefix}" for kind in _KINDS for prefix in (_FUNCTIONS, "")]
     call = in_order(one_of(*begins), call)
     other = in_order(_OTHER_HEADER, Tag(GPTOSS_MESSAGE))
@@ -287,13 +273,10 @@ ARGUMENTS = "<|tool_call_argument_begin|>"
 _ID = re.compile(r"\s*(?:functions\.)?(.+?)(?::\d+)?\s*", re.DOTALL)
 
 
-def read_kimi_k2(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
-    if opening == KIMI_K2_ALL_BEGIN:
-        opening = yield from read_begin(scan, out, KIMI_K2_ALL_BEGIN, KIMI_K2_BEGIN)
-        if not opening:
-            return
+def read_kimi_k2(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    opening = yield from read_begin(scan, out, opening, KIMI_K2_ALL_BEGIN, KIMI_K2_BEGIN)
+    if not opening:
+        return
     pieces: list[str] = []
     tag = yield from scan.until(
         (ARGUMENTS, KIMI_K2_BEGIN, KIMI_K2_END, KIMI_K2_ALL_END), pieces.append
@@ -313,10 +296,8 @@ def kimi_k2_grammar(choice: CallChoice) -> Node:
     call = in_order(
         Tag(KIMI_K2_BEGIN), "functions.", named_call(choice.tools, between), Tag(KIMI_K2_END)
     )
-    calls = several(call, "") if choice.parallel else call
-    return tagged_calls(
-        choice, KIMI_K2_ALL_BEGIN, in_order(calls, Tag(KIMI_K2_ALL_END)), between=None
-    )
+    rest = in_order(choice.several(call, ""), Tag(KIMI_K2_ALL_END))
+    return tagged_calls(choice, KIMI_K2_ALL_BEGIN, rest, between=None)
 
 
 KIMI_K2 = ToolFormat(

@@ -1,10 +1,10 @@
-"""Readers of calls in Python's notation, or in braces."""
+"""Formats of calls in Python's notation, or in braces."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
 
 from fastovms.grammar_tree import (
@@ -13,6 +13,7 @@ from fastovms.grammar_tree import (
     Json,
     Node,
     OtherTag,
+    OtherText,
     Repeat,
     Separated,
     Tag,
@@ -31,7 +32,7 @@ from fastovms.text.parameters import (
 )
 from fastovms.text.scanning import Emit, Incremental, PieceCollector, Scanner
 from fastovms.text.tools.json_calls import read_call, read_list
-from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat, tagged_calls
+from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat, read_end, tagged_calls
 from fastovms.text.values import (
     PYTHON,
     Notation,
@@ -205,13 +206,11 @@ def braced_calls(
     """
     notation = _notation(quote, end)
 
-    def read(
-        scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-    ) -> Incremental[None]:
+    def read(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
         num_calls = out.num_calls
         opening += yield from scan.space()
         while (yield from scan.take(_CALL)):
-            if not (yield from _read_call(scan, out, tools, notation, opening + _CALL)):
+            if not (yield from _read_call(scan, out, notation, opening + _CALL)):
                 return
             opening = yield from scan.space()
             if (yield from scan.take(",")):  # some models put commas between calls
@@ -289,7 +288,7 @@ def _notation(quote: str, end: str) -> Notation:
 
 
 def _read_call(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], notation: Notation, opening: str
+    scan: Scanner, out: PieceCollector, notation: Notation, opening: str
 ) -> Incremental[bool]:
     scan.record()
     yield from scan.space()
@@ -301,7 +300,8 @@ def _read_call(
     scan.recorded()
     out.begin(name)
     out.arguments("{")
-    parameters = next((t.known_parameters for t in tools if t.name == name), Parameters())
+    tool = out.tool(name)
+    parameters = tool.known_parameters if tool is not None else Parameters()
     is_whole = yield from _read_braced_arguments(scan, out, parameters, notation)
     out.end(complete=is_whole)
     return is_whole
@@ -353,13 +353,11 @@ LIST_END = "<|python_end|>"
 TAGS = (TAG, LIST_BEGIN, LIST_END)
 
 
-def _read(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def _read(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     """Reads calls. Without a tag, only a known function's name makes a call of what looks like
     one."""
     num_calls = out.num_calls
-    known = None if opening else [tool.name for tool in tools]
+    known = None if opening else [tool.name for tool in out.tools]
     opening += yield from scan.space()
     if (yield from scan.peek()) == "[":
         yield from read_mixed_list(scan, out, opening, known)
@@ -400,3 +398,97 @@ def read_mixed_list(
     is_json = (yield from scan.peek()) == "{"
     reader = read_call if is_json else read_pythonic_call
     return (yield from read_list(scan, out, opening, partial(reader, known=known)))
+
+
+# The formats.
+
+
+FUNCTIONGEMMA = braced_calls(
+    "functiongemma",
+    "<start_function_call>",
+    "<end_function_call>",
+    "<escape>",
+    marks=(("<start_function_call>",),),
+)
+
+
+GEMMA4 = braced_calls(
+    "gemma4", "<|tool_call>", "<tool_call|>", '<|"|>', marks=(("<|tool_call>call:",),)
+)
+
+
+LFM2_BEGIN = "<|tool_call_start|>"
+LFM2_END = "<|tool_call_end|>"
+
+
+def read_lfm2(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    if (yield from read_mixed_list(scan, out, opening)):
+        yield from read_end(scan, out, LFM2_END)
+
+
+def lfm2_grammar(choice: CallChoice) -> Node:
+    rest = in_order(pythonic_calls(choice), Tag(LFM2_END))
+    return tagged_calls(choice, LFM2_BEGIN, rest, between=None)
+
+
+LFM2 = ToolFormat(
+    "lfm2",
+    tags=(LFM2_BEGIN, LFM2_END),
+    parse=TaggedCalls((LFM2_BEGIN,), read_lfm2),
+    grammar=lfm2_grammar,
+    marks=(
+        (LFM2_BEGIN,),
+        ("<|tool_list_start|>",),
+        ("<|assistant_tool_call|>",),
+        ("keep_past_thinking",),
+    ),
+)
+
+
+# <function_calls> add(a=1) now() </function_calls>
+
+
+OLMO3_BEGIN = "<function_calls>"
+OLMO3_END = "</function_calls>"
+
+
+def read_olmo3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    opening += yield from scan.space()
+    while (yield from read_pythonic_call(scan, out, opening)):
+        opening = yield from scan.space()
+        if (yield from scan.take(OLMO3_END)):
+            return
+        if (yield from scan.peek()) in ("", "<") or not opening:
+            out.content(opening)
+            return
+
+
+def olmo3_grammar(choice: CallChoice) -> Node:
+    call = pythonic_call(choice)
+    calls = choice.several(call, "\n")
+    return tagged_calls(choice, OLMO3_BEGIN, in_order("\n", calls, "\n", OLMO3_END), between=None)
+
+
+OLMO3 = ToolFormat(
+    "olmo3",
+    tags=(OLMO3_BEGIN, OLMO3_END),
+    parse=TaggedCalls((OLMO3_BEGIN,), read_olmo3),
+    grammar=olmo3_grammar,
+    marks=((OLMO3_BEGIN,),),
+)
+
+
+def pythonic_grammar(choice: CallChoice) -> Node:
+    calls = pythonic_calls(choice)
+    begins = tuple(f"[{tool.name}(" for tool in choice.tools)
+    return calls if choice.required else one_of(calls, OtherText(begins))
+
+
+PYTHONIC = ToolFormat(
+    "pythonic",
+    tags=TAGS,
+    parse=CALLS,
+    grammar=pythonic_grammar,
+    aliases=("llama4_pythonic",),
+    marks=((LIST_BEGIN,), ("func_name1(params_name1=",)),
+)

@@ -3,15 +3,15 @@ known."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastovms.grammar_tree import Node, Tag, TriggeredTag, in_order, several
 from fastovms.text.headed_messages import HeadedMessages
-from fastovms.text.parameters import CallChoice, Tool
+from fastovms.text.parameters import CallChoice
 from fastovms.text.scanning import Incremental, PieceCollector, Scanner
 
-ReadCalls = Callable[[Scanner, PieceCollector, Sequence[Tool], str], Incremental[None]]
+ReadCalls = Callable[[Scanner, PieceCollector, str], Incremental[None]]
 """Reads the calls after a tag, which has been read and is passed in; text that is not a call
 becomes content, the tag included."""
 
@@ -82,18 +82,23 @@ def tagged_calls(choice: CallChoice, begin: str, rest: Node, between: str | Node
     return call if between is None or once else several(call, between)
 
 
-def read_begin(scan: Scanner, out: PieceCollector, begin: str, tag: str) -> Incremental[str]:
-    """Reads a call's tag after the tag of all calls, which has been read.
+def read_begin(
+    scan: Scanner, out: PieceCollector, opening: str, begin: str, tag: str
+) -> Incremental[str]:
+    """Reads a call's tag after the tag of all calls, if that is what has been read.
 
     Args:
+        opening: the tag that has been read: either of them.
         begin: the tag of all calls.
         tag: the call's.
 
     Returns:
-        What was read, both tags included; "" = the call's tag is missing, and what was read is
+        What was read, `opening` included; "" = the call's tag is missing, and what was read is
         content.
     """
-    opening = begin + (yield from scan.space())
+    if opening != begin:
+        return opening
+    opening += yield from scan.space()
     if not (yield from scan.take(tag)):
         out.broken(opening)
         return ""

@@ -33,7 +33,6 @@ from fastovms.text.parameters import (
     find_parameters,
     name_patterns,
     text_body,
-    value_of,
 )
 from fastovms.text.scanning import Emit, Incremental, PieceCollector, Scanner
 from fastovms.text.tools.tool_format import (
@@ -43,7 +42,7 @@ from fastovms.text.tools.tool_format import (
     read_next,
     tagged_calls,
 )
-from fastovms.text.values import copy_json, escape
+from fastovms.text.values import copy_json, escape, value_of
 
 
 def named_call(tools: Sequence[Tool], between: Node | str) -> Node:
@@ -151,20 +150,12 @@ def _copy_element_text(scan: Scanner, emit: Emit, end: str) -> Incremental[bool]
 def _read_value(
     scan: Scanner, mark: str, name: str, parameter: Parameter | None, depth: int
 ) -> Incremental[str | None]:
-    """Reads an element after its name and returns its value as JSON; None if it is not whole. The
-    end of JSON is found by its syntax, since a string in it may hold the mark."""
-    pieces: list[str] = []
+    """Reads an element after its name and returns its value as JSON; None if it is not whole."""
     types = parameter.types if parameter is not None else ANY_TYPE
-    scan.record()
-    yield from scan.space()
-    if (yield from scan.peek()) in _JSON_BEGINS:
-        is_json = yield from copy_json(scan, pieces.append)
-        yield from scan.space()
-        if is_json and (yield from scan.take(f"{mark}</{name}>")):
-            scan.recorded()
-            return value_of("".join(pieces), types)
-    scan.put_back(scan.recorded())
-    pieces = []
+    value = yield from _read_json(scan, f"{mark}</{name}>")
+    if value is not None:
+        return value_of(value, types)
+    pieces: list[str] = []
     if (yield from scan.until((mark,), pieces.append)) is None or depth == _MAX_DEPTH:
         return None
     text = "".join(pieces)
@@ -173,6 +164,23 @@ def _read_value(
     if text.strip():
         return None
     return (yield from _read_children(scan, mark, name, parameter, depth))
+
+
+def _read_json(scan: Scanner, end: str) -> Incremental[str | None]:
+    """Reads a JSON value and the tag after it, and returns the value's text; None = what comes is
+    something else, and is next to be read. The end of JSON is found by its syntax, since a string
+    in it may hold the tag."""
+    scan.record()
+    yield from scan.space()
+    if (yield from scan.peek()) in _JSON_BEGINS:
+        pieces: list[str] = []
+        is_json = yield from copy_json(scan, pieces.append)
+        yield from scan.space()
+        if is_json and (yield from scan.take(end)):
+            scan.recorded()
+            return "".join(pieces)
+    scan.put_back(scan.recorded())
+    return None
 
 
 def _read_children(
@@ -306,9 +314,7 @@ class XmlForm:
         return (f"\n{self.parameter_begin}", f"\n{self.function_end}")
 
 
-def read_call(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], form: XmlForm, opening: str
-) -> Incremental[bool]:
+def read_call(scan: Scanner, out: PieceCollector, form: XmlForm, opening: str) -> Incremental[bool]:
     """Reads a call from its function's name on and says whether it was a whole one.
 
     String arguments are passed on as they are generated, others as soon as they are whole, since
@@ -320,13 +326,12 @@ def read_call(
     """
     scan.record()
     name = yield from read_name(scan, form.function[1].removeprefix('"'))
-    return (yield from read_named_call(scan, out, tools, form, name, opening))
+    return (yield from read_named_call(scan, out, form, name, opening))
 
 
 def read_named_call(
     scan: Scanner,
     out: PieceCollector,
-    tools: Sequence[Tool],
     form: XmlForm,
     name: str,
     opening: str,
@@ -339,7 +344,8 @@ def read_named_call(
         return False
     scan.recorded()
     out.begin(name)
-    parameters = next((t.known_parameters for t in tools if t.name == name), Parameters())
+    tool = out.tool(name)
+    parameters = tool.known_parameters if tool is not None else Parameters()
     is_whole = yield from _read_arguments(scan, out, parameters, form)
     if is_whole:
         out.arguments("}")
@@ -415,22 +421,15 @@ def _take_value_tag(scan: Scanner, form: XmlForm) -> Incremental[bool]:
 def _copy_other(
     scan: Scanner, emit: Emit, form: XmlForm, parameter: Parameter | None
 ) -> Incremental[bool]:
-    """Passes on a value whose type its text decides. The end of JSON, if the schema asks for JSON,
-    is found by its syntax, since a string in it may hold the tag after it. What only begins like
-    JSON is read again, up to the tag; at the end of the text that may be much, and happens once."""
+    """Passes on a value whose type is decided by its text. If the schema asks for JSON, that is
+    tried first. A text that only begins like JSON is read again, up to the tag; at the end of the
+    text that may be much, and happens once."""
     if parameter is not None and not parameter.is_free and not scan.is_ended:
-        scan.record()
-        yield from scan.space()
-        if (yield from scan.peek()) in _JSON_BEGINS:
-            pieces: list[str] = []
-            is_json = yield from copy_json(scan, pieces.append)
-            yield from scan.space()
-            if is_json and (yield from scan.take(form.parameter_end)):
-                scan.recorded()
-                emit(value_of("".join(pieces), parameter.types))
-                return True
-        scan.put_back(scan.recorded())
-    pieces = []
+        value = yield from _read_json(scan, form.parameter_end)
+        if value is not None:
+            emit(value_of(value, parameter.types))
+            return True
+    pieces: list[str] = []
     is_whole = yield from _read_text(scan, pieces.append, form)
     if is_whole:
         emit(value_of("".join(pieces), parameter.types if parameter is not None else ANY_TYPE))
@@ -609,12 +608,9 @@ def tagged_xml(
     """
     function = form.function_begin
 
-    def read(
-        scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-    ) -> Incremental[None]:
-        if opening == begin:
-            opening = yield from read_begin(scan, out, begin, function)
-        while opening and (yield from read_call(scan, out, tools, form, opening)):
+    def read(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+        opening = yield from read_begin(scan, out, opening, begin, function)
+        while opening and (yield from read_call(scan, out, form, opening)):
             opening = yield from read_next(scan, out, function, end)
 
     def grammar(choice: CallChoice) -> Node:

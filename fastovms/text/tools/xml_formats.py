@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order, one_of, several
+from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order, one_of
 from fastovms.text.headed_messages import HeadedMessages, Header, MessageKind
 from fastovms.text.parameters import CallChoice, Tool
 from fastovms.text.scanning import Incremental, PieceCollector, Scanner
@@ -82,11 +82,9 @@ GLM45_TAGS = (
 )
 
 
-def read_glm45(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def read_glm45(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     name = yield from read_glm45_name(scan)
-    yield from read_named_call(scan, out, tools, GLM45_FORM, name, opening)
+    yield from read_named_call(scan, out, GLM45_FORM, name, opening)
 
 
 def read_glm45_name(scan: Scanner) -> Incremental[str]:
@@ -129,16 +127,13 @@ HUNYUAN_V3_ALL_END = "</tool_calls>"
 HUNYUAN_V3_SEPARATOR = "<tool_sep>"
 
 
-def read_hunyuan_v3(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
-    if opening == HUNYUAN_V3_ALL_BEGIN:
-        opening = yield from read_begin(scan, out, HUNYUAN_V3_ALL_BEGIN, GLM45_BEGIN)
-        if not opening:
-            return
+def read_hunyuan_v3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    opening = yield from read_begin(scan, out, opening, HUNYUAN_V3_ALL_BEGIN, GLM45_BEGIN)
+    if not opening:
+        return
     name = yield from read_glm45_name(scan)
     yield from scan.take(HUNYUAN_V3_SEPARATOR)
-    if (yield from read_named_call(scan, out, tools, GLM45_FORM, name, opening)):
+    if (yield from read_named_call(scan, out, GLM45_FORM, name, opening)):
         yield from read_end(scan, out, HUNYUAN_V3_ALL_END)
 
 
@@ -154,10 +149,8 @@ def hunyuan_v3_grammar(choice: CallChoice) -> Node:
         for tool in choice.tools
     ]
     call = in_order(one_of(*calls), Tag(GLM45_END), "\n")
-    calls_then_end = in_order(
-        several(call, "") if choice.parallel else call, Tag(HUNYUAN_V3_ALL_END)
-    )
-    return tagged_calls(choice, HUNYUAN_V3_ALL_BEGIN, in_order("\n", calls_then_end), between=None)
+    rest = in_order("\n", choice.several(call, ""), Tag(HUNYUAN_V3_ALL_END))
+    return tagged_calls(choice, HUNYUAN_V3_ALL_BEGIN, rest, between=None)
 
 
 HUNYUAN_V3 = ToolFormat(
@@ -184,10 +177,8 @@ MINICPM5_FORM = XmlForm(
 )
 
 
-def read_minicpm5(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
-    yield from read_call(scan, out, tools, MINICPM5_FORM, opening)
+def read_minicpm5(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    yield from read_call(scan, out, MINICPM5_FORM, opening)
 
 
 def minicpm5_grammar(choice: CallChoice) -> Node:
@@ -239,18 +230,13 @@ MINIMAX_M3_BEGIN, MINIMAX_M3_END = (
 INVOKE, INVOKE_END = f"{MINIMAX_M3_TOKEN}<invoke name=", "</invoke>"
 
 
-def read_minimax_m3(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
-    if opening == MINIMAX_M3_BEGIN:
-        opening = yield from read_begin(scan, out, MINIMAX_M3_BEGIN, INVOKE)
-    while opening and (yield from _read_minimax_m3_call(scan, out, tools, opening)):
+def read_minimax_m3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
+    opening = yield from read_begin(scan, out, opening, MINIMAX_M3_BEGIN, INVOKE)
+    while opening and (yield from _read_minimax_m3_call(scan, out, opening)):
         opening = yield from read_next(scan, out, INVOKE, MINIMAX_M3_END)
 
 
-def _read_minimax_m3_call(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[bool]:
+def _read_minimax_m3_call(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[bool]:
     scan.record()
     name = yield from read_name(scan, ">")
     read = scan.recorded()
@@ -258,7 +244,7 @@ def _read_minimax_m3_call(
         out.broken(opening + read)
         return False
     out.begin(name)
-    tool = next((tool for tool in tools if tool.name == name), None)
+    tool = out.tool(name)
     is_whole = yield from read_elements(scan, out, MINIMAX_M3_TOKEN, tool, INVOKE_END)
     out.end(complete=is_whole)
     return is_whole
@@ -273,10 +259,8 @@ def minimax_m3_grammar(choice: CallChoice) -> Node:
         )
         for tool in choice.tools
     ]
-    call = several(one_of(*calls), "\n") if choice.parallel else one_of(*calls)
-    return tagged_calls(
-        choice, MINIMAX_M3_BEGIN, in_order("\n", call, "\n", Tag(MINIMAX_M3_END)), between=None
-    )
+    rest = in_order("\n", choice.several(one_of(*calls), "\n"), "\n", Tag(MINIMAX_M3_END))
+    return tagged_calls(choice, MINIMAX_M3_BEGIN, rest, between=None)
 
 
 MINIMAX_M3 = ToolFormat(
@@ -317,19 +301,15 @@ def _read_header(text: str, functions: Collection[str]) -> Header:
     return Header(kind, recipient if kind is MessageKind.CALL else "")
 
 
-def _read_onyx_call(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], function: str
-) -> Incremental[None]:
+def _read_onyx_call(scan: Scanner, out: PieceCollector, function: str) -> Incremental[None]:
     """Reads a call. The elements name the functions, not the header."""
     invoke = ONYX_FORM.function_begin
     while (found := (yield from scan.until((ONYX_BEGIN, invoke, *_ENDS), out.content))) is not None:
         if found in _ENDS:
             scan.put_back(found)
             return
-        opening = found
-        if found == ONYX_BEGIN:
-            opening = yield from read_begin(scan, out, ONYX_BEGIN, invoke)
-        while opening and (yield from read_call(scan, out, tools, ONYX_FORM, opening)):
+        opening = yield from read_begin(scan, out, found, ONYX_BEGIN, invoke)
+        while opening and (yield from read_call(scan, out, ONYX_FORM, opening)):
             yield from scan.space()
             opening = invoke
             if not (yield from scan.take(invoke)):
@@ -355,7 +335,7 @@ def onyx_grammar(choice: CallChoice) -> Node:
     elements = [_elements([tool]) for tool in choice.tools]
     call = one_of(*map(in_order, headers, elements))
     between = in_order(Tag(ONYX_END_MESSAGE), Tag(ONYX_START), "assistant")
-    return several(call, between) if choice.parallel else call
+    return choice.several(call, between)
 
 
 def _elements(tools: Sequence[Tool]) -> Node:
@@ -442,9 +422,7 @@ STEP3_FORM = XmlForm(
 )
 
 
-def read_step3(
-    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
-) -> Incremental[None]:
+def read_step3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     """Reads a call. The text of the markup before it is in it, too."""
     if opening == STEP3_ALL_BEGIN:
         opening += yield from scan.space()
@@ -456,7 +434,7 @@ def read_step3(
     opening += "".join(pieces) + (found or "")
     if found != invoke:
         out.broken(opening)
-    elif (yield from read_call(scan, out, tools, STEP3_FORM, opening)):
+    elif (yield from read_call(scan, out, STEP3_FORM, opening)):
         yield from read_end(scan, out, STEP3_END)
         yield from scan.take(STEP3_SEPARATOR)
         yield from read_end(scan, out, STEP3_ALL_END)
@@ -470,8 +448,8 @@ def step3_grammar(choice: CallChoice) -> Node:
         xml_calls(choice.tools, STEP3_FORM),
         Tag(STEP3_END),
     )
-    calls = several(call, "") if choice.parallel else call
-    return tagged_calls(choice, STEP3_ALL_BEGIN, in_order(calls, Tag(STEP3_ALL_END)), between=None)
+    rest = in_order(choice.several(call, ""), Tag(STEP3_ALL_END))
+    return tagged_calls(choice, STEP3_ALL_BEGIN, rest, between=None)
 
 
 STEP3 = ToolFormat(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from fastovms.text.parameters import Tool
 from fastovms.text.scanning import Incremental, IncrementalParser, Piece, PieceCollector, Scanner
 from tests.text.parsing import parse
 from tests.text.tools.checks import cuts
@@ -11,7 +12,7 @@ from tests.text.tools.checks import cuts
 Reader = Callable[[Scanner, PieceCollector], Incremental[bool]]
 
 
-def read(reader: Reader, text: str) -> tuple[bool, list[Piece], str]:
+def read(reader: Reader, text: str, tools: Sequence[Tool] = ()) -> tuple[bool, list[Piece], str]:
     """Whether it was a whole call, the pieces told of it, and what was left to be read: the same
     however the text is cut."""
     found = []
@@ -24,7 +25,7 @@ def read(reader: Reader, text: str) -> tuple[bool, list[Piece], str]:
             yield from scan.rest(rest.append)
             results.append((is_whole, "".join(rest)))
 
-        pieces = parse(IncrementalParser(start), parts)
+        pieces = parse(IncrementalParser(start, tools), parts)
         [(is_whole, rest)] = results
         found.append((is_whole, pieces, rest))
     assert all(each == found[0] for each in found)

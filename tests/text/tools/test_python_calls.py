@@ -11,12 +11,12 @@ from fastovms.text.parameters import CallChoice, Tool
 from fastovms.text.scanning import Content, Piece
 from fastovms.text.tools.json_formats import LLAMA3
 from fastovms.text.tools.python_calls import (
+    PYTHONIC,
     braced_calls,
     pythonic_calls,
     read_mixed_list,
     read_pythonic_call,
 )
-from fastovms.text.tools.python_formats import PYTHONIC
 from tests.text.tools.checks import SHOP, call, check_sample
 from tests.text.tools.reading import read
 from tests.vocabularies import vocabulary

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/text/tools/python_formats.py`."""
+"""Tests of the formats in `fastovms/text/tools/python_calls.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from fastovms.text.output import call_grammar
 from fastovms.text.scanning import Content, Piece
 from fastovms.text.tools import CallChoice
-from fastovms.text.tools.python_formats import GEMMA4, LFM2, OLMO3, PYTHONIC
+from fastovms.text.tools.python_calls import GEMMA4, LFM2, OLMO3, PYTHONIC
 from tests.text.tools.checks import SHOP, call, check_sample
 from tests.vocabularies import vocabulary
 

@@ -141,7 +141,7 @@ TOOLS = [
     ],
 )  # fmt: skip
 def test_one_call(text: str, is_whole: bool, pieces: list[Piece], rest: str) -> None:
-    found = read(lambda scan, out: read_call(scan, out, TOOLS, FORM, "<c>"), text)
+    found = read(lambda scan, out: read_call(scan, out, FORM, "<c>"), text, TOOLS)
     assert found == (is_whole, pieces, rest)
 
 

@@ -141,7 +141,7 @@ class DraftPolicy:
         self._forget()
 
     def _forget(self) -> None:
-        """The past shall not outweigh what the next try shows."""
+        """Forgets the past drafts, which must not outweigh what the next one shows."""
         self._right = _FIRST_ODDS * _FIRST_WEIGHT
         self._made = _FIRST_WEIGHT
 
@@ -426,6 +426,8 @@ class _Follower:
             if drafted != token_id:
                 break
             num_right += 1
+        # The KV of rejected drafts stays in the blocks. The tokens that come in their place are
+        # computed at the same positions, and overwrite it before anything reads it.
         del self.token_ids[self.num_verified_tokens :]
         self.token_ids.extend(new_token_ids)
         self.num_verified_tokens = len(self.token_ids)

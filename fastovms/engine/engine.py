@@ -252,8 +252,11 @@ class Engine:
             self.drafting.start(sequence)
             self.scheduler.add(sequence)
         self._requests[request.request_id] = samples
-        if samples[0].group is not None:
-            self._searches[request.request_id] = BeamRequest(samples[0], request.ends_text)
+        group, search = samples[0].group, request.params.beam_search
+        if group is not None and search is not None:
+            self._searches[request.request_id] = BeamRequest(
+                samples[0], group, search, request.ends_text
+            )
         self.counters.num_prompt_tokens += len(request.prompt_token_ids)
 
     def abort(self, request_id: str, index: int | None = None) -> None:

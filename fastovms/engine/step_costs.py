@@ -348,8 +348,9 @@ class StepCosts:
         if not is_plain:
             self._learn_drafts(num_decodes, num_rows - num_decodes, is_change, seconds)
         else:
-            steady = self._decodes.seconds(num_decodes)
-            if not is_change or steady is None or not self._decodes.knows(num_decodes):
+            is_comparable = is_change and self._decodes.knows(num_decodes)
+            steady = self._decodes.seconds(num_decodes) if is_comparable else None
+            if steady is None:
                 self._decodes.learn(num_decodes, seconds)
             else:
                 self._changes.append(max(0.0, seconds - steady))

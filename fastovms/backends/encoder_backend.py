@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import queue
 import threading
 import time
@@ -190,6 +191,7 @@ class _Job:
         num_left: how many of the rows are not there yet.
         done: has the result in the end.
         is_given_up: whether no request waits for it any more.
+        started_at: when the first of the texts began to be computed; infinite until then.
     """
 
     def __init__(
@@ -210,16 +212,14 @@ class _Job:
         self.done = done
         self.is_given_up = False
         self.queued_at = queued_at
-        self.started_at: float | None = None
+        self.started_at = math.inf
 
     def start(self, now: float) -> None:
         """Notes that some of the texts are computed now."""
-        if self.started_at is None:
-            self.started_at = now
+        self.started_at = min(self.started_at, now)
 
     def encoded(self, now: float) -> EncodedTexts:
         """Returns the computed vectors and the seconds that they took."""
-        assert self.started_at is not None
         return EncodedTexts(self.rows, self.started_at - self.queued_at, now - self.started_at)
 
 
@@ -252,7 +252,8 @@ class ThreadedEncoder:
         self._texts: TextQueue[_Job] = TextQueue()
         self._jobs: set[_Job] = set()
         self._counters = EngineCounters()
-        self._encoder_counters = EncoderCounters(batch_sizes=Histogram(BATCH_BUCKETS))
+        self._batch_sizes = Histogram(BATCH_BUCKETS)
+        self._encoder_counters = EncoderCounters(batch_sizes=self._batch_sizes)
         self._num_running = 0
         self._steps = Histogram(STEP_BUCKETS)
         self._longest = 0.0
@@ -403,8 +404,7 @@ class ThreadedEncoder:
         counters = self._encoder_counters
         counters.num_texts += len(texts)
         counters.num_padding_tokens += num_tokens - sum(text.length for text in texts)
-        assert counters.batch_sizes is not None
-        counters.batch_sizes.observe(len(texts))
+        self._batch_sizes.observe(len(texts))
 
     def _note_slice(self, seconds: float) -> None:
         self._counters.num_steps += 1

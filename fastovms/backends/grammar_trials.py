@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from multiprocessing.connection import Connection
 from threading import Lock
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
 from fastovms.backend_stats import GrammarStats
-from fastovms.backends.processes import ChildProcess, Peer, fate, start_thread
+from fastovms.backends.processes import ChildProcess, fate, start_thread
 from fastovms.config import DEMO_MODEL
 from fastovms.errors import BackendUnavailable, Overloaded
 from fastovms.fair_queue import FairQueue
@@ -182,10 +182,10 @@ class Trial:
         num_deaths: how many processes have not survived their grammar.
     """
 
-    def __init__(self, start: Callable[[], Peer], *, timeout: float) -> None:
+    def __init__(self, start: Callable[[], ChildProcess], *, timeout: float) -> None:
         self._start = start
         self._timeout = timeout
-        self._peer: Peer | None = None
+        self._peer: ChildProcess | None = None
         self._is_ready = False
         self._is_closed = False
         self._number = 0
@@ -278,9 +278,6 @@ class Trial:
 
 logger = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
-Result_co = TypeVar("Result_co", covariant=True)
-
 _MAX_SECONDS: Final = 4.5
 """Seconds that one grammar may take, waiting included. A request that comes after this may find it
 ready."""
@@ -291,37 +288,7 @@ _LATER: Final = (8, 32)
 """The same for each of the other lanes."""
 
 
-class Lane(Protocol[Result_co]):
-    """A place where one grammar at a time is tried. Methods but `kill` are called on the lane's own
-    thread."""
-
-    @property
-    def num_deaths(self) -> int:
-        """The number of processes that were ended by their grammar."""
-
-    def warm_up(self) -> None:
-        """Makes the lane ready for the first grammar. It raises nothing."""
-
-    def attempt(self, grammar: Grammar, *, is_last: bool) -> Result_co:
-        """Tries a grammar, and makes of it what the caller of `TrialLanes.run` wants.
-
-        Args:
-            is_last: whether no other lane has more time.
-
-        Raises:
-            TakesLonger: the grammar needs more time than this lane has, and it is not the last.
-            RequestError: the grammar cannot be used.
-            BackendError: it cannot be tried now.
-        """
-
-    def kill(self) -> None:
-        """Ends the running trial of the lane."""
-
-    def close(self) -> None:
-        """Frees what the lane holds."""
-
-
-class _QueuedGrammar(Generic[Result]):
+class _QueuedGrammar:
     """A grammar on its way through the lanes, and what comes of it.
 
     Attributes:
@@ -334,12 +301,12 @@ class _QueuedGrammar(Generic[Result]):
     def __init__(self, grammar: Grammar, client: str) -> None:
         self.grammar = grammar
         self.client = client
-        self.done: Future[Result] = Future()
+        self.done: Future[Grammar] = Future()
         self.is_begun = False
         self.is_wanted = True
 
 
-class TrialLanes(Generic[Result]):
+class TrialLanes:
     """Tries grammars in lanes, each of which has a thread of its own and takes the clients in turn.
 
     Args:
@@ -347,12 +314,12 @@ class TrialLanes(Generic[Result]):
             first grammar on.
     """
 
-    def __init__(self, lanes: Sequence[Lane[Result]], *, max_seconds: float = _MAX_SECONDS) -> None:
+    def __init__(self, lanes: Sequence[_Lane], *, max_seconds: float = _MAX_SECONDS) -> None:
         self._lanes = tuple(lanes)
         self._max_seconds = max_seconds
         self._changed = threading.Condition()  # guards everything below
         limits = [_FIRST, *[_LATER] * (len(lanes) - 1)]
-        self._queues: list[FairQueue[_QueuedGrammar[Result]]] = [
+        self._queues: list[FairQueue[_QueuedGrammar]] = [
             FairQueue("grammars", per_client=per_client, total=total)
             for per_client, total in limits
         ]
@@ -378,8 +345,8 @@ class TrialLanes(Generic[Result]):
         with self._changed:
             self._start_lane(0)
 
-    async def run(self, grammar: Grammar, client: str) -> Result:
-        """Returns the outcome of the grammar on a lane.
+    async def run(self, grammar: Grammar, client: str) -> Grammar:
+        """Returns the grammar as a backend takes it, once it has passed in a lane.
 
         Args:
             client: who has sent it: all of one client's wait for one another.
@@ -389,7 +356,7 @@ class TrialLanes(Generic[Result]):
             RequestError: the grammar cannot be used.
             BackendUnavailable: the lanes are closed, or cannot try anything.
         """
-        job: _QueuedGrammar[Result] = _QueuedGrammar(grammar, client)
+        job = _QueuedGrammar(grammar, client)
         try:
             self._enter(job, 0)
             async with asyncio.timeout(self._max_seconds):
@@ -422,7 +389,7 @@ class TrialLanes(Generic[Result]):
         for lane in started:
             lane.kill()
 
-    def _enter(self, job: _QueuedGrammar[Result], number: int) -> None:
+    def _enter(self, job: _QueuedGrammar, number: int) -> None:
         """Puts a job into a lane's queue.
 
         Raises:
@@ -471,7 +438,7 @@ class TrialLanes(Generic[Result]):
                 for job in stranded:
                     _refuse(job, BackendUnavailable("grammars cannot be compiled now"))
 
-    def _take(self, number: int) -> _QueuedGrammar[Result] | None:
+    def _take(self, number: int) -> _QueuedGrammar | None:
         with self._changed:
             while not self._is_closed:
                 job = self._queues[number].take()
@@ -484,7 +451,7 @@ class TrialLanes(Generic[Result]):
                     return job
         return None
 
-    def _attempt(self, job: _QueuedGrammar[Result], number: int) -> None:
+    def _attempt(self, job: _QueuedGrammar, number: int) -> None:
         is_last = number + 1 == len(self._lanes)
         try:
             job.done.set_result(self._lanes[number].attempt(job.grammar, is_last=is_last))
@@ -500,7 +467,7 @@ class TrialLanes(Generic[Result]):
             job.done.set_exception(UnusableGrammar(job.grammar, TOO_MUCH))
 
 
-def _refuse(job: _QueuedGrammar[Result], error: Exception) -> None:
+def _refuse(job: _QueuedGrammar, error: Exception) -> None:
     if job.is_begun or job.done.set_running_or_notify_cancel():
         job.is_begun = True
         job.done.set_exception(error)
@@ -522,7 +489,7 @@ a little sooner."""
 
 _MIN_TIMEOUT: Final = 10.0
 
-StartTrial = Callable[[float], Peer]
+StartTrial = Callable[[float], ChildProcess]
 """Starts a process that tries grammars, with this number of processor seconds for each."""
 
 
@@ -571,7 +538,8 @@ class GuardedGrammars:
 
 
 class _Lane:
-    """A lane in which a grammar is tried with one compiler after the other."""
+    """A lane: a place where one grammar at a time is tried, with one compiler after the other.
+    Methods but `kill` are called on the lane's own thread."""
 
     def __init__(
         self, trials: Sequence[Trial], passed: PassedGrammars, refused: RefusedGrammars
@@ -589,6 +557,16 @@ class _Lane:
             trial.warm_up()
 
     def attempt(self, grammar: Grammar, *, is_last: bool) -> Grammar:
+        """Tries a grammar, and returns it as a backend takes it.
+
+        Args:
+            is_last: whether no other lane has more time.
+
+        Raises:
+            TakesLonger: the grammar needs more time than this lane has, and it is not the last.
+            RequestError: the grammar cannot be used.
+            BackendError: it cannot be tried now.
+        """
         found = self._passed.find(grammar)  # for somebody else, meanwhile
         if found is not None:
             return found
@@ -660,7 +638,7 @@ def trial_starter(compiler: GrammarCompiler) -> StartTrial:
         compiler.vocab_size, tuple(sorted(compiler.eos_token_ids)), compiler.special_tokens
     )
 
-    def start(seconds: float) -> Peer:
+    def start(seconds: float) -> ChildProcess:
         # What takes long must not take it from the engine.
         niceness = 0 if seconds == LANE_SECONDS[0] else 5
         module = "fastovms.backends.trial_process"

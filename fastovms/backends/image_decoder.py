@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from fastovms.backends.processes import Peer
+from fastovms.backends.processes import ChildProcess
 from fastovms.errors import BackendUnavailable, FastovmsError, InvalidField, Overloaded
 from fastovms.media.decode import Admit, PixelBound
 from fastovms.params import Image
@@ -75,7 +75,7 @@ class ImageDecoder:
 
     def __init__(
         self,
-        start: Callable[[], Peer],
+        start: Callable[[], ChildProcess],
         *,
         max_processes: int = MAX_PROCESSES,
         timeout: float = _TIMEOUT,
@@ -84,9 +84,9 @@ class ImageDecoder:
         self._timeout = timeout
         self._max_processes = max_processes
         self._lock = Lock()
-        self._peers: set[Peer] = set()
+        self._peers: set[ChildProcess] = set()
         self._is_closed = False
-        self._idle: SimpleQueue[Peer | None] = SimpleQueue()
+        self._idle: SimpleQueue[ChildProcess | None] = SimpleQueue()
         for _ in range(max_processes - 1):
             self._idle.put(None)
         self._idle.put(self._begin())
@@ -135,7 +135,7 @@ class ImageDecoder:
             self._idle.put(None)  # whoever waits is refused
 
     @contextmanager
-    def _process(self) -> Iterator[Peer]:
+    def _process(self) -> Iterator[ChildProcess]:
         """Yields an idle process. A process that has not refused an image in the ordinary way is
         ended: its next answers could not be trusted."""
         peer = self._idle.get()
@@ -152,14 +152,14 @@ class ImageDecoder:
         finally:
             self._idle.put(peer)
 
-    def _begin(self) -> Peer:
+    def _begin(self) -> ChildProcess:
         with self._lock:
             self._check_open()
             peer = self._start()
             self._peers.add(peer)
         return peer
 
-    def _end(self, peer: Peer) -> None:
+    def _end(self, peer: ChildProcess) -> None:
         peer.kill()
         peer.connection.close()
         peer.wait()
@@ -170,7 +170,7 @@ class ImageDecoder:
         if self._is_closed:
             raise BackendUnavailable("no image is decoded any more: the server is shutting down")
 
-    def _ask(self, peer: Peer, data: bytes, asked: ImageBytes, admit: Admit) -> Image:
+    def _ask(self, peer: ChildProcess, data: bytes, asked: ImageBytes, admit: Admit) -> Image:
         peer.connection.send(asked)
         peer.connection.send_bytes(data)
         num_pixels, num_kept = self._answer(peer, asked.name, HeaderRead)
@@ -192,7 +192,7 @@ class ImageDecoder:
             os.close(descriptor)
         return pixels.reshape(height, width, 3)
 
-    def _answer(self, peer: Peer, name: str, kind: type[Answer]) -> Answer:
+    def _answer(self, peer: ChildProcess, name: str, kind: type[Answer]) -> Answer:
         if not peer.connection.poll(self._timeout):
             raise TimeoutError
         answer = peer.connection.recv()

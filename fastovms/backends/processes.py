@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 _BUSY_FACTOR: Final = 10
 """How many times as long as its time of a processor something may take where the machine is
@@ -67,19 +67,6 @@ _END_TIMEOUT: Final = 5.0
 """Seconds in which a process must end after its connection is closed, before it is killed."""
 
 
-class Peer(Protocol):
-    """The other end of a connection."""
-
-    @property
-    def connection(self) -> Connection[Any, Any]: ...
-
-    def wait(self) -> str:
-        """Returns how it ended, such as "was ended by SIGKILL", once its end of the connection is
-        closed."""
-
-    def kill(self) -> None: ...
-
-
 class ChildProcess:
     """A Python module run as a process, which gets the other end of `connection` by the number of a
     file descriptor in its first argument. It ends when the connection does, and no signal that is
@@ -101,6 +88,8 @@ class ChildProcess:
             )
 
     def wait(self) -> str:
+        """Returns how it ended, such as "was ended by SIGKILL", once its end of the connection is
+        closed."""
         try:
             code = self._process.wait(_END_TIMEOUT)
         except subprocess.TimeoutExpired:

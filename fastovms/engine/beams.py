@@ -13,7 +13,7 @@ from fastovms.engine.blocks import BlockManager
 from fastovms.engine.model.model import Floats
 from fastovms.engine.sampler import check_rows, log_sum_exp_and_top, token_logprobs
 from fastovms.engine.scheduler import Scheduler
-from fastovms.engine.sequence import Sequence
+from fastovms.engine.sequence import Sequence, SequenceGroup
 from fastovms.grammar.state import dead_end
 from fastovms.params import (
     BeamSearch,
@@ -265,23 +265,27 @@ class BeamRequest:
     request would draw from.
     """
 
-    def __init__(self, root: Sequence, ends_text: EndsText | None = None) -> None:
+    def __init__(
+        self,
+        root: Sequence,
+        group: SequenceGroup,
+        search: BeamSearch,
+        ends_text: EndsText | None = None,
+    ) -> None:
         """
         Args:
             root: the prompt, and the only sequence of its group so far.
         """
         params = root.params
-        assert root.group is not None
-        assert params.beam_search is not None
         end_token_ids = params.stop_token_ids
         # A complete grammar allows only end tokens, so that these cannot be ignored.
         if params.grammar is not None or not params.ignore_eos:
             end_token_ids |= params.eos_token_ids
-        self.sequences = root.group.sequences
+        self.sequences = group.sequences
         self._root = root
         self._params = params
         self._searcher = BeamSearcher(
-            params.beam_search,
+            search,
             end_token_ids=end_token_ids,
             max_new_tokens=root.token_limit - root.num_prompt_tokens,
             ends_text=ends_text,

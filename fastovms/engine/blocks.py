@@ -2,10 +2,13 @@
 
 A block is in exactly one of these states:
 
-* in use: `ref_count > 0`, listed in at least one block table; * cached: `ref_count == 0`, its
-  content is still reachable through the prefix cache, kept in the order in which it will be
-  evicted; * free: `ref_count == 0` and worthless. Blocks that were used before are taken first, so
-  that the lazily committed cache tensors grow only when they must.
+* in use: `ref_count > 0`, listed in at least one block table;
+* cached: `ref_count == 0`, but the prefix cache still finds its content. Cached blocks are kept in
+  the order in which they will be evicted;
+* free: `ref_count == 0`, and its content is of no use.
+
+Free blocks that were used before are taken first. The kernel commits the memory of the others when
+they are first written, so the cache grows only when it must.
 
 The prefix cache is a tree flattened into one dictionary. A full block is found under (node of the
 block before it, its tokens), and finding it yields its own node. Nodes are never reused, so equal
@@ -103,6 +106,8 @@ class BlockManager:
             block_id = self._num_touched
             self._num_touched += 1
         elif self._cached:
+            # Blocks that follow it in the tree cannot be reached any more. They are not searched
+            # for: nodes are never reused, so nothing finds them, and they are evicted in turn.
             block_id, _ = self._cached.popitem(last=False)
             del self._entries[self._keys.pop(block_id)]
             self._tenants.pop(block_id, None)
@@ -151,7 +156,7 @@ class BlockManager:
         node = root
         if self._enable_prefix_caching:
             size = self.block_size
-            num_full_blocks = (len(token_ids) - 1) // size
+            num_full_blocks = (len(token_ids) - 1) // size  # the last token's logits are needed
             for i in range(num_full_blocks):
                 tokens = token_ids[i * size : (i + 1) * size]
                 entry = self._entries.get(_key(node, tokens, salt))
@@ -191,7 +196,7 @@ class BlockManager:
         if entry is None:
             entry = _CacheEntry(block_id, next(self._nodes))
             self._entries[key] = entry
-            if block_id in self._keys:
+            if block_id in self._keys:  # its old key begins with the node of an evicted block
                 del self._entries[self._keys[block_id]]
                 self._tenants.pop(block_id, None)
             self._keys[block_id] = key

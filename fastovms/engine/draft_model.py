@@ -141,7 +141,7 @@ class DraftPolicy:
         self._forget()
 
     def _forget(self) -> None:
-        """The past shall not outweigh what the next try shows."""
+        """Forgets the past drafts, which must not outweigh what the next one shows."""
         self._right = _FIRST_ODDS * _FIRST_WEIGHT
         self._made = _FIRST_WEIGHT
 
@@ -157,7 +157,7 @@ class SequenceDrafters:
         max_match: the longest end of the text that is looked up.
         model_policy: says how much the draft model guesses, or None.
         guess, guessed_at: the last guess, and how many tokens the sequence had then.
-        is_by_model: whether the last draft is the draft model's.
+        drafted_by: the policy of the last draft, if the draft model has made it; else None.
     """
 
     text: IndexedText
@@ -167,7 +167,7 @@ class SequenceDrafters:
     model_policy: DraftPolicy | None = None
     guess: Guess = NO_GUESS
     guessed_at: int = 0
-    is_by_model: bool = False
+    drafted_by: DraftPolicy | None = None
 
 
 # Drafts tokens with a smaller model of the same vocabulary, the draft model.
@@ -185,10 +185,11 @@ _TOLERATED_MISSES = 3
 
 class WantedDraft(NamedTuple):
     """Asks for a draft of up to `num_tokens` tokens, at least 1, for a sequence with these
-    drafters."""
+    drafters, of which `policy` is the draft model's."""
 
     sequence: Sequence
     drafters: SequenceDrafters
+    policy: DraftPolicy
     num_tokens: int
 
 
@@ -281,10 +282,10 @@ class DraftModel:
 
     def _follow(self, wanted: WantedDraft) -> _Follower | None:
         """Brings the books on a sequence up to date. Returns None where it goes without drafts."""
-        sequence, drafters, num_tokens = wanted
+        sequence, drafters, policy, num_tokens = wanted
         follower = self._followers.get(sequence.seq_id)
         if follower is None:
-            follower = _Follower(sequence, drafters)
+            follower = _Follower(sequence, drafters, policy)
         new_token_ids = follower.catch_up_tokens()
         is_foreign = max(new_token_ids, default=0) >= self._num_token_ids
         room = self._max_model_len - sequence.num_tokens + 1  # the last drafted is not computed
@@ -388,15 +389,17 @@ class _Follower:
         "num_registered_blocks",
         "num_verified_tokens",
         "num_wanted",
+        "policy",
         "prefix_node",
         "sequence",
         "threshold",
         "token_ids",
     )
 
-    def __init__(self, sequence: Sequence, drafters: SequenceDrafters) -> None:
+    def __init__(self, sequence: Sequence, drafters: SequenceDrafters, policy: DraftPolicy) -> None:
         self.sequence = sequence
         self.drafters = drafters
+        self.policy = policy
         self.threshold = _confidence_threshold(sequence.params)
         self.token_ids = array("q")
         self.num_verified_tokens = 0
@@ -423,6 +426,8 @@ class _Follower:
             if drafted != token_id:
                 break
             num_right += 1
+        # The KV of rejected drafts stays in the blocks. The tokens that come in their place are
+        # computed at the same positions, and overwrite it before anything reads it.
         del self.token_ids[self.num_verified_tokens :]
         self.token_ids.extend(new_token_ids)
         self.num_verified_tokens = len(self.token_ids)
@@ -444,12 +449,11 @@ class _Follower:
     def hand_over(self) -> None:
         """Gives the draft to the sequence. Without one, the policy learns that the work was
         wasted."""
-        sequence, policy = self.sequence, self.drafters.model_policy
-        assert policy is not None
+        sequence = self.sequence
         sequence.draft_token_ids = self.token_ids[self.num_verified_tokens :]
-        self.drafters.is_by_model = True
+        self.drafters.drafted_by = self.policy
         if not sequence.draft_token_ids:
-            policy.learn(1, 0, sequence.num_tokens)
+            self.policy.learn(1, 0, sequence.num_tokens)
 
 
 class _Chunk(NamedTuple):

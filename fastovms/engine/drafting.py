@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.backend_stats import EngineCounters
-from fastovms.engine.draft_model import DraftModel, SequenceDrafters, WantedDraft
+from fastovms.engine.draft_model import DraftModel, DraftPolicy, SequenceDrafters, WantedDraft
 from fastovms.engine.sequence import Sequence, SequenceGrammar
 from fastovms.engine.step_costs import StepCosts
 from fastovms.engine.suffix_index import LEAST_CHANCE, NO_GUESS, Guess, SuffixIndex
@@ -56,6 +56,8 @@ def draft_lengths(
         return [len(of) for of in chances]
     if num_rows == num_sequences and costs.is_plain_step_due(num_sequences):
         return [0] * len(chances)
+    # The chances of a guess fall, and equal ones keep their order. So the first `size` values are
+    # beginnings of the guesses: no token is chosen without those before it.
     likeliest = np.argsort(-values, kind="stable")
     gains = np.cumsum(values[likeliest])
     best, best_rate = 0, _LEAST_GAIN * num_sequences / seconds
@@ -104,7 +106,7 @@ class TextGuesser:
         if max_tokens < 1:
             guess = NO_GUESS
         elif sequence.grammar is not None:
-            guess = self._guess_along_grammar(sequence, drafters, max_tokens)
+            guess = self._guess_along_grammar(sequence.grammar, token_ids, drafters, max_tokens)
         else:
             guess = self._look_up(drafters, token_ids[-MAX_MATCH:], max_tokens, 1.0)
         drafters.guess, drafters.guessed_at = guess, len(token_ids)
@@ -122,15 +124,18 @@ class TextGuesser:
         return self._index.guess(drafters.text, context, max_tokens, chance=chance, least=least)
 
     def _guess_along_grammar(
-        self, sequence: Sequence, drafters: SequenceDrafters, max_tokens: int
+        self,
+        grammar: SequenceGrammar,
+        token_ids: array[int],
+        drafters: SequenceDrafters,
+        max_tokens: int,
     ) -> Guess:
-        """Joins what the grammar forces and what the index finds, as far as the grammar lets it
-        through."""
-        assert sequence.grammar is not None
-        context = sequence.token_ids[-MAX_MATCH:]
+        """Joins the tokens that the grammar forces with those that the index finds, up to the first
+        token that the grammar does not allow."""
+        context = token_ids[-MAX_MATCH:]
         # A first look at what is forced also tells a grammar that would force tokens for ever.
-        forced = sequence.grammar.forced_tokens(sequence.token_ids)
-        scout = sequence.grammar.scout(sequence.token_ids) if len(forced) < max_tokens else None
+        forced = grammar.forced_tokens(token_ids)
+        scout = grammar.scout(token_ids) if len(forced) < max_tokens else None
         parts: list[Guess] = []
         chance = 1.0
         while max_tokens > 0:
@@ -250,7 +255,7 @@ class Drafting:
             drafters = self._drafters.get(sequence.seq_id)
             if drafters is None or sequence.group is not None:
                 continue
-            drafters.is_by_model = False
+            drafters.drafted_by = None
             guess = self._guess(sequence, drafters)
             if drafters.num_tokens is not None and drafters.looks_up:
                 sequence.draft_token_ids = array("q", guess.token_ids.tolist())
@@ -287,7 +292,7 @@ class Drafting:
         except Exception:
             logger.exception("the draft model has failed, and is not used any more")
             self._model = None
-            for sequence, _, _ in wanted:
+            for sequence, *_ in wanted:
                 del sequence.draft_token_ids[:]
             for drafters in self._drafters.values():
                 drafters.model_policy = None
@@ -316,21 +321,21 @@ class Drafting:
                 chances = guess.chances[:length]
                 rate = draft_rate(chances, self._costs, num_sequences=num_sequences)
                 if planned.num_tokens and (length == 0 or planned.rate > rate):
-                    wanted.append(WantedDraft(sequence, drafters, planned.num_tokens))
+                    wanted.append(WantedDraft(sequence, drafters, policy, planned.num_tokens))
                     guesses.append(draft)
                     continue
             sequence.draft_token_ids = draft
         self._have_model_propose(wanted)
-        for (sequence, drafters, _), draft in zip(wanted, guesses, strict=True):
+        for (sequence, drafters, policy, _), draft in zip(wanted, guesses, strict=True):
             if sequence.draft_token_ids and sequence.grammar is not None:
                 try:
-                    _cut_by_grammar(sequence, sequence.grammar, drafters)
+                    _cut_by_grammar(sequence, sequence.grammar, policy)
                 except Exception:
                     del sequence.draft_token_ids[:]
                     self._do_without(sequence)
                     continue
             if not sequence.draft_token_ids:
-                sequence.draft_token_ids, drafters.is_by_model = draft, False
+                sequence.draft_token_ids, drafters.drafted_by = draft, None
 
     def _room(self, sequence: Sequence) -> int:
         """Returns how many tokens a draft may have."""
@@ -350,9 +355,8 @@ class Drafting:
         self._counters.num_draft_tokens += num_drafted
         self._counters.num_accepted_tokens += num_accepted
         drafters = self._drafters.get(sequence.seq_id)
-        if drafters is not None and drafters.is_by_model:
-            assert drafters.model_policy is not None
-            drafters.model_policy.learn(num_drafted, num_accepted, sequence.num_tokens)
+        if drafters is not None and drafters.drafted_by is not None:
+            drafters.drafted_by.learn(num_drafted, num_accepted, sequence.num_tokens)
 
     def finish(self, sequence: Sequence) -> None:
         """Frees what is held for a sequence."""
@@ -375,13 +379,11 @@ class _Offer(NamedTuple):
     guess: Guess
 
 
-def _cut_by_grammar(
-    sequence: Sequence, grammar: SequenceGrammar, drafters: SequenceDrafters
-) -> None:
+def _cut_by_grammar(sequence: Sequence, grammar: SequenceGrammar, policy: DraftPolicy) -> None:
     """Cuts the draft model's draft at the first token that the grammar bars. Without any left, the
     policy learns that the work was wasted."""
     scout = grammar.scout(sequence.token_ids)
     allowed = 0 if scout is None else scout.follow(sequence.draft_token_ids.tolist())
     del sequence.draft_token_ids[allowed:]
-    if allowed == 0 and drafters.model_policy is not None:
-        drafters.model_policy.learn(1, 0, sequence.num_tokens)
+    if allowed == 0:
+        policy.learn(1, 0, sequence.num_tokens)

@@ -252,8 +252,11 @@ class Engine:
             self.drafting.start(sequence)
             self.scheduler.add(sequence)
         self._requests[request.request_id] = samples
-        if samples[0].group is not None:
-            self._searches[request.request_id] = BeamRequest(samples[0], request.ends_text)
+        group, search = samples[0].group, request.params.beam_search
+        if group is not None and search is not None:
+            self._searches[request.request_id] = BeamRequest(
+                samples[0], group, search, request.ends_text
+            )
         self.counters.num_prompt_tokens += len(request.prompt_token_ids)
 
     def abort(self, request_id: str, index: int | None = None) -> None:
@@ -272,7 +275,7 @@ class Engine:
             EngineFailed: the model's logits are not numbers any more, for any prompt.
         """
         self.drafting.propose(self.scheduler.running)
-        plan = self.scheduler.plan(self._pacing.max_prefill_tokens)
+        plan = self.scheduler.plan(self._pacing)
         assert plan.chunks, "there is work, but none of it can go on"
         if plan.block_copies:
             self._model.copy_blocks(plan.block_copies)
@@ -371,6 +374,10 @@ class Engine:
                 token_id = self._sampler.draw_next(sequence, logits[first_row + index])
             elif isinstance(token_id, Exception):
                 raise token_id
+            # The token is drawn from the row as if there were no draft, and it is the token that
+            # counts. A draft only decides whether the next row is of use: that row was computed
+            # after the draft token, so it is valid only if the draft token is the one drawn. Hence
+            # drafts change no text, greedy or random.
             finish_reason = sequence.append(token_id)
             token_ids.append(token_id)
             if params.logprobs is not None:
@@ -378,7 +385,7 @@ class Engine:
                 logprobs.append(token_logprobs(row, token_id, params.logprobs))
             if finish_reason is not None or index == num_drafts or token_id != drafts[index]:
                 break
-            sequence.num_computed_tokens += 1
+            sequence.num_computed_tokens += 1  # the KV of the draft token is that of `token_id`
         num_new, num_generated = len(token_ids), sequence.num_generated_tokens
         self.counters.num_generated_tokens += num_new
         if sequence.num_computed_tokens > first_draft:

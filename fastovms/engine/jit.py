@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
 from llvmlite import ir
@@ -47,14 +47,10 @@ def kernel_cache(environ: Mapping[str, str]) -> str:
 numba.config.CACHE_DIR = kernel_cache(os.environ)
 
 
-class Decorator(Protocol):
-    def __call__(self, function: Function, /) -> Function: ...
-
-
 inlined = numba.njit(inline="always")
 
 
-def kernel(*signatures: str) -> Decorator:
+def kernel(*signatures: str) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         compiled: Any
         try:
@@ -77,13 +73,13 @@ def _announce() -> None:
     )
 
 
-def row_kernel(returns: str, *others: str) -> Decorator:
+def row_kernel(returns: str, *others: str) -> Callable[[Function], Function]:
     """Declares a kernel whose first arguments are one row of logits as bits, [vocab_size], and by
     how many bits each is to be shifted. `others` are the types of its further arguments."""
     return kernel(*(f"{returns}({bits}[::1], int32, {', '.join(others)})" for bits in _BITS))
 
 
-def rows_kernel(returns: str, *others: str) -> Decorator:
+def rows_kernel(returns: str, *others: str) -> Callable[[Function], Function]:
     """Declares a kernel whose first arguments are several rows of logits as bits, [rows,
     vocab_size], and by how many bits each is to be shifted. `others` are the types of its further
     arguments."""

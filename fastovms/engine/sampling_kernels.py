@@ -65,6 +65,8 @@ def _weight(logit, highest, scale):
     exponent = exponent if exponent > _LEAST_EXPONENT else _LEAST_EXPONENT
     whole = np.rint(exponent)
     rest = exponent - whole
+    # `rest` lies between -0.5 and 0.5, where this polynomial is 2 ** rest. The whole part becomes
+    # the bits of a float's exponent.
     power = np.float32(1.5403530e-4)
     power = power * rest + np.float32(1.3333558e-3)
     power = power * rest + np.float32(9.6181291e-3)
@@ -315,8 +317,11 @@ def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
     if the tokens before it, in descending order, weigh less than `top_p` of the whole. Otherwise
     this token and all after it are ruled out, and a token before it is drawn instead.
     """
+    # The temperature is part of the weights only: it changes no order, so keys are of raw logits.
     scale = np.float32(_LOG2_E / temperature)
     is_cut = 0 < top_k < row.size
+    # The total of the whole row is not needed with top-k, which has a total of its own, nor where
+    # min-p is the only filter, whose total takes its place.
     weighs_all = not is_cut and (top_p < 1 or min_p <= 0)
     position = _look(row, shift, maxima, scale, sums[0] if weighs_all else sums[0][:0])
     if position < 0:
@@ -330,15 +335,21 @@ def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
         last = np.int32(rank >> 32)
         end = 0xFFFFFFFF - (rank & 0xFFFFFFFF) + 1
         total = _weigh(row, shift, maxima, last, end, highest, scale, sums[0])
+    # What top-p keeps is a share of what top-k has left, before min-p takes its part away.
     missing = top_p * total
     if min_p > 0:
+        # A weight is at least `min_p` of the largest where its logit is at least this. Both filters
+        # keep a beginning of the same order, so that the shorter one holds.
         least = _in_order(as_bits(np.float32(highest + temperature * math.log(min_p))))
         if least > last:
             last, end = least, row.size
             total = _weigh(row, shift, maxima, last, end, highest, scale, sums[0])
     drawn = 0
+    # Rejection sampling: a token that top-p rules out is no result, and what is then drawn among
+    # those before it has the distribution that top-p asks for. The loop ends, since each round has
+    # fewer tokens than the one before, and the likeliest is always kept.
     while True:
-        state += _GOLDEN
+        state += _GOLDEN  # the next state of SplitMix64: each round has a number of its own
         target = _uniform(state) * total
         position = _find(row, shift, target, last, end, highest, scale, sums[drawn])
         if top_p >= 1:
@@ -347,6 +358,8 @@ def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
         mass = _weigh(row, shift, maxima, key, position, highest, scale, sums[1 - drawn])
         if mass < missing or not mass:
             return position
+        # `mass` and `sums[1 - drawn]` are of exactly the tokens that are left: the next round needs
+        # no further pass over the row.
         last, end, total = key, position, mass
         drawn = 1 - drawn
 
@@ -376,6 +389,8 @@ def draw_rows(
     sums = np.empty((2, num_groups), np.float32)
     for i in range(indices.size):
         temperature, top_k, top_p, min_p = settings[i]
+        # The number depends on the seed and the position alone, not on the batch, and not on the
+        # draws before. So a token is the same after a preemption, with drafts and beside others.
         state = _mixed(seeds[i] + np.uint64(positions[i]) * _GOLDEN)
         row = rows[indices[i]]
         token_ids[i] = _draw(

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from heapq import merge
 from itertools import chain, groupby
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from fastovms.backend_stats import EngineCounters
 from fastovms.engine.blocks import LONG_ROOT, ROOT, BlockManager, OutOfBlocks, PrefixMatch
 from fastovms.engine.model.kv_cache import BlockCopy, States
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.engine.sequence import Sequence, SequenceGroup, SequenceStatus
+from fastovms.engine.step_costs import PrefillPacing
 
 
 class Chunk(NamedTuple):
@@ -289,6 +290,8 @@ class BlockTables:
             end = sequence.num_tokens - num_held_tokens(sequence)
             tokens, salt = sequence.token_ids[:end], sequence.cache_salt
             match = self._blocks.match_prefix(tokens, salt, root, sequence.tenant)
+        # The matched blocks may be cached ones. They are taken before the free blocks are counted,
+        # so that they are neither counted as free nor evicted by the allocations below.
         self._blocks.share(match.block_ids)
         num_missing = self._blocks.num_blocks_for(sequence.num_tokens) - len(match.block_ids)
         if num_missing > self._blocks.num_free_blocks:
@@ -357,20 +360,6 @@ MAX_SCORED_TOKENS = 64
 MAX_RESERVED_TOKENS = 32
 """The most tokens that a step keeps for prompts, however many sequences decode: as many as a block
 has, where it has fewer."""
-
-
-class MaxPrefillTokens(Protocol):
-    """Bounds the pieces of prompts, as `PrefillPacing` does."""
-
-    def __call__(
-        self, num_decodes: int, num_rows: int, prompt: Sequence, budget: int, *, is_crowd: bool
-    ) -> int: ...
-
-
-def _whole_budget(
-    num_decodes: int, num_rows: int, prompt: Sequence, budget: int, *, is_crowd: bool
-) -> int:
-    return budget
 
 
 def _is_decoding(sequence: Sequence) -> bool:
@@ -452,15 +441,15 @@ class Scheduler:
         self._blocks.free(sequence.block_table)
         sequence.status = SequenceStatus.FINISHED
 
-    def plan(self, max_prefill_tokens: MaxPrefillTokens = _whole_budget) -> Plan:
-        """Chooses the next step's chunks and allocates their blocks, preempting where it must.
+    def plan(self, pacing: PrefillPacing) -> Plan:
+        """Chooses the next step's chunks and allocates their blocks. It preempts sequences where
+        blocks are missing.
 
         Args:
-            max_prefill_tokens: returns how many tokens of a prompt the step may have, given how
-                many sequences decode, their rows, the prompt's sequence, and the budget that is
-                left. It is asked only where no other prompt of the streams' priority waits, or one
-                owner's crowd would hold up streams of another (`is_crowd`). Otherwise the crowd
-                goes first.
+            pacing: bounds how many tokens of a prompt the step computes beside sequences that
+                decode. It is asked only where no other prompt of the streams' priority waits, or
+                where the prompts of one owner would hold up the streams of another (`is_crowd`).
+                Otherwise the prompts use the whole budget: all of them wait for each step.
         """
         self._restart_outgrown()
         self._make_way()
@@ -468,13 +457,17 @@ class Scheduler:
         plan.num_decode_rows = self._plan_decodes(plan)
         plan.num_decodes = len(plan.chunks)
         spare = self._max_num_batched_tokens - plan.num_decode_rows
+        # Many streams may use up the whole budget. Prompts get some tokens nevertheless, since they
+        # would never be computed otherwise.
         budget = max(spare, self._num_reserved_tokens)
         if len(self.running) == plan.num_decodes and not self.waiting:
             return plan
         prompt, is_crowd = self._paced_prompt() if plan.num_decodes else (None, False)
         if prompt is not None:
             rows = plan.num_decode_rows
-            limit = max_prefill_tokens(plan.num_decodes, rows, prompt, budget, is_crowd=is_crowd)
+            limit = pacing.max_prefill_tokens(
+                plan.num_decodes, rows, prompt, budget, is_crowd=is_crowd
+            )
             budget = min(budget, limit)
         self._plan_prompts(plan, budget)
         return plan
@@ -510,13 +503,17 @@ class Scheduler:
     # Running sequences
 
     def _plan_decodes(self, plan: Plan) -> int:
-        """Plans a token for each decoding sequence; drafts share the rest of the budget."""
+        """Plans a token for each decoding sequence; drafts share the rest of the budget.
+
+        Returns how many rows these are, drafts included."""
+        # `spare` counts draft tokens only. Each running sequence has its own token set aside, even
+        # one whose turn comes later in the loop, so that no draft takes the place of a real token.
         spare = self._max_num_batched_tokens - len(self.running)
         if self.waiting or not all(map(_is_decoding, self.running)):
             spare -= self._num_reserved_tokens
         if self._states is not None:
             spare = min(spare, self._states.max_draft_tokens)
-        for sequence in tuple(self.running):
+        for sequence in tuple(self.running):  # a copy: `_make_writable` may preempt some of them
             group = sequence.group
             if sequence.status is not SequenceStatus.RUNNING or not _is_decoding(sequence):
                 continue  # it was preempted for another, or is a prompt
@@ -583,12 +580,14 @@ class Scheduler:
             try:
                 if position == len(block_table):
                     block_table.append(self._blocks.allocate())
+                # Another sample or beam reads the block, and would see what is written there.
                 elif self._blocks.is_shared(block_table[position]):
                     self._tables.fork_block(sequence, position, plan)
                 position += 1
             except OutOfBlocks:
                 if self.reclaim_blocks():
                     continue
+                # Each pass preempts at least one sequence, at last this one, so the loop ends.
                 self._preempt_for_blocks(plan)
                 if sequence.status is SequenceStatus.WAITING:
                     return False
@@ -609,9 +608,11 @@ class Scheduler:
             if self._blocks.num_free_blocks < num_blocks and self.reclaim_blocks():
                 continue
             owner, num_held = self._largest_owner()
+            # An owner that holds no more than this sequence asks for is left alone: two owners
+            # could otherwise preempt each other in turn, and neither would make progress.
             if owner is None or num_held <= num_blocks:
                 return
-            self._preempt_newest(owner, Plan())
+            self._preempt_newest(owner, Plan())  # nothing is planned yet
 
     def _preempt_for_blocks(self, plan: Plan) -> None:
         owner, _ = self._largest_owner()
@@ -663,6 +664,8 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self._stop(sequence)
+        # Full blocks stay in the prefix cache until others need them. A sequence that is admitted
+        # again soon finds most of them there, and computes little twice.
         self._blocks.free(sequence.block_table)
         sequence.status = SequenceStatus.WAITING
         sequence.num_computed_tokens = 0
@@ -681,10 +684,13 @@ class Scheduler:
             sequence = self._next_waiting()
             if before is not None and place(sequence) >= place(before):
                 break
+            # The loop stops at the first sequence that has no room. A smaller one behind it is not
+            # admitted instead: a large one might otherwise wait for ever.
             num_new = self._num_newly_reserved(sequence)
             if num_seqs + num_new > self.max_num_seqs:
                 break
             if not self._tables.give_blocks(sequence, plan):
+                # With chunks in the plan the engine makes progress, and blocks become free later.
                 if not plan.chunks and self.reclaim_blocks():
                     continue
                 break

@@ -347,12 +347,13 @@ class StepCosts:
         self._plain_windows[num_decodes].note(is_plain=is_plain and not is_change)
         if not is_plain:
             self._learn_drafts(num_decodes, num_rows - num_decodes, is_change, seconds)
-        elif not is_change or not self._decodes.knows(num_decodes):
-            self._decodes.learn(num_decodes, seconds)
         else:
-            steady = self._decodes.seconds(num_decodes)
-            assert steady is not None
-            self._changes.append(max(0.0, seconds - steady))
+            is_comparable = is_change and self._decodes.knows(num_decodes)
+            steady = self._decodes.seconds(num_decodes) if is_comparable else None
+            if steady is None:
+                self._decodes.learn(num_decodes, seconds)
+            else:
+                self._changes.append(max(0.0, seconds - steady))
 
     def _learn_drafts(
         self, num_decodes: int, num_drafts: int, is_change: bool, seconds: float

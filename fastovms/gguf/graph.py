@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -127,16 +127,23 @@ def constant(values: NDArray[Any]) -> Node:
 
 def _matrix(rows: NDArray[np.uint8], shape: tuple[int, ...], kind: TensorType, name: str) -> Node:
     if kind.unpack is not None:
-        return _compressed(rows, shape, kind, name)
+        return _compressed(rows, shape, kind, kind.unpack, name)
     node = _constant(np.ascontiguousarray(rows), shape, _FLOATS[kind.name], name)
     return node if kind.name == "F32" else opset13.convert(node, "f32")
 
 
 def _compressed(
-    rows: NDArray[np.uint8], shape: tuple[int, ...], kind: TensorType, name: str
+    rows: NDArray[np.uint8],
+    shape: tuple[int, ...],
+    kind: TensorType,
+    unpack: Callable[[NDArray[np.uint8]], NumberGroups],
+    name: str,
 ) -> Node:
+    """Returns a matrix as 4 or 8 bit integers, each group of which has a scale of its own."""
     integers, scales, zero_points = [], [], []
-    for groups in _unpacked(rows.reshape(-1, kind.block_bytes), kind):
+    blocks = rows.reshape(-1, kind.block_bytes)
+    for start in range(0, len(blocks), _BLOCKS_AT_ONCE):
+        groups = unpack(np.ascontiguousarray(blocks[start : start + _BLOCKS_AT_ONCE]))
         integers.append(_packed(groups.integers, kind.bits))
         scales.append(groups.scales.reshape(-1))
         if groups.zero_points is not None:
@@ -150,12 +157,6 @@ def _compressed(
         node = opset13.subtract(node, constant(np.concatenate(zero_points).reshape(one_each)))
     node = opset13.multiply(node, constant(np.concatenate(scales).reshape(one_each)))
     return opset13.reshape(node, constant(np.array(shape, np.int64)), False)
-
-
-def _unpacked(blocks: NDArray[np.uint8], kind: TensorType) -> Iterator[NumberGroups]:
-    assert kind.unpack is not None
-    for start in range(0, len(blocks), _BLOCKS_AT_ONCE):
-        yield kind.unpack(np.ascontiguousarray(blocks[start : start + _BLOCKS_AT_ONCE]))
 
 
 def _packed(integers: NDArray[np.uint8] | NDArray[np.int8], bits: int) -> NDArray[np.uint8]:

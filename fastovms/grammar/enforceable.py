@@ -36,6 +36,8 @@ _MAX_DEPTH: Final = 8
 _MAX_LISTED: Final = 20
 _MAX_SHOWN: Final = 100
 
+JSON_KINDS: Final = ("null", "boolean", "number", "string", "array", "object")
+
 _Path = tuple[Any, ...]
 """The way to a part of a schema: `(outer path, key)`, or () at its root."""
 
@@ -294,7 +296,7 @@ class _Rewriter:
         if value.keys() != {"type"}:
             return False
         barred = set(_strings(value["type"]) or [value["type"]])
-        kinds = part.get("type", [*_KINDS])
+        kinds = part.get("type", [*JSON_KINDS])
         kept = [kind for kind in _strings(kinds) or [kinds] if kind not in barred]
         if "number" in kept and "integer" in barred and "number" not in barred:
             return False
@@ -306,9 +308,6 @@ class _Rewriter:
     def drop(self, part: dict[str, Any], value: Any) -> bool:
         """Drops a keyword that asks nothing by itself."""
         return True
-
-
-_KINDS: Final = ("null", "boolean", "number", "string", "array", "object")
 
 
 def _renamed(name: str) -> Callable[[_Rewriter, dict[str, Any], Any], bool]:

@@ -23,7 +23,7 @@ from fastovms.backends.grammar_trials import (
     digest_of,
     guard_compiler,
 )
-from fastovms.backends.processes import Peer
+from fastovms.backends.processes import ChildProcess
 from fastovms.config import DEMO_MODEL
 from fastovms.errors import BackendUnavailable, InvalidField, Overloaded
 from fastovms.grammar.compiler import GrammarCompiler
@@ -296,7 +296,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def two_lanes(**options: float) -> Iterator[tuple[TrialLanes[str], FakeLane, FakeLane]]:
+def two_lanes(**options: float) -> Iterator[tuple[TrialLanes, FakeLane, FakeLane]]:
     quick, slow = FakeLane(), FakeLane()
     lanes = TrialLanes([quick, slow], **options)
     try:
@@ -309,7 +309,7 @@ def two_lanes(**options: float) -> Iterator[tuple[TrialLanes[str], FakeLane, Fak
 
 @asynccontextmanager
 async def blocked(
-    lanes: TrialLanes[str], slow: FakeLane, num: int, client: str = "hostile"
+    lanes: TrialLanes, slow: FakeLane, num: int, client: str = "hostile"
 ) -> AsyncIterator[list[asyncio.Task[str]]]:
     """So many slow grammars of a client's, of which one is in the last lane."""
     tasks = [asyncio.create_task(lanes.run(grammar(f"slow{i}"), client)) for i in range(num)]
@@ -528,7 +528,7 @@ async def test_what_is_wrong_is_told(guarded: GuardedGrammars) -> None:
 
 
 async def test_a_process_that_cannot_be_started(compiler: GrammarCompiler) -> None:
-    def start(_: float) -> Peer:
+    def start(_: float) -> ChildProcess:
         raise BlockingIOError("no more processes")
 
     grammars = guard_compiler(compiler, start=start)

@@ -142,7 +142,7 @@ class CheckedDraftModel(DraftModel):
         wanted = list(wanted)
         super().propose(wanted)
         self.check()
-        for sequence, _, num_tokens in wanted:
+        for sequence, *_, num_tokens in wanted:
             if sequence.draft_token_ids:
                 params = sequence.params
                 threshold = params.assistant_confidence_threshold
@@ -328,7 +328,7 @@ def test_prompt_lookup_goes_first_unless_the_request_speaks_to_the_model() -> No
         engine.drafting.propose(engine.scheduler.running)
         (sequence,) = engine.scheduler.running
         chosen = engine.drafting._drafters[sequence.seq_id]
-        by_model = chosen.is_by_model
+        by_model = chosen.drafted_by is not None
         assert sequence.token_ids[-1] == last
         return bool(sequence.draft_token_ids) and not by_model, bool(draft.num_tokens_per_step)
 
@@ -354,7 +354,7 @@ def test_a_long_prompt_holds_no_drafts_up() -> None:
         engine.step()
         for sequence in engine.scheduler.running:
             drafters = engine.drafting._drafters[sequence.seq_id]
-            drafted = drafters.is_by_model
+            drafted = drafters.drafted_by is not None
             num_drafted[sequence.request_id] += drafted
             num_without += not drafted and sequence.num_generated_tokens > 0
         assert draft_steps + 2 >= len(draft.num_tokens_per_step)

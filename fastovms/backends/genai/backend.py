@@ -53,7 +53,7 @@ from fastovms.backends.grammar_trials import (
 )
 from fastovms.backends.model_files import Comparison, NotComparable, fit_cache
 from fastovms.backends.model_task import graph_file, weights_file
-from fastovms.backends.processes import ChildProcess, Peer, receive, send
+from fastovms.backends.processes import ChildProcess, receive, send
 from fastovms.config import EngineConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, RequestError
 from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
@@ -108,7 +108,7 @@ _MAX_ACCEPTED: Final = 4096
 """How many accepted grammars are remembered, by 32 bytes each."""
 
 
-def _start_pipeline(seconds: float) -> Peer:
+def _start_pipeline(seconds: float) -> ChildProcess:
     return ChildProcess("fastovms.backends.genai.grammar_trial", str(seconds))
 
 
@@ -183,7 +183,7 @@ class GenaiBackend:
 
     def __init__(
         self,
-        peer: Peer,
+        peer: ChildProcess,
         model: ModelInfo,
         config: EngineConfig,
         grammars: GuardedGrammars,

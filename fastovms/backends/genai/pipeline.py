@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import openvino as ov
@@ -97,26 +97,6 @@ _BLOCK_SIZE: Final = 32
 _GPU_BLOCK_SIZE: Final = 16
 
 
-class GenerationHandle(Protocol):
-    """The used part of `openvino_genai.GenerationHandle`."""
-
-    def can_read(self) -> bool: ...
-    def read(self) -> dict[int, Any]: ...
-    def get_status(self) -> Any: ...
-    def cancel(self) -> None: ...
-    def get_perf_metrics(self) -> Any: ...
-
-
-class Pipeline(Protocol):
-    """The used part of `openvino_genai.ContinuousBatchingPipeline`."""
-
-    def add_request(self, request_id: int, *arguments: Any) -> GenerationHandle: ...
-    def step(self) -> None: ...
-    def has_non_finished_requests(self) -> bool: ...
-    def get_metrics(self) -> Any: ...
-    def get_tokenizer(self) -> Any: ...
-
-
 @dataclass(frozen=True, slots=True)
 class CacheCapacity:
     """The size of the KV cache."""
@@ -131,7 +111,7 @@ class CacheCapacity:
 
 def load_pipeline(
     model_dir: Path, config: EngineConfig, *, available: int
-) -> tuple[Pipeline, CacheCapacity]:
+) -> tuple[genai.ContinuousBatchingPipeline, CacheCapacity]:
     """Loads a pipeline, which takes seconds or minutes.
 
     Args:
@@ -166,7 +146,9 @@ def load_pipeline(
         ) from error
 
 
-def _load(model_dir: Path, config: EngineConfig, device: str, **cache: int) -> Pipeline:
+def _load(
+    model_dir: Path, config: EngineConfig, device: str, **cache: int
+) -> genai.ContinuousBatchingPipeline:
     scheduler = genai.SchedulerConfig()
     scheduler.max_num_seqs = config.max_num_seqs
     scheduler.max_num_batched_tokens = token_budget(config)
@@ -182,7 +164,7 @@ def _load(model_dir: Path, config: EngineConfig, device: str, **cache: int) -> P
         properties["draft_model"] = genai.draft_model(
             str(config.draft_model), device, **_share_of(device)
         )
-    pipeline: Pipeline = genai.ContinuousBatchingPipeline(model_dir, scheduler, device, properties)
+    pipeline = genai.ContinuousBatchingPipeline(model_dir, scheduler, device, properties)
     _warm_up(pipeline, Assistance.of(config))
     return pipeline
 
@@ -209,7 +191,7 @@ def _share_of(device: str) -> dict[str, object]:
     return share_of_cpu() if is_cpu(device) else {}
 
 
-def _warm_up(pipeline: Pipeline, assistance: Assistance) -> None:
+def _warm_up(pipeline: genai.ContinuousBatchingPipeline, assistance: Assistance) -> None:
     """Generates one token, so that the first request finds everything in place, and a model that
     cannot run is found out now."""
     config = genai.GenerationConfig()
@@ -225,13 +207,13 @@ def _warm_up(pipeline: Pipeline, assistance: Assistance) -> None:
     del handle  # without it, the pipeline would have dropped the request
 
 
-def _num_blocks(pipeline: Pipeline) -> int:
+def _num_blocks(pipeline: genai.ContinuousBatchingPipeline) -> int:
     """Returns how many blocks the cache has. The warm-up has used one of them, by which their
     number is known."""
     return max(1, round(100 / float(pipeline.get_metrics().cache_usage)))
 
 
-def _bytes_per_block(pipeline: Pipeline) -> int:
+def _bytes_per_block(pipeline: genai.ContinuousBatchingPipeline) -> int:
     return math.ceil(int(pipeline.get_metrics().kv_cache_size_in_bytes) / _num_blocks(pipeline))
 
 

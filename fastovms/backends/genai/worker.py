@@ -27,8 +27,6 @@ from fastovms.backends.genai.generation_config import generation_config, stop_to
 from fastovms.backends.genai.pipeline import (
     Admission,
     CacheCapacity,
-    GenerationHandle,
-    Pipeline,
     PipelineNeed,
     PromptReader,
     load_pipeline,
@@ -191,7 +189,7 @@ class _Run:
     job: _QueuedRequest
     indices: range
     need: PipelineNeed
-    handle: GenerationHandle | None = None
+    handle: genai.GenerationHandle | None = None
     num_generated_tokens: int = 0
 
     @property
@@ -216,7 +214,7 @@ class PipelineEngine:
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: genai.ContinuousBatchingPipeline,
         model: ModelInfo,
         config: EngineConfig,
         capacity: CacheCapacity,
@@ -461,7 +459,7 @@ class PipelineEngine:
         return [EngineOutput(run.job.request.request_id, output) for output in outputs]
 
     def _sample(
-        self, run: _Run, handle: GenerationHandle, status: Any
+        self, run: _Run, handle: genai.GenerationHandle, status: Any
     ) -> Iterator[GenerationOutput]:
         """Returns the tokens since the last step as one output, if there are any."""
         token_ids: list[int] = []
@@ -508,7 +506,9 @@ class PipelineEngine:
             )
         return outputs
 
-    def _settle(self, run: _Run, handle: GenerationHandle, outputs: list[GenerationOutput]) -> None:
+    def _settle(
+        self, run: _Run, handle: genai.GenerationHandle, outputs: list[GenerationOutput]
+    ) -> None:
         """Notes how many tokens a prompt with images has."""
         job = run.job
         if not job.has_images:

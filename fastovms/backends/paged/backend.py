@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import openvino_genai
 
@@ -160,20 +160,12 @@ def reserve_cache(
     return num_blocks
 
 
-class IdleModel(Protocol):
-    """The operations on a model; see `Model`."""
-
-    def commit_ahead(self, num_used_blocks: int) -> bool: ...
-
-    def forget_files(self) -> None: ...
-
-
 class IdleMemory:
     """Commits memory of the cache ahead. It then releases the memory of files. OpenVINO lays
     weights out again for steps of other sizes, which come with the first requests, so the memory is
     checked again when twice as much of the cache is in use."""
 
-    def __init__(self, model: IdleModel) -> None:
+    def __init__(self, model: Model) -> None:
         self._model = model
         self._next_look = 0
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Set
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import openvino as ov
 
@@ -276,19 +276,6 @@ class Measurement(NamedTuple):
     cache: DiskCache
 
 
-class Measuring(Protocol):
-    """A process that measures."""
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def kill(self) -> None: ...
-
-    def result(self) -> str:
-        """Waits for its end, and returns what it has found, or why it has found nothing."""
-
-
 class TuningProcess:
     """Runs `tuning_process`. It is killed when the thread ends that has started it."""
 
@@ -307,6 +294,7 @@ class TuningProcess:
         self._process.kill()
 
     def result(self) -> str:
+        """Waits for its end, and returns what it has found, or why it has found nothing."""
         with self._process.connection:
             try:
                 found = str(receive(self._process.connection))
@@ -329,7 +317,7 @@ class IdleTuning:
     def __init__(
         self,
         engines: WorkingEngines,
-        start: Callable[[Measurement], Measuring] = TuningProcess,
+        start: Callable[[Measurement], TuningProcess] = TuningProcess,
         delay: float = IDLE_SECONDS,
     ) -> None:
         self._start = start
@@ -337,7 +325,7 @@ class IdleTuning:
         self._changed = threading.Condition()
         self._num_working = 0
         self._waiting: deque[Measurement] = deque()
-        self._process: Measuring | None = None
+        self._process: TuningProcess | None = None
         self._thread: threading.Thread | None = None
         engines.watch(self._set_working)
 
@@ -398,7 +386,7 @@ class IdleTuning:
         thread.start()
         return True
 
-    def _end(self, process: Measuring) -> None:
+    def _end(self, process: TuningProcess) -> None:
         """Waits for a process, in a thread of its own."""
         found = process.result()
         with self._changed:

@@ -17,6 +17,7 @@ from fastovms.backends.xgrammar.text_rules import (
     quoted,
     rest_of_string,
 )
+from fastovms.grammar.enforceable import JSON_KINDS
 from fastovms.grammar.finite_schema import Schema
 from fastovms.grammar.json_schema import normal_schema
 from fastovms.grammar.patterns import FORMATS
@@ -315,7 +316,6 @@ def _joined(*alternatives: str) -> str:
 # numbers beyond their bounds and declared names again, and takes no notice of several keywords.
 
 
-_KINDS: Final = ("null", "boolean", "number", "string", "array", "object")
 _CONSTRAINTS: Final = {
     "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum",
     "exclusiveMaximum", "multipleOf", "items", "prefixItems", "minItems", "maxItems", "properties",
@@ -396,7 +396,7 @@ class _Writer:
         if "const" in schema or isinstance(schema.get("enum"), list):
             return self._choice(schema)
         kinds = self._kinds(schema)
-        if len(kinds) == len(_KINDS) and schema.keys().isdisjoint(_CONSTRAINTS):
+        if len(kinds) == len(JSON_KINDS) and schema.keys().isdisjoint(_CONSTRAINTS):
             return self._any()
         return self._either([{**schema, "type": kind} for kind in kinds], self._of_kind)
 
@@ -414,7 +414,7 @@ class _Writer:
     def _kinds(self, schema: Schema) -> list[str]:
         named = schema.get("type")
         if named is None:
-            return list(_KINDS)
+            return list(JSON_KINDS)
         listed = named if isinstance(named, list) else [named]
         return ["number" if kind == "number" else str(kind) for kind in listed]
 
@@ -438,7 +438,7 @@ class _Writer:
     def _any(self) -> str:
         if "value" not in self._rules:
             self._rule("value", "")  # it stands within itself
-            kinds = [self._of_kind({"type": kind}) for kind in _KINDS]
+            kinds = [self._of_kind({"type": kind}) for kind in JSON_KINDS]
             self._rule("value", " | ".join(kinds))
         return "value"
 

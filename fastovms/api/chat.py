@@ -18,7 +18,7 @@ from fastovms.api.answer import (
     closing_members,
     write_answer,
 )
-from fastovms.api.body import show
+from fastovms.api.body import wrong
 from fastovms.api.chat_messages import Message, read_messages
 from fastovms.api.chat_prompt import (
     PromptMaker,
@@ -558,10 +558,7 @@ def _check_modalities(body: ChatRequest) -> None:
     for position, modality in enumerate(body.modalities or ()):
         if modality != "text":
             name = f"modalities[{position}]"
-            raise InvalidField(
-                f'{name} must be "text", which is all that this model makes, not {show(modality)}',
-                param=name,
-            )
+            raise wrong(name, '"text", which is all that this model makes', modality)
 
 
 def _top_logprobs(body: ChatRequest) -> int | None:

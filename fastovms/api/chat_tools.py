@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from fastovms.api.body import show
+from fastovms.api.body import one_of, show, wrong
 from fastovms.api.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.grammar.finite_schema import Schema
@@ -78,9 +78,7 @@ def read_function(
         value = function.get(key)
         if value is not None and not isinstance(value, kind):
             named = schema if key == "parameters" else key
-            raise InvalidField(
-                f"{place}.{named} must be {words}, not {show(value)}", param=f"{place}.{named}"
-            )
+            raise wrong(f"{place}.{named}", words, value)
     parameters: Schema = function.get("parameters") or {}
     is_strict = function.get("strict") is True
     tool = Tool(target.function, strict_schema(parameters) if is_strict else parameters)
@@ -101,7 +99,7 @@ def read_custom(custom: Mapping[str, Any], place: str, namespace: str | None = N
     description = custom.get("description")
     if description is not None and not isinstance(description, str):
         name = f"{place}.description"
-        raise InvalidField(f"{name} must be a string, not {show(description)}", param=name)
+        raise wrong(name, "a string", description)
     name = f"{place}.format"
     words, enforced, warning = _format(custom.get("format"), name)
     pattern = None if enforced is None else enforced.source
@@ -124,9 +122,7 @@ def read_name(named: Mapping[str, Any], place: str) -> str:
     name = named.get("name")
     place = f"{place}.name"
     if not isinstance(name, str) or not name:
-        raise InvalidField(
-            f"{place} must be a string that is not empty, not {show(name)}", param=place
-        )
+        raise wrong(place, "a string that is not empty", name)
     if len(name) > MAX_NAME:
         raise InvalidField(
             f"{place} must be at most {MAX_NAME} characters, not {len(name)}", param=place
@@ -151,14 +147,14 @@ def members_of(
         return {key: value for key, value in tool.items() if key != "type"}, place
     place = f"{place}.{kind}"
     if not isinstance(members, dict):
-        raise InvalidField(f"{place} must be an object, not {show(members)}", param=place)
+        raise wrong(place, "an object", members)
     return members, place
 
 
 def _check_arguments(kind: object, name: str) -> None:
     """Checks that arguments are an object, whatever else the schema says of them."""
     if kind not in (None, "object") and not (isinstance(kind, list) and "object" in kind):
-        raise InvalidField(f'{name} must be "object", not {show(kind)}', param=name)
+        raise wrong(name, '"object"', kind)
 
 
 def _format(form: object, place: str) -> tuple[str, Grammar | None, str]:
@@ -166,7 +162,7 @@ def _format(form: object, place: str) -> tuple[str, Grammar | None, str]:
     if form is None:
         return _ANY_TEXT, None, ""
     if not isinstance(form, dict):
-        raise InvalidField(f"{place} must be an object, not {show(form)}", param=place)
+        raise wrong(place, "an object", form)
     if _one_of(form, "type", _FORMATS, place) == "text":
         return _ANY_TEXT, None, ""
     # Chats have its members in one more object, responses beside the type.
@@ -175,9 +171,7 @@ def _format(form: object, place: str) -> tuple[str, Grammar | None, str]:
     place = f"{place}.definition"
     definition = grammar.get("definition")
     if not isinstance(definition, str) or not definition:
-        raise InvalidField(
-            f"{place} must be a string that is not empty, not {show(definition)}", param=place
-        )
+        raise wrong(place, "a string that is not empty", definition)
     if syntax == "regex":
         words = f"The input must match this regular expression:\n{definition}"
         try:
@@ -199,7 +193,7 @@ def _one_of(given: Mapping[str, Any], key: str, allowed: tuple[str, ...], place:
     if value not in allowed:
         place = f"{place}.{key}"
         choices = " or ".join(json.dumps(choice) for choice in allowed)
-        raise InvalidField(f"{place} must be {choices}, not {show(value)}", param=place)
+        raise wrong(place, choices, value)
     return str(value)
 
 
@@ -300,10 +294,7 @@ def read_choice(
         return ToolChoice(list(tools))
     if isinstance(choice, str):
         if choice not in WORDS:
-            raise InvalidField(
-                f"tool_choice must be one of {', '.join(WORDS)} or an object, not {show(choice)}",
-                param="tool_choice",
-            )
+            raise wrong("tool_choice", f"one of {', '.join(WORDS)} or an object", choice)
         if choice == "none":
             return ToolChoice([])
         if choice == "required":
@@ -317,21 +308,16 @@ def read_choice(
 
 def _allowed(choice: Mapping[str, Any], tools: Offered, forms: ChoiceForms) -> ToolChoice:
     allowed, name = members_of(choice, "allowed_tools", "tool_choice", flat=forms.flat)
-    mode = allowed.get("mode", "auto")
-    if mode not in WORDS:
-        raise InvalidField(
-            f"{name}.mode must be one of {', '.join(WORDS)}, not {show(mode)}",
-            param=f"{name}.mode",
-        )
+    mode = one_of(allowed.get("mode", "auto"), WORDS, f"{name}.mode")
     name = f"{name}.tools"
     listed = allowed.get("tools")
     if not isinstance(listed, list) or not listed:
-        raise InvalidField(f"{name} must be a list of tools, not {show(listed)}", param=name)
+        raise wrong(name, "a list of tools", listed)
     names: list[str] = []
     for position, tool in enumerate(listed):
         place = f"{name}[{position}]"
         if not isinstance(tool, dict):
-            raise InvalidField(f"{place} must be an object, not {show(tool)}", param=place)
+            raise wrong(place, "an object", tool)
         if forms.skips_others and tool.get("type") not in _KINDS:
             continue
         names += _found(tool, place, tools, forms)
@@ -352,15 +338,13 @@ def _found(
     the same with the name next to the type."""
     kind = choice.get("type")
     if forms.checks and kind not in _KINDS:
-        raise InvalidField(
-            f'{place}.type must be "function" or "custom", not {show(kind)}', param=f"{place}.type"
-        )
+        raise wrong(f"{place}.type", '"function" or "custom"', kind)
     is_custom = kind == "custom"
     given, inner = members_of(choice, "custom" if is_custom else "function", place, flat=forms.flat)
     name, namespace = read_name(given, inner), given.get("namespace")
     if namespace is not None and not isinstance(namespace, str):
         inner = f"{inner}.namespace"
-        raise InvalidField(f"{inner} must be a string, not {show(namespace)}", param=inner)
+        raise wrong(inner, "a string", namespace)
     _check_any(tools, forms)
     found = tools.get(flat_name(name, namespace))
     if found is None and namespace is None:
@@ -499,9 +483,7 @@ def read_functions(
         place = f"functions[{position}]"
         reader.add(read_function(function, place), place)
     if isinstance(choice, str) and choice not in ("none", "auto"):
-        raise InvalidField(
-            f"{name} must be none, auto or an object, not {show(choice)}", param=name
-        )
+        raise wrong(name, "none, auto or an object", choice)
     if isinstance(choice, Mapping) and not reader.offered and dialect.checks_tool_choice:
         raise InvalidField(f"{name} is only allowed with functions", param=name)
     chosen = ToolChoice([] if choice == "none" else list(reader.offered))
@@ -544,7 +526,7 @@ class ToolReader:
     def read(self, tool: object, place: str, namespace: str | None = None) -> None:
         """Reads a tool of any type. Raises InvalidField."""
         if not isinstance(tool, dict):
-            raise InvalidField(f"{place} must be an object, not {show(tool)}", param=place)
+            raise wrong(place, "an object", tool)
         kind = tool.get("type")
         if kind in ("function", "custom"):
             members, inner = members_of(tool, kind, place, flat=self.flat)
@@ -555,10 +537,7 @@ class ToolReader:
         elif self._skips_others and isinstance(kind, str):
             self.skip(kind, place)
         else:
-            kinds = '"function" or "custom"'
-            raise InvalidField(
-                f"{place}.type must be {kinds}, not {show(kind)}", param=f"{place}.type"
-            )
+            raise wrong(f"{place}.type", '"function" or "custom"', kind)
 
     def skip(self, kind: str, place: str) -> None:
         """Notes that a tool is passed over, which is of a type that there is not."""
@@ -608,7 +587,7 @@ class ToolReader:
         ):
             if not isinstance(value, kind):
                 inner = f"{place}.{key}"
-                raise InvalidField(f"{inner} must be {words}, not {show(value)}", param=inner)
+                raise wrong(inner, words, value)
         assert isinstance(tools, list)
         check_number_of_tools(tools, f"{place}.tools")
         if description:

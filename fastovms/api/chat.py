@@ -29,11 +29,10 @@ from fastovms.api.chat_prompt import (
 )
 from fastovms.api.chat_task import (
     ReadChat,
-    chat_task,
     constraint,
     finds_markup,
     hides_content,
-    parser_maker,
+    ready_chat,
 )
 from fastovms.api.chat_tools import ToolTarget, ToolUse, read_functions, read_tools
 from fastovms.api.context import ApiContext
@@ -340,7 +339,7 @@ _UNFINISHED = b',"logprobs":null,"finish_reason":null'
 
 
 class ChatFrames:
-    """Encodes one stream (`delta_stream.Frames`). A piece of text costs its own encoding alone,
+    """Encodes one stream (`answer.Frames`). A piece of text costs its own encoding alone,
     unless the client wants to know more about its tokens."""
 
     def __init__(
@@ -529,10 +528,9 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
         # The tokens' ids would reveal the reasoning that the client asked to hide.
         report = replace(report, has_token_ids=False)
         options = replace(options, report=report)
-    task = await chat_task(request, options, chat, report.num_prompt_logprobs)
-    new_parser = parser_maker(request, options, chat)
-    of_tools = chat.tools.warnings_for(request.model.chat.tool_format)
-    warnings = [*chat.warnings, *of_tools, *chat.prompt.warnings]
+    task, new_parser, warnings = await ready_chat(
+        request, options, chat, report.num_prompt_logprobs
+    )
     return ChatJob(request, options, task, chat.prompt, form, warnings, new_parser)
 
 

@@ -245,7 +245,7 @@ def _elements(arrays: LogprobArrays) -> tuple[bytes, ...]:
 
 
 class CompletionFrames:
-    """Encodes one stream (`delta_stream.Frames`). A delta costs the encoding of its text alone,
+    """Encodes one stream (`answer.Frames`). A delta costs the encoding of its text alone,
     unless the client wants to know more about its tokens."""
 
     def __init__(

@@ -21,10 +21,10 @@ from fastovms.api.chat_prompt import (
     TemplateOptions,
     template_options,
 )
-from fastovms.api.chat_task import ReadChat, chat_task, constraint, hides_content, parser_maker
+from fastovms.api.chat_task import ReadChat, constraint, hides_content, ready_chat
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import ANTHROPIC, END, START, Dialect, frame, last_frames
-from fastovms.api.endpoint import Route, endpoint, passed_over, warning_headers
+from fastovms.api.endpoint import Route, endpoint, warning_headers
 from fastovms.api.fields import TokenBudget, token_budget
 from fastovms.api.generate import Observed, SampleDelta, TextGeneration, Usage, generation_of
 from fastovms.api.logprobs import token_report
@@ -234,7 +234,7 @@ _DELTA: Final = b"event: content_block_delta\n" + START + b'{"type":"content_blo
 
 
 class MessageFrames:
-    """Encodes one stream (`delta_stream.Frames`): blocks one after the other, each of which begins,
+    """Encodes one stream (`answer.Frames`): blocks one after the other, each of which begins,
     grows and ends."""
 
     def __init__(
@@ -373,7 +373,7 @@ class MessagesJob:
 
 
 async def prepare(
-    request: Preparation[MessagesRequest], new_call_id: Callable[[], str]
+    request: Preparation[MessagesRequest], fields: MessageFields, new_call_id: Callable[[], str]
 ) -> MessagesJob:
     """Checks a request and makes what runs it. Long chats are rendered and encoded in a thread.
 
@@ -381,16 +381,6 @@ async def prepare(
         RequestError: a field is invalid.
         BackendError: the grammar cannot be compiled now.
     """
-    fields = read_fields(request.body)
-    if request.body.max_tokens == 0:
-        check_filling(request.body)
-    return await _prepare(request, fields, new_call_id)
-
-
-async def _prepare(
-    request: Preparation[MessagesRequest], fields: MessageFields, new_call_id: Callable[[], str]
-) -> MessagesJob:
-    """Does what `prepare` does, with fields that are checked."""
     only_computes_prompt = request.body.max_tokens == 0
     request = _in_our_words(request, fields)
     check_numbers(request)
@@ -404,12 +394,12 @@ async def _prepare(
             messages, len(images)
         )
         if only_computes_prompt:
-            return ReadChat(prompt, tools, images, None, unseen)
+            return ReadChat(prompt, tools, images, None, unseen, fields.warnings)
         wanted = constraint(request, tools, prompt.end, template)
-        return ReadChat(prompt, tools, images, wanted, unseen)
+        return ReadChat(prompt, tools, images, wanted, unseen, fields.warnings)
 
     chat = await offload.run(read, request.size)
-    task = await chat_task(request, options, chat)
+    task, new_parser, warnings = await ready_chat(request, options, chat)
     tools = chat.tools
     shown = ShownPieces(
         hides_reasoning=not _thinks(request, fields),
@@ -419,13 +409,6 @@ async def _prepare(
     # The operator's limit counts as if the request had named it.
     max_tokens = 0 if only_computes_prompt else options.budget.max_tokens or 0
     form = AnswerForm(shown, new_call_id, max_tokens, omits_thinking=fields.omits_thinking)
-    warnings = [
-        *passed_over([*tools.skipped, *fields.warnings]),
-        *chat.warnings,
-        *tools.warnings_for(request.model.chat.tool_format),
-        *chat.prompt.warnings,
-    ]
-    new_parser = parser_maker(request, options, chat)
     return MessagesJob(request, options, task, form, warnings, new_parser, only_computes_prompt)
 
 
@@ -459,7 +442,7 @@ async def count_tokens(
     body = msgspec.structs.replace(
         request.body, max_tokens=0, min_tokens=None, stop=None, stop_sequences=None, stream=None
     )
-    job = await _prepare(replace(request, body=body), fields, str)
+    job = await prepare(replace(request, body=body), fields, str)
     return (await compute(job)).prompt_tokens
 
 
@@ -554,7 +537,10 @@ class Messages:
         """
         context = self._context
         preparation = await context.read(request, MessagesRequest, dialect, names_of)
-        job = await prepare(preparation, self._new_call_id)
+        fields = read_fields(preparation.body)
+        if preparation.body.max_tokens == 0:
+            check_filling(preparation.body)
+        job = await prepare(preparation, fields, self._new_call_id)
         envelope, generation = context.begin(request, job, "msg_")
         with generation:
             if job.only_computes_prompt:

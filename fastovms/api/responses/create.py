@@ -16,9 +16,9 @@ from fastovms.api.answer import ClientTooSlow, DeltaSender, Envelope, collect, f
 from fastovms.api.chat_messages import seal_summary
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DONE, Dialect, log_fields_of
-from fastovms.api.endpoint import passed_over, warning_headers
+from fastovms.api.endpoint import warning_headers
 from fastovms.api.fields import is_streamed, request_id
-from fastovms.api.generate import Observed, SampleDelta, TextGeneration, generation_of, merged
+from fastovms.api.generate import Observed, SampleDelta, TextGeneration, merged
 from fastovms.api.prompt import Preparation, context_exceeded
 from fastovms.api.responses.background import BackgroundRun, KeptFor, ResponsesState, id_is_taken
 from fastovms.api.responses.input import Item, ItemRules, NewId
@@ -142,7 +142,7 @@ class Compaction:
         """
         context = self._context
         preparation = await context.read(request, ResponsesRequest, dialect, names_of)
-        body, new_id = preparation.body, context.new_id()
+        body = preparation.body
         if is_streamed(body):
             raise InvalidField(
                 "stream must be false: a compaction cannot be streamed", param="stream"
@@ -168,9 +168,7 @@ class Compaction:
 
         told, kept = await offload.run(read, item_cost(history.size) + history.size)
         job = await prepare(asked, fields, _question(told, new_item_id))
-        envelope = context.envelope(id_prefix(body, dialect), new_id, preparation)
-        span = context.span_of(request, GenerationKind.CHAT, preparation, envelope.id)
-        generation = generation_of(job, Observed(new_id, request.log_fields, span))
+        envelope, generation = context.begin(request, job, id_prefix(body, dialect))
         with generation:
             [deltas] = await collect(generation.run, generation.num_samples)
         compaction = {
@@ -206,6 +204,7 @@ def _summary_body(preparation: Preparation[ResponsesRequest]) -> ResponsesReques
         seed=body.seed,
         priority=body.priority,
         cache_salt=body.cache_salt,
+        request_id=body.request_id,
     )
 
 
@@ -271,7 +270,6 @@ class _Task:
     job: ResponsesJob
     generation: TextGeneration
     run: ResponseRun
-    streams: bool
     headers: HeaderPairs
     resumption: Resumption | None
 
@@ -426,18 +424,8 @@ class Responses:
         resumption = None
         if fields.background and self._state is not None and self._state.resumes:
             resumption = resumption_of(job, dialect, envelope.created, id_key)
-        streams = is_streamed(job.preparation.body)
-        warnings = job.tools.warnings_for(job.preparation.model.chat.tool_format)
-        all_warnings = [
-            *passed_over(job.tools.skipped),
-            *job.warnings,
-            *warnings,
-            *job.prompt.warnings,
-        ]
-        headers = warning_headers(all_warnings, request.id)
-        return _Task(
-            request, dialect, fields, history, job, generation, run, streams, headers, resumption
-        )
+        headers = warning_headers(job.warnings, request.id)
+        return _Task(request, dialect, fields, history, job, generation, run, headers, resumption)
 
     async def _complete(self, task: _Task) -> Response:
         generation, run, job = task.generation, task.run, task.job
@@ -592,7 +580,7 @@ class Responses:
 
 
 class _Frames:
-    """Implements `delta_stream.DeltaFrames` for a response."""
+    """Implements `answer.DeltaFrames` for a response."""
 
     def __init__(self, run: ResponseRun) -> None:
         self._run = run

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 from msgspec import to_builtins
@@ -78,9 +78,6 @@ class ResponseForm:
     @property
     def id(self) -> str:
         return str(self.members["id"])
-
-    def not_kept(self) -> ResponseForm:
-        return replace(self, members={**self.members, "store": False})
 
     def body(self, status: ResponseStatus, output: Sequence[Item] | None) -> dict[str, object]:
         """Returns the object.
@@ -280,7 +277,7 @@ class ResponseRun:
 
     def note_not_kept(self) -> None:
         """Takes note that the store has failed."""
-        self.form = self.form.not_kept()
+        self.form = replace(self.form, members={**self.form.members, "store": False})
 
     def interrupted_events(self, response: Mapping[str, Any], start: int) -> list[bytes]:
         """Returns the same as `interrupted_events`, in this response's dialect."""
@@ -436,15 +433,6 @@ _FUNCTION: Final = _CallKind("fc", "function_call", "arguments", "function_call_
 _CUSTOM: Final = _CallKind("ctc", "custom_tool_call", "input", "custom_tool_call_input")
 
 
-class _Open(Protocol):
-    """The item that is being built."""
-
-    def snapshot(self, status: str) -> Item:
-        """Returns the item with what it has so far."""
-
-    def end(self, status: str) -> Item: ...
-
-
 class OutputBuilder:
     """Builds the output of one response.
 
@@ -457,7 +445,7 @@ class OutputBuilder:
     def __init__(self, form: OutputForm, emit: Emit) -> None:
         self._form = form
         self._emit = emit
-        self._open: _Open | None = None
+        self._open: _OpenText | _OpenCall | None = None
         self._skips_call = False
         self.items: list[Item] = []
         self.has_cut_call = False

@@ -494,7 +494,7 @@ class Completions:
         body, model = preparation.body, preparation.model
         job = await prepare(preparation, self._fim(model.tokenizer))
         new_id = context.new_id()
-        envelope = context.envelope("cmpl-", new_id, preparation)
+        envelope = context.envelope("cmpl-", new_id, body, model.info.name, dialect)
         span = context.span_of(request, GenerationKind.TEXT_COMPLETION, preparation, envelope.id)
         generation = TextGeneration(
             model,

@@ -25,7 +25,7 @@ from fastovms.api.request_schemas import GenerationFields, StreamOptions
 from fastovms.config import ApiConfig, ModelLimits
 from fastovms.errors import InvalidField
 from fastovms.params import ALL_LOGPROBS, BeamSearch, EarlyStopping, ModelInfo, SamplingDefaults
-from fastovms.request_fields import ranges_of, unsupported_of
+from fastovms.request_fields import ranges_of
 from fastovms.text.tokenizer import Tokenizer
 
 # Checks the fields that every endpoint that generates has: ranges of numbers, `stop`,
@@ -71,15 +71,6 @@ def check_ranges(body: GenerationFields, dialect: Dialect) -> None:
         value = getattr(body, name)
         if value is not None and value is not UNSET and value not in allowed:
             raise wrong(name, f"{allowed}", value)
-
-
-def check_supported(body: GenerationFields) -> None:
-    """Raises InvalidField for a field whose value asks for something the server cannot do."""
-    for name, neutral in unsupported_of(type(body)).items():
-        value = getattr(body, name)
-        if value is not None and value not in neutral:
-            only = "".join(f", only {number}" for number in neutral)
-            raise InvalidField(f"{name} is not supported by this server version{only}", param=name)
 
 
 def is_streamed(body: GenerationFields) -> bool:

@@ -358,7 +358,7 @@ def _reasoning(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     read: Item = {"id": _id(item, name, "reasoning", rules), "type": "reasoning"}
     for member, kind in (("summary", "summary_text"), ("content", "reasoning_text")):
         given = item.get(member)
-        texts = [] if given is None else _parts(given, f"{name}.{member}")
+        texts = [] if given is None else _read_parts(given, f"{name}.{member}", _part)
         read[member] = [{"type": kind, "text": text} for _, text in texts]
     sealed = item.get("encrypted_content")
     if sealed is not None:
@@ -475,18 +475,13 @@ def _content(
         raise InvalidField(f"{name} must not be empty", param=name)
     if not is_output:
         return _read_parts(content, name, partial(_input_part, rules=rules))
-    texts = _parts(content, name)
+    texts = _read_parts(content, name, _part)
     return [
         {"type": "refusal", "refusal": text}
         if kind == "refusal"
         else {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
         for kind, text in texts
     ]
-
-
-def _parts(parts: object, name: str) -> list[tuple[str, str]]:
-    """Returns the types and texts of parts."""
-    return _read_parts(parts, name, _part)
 
 
 def _read_parts(parts: object, name: str, read: Callable[[object, str], Read]) -> list[Read]:
@@ -510,6 +505,7 @@ def _input_part(part: object, name: str, rules: ItemRules) -> dict[str, Any]:
 
 
 def _part(part: object, name: str) -> tuple[str, str]:
+    """Returns the type and the text of a part."""
     if not isinstance(part, dict):
         raise wrong(name, "an object", part)
     kind = part.get("type")

@@ -194,6 +194,7 @@ class ResponseRun:
     Attributes:
         status: the response's, as of now.
         output: its items.
+        dialect: what it is told in.
     """
 
     def __init__(
@@ -216,7 +217,7 @@ class ResponseRun:
         """
         self.form = form
         self.status = ResponseStatus("in_progress")
-        self._dialect = dialect
+        self.dialect = dialect
         self._usage = usage
         self._unix_time = unix_time
         self._events = EventEncoder(named=for_all or dialect.responses.names_events)
@@ -266,7 +267,7 @@ class ResponseRun:
     def fail(self, error: Exception) -> None:
         message, param, code = describe(error)
         self.output.end_item("incomplete")
-        if self._dialect.responses.has_error_events:
+        if self.dialect.responses.has_error_events:
             self._events.emit("error", {"code": code, "message": message, "param": param})
         kind = "invalid_prompt" if isinstance(error, RequestError) else "server_error"
         self.status = failed(message, kind)
@@ -281,7 +282,7 @@ class ResponseRun:
 
     def interrupted_events(self, response: Mapping[str, Any], start: int) -> list[bytes]:
         """Returns the same as `interrupted_events`, in this response's dialect."""
-        return interrupted_events(response, start, self._dialect)
+        return interrupted_events(response, start, self.dialect)
 
     def body(self) -> dict[str, object]:
         """Returns the response as of now."""

@@ -28,11 +28,12 @@ from fastovms.api.chat_prompt import (
     template_options,
 )
 from fastovms.api.chat_task import (
+    ChatJob,
     ReadChat,
+    chat_job,
     constraint,
     finds_markup,
     hides_content,
-    ready_chat,
 )
 from fastovms.api.chat_tools import ToolTarget, ToolUse, read_functions, read_tools
 from fastovms.api.context import ApiContext
@@ -46,11 +47,11 @@ from fastovms.api.logprobs import (
     prompt_logprobs_body,
     token_report,
 )
-from fastovms.api.prompt import FieldNames, Preparation, Prompt
+from fastovms.api.prompt import FieldNames, Preparation
 from fastovms.api.request_schemas import ChatRequest, StreamOptions
 from fastovms.api.scoring import ContentTokens, TokenAligner, best_samples
 from fastovms.api.served import images_of_request
-from fastovms.api.task import GenerationOptions, PromptTask, check_numbers, generation_options
+from fastovms.api.task import GenerationOptions, check_numbers, generation_options
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
 from fastovms.params import FinishReason, TokenLogprobs
@@ -60,7 +61,6 @@ from fastovms.text.scanning import (
     CallBegin,
     CallEnd,
     Content,
-    OutputParser,
     Piece,
     Reasoning,
 )
@@ -465,40 +465,11 @@ class ChatFrames:
 # Checks every field of a chat request, says what `echo` repeats, and makes what runs it.
 
 
-@dataclass(frozen=True, slots=True)
-class ChatJob:
-    """A chat request that is ready to run.
-
-    Attributes:
-        form: the form in which the answer is written.
-        warnings: what of the request is not done.
-        new_parser: makes the parser of one sample's text.
-    """
-
-    preparation: Preparation[ChatRequest]
-    options: GenerationOptions
-    task: PromptTask
-    prompt: Prompt
-    form: ChatMessageForm
-    warnings: Sequence[str]
-    new_parser: Callable[[], OutputParser]
-
-    def prompt_report(self, generation: TextGeneration) -> ChatPromptReport:
-        """Returns the members of the answer that describe its prompt.
-
-        Args:
-            generation: the prompt's; its log probabilities are known when it has run.
-        """
-        report, body = self.options.report, self.preparation.body
-        return ChatPromptReport(
-            None if report.num_prompt_logprobs is None else generation.prompt_logprobs[0],
-            self.task.token_ids if report.has_token_ids else None,
-            self.prompt.text if body.return_prompt_text else None,
-        )
-
-
-async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], str]) -> ChatJob:
-    """Checks a request and makes what runs it. Long chats are rendered and encoded in a thread.
+async def prepare(
+    request: Preparation[ChatRequest], new_call_id: Callable[[], str]
+) -> tuple[ChatJob[ChatRequest], ChatMessageForm]:
+    """Checks a request and makes what runs it, and the form of its answer. Long
+    chats are rendered and encoded in a thread.
 
     Raises:
         RequestError: a field is invalid.
@@ -528,10 +499,7 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
         # The tokens' ids would reveal the reasoning that the client asked to hide.
         report = replace(report, has_token_ids=False)
         options = replace(options, report=report)
-    task, new_parser, warnings = await ready_chat(
-        request, options, chat, report.num_prompt_logprobs
-    )
-    return ChatJob(request, options, task, chat.prompt, form, warnings, new_parser)
+    return await chat_job(request, options, chat, report.num_prompt_logprobs), form
 
 
 def names_of(body: ChatRequest) -> FieldNames:
@@ -653,27 +621,42 @@ class ChatCompletions:
         """
         context = self._context
         preparation = await context.read(request, ChatRequest, dialect, names_of)
-        job = await prepare(preparation, self._new_call_id)
+        job, form = await prepare(preparation, self._new_call_id)
         envelope, generation = context.begin(request, job, "chatcmpl-")
         with generation:
-            return await write_answer(request, job, generation, _writer(job, envelope, generation))
+            writer = _writer(job, form, envelope, generation)
+            return await write_answer(request, job, generation, writer)
 
     def _new_call_id(self) -> str:
         return self._context.new_id()[-_CALL_ID_LENGTH:]
 
 
-def _writer(job: ChatJob, envelope: Envelope, generation: TextGeneration) -> AnswerWriter:
+def _writer(
+    job: ChatJob[ChatRequest],
+    form: ChatMessageForm,
+    envelope: Envelope,
+    generation: TextGeneration,
+) -> AnswerWriter:
     """Returns how the answer to a chat is written."""
     options, report = job.options, job.options.report
 
+    def prompt_report() -> ChatPromptReport:
+        """Returns the members that describe the prompt; its log probabilities are known when the
+        generation has run."""
+        return ChatPromptReport(
+            None if report.num_prompt_logprobs is None else generation.prompt_logprobs[0],
+            job.task.token_ids if report.has_token_ids else None,
+            job.prompt.text if job.preparation.body.return_prompt_text else None,
+        )
+
     def whole(samples: Sequence[SampleDelta]) -> bytes:
         best = best_samples(samples, options.candidates)
-        prompt = job.prompt_report(generation)
-        return orjson.dumps(chat_body(envelope, best, prompt, job.form, report, generation.usage))
+        prompt = prompt_report()
+        return orjson.dumps(chat_body(envelope, best, prompt, form, report, generation.usage))
 
     def frames() -> ChatFrames:
-        prompt = job.prompt_report(generation)
-        return ChatFrames(envelope, generation, options.stream_options, report, job.form, prompt)
+        stream_options, prompt = options.stream_options, prompt_report()
+        return ChatFrames(envelope, generation, stream_options, report, form, prompt)
 
     prompt_cost = 0
     if report.num_prompt_logprobs is not None:

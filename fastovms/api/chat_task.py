@@ -4,9 +4,9 @@ the answer."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from fastovms.api.body import show
 from fastovms.api.chat_prompt import TemplateOptions
@@ -34,6 +34,9 @@ from fastovms.text.scanning import OutputParser, PlainParser
 # answer.
 
 
+Body = TypeVar("Body", bound=GenerationFields, covariant=True)
+
+
 class ReadChat(NamedTuple):
     """A chat as the model reads it.
 
@@ -52,26 +55,32 @@ class ReadChat(NamedTuple):
     skipped: Sequence[str] = ()
 
 
-class ReadyChat(NamedTuple):
-    """A chat as the backend gets it.
+@dataclass(frozen=True, slots=True)
+class ChatJob(Generic[Body]):
+    """A request with a chat that is ready to run.
 
     Attributes:
+        prompt: what the model is given.
         new_parser: makes the parser of one sample's text, which finds calls and reasoning in it.
         warnings: what of the request is passed over, is not seen by the model, or is not followed
             by its answer.
     """
 
+    preparation: Preparation[Body]
+    options: GenerationOptions
     task: PromptTask
-    new_parser: Callable[[], OutputParser]
+    tools: ToolUse
+    prompt: Prompt
     warnings: Sequence[str]
+    new_parser: Callable[[], OutputParser]
 
 
-async def ready_chat(
-    request: Preparation[GenerationFields],
+async def chat_job(
+    request: Preparation[Body],
     options: GenerationOptions,
     chat: ReadChat,
     num_prompt_logprobs: int | None = None,
-) -> ReadyChat:
+) -> ChatJob[Body]:
     """Makes the backend's input for a chat, and what reads its answer.
 
     Args:
@@ -92,7 +101,8 @@ async def ready_chat(
         *chat.tools.warnings_for(request.model.chat.tool_format),
         *chat.prompt.warnings,
     ]
-    return ReadyChat(task, _parser_maker(request, options, chat), warnings)
+    new_parser = _parser_maker(request, options, chat)
+    return ChatJob(request, options, task, chat.tools, chat.prompt, warnings, new_parser)
 
 
 def _parser_maker(

@@ -16,7 +16,7 @@ from fastovms.api.answer import AnswerWriter, Run, write_answer
 from fastovms.api.body import show
 from fastovms.api.chat_messages import ChatMessages, Message, fitting
 from fastovms.api.chat_prompt import PromptMaker, template_options
-from fastovms.api.chat_task import ReadChat, constraint, ready_chat
+from fastovms.api.chat_task import ReadChat, chat_job, constraint
 from fastovms.api.chat_tools import ToolUse, read_tools
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect, last_frames
@@ -398,9 +398,9 @@ async def _prepare(asking: Asking, chat: _Chat) -> OllamaJob:
         return ReadChat(prompt, chat.tools, sources, wanted, unseen)
 
     ready = await offload.run(read, request.size)
-    task, new_parser, warnings = await ready_chat(request, options, ready)
-    warnings = [*asking.warnings, *warnings]
-    return OllamaJob(request, options, task, new_parser, chat.tells_context, warnings)
+    job = await chat_job(request, options, ready)
+    warnings = [*asking.warnings, *job.warnings]
+    return OllamaJob(request, options, job.task, job.new_parser, chat.tells_context, warnings)
 
 
 def _drops(asking: Asking) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from itertools import count
@@ -17,7 +17,7 @@ from fastovms.api import offload
 from fastovms.api.answer import Envelope
 from fastovms.api.chat_messages import fitting, unseal_summary
 from fastovms.api.chat_prompt import PromptMaker, TemplateFields, template_options
-from fastovms.api.chat_task import ReadChat, constraint, hides_content, ready_chat
+from fastovms.api.chat_task import ChatJob, ReadChat, chat_job, constraint, hides_content
 from fastovms.api.chat_tools import ToolUse, read_tools
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
@@ -45,8 +45,6 @@ from fastovms.api.responses.stored import History
 from fastovms.api.scoring import TokenAligner
 from fastovms.api.served import MEDIA_PARTS, ServedModel, image_tokens_unknown, images_of_request
 from fastovms.api.task import (
-    GenerationOptions,
-    PromptTask,
     check_numbers,
     generation_options,
     kept_images,
@@ -57,7 +55,6 @@ from fastovms.params import SamplingDefaults, SamplingFields, SamplingParams, sa
 from fastovms.request_fields import rows_of
 from fastovms.state.store import Resumption
 from fastovms.text.detokenizer import TextToken
-from fastovms.text.scanning import OutputParser
 
 # Writes down a conversation as a text that a model can summarize: of what is too long, the end.
 
@@ -325,23 +322,7 @@ _USUAL_ANSWER_SHARE: Final = 8
 answer of no stated length."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponsesJob:
-    """A responses request that is ready to run.
-
-    Attributes:
-        prompt: what the model is given.
-        warnings: what of the request is not done.
-        new_parser: makes the parser of one sample's text.
-    """
-
-    preparation: Preparation[ResponsesRequest]
-    options: GenerationOptions
-    task: PromptTask
-    tools: ToolUse
-    prompt: Prompt
-    warnings: Sequence[str]
-    new_parser: Callable[[], OutputParser]
+ResponsesJob = ChatJob[ResponsesRequest]
 
 
 async def prepare(
@@ -381,8 +362,7 @@ async def prepare(
         return ReadChat(prompt, maker.tools, images, wanted, unseen)
 
     chat = await offload.run(read, history.size)
-    task, new_parser, warnings = await ready_chat(request, options, chat)
-    return ResponsesJob(request, options, task, chat.tools, chat.prompt, warnings, new_parser)
+    return await chat_job(request, options, chat)
 
 
 async def count_tokens(

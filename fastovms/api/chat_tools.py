@@ -250,9 +250,6 @@ def flat_name(name: str, namespace: str | None) -> str:
 
 WORDS: Final = ("none", "auto", "required")
 
-Offered = Mapping[str, OfferedTool]
-"""The tools, by the names of their functions."""
-
 
 class ToolChoice(NamedTuple):
     """Which tools an answer may call.
@@ -268,46 +265,33 @@ class ToolChoice(NamedTuple):
     is_named: bool = False
 
 
-class ChoiceForms(NamedTuple):
-    """The forms of choices that are taken.
-
-    Attributes:
-        flat: whether members may be given next to the type.
-        skips_others: whether tools of other types are passed over.
-        checks: whether a choice must be of tools that there are.
-    """
-
-    flat: bool
-    skips_others: bool
-    checks: bool
-
-
-def read_choice(
-    choice: str | Mapping[str, Any] | None, tools: Offered, forms: ChoiceForms
-) -> ToolChoice:
+def read_choice(choice: str | Mapping[str, Any] | None, reader: ToolReader) -> ToolChoice:
     """Reads a choice.
+
+    Args:
+        reader: has read the tools.
 
     Raises:
         InvalidField: it is malformed, or of a tool that there is not.
     """
     if choice is None:
-        return ToolChoice(list(tools))
+        return ToolChoice(list(reader.offered))
     if isinstance(choice, str):
         if choice not in WORDS:
             raise wrong("tool_choice", f"one of {', '.join(WORDS)} or an object", choice)
         if choice == "none":
             return ToolChoice([])
         if choice == "required":
-            _check_any(tools, forms)
-        return ToolChoice(list(tools), choice == "required")
+            _check_any(reader)
+        return ToolChoice(list(reader.offered), choice == "required")
     if choice.get("type") == "allowed_tools":
-        return _allowed(choice, tools, forms)
-    found = _found(choice, "tool_choice", tools, forms)
+        return _allowed(choice, reader)
+    found = _found(choice, "tool_choice", reader)
     return ToolChoice(found, is_required=True, is_named=True)
 
 
-def _allowed(choice: Mapping[str, Any], tools: Offered, forms: ChoiceForms) -> ToolChoice:
-    allowed, name = members_of(choice, "allowed_tools", "tool_choice", flat=forms.flat)
+def _allowed(choice: Mapping[str, Any], reader: ToolReader) -> ToolChoice:
+    allowed, name = members_of(choice, "allowed_tools", "tool_choice", flat=reader.flat)
     mode = one_of(allowed.get("mode", "auto"), WORDS, f"{name}.mode")
     name = f"{name}.tools"
     listed = allowed.get("tools")
@@ -318,11 +302,11 @@ def _allowed(choice: Mapping[str, Any], tools: Offered, forms: ChoiceForms) -> T
         place = f"{name}[{position}]"
         if not isinstance(tool, dict):
             raise wrong(place, "an object", tool)
-        if forms.skips_others and tool.get("type") not in _KINDS:
+        if reader.skips_others and tool.get("type") not in _KINDS:
             continue
-        names += _found(tool, place, tools, forms)
-    _check_any(tools, forms)
-    if mode == "required" and not names and forms.checks:
+        names += _found(tool, place, reader)
+    _check_any(reader)
+    if mode == "required" and not names and reader.checks:
         message = f"{name} lists no tool that the model can call, though one is required"
         raise InvalidField(message, param=name)
     return ToolChoice([] if mode == "none" else names, mode == "required")
@@ -331,38 +315,37 @@ def _allowed(choice: Mapping[str, Any], tools: Offered, forms: ChoiceForms) -> T
 _KINDS: Final = ("function", "custom")
 
 
-def _found(
-    choice: Mapping[str, Any], place: str, tools: Offered, forms: ChoiceForms
-) -> Sequence[str]:
+def _found(choice: Mapping[str, Any], place: str, reader: ToolReader) -> Sequence[str]:
     """Returns the function of the tool that `{"type": "function", "function": {"name"}}` names, or
     the same with the name next to the type."""
     kind = choice.get("type")
-    if forms.checks and kind not in _KINDS:
+    if reader.checks and kind not in _KINDS:
         raise wrong(f"{place}.type", '"function" or "custom"', kind)
     is_custom = kind == "custom"
-    given, inner = members_of(choice, "custom" if is_custom else "function", place, flat=forms.flat)
+    given, inner = members_of(
+        choice, "custom" if is_custom else "function", place, flat=reader.flat
+    )
     name, namespace = read_name(given, inner), given.get("namespace")
     if namespace is not None and not isinstance(namespace, str):
-        inner = f"{inner}.namespace"
-        raise wrong(inner, "a string", namespace)
-    _check_any(tools, forms)
-    found = tools.get(flat_name(name, namespace))
+        raise wrong(f"{inner}.namespace", "a string", namespace)
+    _check_any(reader)
+    found = reader.offered.get(flat_name(name, namespace))
     if found is None and namespace is None:
         # OpenAI's choices name no namespace.
-        inside = [tool for tool in tools.values() if tool.target.name == name]
-        if len(inside) > 1 and forms.checks:
+        inside = [tool for tool in reader.offered.values() if tool.target.name == name]
+        if len(inside) > 1 and reader.checks:
             message = f"{place} names {show(name)}, which more than one namespace has"
             raise InvalidField(f"{message}: {inner}.namespace must say which", param=place)
         found = inside[0] if len(inside) == 1 else None
     if found is not None and found.target.is_custom == is_custom:
         return [found.tool.name]
-    if forms.checks:
+    if reader.checks:
         raise InvalidField(f"{place} names {show(name)}, which is not among the tools", param=place)
     return []
 
 
-def _check_any(tools: Offered, forms: ChoiceForms) -> None:
-    if not tools and forms.checks:
+def _check_any(reader: ToolReader) -> None:
+    if not reader.offered and reader.checks:
         raise InvalidField("tool_choice is only allowed with tools", param="tool_choice")
 
 
@@ -458,12 +441,12 @@ def read_tools(
         InvalidField: a tool or the choice is malformed, or they do not go together.
     """
     check_number_of_tools(given, "tools")
-    reader = ToolReader(flat or dialect.flat_tools, flat, skips_others)
+    reader = ToolReader(
+        flat or dialect.flat_tools, flat, skips_others, checks=dialect.checks_tool_choice
+    )
     for position, tool in enumerate(given or ()):
         reader.read(tool, f"tools[{position}]")
-    forms = ChoiceForms(reader.flat, skips_others, dialect.checks_tool_choice)
-    chosen = read_choice(choice, reader.offered, forms)
-    return reader.use(chosen, is_parallel=parallel is not False)
+    return reader.use(read_choice(choice, reader), is_parallel=parallel is not False)
 
 
 def read_functions(
@@ -509,17 +492,24 @@ class ToolReader:
     """Reads tools, one after the other.
 
     Attributes:
-        flat: whether members may be given next to the type.
+        flat: whether members of tools and choices may be given next to the type.
+        skips_others: whether tools of other types are passed over.
+        checks: whether a choice must be of tools that there are.
         offered: the tools, by the names of their functions.
     """
 
     def __init__(
-        self, flat: bool = False, has_namespaces: bool = False, skips_others: bool = False
+        self,
+        flat: bool = False,
+        has_namespaces: bool = False,
+        skips_others: bool = False,
+        checks: bool = False,
     ) -> None:
         self.flat = flat
+        self.skips_others = skips_others
+        self.checks = checks
         self.offered: dict[str, OfferedTool] = {}
         self._has_namespaces = has_namespaces
-        self._skips_others = skips_others
         self._skipped: list[str] = []
         self._descriptions: dict[str, str] = {}
 
@@ -534,7 +524,7 @@ class ToolReader:
             self.add(read(members, inner, namespace), inner)
         elif kind == "namespace" and self._has_namespaces and namespace is None:
             self._read_namespace(tool, place)
-        elif self._skips_others and isinstance(kind, str):
+        elif self.skips_others and isinstance(kind, str):
             self.skip(kind, place)
         else:
             raise wrong(f"{place}.type", '"function" or "custom"', kind)

@@ -129,13 +129,10 @@ def _choice(choice: Mapping[str, Any], offered: Sequence[str]) -> tuple[ToolChoi
 
 
 _RESULT: Final = "_tool_result"
+"""What the types of blocks end with that hold what such a tool has answered."""
+
 _SEALED: Final = "encrypted_"
 """What the names of members begin with that only Anthropic can read."""
-
-
-def is_result(kind: str) -> bool:
-    """Returns whether blocks of a type hold what such a tool has answered."""
-    return kind.endswith(_RESULT)
 
 
 def server_result(block: Block, reader: BlockReader) -> Message:
@@ -386,7 +383,9 @@ def to_messages(
     reader = BlockReader(images)
     messages: list[Message] = []
     if system is not None:
-        found = _system(_texts(system, "system"), reader)
+        blocks = read_blocks(system, "system")
+        told = [each for each in blocks if not str(each.members.get("text")).startswith(_BILLING)]
+        found = _system(told, reader)
         messages += [PlacedMessage(message, "system") for message in found]
     for role, turn in groupby(_blocks(given), key=lambda found: found[0]):
         blocks = [block for _, own in turn for block in own]
@@ -429,14 +428,6 @@ def _with_new(blocks: Sequence[Block]) -> list[Block]:
         return [*blocks]
     first_new = texts[-1] if len(texts) > 1 else 0
     return [block._replace(is_new=place >= first_new) for place, block in enumerate(blocks)]
-
-
-def _texts(system: str | Sequence[Mapping[str, Any]], place: str) -> list[Block]:
-    return [
-        block
-        for block in read_blocks(system, place)
-        if not str(block.members.get("text")).startswith(_BILLING)
-    ]
 
 
 def _system(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
@@ -486,7 +477,7 @@ def _assistant(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
                 pass  # the first can be read by its maker only, the second is not for the model
             case "tool_use" | "server_tool_use" | "mcp_tool_use":
                 turn.calls.append(_call(block))
-            case kind if is_result(kind):
+            case kind if kind.endswith(_RESULT):
                 messages += [turn.message(reader), server_result(block, reader)]
                 turn = _Turn()
             case _:
@@ -610,18 +601,14 @@ def read_fields(body: MessagesRequest) -> MessageFields:
             one_of(value, allowed, name)
     if body.stop is not None and body.stop_sequences is not None:
         raise InvalidField("stop cannot be used with stop_sequences", param="stop")
-    _check_user(body.metadata or {})
+    user_id = (body.metadata or {}).get("user_id")
+    if user_id is not None and not isinstance(user_id, str):
+        raise wrong("metadata.user_id", "a string", user_id)
     thinks, omits_thinking = _thinking_options(body.thinking)
     effort, format_name, format = _output(body)
     return MessageFields(
         thinks, omits_thinking, effort, format_name, format, _edits(body.context_management or {})
     )
-
-
-def _check_user(metadata: Mapping[str, Any]) -> None:
-    user_id = metadata.get("user_id")
-    if user_id is not None and not isinstance(user_id, str):
-        raise wrong("metadata.user_id", "a string", user_id)
 
 
 def check_filling(body: MessagesRequest) -> None:

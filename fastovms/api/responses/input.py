@@ -579,7 +579,12 @@ def to_messages(
         messages.append(PlacedMessage(message, "instructions"))
     turn = _Turn()
     is_compacted = False
-    for position, item in _told(items, -num_earlier):
+    told = (
+        (position, function)
+        for position, item in enumerate(items, -num_earlier)
+        for function in as_functions(item)
+    )
+    for position, item in told:
         name = f"input[{position}]" if position >= 0 else "input"
         if not turn.takes(item):
             messages += turn.messages()
@@ -596,13 +601,6 @@ def to_messages(
         messages.append(PlacedMessage(message, name))
     messages += turn.messages()
     return ChatMessages(messages, () if images is None else images.sources, unseen.warnings)
-
-
-def _told(items: Sequence[Item], first: int) -> Iterator[tuple[int, Item]]:
-    """Yields the positions of items, and the model's input for each."""
-    for position, item in enumerate(items, first):
-        for told in as_functions(item):
-            yield position, told
 
 
 @dataclass(slots=True)

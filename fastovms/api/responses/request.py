@@ -133,7 +133,8 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
         InvalidField: a field is out of range, or fields contradict each other.
     """
     _check_supported(body, dialect)
-    if body.previous_response_id is not None and body.conversation is not None:
+    previous_id = body.previous_response_id
+    if previous_id is not None and body.conversation is not None:
         raise InvalidField(
             "conversation cannot be used with previous_response_id: either of them says what came "
             "before",
@@ -148,7 +149,7 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
     return ResponseFields(
         store=store,
         background=body.background is True,
-        previous_id=_previous_id(body.previous_response_id),
+        previous_id=None if previous_id is None else check_id(previous_id, "previous_response_id"),
         conversation_id=_conversation_id(body.conversation),
         truncates=_choice(body.truncation, "truncation", _TRUNCATIONS, "disabled") == "auto",
         metadata=read_metadata(body.metadata),
@@ -209,10 +210,6 @@ def check_include(given: Sequence[str]) -> Sequence[str]:
     for position, value in enumerate(given):
         one_of(value, INCLUDES, f"include[{position}]")
     return given
-
-
-def _previous_id(given: str | None) -> str | None:
-    return None if given is None else check_id(given, "previous_response_id")
 
 
 def _conversation_id(given: str | Mapping[str, Any] | None) -> str | None:

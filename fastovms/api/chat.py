@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 from msgspec import UNSET
@@ -69,22 +69,6 @@ from fastovms.text.scanning import (
 # offered, or, to requests with `functions`, as the one `function_call`.
 
 
-class _Kind(NamedTuple):
-    """The form in which calls to one kind of tools are written.
-
-    Attributes:
-        type: the type of the call, and the member that describes it.
-        text: the member of that one with what the model has written for the tool.
-    """
-
-    type: str
-    text: str
-
-
-_FUNCTION = _Kind("function", "arguments")
-_CUSTOM = _Kind("custom", "input")
-
-
 @dataclass(slots=True)
 class Call:
     """A call of an answer.
@@ -133,23 +117,18 @@ class CallForms:
 
     def more(self, index: int, target: ToolTarget, text: str) -> bytes:
         """Returns the delta with more of what the model writes for the tool."""
-        kind = _kind(target)
         if self.is_legacy:
             return b'{"function_call":{"arguments":%b}}' % orjson.dumps(text)
         return b'{"tool_calls":[{"index":%d,"%b":{"%b":%b}}]}' % (
             index,
-            kind.type.encode(),
-            kind.text.encode(),
+            target.kind.encode(),
+            target.text_member.encode(),
             orjson.dumps(text),
         )
 
     def _told(self, target: ToolTarget, text: str) -> dict[str, Any]:
-        kind = _kind(target)
-        return {"type": kind.type, kind.type: {"name": target.function, kind.text: text}}
-
-
-def _kind(target: ToolTarget) -> _Kind:
-    return _CUSTOM if target.is_custom else _FUNCTION
+        kind = target.kind
+        return {"type": kind, kind: {"name": target.function, target.text_member: text}}
 
 
 @dataclass(frozen=True, slots=True)

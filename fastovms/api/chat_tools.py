@@ -231,6 +231,16 @@ class ToolTarget(NamedTuple):
     is_custom: bool = False
 
     @property
+    def kind(self) -> str:
+        """The type of the tool, as chats have it."""
+        return "custom" if self.is_custom else "function"
+
+    @property
+    def text_member(self) -> str:
+        """The member of a call with what the model has written for the tool."""
+        return "input" if self.is_custom else "arguments"
+
+    @property
     def function(self) -> str:
         """The name of the function that the model calls."""
         return flat_name(self.name, self.namespace)

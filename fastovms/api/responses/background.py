@@ -340,7 +340,8 @@ class BackgroundRun:
         if kept.progress is not ResponseProgress.INTERRUPTED:
             return last if self._resumption is None else None
         logger.error("response %s is lost: %s", self.id, _LOST)
-        return self._run.interrupted_events(orjson.loads(from_record(kept)), self.log.num_events)
+        response = orjson.loads(from_record(kept))
+        return interrupted_events(response, self.log.num_events, self._run.dialect)
 
     async def _finish(self, record: StoredResponse) -> bool:
         """Keeps the response as finished. Where replicas share a store, it waits for one that is

@@ -280,10 +280,6 @@ class ResponseRun:
         """Takes note that the store has failed."""
         self.form = replace(self.form, members={**self.form.members, "store": False})
 
-    def interrupted_events(self, response: Mapping[str, Any], start: int) -> list[bytes]:
-        """Returns the same as `interrupted_events`, in this response's dialect."""
-        return interrupted_events(response, start, self.dialect)
-
     def body(self) -> dict[str, object]:
         """Returns the response as of now."""
         return self.form.body(self.status, self.output.snapshot())
@@ -420,18 +416,16 @@ class _CallKind:
     """The form of the item of a call.
 
     Attributes:
-        member: what the model has written for the tool.
-        event: its description, with `.delta` and `.done`.
+        event: tells of what the model writes for the tool, with `.delta` and `.done`.
     """
 
     prefix: str
     type: str
-    member: str
     event: str
 
 
-_FUNCTION: Final = _CallKind("fc", "function_call", "arguments", "function_call_arguments")
-_CUSTOM: Final = _CallKind("ctc", "custom_tool_call", "input", "custom_tool_call_input")
+_FUNCTION: Final = _CallKind("fc", "function_call", "function_call_arguments")
+_CUSTOM: Final = _CallKind("ctc", "custom_tool_call", "custom_tool_call_input")
 
 
 class OutputBuilder:
@@ -591,6 +585,7 @@ class _OpenCall:
     def __init__(self, target: ToolTarget, index: int, form: OutputForm, emit: Emit) -> None:
         self._emit = emit
         self._kind = _CUSTOM if target.is_custom else _FUNCTION
+        self._member = target.text_member
         self._texts: list[str] = []
         self._item = {
             "id": form.new_id(self._kind.prefix),
@@ -598,7 +593,7 @@ class _OpenCall:
             "status": "in_progress",
             "call_id": form.new_call_id(),
             "name": target.name,
-            self._kind.member: "",
+            self._member: "",
         }
         if target.namespace is not None:
             self._item["namespace"] = target.namespace
@@ -610,11 +605,11 @@ class _OpenCall:
         self._emit(f"{self._kind.event}.delta", {**self._place, "delta": text})
 
     def snapshot(self, status: str) -> Item:
-        return {**self._item, "status": status, self._kind.member: "".join(self._texts)}
+        return {**self._item, "status": status, self._member: "".join(self._texts)}
 
     def end(self, status: str) -> Item:
         item = self.snapshot(status)
-        text = {self._kind.member: item[self._kind.member]}
+        text = {self._member: item[self._member]}
         self._emit(f"{self._kind.event}.done", {**self._place, **text})
         self._emit("output_item.done", {"output_index": self._place["output_index"], "item": item})
         return item

@@ -8,7 +8,7 @@ import math
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from mmap import mmap
@@ -491,6 +491,22 @@ def show(value: object) -> str:
     except (TypeError, ValueError):
         text = repr(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+
+
+def wrong(name: str, words: str, value: object) -> InvalidField:
+    """Returns the error about the value of a field, with words for what it must be."""
+    return InvalidField(f"{name} must be {words}, not {show(value)}", param=name)
+
+
+def one_of(value: object, allowed: Collection[str], name: str) -> str:
+    """Returns the value of a field.
+
+    Raises:
+        InvalidField: it is not one of those that are allowed.
+    """
+    if not isinstance(value, str) or value not in allowed:
+        raise wrong(name, f"one of {', '.join(allowed)}", value)
+    return value
 
 
 def _beginning(value: object, room: Iterator[int]) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 from msgspec import UNSET
@@ -18,7 +18,7 @@ from fastovms.api.answer import (
     closing_members,
     write_answer,
 )
-from fastovms.api.body import show
+from fastovms.api.body import wrong
 from fastovms.api.chat_messages import Message, read_messages
 from fastovms.api.chat_prompt import (
     PromptMaker,
@@ -28,12 +28,12 @@ from fastovms.api.chat_prompt import (
     template_options,
 )
 from fastovms.api.chat_task import (
+    ChatJob,
     ReadChat,
-    chat_task,
+    chat_job,
     constraint,
     finds_markup,
     hides_content,
-    parser_maker,
 )
 from fastovms.api.chat_tools import ToolTarget, ToolUse, read_functions, read_tools
 from fastovms.api.context import ApiContext
@@ -47,11 +47,11 @@ from fastovms.api.logprobs import (
     prompt_logprobs_body,
     token_report,
 )
-from fastovms.api.prompt import FieldNames, Preparation, Prompt
+from fastovms.api.prompt import FieldNames, Preparation
 from fastovms.api.request_schemas import ChatRequest, StreamOptions
 from fastovms.api.scoring import ContentTokens, TokenAligner, best_samples
 from fastovms.api.served import images_of_request
-from fastovms.api.task import GenerationOptions, PromptTask, check_numbers, generation_options
+from fastovms.api.task import GenerationOptions, check_numbers, generation_options
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
 from fastovms.params import FinishReason, TokenLogprobs
@@ -61,29 +61,12 @@ from fastovms.text.scanning import (
     CallBegin,
     CallEnd,
     Content,
-    OutputParser,
     Piece,
     Reasoning,
 )
 
 # Tells of calls as a chat does: in `tool_calls`, each as the kind of tool that the client has
 # offered, or, to requests with `functions`, as the one `function_call`.
-
-
-class _Kind(NamedTuple):
-    """The form in which calls to one kind of tools are written.
-
-    Attributes:
-        type: the type of the call, and the member that describes it.
-        text: the member of that one with what the model has written for the tool.
-    """
-
-    type: str
-    text: str
-
-
-_FUNCTION = _Kind("function", "arguments")
-_CUSTOM = _Kind("custom", "input")
 
 
 @dataclass(slots=True)
@@ -134,23 +117,18 @@ class CallForms:
 
     def more(self, index: int, target: ToolTarget, text: str) -> bytes:
         """Returns the delta with more of what the model writes for the tool."""
-        kind = _kind(target)
         if self.is_legacy:
             return b'{"function_call":{"arguments":%b}}' % orjson.dumps(text)
         return b'{"tool_calls":[{"index":%d,"%b":{"%b":%b}}]}' % (
             index,
-            kind.type.encode(),
-            kind.text.encode(),
+            target.kind.encode(),
+            target.text_member.encode(),
             orjson.dumps(text),
         )
 
     def _told(self, target: ToolTarget, text: str) -> dict[str, Any]:
-        kind = _kind(target)
-        return {"type": kind.type, kind.type: {"name": target.function, kind.text: text}}
-
-
-def _kind(target: ToolTarget) -> _Kind:
-    return _CUSTOM if target.is_custom else _FUNCTION
+        kind = target.kind
+        return {"type": kind, kind: {"name": target.function, target.text_member: text}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +318,7 @@ _UNFINISHED = b',"logprobs":null,"finish_reason":null'
 
 
 class ChatFrames:
-    """Encodes one stream (`delta_stream.Frames`). A piece of text costs its own encoding alone,
+    """Encodes one stream (`answer.Frames`). A piece of text costs its own encoding alone,
     unless the client wants to know more about its tokens."""
 
     def __init__(
@@ -466,40 +444,11 @@ class ChatFrames:
 # Checks every field of a chat request, says what `echo` repeats, and makes what runs it.
 
 
-@dataclass(frozen=True, slots=True)
-class ChatJob:
-    """A chat request that is ready to run.
-
-    Attributes:
-        form: the form in which the answer is written.
-        warnings: what of the request is not done.
-        new_parser: makes the parser of one sample's text.
-    """
-
-    preparation: Preparation[ChatRequest]
-    options: GenerationOptions
-    task: PromptTask
-    prompt: Prompt
-    form: ChatMessageForm
-    warnings: Sequence[str]
-    new_parser: Callable[[], OutputParser]
-
-    def prompt_report(self, generation: TextGeneration) -> ChatPromptReport:
-        """Returns the members of the answer that describe its prompt.
-
-        Args:
-            generation: the prompt's; its log probabilities are known when it has run.
-        """
-        report, body = self.options.report, self.preparation.body
-        return ChatPromptReport(
-            None if report.num_prompt_logprobs is None else generation.prompt_logprobs[0],
-            self.task.token_ids if report.has_token_ids else None,
-            self.prompt.text if body.return_prompt_text else None,
-        )
-
-
-async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], str]) -> ChatJob:
-    """Checks a request and makes what runs it. Long chats are rendered and encoded in a thread.
+async def prepare(
+    request: Preparation[ChatRequest], new_call_id: Callable[[], str]
+) -> tuple[ChatJob[ChatRequest], ChatMessageForm]:
+    """Checks a request and makes what runs it, and the form of its answer. Long
+    chats are rendered and encoded in a thread.
 
     Raises:
         RequestError: a field is invalid.
@@ -529,11 +478,7 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
         # The tokens' ids would reveal the reasoning that the client asked to hide.
         report = replace(report, has_token_ids=False)
         options = replace(options, report=report)
-    task = await chat_task(request, options, chat, report.num_prompt_logprobs)
-    new_parser = parser_maker(request, options, chat)
-    of_tools = chat.tools.warnings_for(request.model.chat.tool_format)
-    warnings = [*chat.warnings, *of_tools, *chat.prompt.warnings]
-    return ChatJob(request, options, task, chat.prompt, form, warnings, new_parser)
+    return await chat_job(request, options, chat, report.num_prompt_logprobs), form
 
 
 def names_of(body: ChatRequest) -> FieldNames:
@@ -558,10 +503,7 @@ def _check_modalities(body: ChatRequest) -> None:
     for position, modality in enumerate(body.modalities or ()):
         if modality != "text":
             name = f"modalities[{position}]"
-            raise InvalidField(
-                f'{name} must be "text", which is all that this model makes, not {show(modality)}',
-                param=name,
-            )
+            raise wrong(name, '"text", which is all that this model makes', modality)
 
 
 def _top_logprobs(body: ChatRequest) -> int | None:
@@ -658,27 +600,42 @@ class ChatCompletions:
         """
         context = self._context
         preparation = await context.read(request, ChatRequest, dialect, names_of)
-        job = await prepare(preparation, self._new_call_id)
+        job, form = await prepare(preparation, self._new_call_id)
         envelope, generation = context.begin(request, job, "chatcmpl-")
         with generation:
-            return await write_answer(request, job, generation, _writer(job, envelope, generation))
+            writer = _writer(job, form, envelope, generation)
+            return await write_answer(request, job, generation, writer)
 
     def _new_call_id(self) -> str:
         return self._context.new_id()[-_CALL_ID_LENGTH:]
 
 
-def _writer(job: ChatJob, envelope: Envelope, generation: TextGeneration) -> AnswerWriter:
+def _writer(
+    job: ChatJob[ChatRequest],
+    form: ChatMessageForm,
+    envelope: Envelope,
+    generation: TextGeneration,
+) -> AnswerWriter:
     """Returns how the answer to a chat is written."""
     options, report = job.options, job.options.report
 
+    def prompt_report() -> ChatPromptReport:
+        """Returns the members that describe the prompt; its log probabilities are known when the
+        generation has run."""
+        return ChatPromptReport(
+            None if report.num_prompt_logprobs is None else generation.prompt_logprobs[0],
+            job.task.token_ids if report.has_token_ids else None,
+            job.prompt.text if job.preparation.body.return_prompt_text else None,
+        )
+
     def whole(samples: Sequence[SampleDelta]) -> bytes:
         best = best_samples(samples, options.candidates)
-        prompt = job.prompt_report(generation)
-        return orjson.dumps(chat_body(envelope, best, prompt, job.form, report, generation.usage))
+        prompt = prompt_report()
+        return orjson.dumps(chat_body(envelope, best, prompt, form, report, generation.usage))
 
     def frames() -> ChatFrames:
-        prompt = job.prompt_report(generation)
-        return ChatFrames(envelope, generation, options.stream_options, report, job.form, prompt)
+        stream_options, prompt = options.stream_options, prompt_report()
+        return ChatFrames(envelope, generation, stream_options, report, form, prompt)
 
     prompt_cost = 0
     if report.num_prompt_logprobs is not None:

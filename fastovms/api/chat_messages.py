@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from fastovms.api.body import show
+from fastovms.api.body import wrong
 from fastovms.api.dialect import Dialect
 from fastovms.api.prompt import Prompt
 from fastovms.api.served import IMAGE_PARTS, MEDIA_PARTS, UnseenParts, read_image_part, unknown_part
@@ -78,7 +78,7 @@ def read_messages(
         raise InvalidField("messages must not be empty", param="messages")
     if isinstance(given, str):
         if not dialect.takes_text_for_messages:
-            raise InvalidField(f"messages must be an array, not {show(given)}", param="messages")
+            raise wrong("messages", "an array", given)
         return ChatMessages([{"role": "user", "content": given}])
     reader = ContentReader(dialect, images)
     messages: list[Message] = []
@@ -120,20 +120,16 @@ class ContentReader:
         if isinstance(content, str):
             return content
         if not isinstance(content, list):
-            raise InvalidField(
-                f"{name} must be a string or a list of parts, not {show(content)}", param=name
-            )
+            raise wrong(name, "a string or a list of parts", content)
         parts = [self._part(part, f"{name}[{index}]") for index, part in enumerate(content)]
         return join_parts(parts)
 
     def _part(self, part: object, name: str) -> ContentPart:
         if not isinstance(part, dict):
-            raise InvalidField(f"{name} must be an object, not {show(part)}", param=name)
+            raise wrong(name, "an object", part)
         kind = part.get("type")
         if not isinstance(kind, str):
-            raise InvalidField(
-                f"{name}.type must be a string, not {show(kind)}", param=f"{name}.type"
-            )
+            raise wrong(f"{name}.type", "a string", kind)
         if kind in IMAGE_PARTS and self._images is not None:
             tag = self._images.add(read_image_part(part, name, self._dialect))
             return ContentPart(tag, is_image=True)
@@ -146,9 +142,7 @@ class ContentReader:
             raise unknown_part(kind, name, takes_images=self._images is not None)
         text = part.get(member)
         if not isinstance(text, str):
-            raise InvalidField(
-                f"{name}.{member} must be a string, not {show(text)}", param=f"{name}.{member}"
-            )
+            raise wrong(f"{name}.{member}", "a string", text)
         return ContentPart(text)
 
 
@@ -183,7 +177,7 @@ def _add_legacy_ids(given: Sequence[Mapping[str, Any]], messages: Sequence[Messa
 def _message(message: Mapping[str, Any], name: str, read_content: ContentReader) -> Message:
     role = message.get("role")
     if not isinstance(role, str) or not role:
-        raise InvalidField(f"{name}.role must be a string, not {show(role)}", param=f"{name}.role")
+        raise wrong(f"{name}.role", "a string", role)
     if len(role) > _MAX_ROLE:
         raise InvalidField(
             f"{name}.role must have at most {_MAX_ROLE} characters, not {len(role)}",
@@ -225,18 +219,16 @@ def _calls(message: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
         return [{"type": "function", "function": _function(legacy, f"{name}.function_call")}]
     name = f"{name}.tool_calls"
     if not isinstance(given, list):
-        raise InvalidField(f"{name} must be a list, not {show(given)}", param=name)
+        raise wrong(name, "a list", given)
     return [_call(call, f"{name}[{index}]") for index, call in enumerate(given)]
 
 
 def _call(call: object, name: str) -> dict[str, Any]:
     if not isinstance(call, dict):
-        raise InvalidField(f"{name} must be an object, not {show(call)}", param=name)
+        raise wrong(name, "an object", call)
     kind = call.get("type")
     if kind not in (None, "function", "custom"):
-        raise InvalidField(
-            f'{name}.type must be "function" or "custom", not {show(kind)}', param=f"{name}.type"
-        )
+        raise wrong(f"{name}.type", '"function" or "custom"', kind)
     read: dict[str, Any] = {"type": "function"}
     if (call_id := _string(call, "id", name)) is not None:
         read["id"] = call_id
@@ -248,7 +240,7 @@ def _call(call: object, name: str) -> dict[str, Any]:
 def _custom(custom: object, name: str) -> dict[str, Any]:
     """Reads a call to a custom tool as one to the function that stands for it."""
     if not isinstance(custom, dict):
-        raise InvalidField(f"{name} must be an object, not {show(custom)}", param=name)
+        raise wrong(name, "an object", custom)
     called = _called(custom, name)
     text = _string(custom, "input", name) or ""
     return {"name": called, "arguments": input_arguments(text)}
@@ -256,7 +248,7 @@ def _custom(custom: object, name: str) -> dict[str, Any]:
 
 def _function(function: object, name: str) -> dict[str, Any]:
     if not isinstance(function, dict):
-        raise InvalidField(f"{name} must be an object, not {show(function)}", param=name)
+        raise wrong(name, "an object", function)
     called = _called(function, name)
     arguments = function.get("arguments")
     if not isinstance(arguments, str | dict):
@@ -268,18 +260,14 @@ def _function(function: object, name: str) -> dict[str, Any]:
 def _called(function: Mapping[str, Any], name: str) -> str:
     called = function.get("name")
     if not isinstance(called, str) or not called:
-        raise InvalidField(
-            f"{name}.name must be a string, not {show(called)}", param=f"{name}.name"
-        )
+        raise wrong(f"{name}.name", "a string", called)
     return called
 
 
 def _string(value: Mapping[str, Any], key: str, name: str) -> str | None:
     found = value.get(key)
     if found is not None and not isinstance(found, str):
-        raise InvalidField(
-            f"{name}.{key} must be a string, not {show(found)}", param=f"{name}.{key}"
-        )
+        raise wrong(f"{name}.{key}", "a string", found)
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from fastovms.api.body import show
+from fastovms.api.body import wrong
 from fastovms.api.chat_messages import Message
 from fastovms.api.chat_tools import ToolUse
 from fastovms.api.prompt import (
@@ -80,10 +80,7 @@ def template_options(model: ServedModel, given: TemplateFields) -> TemplateOptio
             param="chat_template",
         )
     if reasoning_effort is not None and reasoning_effort not in _EFFORTS:
-        raise InvalidField(
-            f"reasoning_effort must be one of {', '.join(_EFFORTS)}, not {show(reasoning_effort)}",
-            param="reasoning_effort",
-        )
+        raise wrong("reasoning_effort", f"one of {', '.join(_EFFORTS)}", reasoning_effort)
     chosen: dict[str, Any] = {}
     if reasoning_effort is not None:
         chosen = {"reasoning_effort": reasoning_effort}
@@ -95,9 +92,7 @@ def template_options(model: ServedModel, given: TemplateFields) -> TemplateOptio
     if name in variables:
         if not isinstance(variables[name], bool):
             field_name = f"chat_template_kwargs.{name}"
-            raise InvalidField(
-                f"{field_name} must be true or false, not {show(variables[name])}", param=field_name
-            )
+            raise wrong(field_name, "true or false", variables[name])
         add_generation_prompt = variables.pop(name)
     continues = given.continue_final_message is True
     if continues and add_generation_prompt:

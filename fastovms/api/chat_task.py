@@ -4,13 +4,14 @@ the answer."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from fastovms.api.body import show
 from fastovms.api.chat_prompt import TemplateOptions
 from fastovms.api.chat_tools import ToolUse
+from fastovms.api.endpoint import passed_over
 from fastovms.api.prompt import Preparation, Prompt
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.structured import check_length, compile_grammar, grammar_of
@@ -33,6 +34,9 @@ from fastovms.text.scanning import OutputParser, PlainParser
 # answer.
 
 
+Body = TypeVar("Body", bound=GenerationFields, covariant=True)
+
+
 class ReadChat(NamedTuple):
     """A chat as the model reads it.
 
@@ -40,6 +44,7 @@ class ReadChat(NamedTuple):
         images: those of the prompt.
         constraint: what the answer must look like; None = anything.
         unseen: the parts that the model cannot read, in words for a warning.
+        skipped: what else of the request is passed over.
     """
 
     prompt: Prompt
@@ -47,21 +52,36 @@ class ReadChat(NamedTuple):
     images: Sequence[ImageSource]
     constraint: Constraint | None
     unseen: Sequence[str] = ()
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """The parts of the request that the model cannot read, or that its answer will not
-        follow."""
-        return [*self.unseen, *(self.constraint.warnings if self.constraint else ())]
+    skipped: Sequence[str] = ()
 
 
-async def chat_task(
-    request: Preparation[GenerationFields],
+@dataclass(frozen=True, slots=True)
+class ChatJob(Generic[Body]):
+    """A request with a chat that is ready to run.
+
+    Attributes:
+        prompt: what the model is given.
+        new_parser: makes the parser of one sample's text, which finds calls and reasoning in it.
+        warnings: what of the request is passed over, is not seen by the model, or is not followed
+            by its answer.
+    """
+
+    preparation: Preparation[Body]
+    options: GenerationOptions
+    task: PromptTask
+    tools: ToolUse
+    prompt: Prompt
+    warnings: Sequence[str]
+    new_parser: Callable[[], OutputParser]
+
+
+async def chat_job(
+    request: Preparation[Body],
     options: GenerationOptions,
     chat: ReadChat,
     num_prompt_logprobs: int | None = None,
-) -> PromptTask:
-    """Makes the backend's input for a chat.
+) -> ChatJob[Body]:
+    """Makes the backend's input for a chat, and what reads its answer.
 
     Args:
         num_prompt_logprobs: top log probabilities of the prompt's tokens that are needed.
@@ -73,14 +93,21 @@ async def chat_task(
     grammar = await usable(request, chat.constraint)
     given = ModelInput([chat.prompt.token_ids], grammar, num_prompt_logprobs)
     [task] = await make_tasks(request, options, given)
-    return await with_images(request, options, task, chat.prompt.text, chat.images)
+    task = await with_images(request, options, task, chat.prompt.text, chat.images)
+    warnings = [
+        *passed_over([*chat.tools.skipped, *chat.skipped]),
+        *chat.unseen,
+        *(chat.constraint.warnings if chat.constraint else ()),
+        *chat.tools.warnings_for(request.model.chat.tool_format),
+        *chat.prompt.warnings,
+    ]
+    new_parser = _parser_maker(request, options, chat)
+    return ChatJob(request, options, task, chat.tools, chat.prompt, warnings, new_parser)
 
 
-def parser_maker(
+def _parser_maker(
     request: Preparation[GenerationFields], options: GenerationOptions, chat: ReadChat
 ) -> Callable[[], OutputParser]:
-    """Returns a function that makes the parser of one sample's text, which finds calls and
-    reasoning in it."""
     if not _parses(request, options):
         return PlainParser
     new_parser = partial(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from fastovms.api.body import show
+from fastovms.api.body import one_of, show, wrong
 from fastovms.api.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.grammar.finite_schema import Schema
@@ -78,9 +78,7 @@ def read_function(
         value = function.get(key)
         if value is not None and not isinstance(value, kind):
             named = schema if key == "parameters" else key
-            raise InvalidField(
-                f"{place}.{named} must be {words}, not {show(value)}", param=f"{place}.{named}"
-            )
+            raise wrong(f"{place}.{named}", words, value)
     parameters: Schema = function.get("parameters") or {}
     is_strict = function.get("strict") is True
     tool = Tool(target.function, strict_schema(parameters) if is_strict else parameters)
@@ -101,7 +99,7 @@ def read_custom(custom: Mapping[str, Any], place: str, namespace: str | None = N
     description = custom.get("description")
     if description is not None and not isinstance(description, str):
         name = f"{place}.description"
-        raise InvalidField(f"{name} must be a string, not {show(description)}", param=name)
+        raise wrong(name, "a string", description)
     name = f"{place}.format"
     words, enforced, warning = _format(custom.get("format"), name)
     pattern = None if enforced is None else enforced.source
@@ -124,9 +122,7 @@ def read_name(named: Mapping[str, Any], place: str) -> str:
     name = named.get("name")
     place = f"{place}.name"
     if not isinstance(name, str) or not name:
-        raise InvalidField(
-            f"{place} must be a string that is not empty, not {show(name)}", param=place
-        )
+        raise wrong(place, "a string that is not empty", name)
     if len(name) > MAX_NAME:
         raise InvalidField(
             f"{place} must be at most {MAX_NAME} characters, not {len(name)}", param=place
@@ -151,14 +147,14 @@ def members_of(
         return {key: value for key, value in tool.items() if key != "type"}, place
     place = f"{place}.{kind}"
     if not isinstance(members, dict):
-        raise InvalidField(f"{place} must be an object, not {show(members)}", param=place)
+        raise wrong(place, "an object", members)
     return members, place
 
 
 def _check_arguments(kind: object, name: str) -> None:
     """Checks that arguments are an object, whatever else the schema says of them."""
     if kind not in (None, "object") and not (isinstance(kind, list) and "object" in kind):
-        raise InvalidField(f'{name} must be "object", not {show(kind)}', param=name)
+        raise wrong(name, '"object"', kind)
 
 
 def _format(form: object, place: str) -> tuple[str, Grammar | None, str]:
@@ -166,7 +162,7 @@ def _format(form: object, place: str) -> tuple[str, Grammar | None, str]:
     if form is None:
         return _ANY_TEXT, None, ""
     if not isinstance(form, dict):
-        raise InvalidField(f"{place} must be an object, not {show(form)}", param=place)
+        raise wrong(place, "an object", form)
     if _one_of(form, "type", _FORMATS, place) == "text":
         return _ANY_TEXT, None, ""
     # Chats have its members in one more object, responses beside the type.
@@ -175,9 +171,7 @@ def _format(form: object, place: str) -> tuple[str, Grammar | None, str]:
     place = f"{place}.definition"
     definition = grammar.get("definition")
     if not isinstance(definition, str) or not definition:
-        raise InvalidField(
-            f"{place} must be a string that is not empty, not {show(definition)}", param=place
-        )
+        raise wrong(place, "a string that is not empty", definition)
     if syntax == "regex":
         words = f"The input must match this regular expression:\n{definition}"
         try:
@@ -199,7 +193,7 @@ def _one_of(given: Mapping[str, Any], key: str, allowed: tuple[str, ...], place:
     if value not in allowed:
         place = f"{place}.{key}"
         choices = " or ".join(json.dumps(choice) for choice in allowed)
-        raise InvalidField(f"{place} must be {choices}, not {show(value)}", param=place)
+        raise wrong(place, choices, value)
     return str(value)
 
 
@@ -237,6 +231,16 @@ class ToolTarget(NamedTuple):
     is_custom: bool = False
 
     @property
+    def kind(self) -> str:
+        """The type of the tool, as chats have it."""
+        return "custom" if self.is_custom else "function"
+
+    @property
+    def text_member(self) -> str:
+        """The member of a call with what the model has written for the tool."""
+        return "input" if self.is_custom else "arguments"
+
+    @property
     def function(self) -> str:
         """The name of the function that the model calls."""
         return flat_name(self.name, self.namespace)
@@ -256,9 +260,6 @@ def flat_name(name: str, namespace: str | None) -> str:
 
 WORDS: Final = ("none", "auto", "required")
 
-Offered = Mapping[str, OfferedTool]
-"""The tools, by the names of their functions."""
-
 
 class ToolChoice(NamedTuple):
     """Which tools an answer may call.
@@ -274,69 +275,48 @@ class ToolChoice(NamedTuple):
     is_named: bool = False
 
 
-class ChoiceForms(NamedTuple):
-    """The forms of choices that are taken.
-
-    Attributes:
-        flat: whether members may be given next to the type.
-        skips_others: whether tools of other types are passed over.
-        checks: whether a choice must be of tools that there are.
-    """
-
-    flat: bool
-    skips_others: bool
-    checks: bool
-
-
-def read_choice(
-    choice: str | Mapping[str, Any] | None, tools: Offered, forms: ChoiceForms
-) -> ToolChoice:
+def read_choice(choice: str | Mapping[str, Any] | None, reader: ToolReader) -> ToolChoice:
     """Reads a choice.
+
+    Args:
+        reader: has read the tools.
 
     Raises:
         InvalidField: it is malformed, or of a tool that there is not.
     """
     if choice is None:
-        return ToolChoice(list(tools))
+        return ToolChoice(list(reader.offered))
     if isinstance(choice, str):
         if choice not in WORDS:
-            raise InvalidField(
-                f"tool_choice must be one of {', '.join(WORDS)} or an object, not {show(choice)}",
-                param="tool_choice",
-            )
+            raise wrong("tool_choice", f"one of {', '.join(WORDS)} or an object", choice)
         if choice == "none":
             return ToolChoice([])
         if choice == "required":
-            _check_any(tools, forms)
-        return ToolChoice(list(tools), choice == "required")
+            _check_any(reader)
+        return ToolChoice(list(reader.offered), choice == "required")
     if choice.get("type") == "allowed_tools":
-        return _allowed(choice, tools, forms)
-    found = _found(choice, "tool_choice", tools, forms)
+        return _allowed(choice, reader)
+    found = _found(choice, "tool_choice", reader)
     return ToolChoice(found, is_required=True, is_named=True)
 
 
-def _allowed(choice: Mapping[str, Any], tools: Offered, forms: ChoiceForms) -> ToolChoice:
-    allowed, name = members_of(choice, "allowed_tools", "tool_choice", flat=forms.flat)
-    mode = allowed.get("mode", "auto")
-    if mode not in WORDS:
-        raise InvalidField(
-            f"{name}.mode must be one of {', '.join(WORDS)}, not {show(mode)}",
-            param=f"{name}.mode",
-        )
+def _allowed(choice: Mapping[str, Any], reader: ToolReader) -> ToolChoice:
+    allowed, name = members_of(choice, "allowed_tools", "tool_choice", flat=reader.flat)
+    mode = one_of(allowed.get("mode", "auto"), WORDS, f"{name}.mode")
     name = f"{name}.tools"
     listed = allowed.get("tools")
     if not isinstance(listed, list) or not listed:
-        raise InvalidField(f"{name} must be a list of tools, not {show(listed)}", param=name)
+        raise wrong(name, "a list of tools", listed)
     names: list[str] = []
     for position, tool in enumerate(listed):
         place = f"{name}[{position}]"
         if not isinstance(tool, dict):
-            raise InvalidField(f"{place} must be an object, not {show(tool)}", param=place)
-        if forms.skips_others and tool.get("type") not in _KINDS:
+            raise wrong(place, "an object", tool)
+        if reader.skips_others and tool.get("type") not in _KINDS:
             continue
-        names += _found(tool, place, tools, forms)
-    _check_any(tools, forms)
-    if mode == "required" and not names and forms.checks:
+        names += _found(tool, place, reader)
+    _check_any(reader)
+    if mode == "required" and not names and reader.checks:
         message = f"{name} lists no tool that the model can call, though one is required"
         raise InvalidField(message, param=name)
     return ToolChoice([] if mode == "none" else names, mode == "required")
@@ -345,40 +325,37 @@ def _allowed(choice: Mapping[str, Any], tools: Offered, forms: ChoiceForms) -> T
 _KINDS: Final = ("function", "custom")
 
 
-def _found(
-    choice: Mapping[str, Any], place: str, tools: Offered, forms: ChoiceForms
-) -> Sequence[str]:
+def _found(choice: Mapping[str, Any], place: str, reader: ToolReader) -> Sequence[str]:
     """Returns the function of the tool that `{"type": "function", "function": {"name"}}` names, or
     the same with the name next to the type."""
     kind = choice.get("type")
-    if forms.checks and kind not in _KINDS:
-        raise InvalidField(
-            f'{place}.type must be "function" or "custom", not {show(kind)}', param=f"{place}.type"
-        )
+    if reader.checks and kind not in _KINDS:
+        raise wrong(f"{place}.type", '"function" or "custom"', kind)
     is_custom = kind == "custom"
-    given, inner = members_of(choice, "custom" if is_custom else "function", place, flat=forms.flat)
+    given, inner = members_of(
+        choice, "custom" if is_custom else "function", place, flat=reader.flat
+    )
     name, namespace = read_name(given, inner), given.get("namespace")
     if namespace is not None and not isinstance(namespace, str):
-        inner = f"{inner}.namespace"
-        raise InvalidField(f"{inner} must be a string, not {show(namespace)}", param=inner)
-    _check_any(tools, forms)
-    found = tools.get(flat_name(name, namespace))
+        raise wrong(f"{inner}.namespace", "a string", namespace)
+    _check_any(reader)
+    found = reader.offered.get(flat_name(name, namespace))
     if found is None and namespace is None:
         # OpenAI's choices name no namespace.
-        inside = [tool for tool in tools.values() if tool.target.name == name]
-        if len(inside) > 1 and forms.checks:
+        inside = [tool for tool in reader.offered.values() if tool.target.name == name]
+        if len(inside) > 1 and reader.checks:
             message = f"{place} names {show(name)}, which more than one namespace has"
             raise InvalidField(f"{message}: {inner}.namespace must say which", param=place)
         found = inside[0] if len(inside) == 1 else None
     if found is not None and found.target.is_custom == is_custom:
         return [found.tool.name]
-    if forms.checks:
+    if reader.checks:
         raise InvalidField(f"{place} names {show(name)}, which is not among the tools", param=place)
     return []
 
 
-def _check_any(tools: Offered, forms: ChoiceForms) -> None:
-    if not tools and forms.checks:
+def _check_any(reader: ToolReader) -> None:
+    if not reader.offered and reader.checks:
         raise InvalidField("tool_choice is only allowed with tools", param="tool_choice")
 
 
@@ -474,12 +451,12 @@ def read_tools(
         InvalidField: a tool or the choice is malformed, or they do not go together.
     """
     check_number_of_tools(given, "tools")
-    reader = ToolReader(flat or dialect.flat_tools, flat, skips_others)
+    reader = ToolReader(
+        flat or dialect.flat_tools, flat, skips_others, checks=dialect.checks_tool_choice
+    )
     for position, tool in enumerate(given or ()):
         reader.read(tool, f"tools[{position}]")
-    forms = ChoiceForms(reader.flat, skips_others, dialect.checks_tool_choice)
-    chosen = read_choice(choice, reader.offered, forms)
-    return reader.use(chosen, is_parallel=parallel is not False)
+    return reader.use(read_choice(choice, reader), is_parallel=parallel is not False)
 
 
 def read_functions(
@@ -499,9 +476,7 @@ def read_functions(
         place = f"functions[{position}]"
         reader.add(read_function(function, place), place)
     if isinstance(choice, str) and choice not in ("none", "auto"):
-        raise InvalidField(
-            f"{name} must be none, auto or an object, not {show(choice)}", param=name
-        )
+        raise wrong(name, "none, auto or an object", choice)
     if isinstance(choice, Mapping) and not reader.offered and dialect.checks_tool_choice:
         raise InvalidField(f"{name} is only allowed with functions", param=name)
     chosen = ToolChoice([] if choice == "none" else list(reader.offered))
@@ -527,24 +502,31 @@ class ToolReader:
     """Reads tools, one after the other.
 
     Attributes:
-        flat: whether members may be given next to the type.
+        flat: whether members of tools and choices may be given next to the type.
+        skips_others: whether tools of other types are passed over.
+        checks: whether a choice must be of tools that there are.
         offered: the tools, by the names of their functions.
     """
 
     def __init__(
-        self, flat: bool = False, has_namespaces: bool = False, skips_others: bool = False
+        self,
+        flat: bool = False,
+        has_namespaces: bool = False,
+        skips_others: bool = False,
+        checks: bool = False,
     ) -> None:
         self.flat = flat
+        self.skips_others = skips_others
+        self.checks = checks
         self.offered: dict[str, OfferedTool] = {}
         self._has_namespaces = has_namespaces
-        self._skips_others = skips_others
         self._skipped: list[str] = []
         self._descriptions: dict[str, str] = {}
 
     def read(self, tool: object, place: str, namespace: str | None = None) -> None:
         """Reads a tool of any type. Raises InvalidField."""
         if not isinstance(tool, dict):
-            raise InvalidField(f"{place} must be an object, not {show(tool)}", param=place)
+            raise wrong(place, "an object", tool)
         kind = tool.get("type")
         if kind in ("function", "custom"):
             members, inner = members_of(tool, kind, place, flat=self.flat)
@@ -552,13 +534,10 @@ class ToolReader:
             self.add(read(members, inner, namespace), inner)
         elif kind == "namespace" and self._has_namespaces and namespace is None:
             self._read_namespace(tool, place)
-        elif self._skips_others and isinstance(kind, str):
+        elif self.skips_others and isinstance(kind, str):
             self.skip(kind, place)
         else:
-            kinds = '"function" or "custom"'
-            raise InvalidField(
-                f"{place}.type must be {kinds}, not {show(kind)}", param=f"{place}.type"
-            )
+            raise wrong(f"{place}.type", '"function" or "custom"', kind)
 
     def skip(self, kind: str, place: str) -> None:
         """Notes that a tool is passed over, which is of a type that there is not."""
@@ -608,7 +587,7 @@ class ToolReader:
         ):
             if not isinstance(value, kind):
                 inner = f"{place}.{key}"
-                raise InvalidField(f"{inner} must be {words}, not {show(value)}", param=inner)
+                raise wrong(inner, words, value)
         assert isinstance(tools, list)
         check_number_of_tools(tools, f"{place}.tools")
         if description:

@@ -245,7 +245,7 @@ def _elements(arrays: LogprobArrays) -> tuple[bytes, ...]:
 
 
 class CompletionFrames:
-    """Encodes one stream (`delta_stream.Frames`). A delta costs the encoding of its text alone,
+    """Encodes one stream (`answer.Frames`). A delta costs the encoding of its text alone,
     unless the client wants to know more about its tokens."""
 
     def __init__(
@@ -494,7 +494,7 @@ class Completions:
         body, model = preparation.body, preparation.model
         job = await prepare(preparation, self._fim(model.tokenizer))
         new_id = context.new_id()
-        envelope = context.envelope("cmpl-", new_id, preparation)
+        envelope = context.envelope("cmpl-", new_id, body, model.info.name, dialect)
         span = context.span_of(request, GenerationKind.TEXT_COMPLETION, preparation, envelope.id)
         generation = TextGeneration(
             model,

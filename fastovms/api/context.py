@@ -16,8 +16,9 @@ from fastovms.api.generate import BeginSpan, Job, Observed, TextGeneration, gene
 from fastovms.api.prompt import FieldNames, Preparation
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel, ServedModels
-from fastovms.api.typed_body import read_body
+from fastovms.api.typed_body import hold_model, read_named
 from fastovms.config import ApiConfig
+from fastovms.encoding import Task
 from fastovms.http.messages import Request
 from fastovms.params import SamplingParams
 from fastovms.telemetry.tracing import GenerationKind, GenerationSpan, GenerationStart, Tracer
@@ -49,12 +50,18 @@ class ApiContext:
         dialect: Dialect,
         names_of: Callable[[Body], FieldNames],
     ) -> Preparation[Body]:
-        """Reads a body and finds its model, and notes whether the answer is streamed.
+        """Reads a body and finds its model, which is noted for logs and metrics, and notes whether
+        the answer is streamed. The request holds the model to its end. If the model must be loaded
+        first, a client that wants a stream gets comments while it waits.
 
         Raises:
-            RequestError: as `read_body` does.
+            BackendError: the model cannot be loaded now.
+            RequestError: as `read_named` does, and the model generates no text.
         """
-        body, model = await read_body(request, schema, self.models, dialect, self.bodies)
+        body, known = await read_named(request, schema, self.models, dialect, self.bodies)
+        tasks, streams = (Task.TEXT_GENERATION,), is_streamed(body)
+        model = await hold_model(request, known, self.models, tasks, streams=streams)
+        assert isinstance(model, ServedModel)
         return self.preparation(request, body, model, dialect, names_of(body))
 
     def preparation(
@@ -80,20 +87,21 @@ class ApiContext:
         )
 
     def envelope(
-        self, prefix: str, new_id: str, preparation: Preparation[GenerationFields]
+        self, prefix: str, new_id: str, body: GenerationFields, model: str, dialect: Dialect
     ) -> Envelope:
         """Returns the members that every part of an answer repeats.
 
         Args:
             prefix: the beginning of the answer's id.
             new_id: makes the rest of it, unless the client has given one.
+            model: its name.
         """
         return Envelope(
-            id=f"{prefix}{request_id(preparation.body, new_id)}",
+            id=f"{prefix}{request_id(body, new_id)}",
             created=int(self.unix_time()),
-            model=preparation.model.info.name,
+            model=model,
             system_fingerprint=self.system_fingerprint,
-            dialect=preparation.dialect,
+            dialect=dialect,
         )
 
     def begin(self, request: Request, job: Job, prefix: str) -> tuple[Envelope, TextGeneration]:
@@ -102,9 +110,10 @@ class ApiContext:
         Args:
             prefix: the beginning of the answer's id.
         """
-        new_id = self.new_id()
-        envelope = self.envelope(prefix, new_id, job.preparation)
-        span = self.span_of(request, GenerationKind.CHAT, job.preparation, envelope.id)
+        new_id, preparation = self.new_id(), job.preparation
+        body, model = preparation.body, preparation.model.info.name
+        envelope = self.envelope(prefix, new_id, body, model, preparation.dialect)
+        span = self.span_of(request, GenerationKind.CHAT, preparation, envelope.id)
         return envelope, generation_of(job, Observed(new_id, request.log_fields, span))
 
     def span_of(

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from fastovms.api.body import show
+from fastovms.api.body import show, wrong
 from fastovms.api.dialect import (
     DIALECTS,
     OPENAI,
@@ -160,9 +160,7 @@ class UrlQuery:
             return None
         number = int(text) if text.isascii() and text.isdigit() and len(text) < 17 else -1
         if not low <= number <= high:
-            raise InvalidField(
-                f"{name} must be an integer from {low} to {high}, not {show(text)}", param=name
-            )
+            raise wrong(name, f"an integer from {low} to {high}", text)
         return number
 
     def page(self, *, usual: int = _USUAL_LIMIT, most: int = _MAX_LIMIT) -> Page:
@@ -184,9 +182,7 @@ class UrlQuery:
         if text is None:
             return default
         if text not in values:
-            raise InvalidField(
-                f"{name} must be one of {', '.join(values)}, not {show(text)}", param=name
-            )
+            raise wrong(name, f"one of {', '.join(values)}", text)
         return values[text]
 
 
@@ -300,10 +296,7 @@ def read_metadata(given: Mapping[str, Any] | None) -> dict[str, str]:
                 param="metadata",
             )
         if not isinstance(value, str) or len(value) > _MAX_VALUE:
-            raise InvalidField(
-                f"{name} must be a string of at most {_MAX_VALUE} characters, not {show(value)}",
-                param=name,
-            )
+            raise wrong(name, f"a string of at most {_MAX_VALUE} characters", value)
     return metadata
 
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from msgspec import UNSET
 
 from fastovms.api import offload
-from fastovms.api.body import show
+from fastovms.api.body import show, wrong
 from fastovms.api.dialect import Dialect
 from fastovms.api.endpoint import check_id
 from fastovms.api.prompt import (
@@ -25,7 +25,7 @@ from fastovms.api.request_schemas import GenerationFields, StreamOptions
 from fastovms.config import ApiConfig, ModelLimits
 from fastovms.errors import InvalidField
 from fastovms.params import ALL_LOGPROBS, BeamSearch, EarlyStopping, ModelInfo, SamplingDefaults
-from fastovms.request_fields import ranges_of, unsupported_of
+from fastovms.request_fields import ranges_of
 from fastovms.text.tokenizer import Tokenizer
 
 # Checks the fields that every endpoint that generates has: ranges of numbers, `stop`,
@@ -70,16 +70,7 @@ def check_ranges(body: GenerationFields, dialect: Dialect) -> None:
     for name, allowed in ranges_of(type(body), dialect.name).items():
         value = getattr(body, name)
         if value is not None and value is not UNSET and value not in allowed:
-            raise InvalidField(f"{name} must be {allowed}, not {show(value)}", param=name)
-
-
-def check_supported(body: GenerationFields) -> None:
-    """Raises InvalidField for a field whose value asks for something the server cannot do."""
-    for name, neutral in unsupported_of(type(body)).items():
-        value = getattr(body, name)
-        if value is not None and value not in neutral:
-            only = "".join(f", only {number}" for number in neutral)
-            raise InvalidField(f"{name} is not supported by this server version{only}", param=name)
+            raise wrong(name, f"{allowed}", value)
 
 
 def is_streamed(body: GenerationFields) -> bool:
@@ -113,7 +104,7 @@ def stream_options(body: GenerationFields, dialect: Dialect) -> StreamOptions:
     for name, value in chosen.items():
         if not isinstance(value, bool):
             field = f"stream_options.{name}"
-            raise InvalidField(f"{field} must be true or false, not {show(value)}", param=field)
+            raise wrong(field, "true or false", value)
     return StreamOptions(**chosen)
 
 
@@ -244,10 +235,7 @@ def candidates(
         if dialect.best_of_is_beam_search:
             beams = beams or best_of > 1
             if best_of >= limits.best_of_limit:
-                raise InvalidField(
-                    f"best_of must be less than {limits.best_of_limit}, not {show(best_of)}",
-                    param="best_of",
-                )
+                raise wrong("best_of", f"less than {limits.best_of_limit}", best_of)
         if body.stream is True and (dialect.best_of_is_beam_search or (best_of > 1 and not beams)):
             raise InvalidField("best_of cannot be used when stream is true", param="best_of")
         if n > best_of:
@@ -264,10 +252,7 @@ def _early_stopping(body: GenerationFields) -> EarlyStopping:
     try:
         return EarlyStopping(value)
     except ValueError:
-        raise InvalidField(
-            f'early_stopping must be true, false or "never", not {show(value)}',
-            param="early_stopping",
-        ) from None
+        raise wrong("early_stopping", 'true, false or "never"', value) from None
 
 
 def _beam_search(
@@ -471,9 +456,7 @@ def token_budget(
     if limit is not None and max_tokens is not None and max_tokens >= limit + may_reach_limit:
         if requested is not None and not dialect.clamps_max_tokens:
             allowed = "at most" if may_reach_limit else "less than"
-            raise InvalidField(
-                f"{name} must be {allowed} {limit}, not {show(requested)}", param=name
-            )
+            raise wrong(name, f"{allowed} {limit}", requested)
         max_tokens = limit
     # The operator's limit counts as if the request had named it; the model's default does not.
     is_models = requested is None and max_tokens != limit
@@ -526,9 +509,7 @@ def truncation(
     """
     side = body.truncation_side
     if side not in (None, "left", "right"):
-        raise InvalidField(
-            f'truncation_side must be "left" or "right", not {show(side)}', param="truncation_side"
-        )
+        raise wrong("truncation_side", '"left" or "right"', side)
     kept = body.truncate_prompt_tokens
     if kept is None:
         return None

@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
-from fastovms.api.body import FairThread, show
+from fastovms.api.body import FairThread, show, wrong
 from fastovms.api.dialect import Dialect, model_not_found
 from fastovms.backend import EncoderBackend, GenerationBackend
 from fastovms.config import ChatConfig, EncoderConfig, ModelLimits, ResidencyConfig
@@ -196,16 +196,13 @@ def read_image_part(part: Mapping[str, Any], name: str, dialect: Dialect) -> Ima
             detail, detail_name = found["detail"], f"{member}.detail"
     elif not takes_string or not isinstance(found, str):
         words = "an object or a string" if takes_string else "an object"
-        raise InvalidField(f"{member} must be {words}, not {show(found)}", param=member)
+        raise wrong(member, words, found)
     if not isinstance(url, str):
-        raise InvalidField(f"{url_name} must be a string, not {show(url)}", param=url_name)
+        raise wrong(url_name, "a string", url)
     if not url:
         raise InvalidField(f"{url_name} must not be empty", param=url_name)
     if detail is not None and detail not in _DETAILS:
-        raise InvalidField(
-            f"{detail_name} must be one of {', '.join(_DETAILS)}, not {show(detail)}",
-            param=detail_name,
-        )
+        raise wrong(detail_name, f"one of {', '.join(_DETAILS)}", detail)
     return ImageSource(url, url_name, detail or "auto")
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from fastovms.api.body import show
+from fastovms.api.body import wrong
 from fastovms.api.prompt import FieldNames, Preparation
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.api.served import ServedModel
@@ -37,19 +37,13 @@ def tag_format(value: object, name: str) -> Mapping[str, Any]:
     """
     body = _parsed(value, name) if isinstance(value, str) else value
     if not isinstance(body, Mapping):
-        raise InvalidField(
-            f"{name} must be an object or its JSON text, not {show(body)}", param=name
-        )
+        raise wrong(name, "an object or its JSON text", body)
     if "format" in body:
         return _object(body["format"], f"{name}.format")
     for member in ("structures", "triggers"):
         if not isinstance(body.get(member), list):
             place = f"{name}.{member}"
-            raise InvalidField(
-                f"{place} must be a list where there is no {name}.format, not "
-                f"{show(body.get(member))}",
-                param=place,
-            )
+            raise wrong(place, f"a list where there is no {name}.format", body.get(member))
     tags = [
         _structural_tag(structure, f"{name}.structures[{position}]")
         for position, structure in enumerate(body["structures"])
@@ -70,16 +64,14 @@ def _structural_tag(structure: object, name: str) -> Mapping[str, Any]:
     for member in ("begin", "end"):
         if not isinstance(given.get(member), str):
             place = f"{name}.{member}"
-            raise InvalidField(
-                f"{place} must be a string, not {show(given.get(member))}", param=place
-            )
+            raise wrong(place, "a string", given.get(member))
     content = {"type": "json_schema", "json_schema": given.get("schema")}
     return {"begin": given["begin"], "content": content, "end": given["end"]}
 
 
 def _object(value: object, name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise InvalidField(f"{name} must be an object, not {show(value)}", param=name)
+        raise wrong(name, "an object", value)
     return value
 
 
@@ -197,7 +189,7 @@ def _json(value: object, name: str) -> str:
             return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         except RecursionError:
             raise InvalidField(f"{name} is nested too deeply", param=name) from None
-    raise InvalidField(f"{name} must be an object or a string, not {show(value)}", param=name)
+    raise wrong(name, "an object or a string", value)
 
 
 def _tag(value: object, name: str) -> str:
@@ -206,7 +198,7 @@ def _tag(value: object, name: str) -> str:
 
 def _text(value: object, name: str) -> str:
     if not isinstance(value, str):
-        raise InvalidField(f"{name} must be a string, not {show(value)}", param=name)
+        raise wrong(name, "a string", value)
     if not value:
         raise InvalidField(f"{name} must not be an empty string", param=name)
     return value
@@ -214,7 +206,7 @@ def _text(value: object, name: str) -> str:
 
 def _choice(value: object, name: str) -> str:
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise InvalidField(f"{name} must be a list of strings, not {show(value)}", param=name)
+        raise wrong(name, "a list of strings", value)
     if not value:
         raise InvalidField(f"{name} must have at least one string to choose", param=name)
     if not any(value):
@@ -227,7 +219,7 @@ def _choice(value: object, name: str) -> str:
 
 def _flag(value: object, name: str) -> str | None:
     if not isinstance(value, bool):
-        raise InvalidField(f"{name} must be true or false, not {show(value)}", param=name)
+        raise wrong(name, "true or false", value)
     return "" if value else None
 
 
@@ -317,10 +309,7 @@ def _response_format(value: Mapping[str, Any] | None, names: FieldNames) -> Iter
         return
     read = _FORMATS.get(kind) if isinstance(kind, str) else None
     if read is None:
-        raise InvalidField(
-            f"{field}.type must be one of text, {', '.join(_FORMATS)}, not {show(kind)}",
-            param=f"{field}.type",
-        )
+        raise wrong(f"{field}.type", f"one of text, {', '.join(_FORMATS)}", kind)
     name = names.json_schema if kind == "json_schema" else field
     if kind == "json_schema" and "json_schema" not in value and "schema" in value:
         value, name = {"json_schema": value}, field  # beside the type, as llama.cpp's server has it
@@ -334,25 +323,21 @@ def _format_json_object(value: Mapping[str, Any], field: str) -> Grammar:
         return Grammar(GrammarKind.JSON_OBJECT, "", field)
     name = f"{field}.schema"
     if not isinstance(schema, dict):
-        raise InvalidField(f"{name} must be an object, not {show(schema)}", param=name)
+        raise wrong(name, "an object", schema)
     return Grammar(GrammarKind.JSON_SCHEMA, _json(schema, name), name)
 
 
 def _format_json_schema(value: Mapping[str, Any], name: str) -> Grammar:
     schema = value.get("json_schema")
     if not isinstance(schema, dict):
-        raise InvalidField(f"{name} must be an object, not {show(schema)}", param=name)
+        raise wrong(name, "an object", schema)
     for member, kind, words in (("name", str, "a string"), ("strict", bool, "true or false")):
         found = schema.get(member)
         if found is not None and not isinstance(found, kind):
-            raise InvalidField(
-                f"{name}.{member} must be {words}, not {show(found)}", param=f"{name}.{member}"
-            )
+            raise wrong(f"{name}.{member}", words, found)
     name = f"{name}.schema"
     if not isinstance(schema.get("schema"), dict):
-        raise InvalidField(
-            f"{name} must be an object, not {show(schema.get('schema'))}", param=name
-        )
+        raise wrong(name, "an object", schema.get("schema"))
     grammar = Grammar(GrammarKind.JSON_SCHEMA, _json(schema["schema"], name), name)
     return _changed(grammar, strict_schema) if schema.get("strict") else grammar
 

@@ -18,7 +18,6 @@ from fastovms.api.fields import (
     TokenRules,
     candidates,
     check_ranges,
-    check_supported,
     encode_bad_words,
     fit_max_tokens,
     is_streamed,
@@ -41,6 +40,7 @@ from fastovms.params import (
     TextPrompt,
     sampling_numbers,
 )
+from fastovms.request_fields import unsupported_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,13 @@ class GenerationOptions:
 def check_numbers(request: Preparation[GenerationFields]) -> None:
     """Checks what every endpoint checks first. Raises InvalidField for a number out of range, and
     for what no endpoint can do."""
-    check_ranges(request.body, request.dialect)
-    check_supported(request.body)
+    body = request.body
+    check_ranges(body, request.dialect)
+    for name, neutral in unsupported_of(type(body)).items():
+        value = getattr(body, name)
+        if value is not None and value not in neutral:
+            only = "".join(f", only {number}" for number in neutral)
+            raise InvalidField(f"{name} is not supported by this server version{only}", param=name)
 
 
 def generation_options(

@@ -10,7 +10,7 @@ import msgspec
 from fastovms.api.body import BodyReader
 from fastovms.api.dialect import Dialect
 from fastovms.api.request_schemas import GenerationFields, ModelField
-from fastovms.api.served import AnyServed, KnownModel, ServedEncoder, ServedModel, ServedModels
+from fastovms.api.served import AnyServed, KnownModel, ServedEncoder, ServedModels
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request
@@ -57,27 +57,6 @@ class _Outline(ModelField, frozen=True, kw_only=True):
     stream: Any = None
 
 
-async def read_body(
-    request: Request,
-    schema: type[Body],
-    models: ServedModels,
-    dialect: Dialect,
-    reader: BodyReader,
-) -> tuple[Body, ServedModel]:
-    """Returns the typed body and the model that it names, which generates text and is noted for
-    logs and metrics. The request holds the model to its end. If the model must be loaded first, a
-    client that wants a stream gets comments while it waits.
-
-    Raises:
-        BackendError: the model cannot be loaded now.
-        RequestError: as `read_named` does, and the model generates no text.
-    """
-    tasks = (Task.TEXT_GENERATION,)
-    body, model = await _read(request, schema, models, dialect, reader, tasks)
-    assert isinstance(model, ServedModel)
-    return body, model
-
-
 async def read_any_body(
     request: Request,
     schema: type[Body],
@@ -85,7 +64,8 @@ async def read_any_body(
     dialect: Dialect,
     reader: BodyReader,
 ) -> tuple[Body, AnyServed]:
-    """Does as `read_body` does, for a model that does anything."""
+    """Returns the typed body and the model that it names, as `ApiContext.read` does, whatever the
+    model does."""
     return await _read(request, schema, models, dialect, reader, tuple(Task))
 
 
@@ -121,7 +101,7 @@ async def read_encoder_body(
     reader: BodyReader,
     tasks: Collection[Task],
 ) -> tuple[Body, ServedEncoder]:
-    """Does as `read_body` does, for a model that encodes texts.
+    """Does as `read_any_body` does, for a model that encodes texts.
 
     Args:
         tasks: what it may do.

@@ -21,10 +21,10 @@ from fastovms.api.chat_prompt import (
     TemplateOptions,
     template_options,
 )
-from fastovms.api.chat_task import ReadChat, chat_task, constraint, hides_content, parser_maker
+from fastovms.api.chat_task import ChatJob, ReadChat, chat_job, constraint, hides_content
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import ANTHROPIC, END, START, Dialect, frame, last_frames
-from fastovms.api.endpoint import Route, endpoint, passed_over, warning_headers
+from fastovms.api.endpoint import Route, endpoint, warning_headers
 from fastovms.api.fields import TokenBudget, token_budget
 from fastovms.api.generate import Observed, SampleDelta, TextGeneration, Usage, generation_of
 from fastovms.api.logprobs import token_report
@@ -39,7 +39,7 @@ from fastovms.api.messages.request import (
 )
 from fastovms.api.prompt import FieldNames, Preparation, Prompt
 from fastovms.api.served import ServedModel, images_of_request
-from fastovms.api.task import GenerationOptions, PromptTask, check_numbers, generation_options
+from fastovms.api.task import check_numbers, generation_options
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
 from fastovms.params import FinishReason
@@ -48,7 +48,6 @@ from fastovms.text.scanning import (
     CallBegin,
     CallEnd,
     Content,
-    OutputParser,
     Piece,
     Reasoning,
 )
@@ -234,7 +233,7 @@ _DELTA: Final = b"event: content_block_delta\n" + START + b'{"type":"content_blo
 
 
 class MessageFrames:
-    """Encodes one stream (`delta_stream.Frames`): blocks one after the other, each of which begins,
+    """Encodes one stream (`answer.Frames`): blocks one after the other, each of which begins,
     grows and ends."""
 
     def __init__(
@@ -352,45 +351,19 @@ _SWITCH = "enable_thinking"
 """The variable by which templates let thinking be switched."""
 
 
-@dataclass(frozen=True, slots=True)
-class MessagesJob:
-    """A request for a message that is ready to run.
-
-    Attributes:
-        form: the form in which the answer is written.
-        warnings: what of the request is not done.
-        new_parser: makes the parser of the answer's text.
-        only_computes_prompt: whether nothing is answered: the token that is generated is dropped.
-    """
-
-    preparation: Preparation[MessagesRequest]
-    options: GenerationOptions
-    task: PromptTask
-    form: AnswerForm
-    warnings: Sequence[str]
-    new_parser: Callable[[], OutputParser]
-    only_computes_prompt: bool
+MessagesJob = ChatJob[MessagesRequest]
 
 
 async def prepare(
-    request: Preparation[MessagesRequest], new_call_id: Callable[[], str]
-) -> MessagesJob:
-    """Checks a request and makes what runs it. Long chats are rendered and encoded in a thread.
+    request: Preparation[MessagesRequest], fields: MessageFields, new_call_id: Callable[[], str]
+) -> tuple[MessagesJob, AnswerForm]:
+    """Checks a request and makes what runs it, and the form of its answer. Long
+    chats are rendered and encoded in a thread.
 
     Raises:
         RequestError: a field is invalid.
         BackendError: the grammar cannot be compiled now.
     """
-    fields = read_fields(request.body)
-    if request.body.max_tokens == 0:
-        check_filling(request.body)
-    return await _prepare(request, fields, new_call_id)
-
-
-async def _prepare(
-    request: Preparation[MessagesRequest], fields: MessageFields, new_call_id: Callable[[], str]
-) -> MessagesJob:
-    """Does what `prepare` does, with fields that are checked."""
     only_computes_prompt = request.body.max_tokens == 0
     request = _in_our_words(request, fields)
     check_numbers(request)
@@ -404,12 +377,12 @@ async def _prepare(
             messages, len(images)
         )
         if only_computes_prompt:
-            return ReadChat(prompt, tools, images, None, unseen)
+            return ReadChat(prompt, tools, images, None, unseen, fields.warnings)
         wanted = constraint(request, tools, prompt.end, template)
-        return ReadChat(prompt, tools, images, wanted, unseen)
+        return ReadChat(prompt, tools, images, wanted, unseen, fields.warnings)
 
     chat = await offload.run(read, request.size)
-    task = await chat_task(request, options, chat)
+    job = await chat_job(request, options, chat)
     tools = chat.tools
     shown = ShownPieces(
         hides_reasoning=not _thinks(request, fields),
@@ -419,14 +392,7 @@ async def _prepare(
     # The operator's limit counts as if the request had named it.
     max_tokens = 0 if only_computes_prompt else options.budget.max_tokens or 0
     form = AnswerForm(shown, new_call_id, max_tokens, omits_thinking=fields.omits_thinking)
-    warnings = [
-        *passed_over([*tools.skipped, *fields.warnings]),
-        *chat.warnings,
-        *tools.warnings_for(request.model.chat.tool_format),
-        *chat.prompt.warnings,
-    ]
-    new_parser = parser_maker(request, options, chat)
-    return MessagesJob(request, options, task, form, warnings, new_parser, only_computes_prompt)
+    return job, form
 
 
 async def count_tokens(
@@ -459,7 +425,7 @@ async def count_tokens(
     body = msgspec.structs.replace(
         request.body, max_tokens=0, min_tokens=None, stop=None, stop_sequences=None, stream=None
     )
-    job = await _prepare(replace(request, body=body), fields, str)
+    job, _ = await prepare(replace(request, body=body), fields, str)
     return (await compute(job)).prompt_tokens
 
 
@@ -554,14 +520,16 @@ class Messages:
         """
         context = self._context
         preparation = await context.read(request, MessagesRequest, dialect, names_of)
-        job = await prepare(preparation, self._new_call_id)
+        fields = read_fields(preparation.body)
+        if preparation.body.max_tokens == 0:
+            check_filling(preparation.body)
+        job, form = await prepare(preparation, fields, self._new_call_id)
         envelope, generation = context.begin(request, job, "msg_")
         with generation:
-            if job.only_computes_prompt:
-                return await self._fill(request, job, envelope, generation)
-            return await write_answer(
-                request, job, generation, _writer(request, job, envelope, generation)
-            )
+            if preparation.body.max_tokens == 0:
+                return await self._fill(request, job, form, envelope, generation)
+            writer = _writer(request, form, envelope, generation)
+            return await write_answer(request, job, generation, writer)
 
     async def count_tokens(self, request: Request, dialect: Dialect) -> Response:
         """Answers with the number of tokens that a request's prompt would have.
@@ -585,26 +553,32 @@ class Messages:
         return f"toolu_{self._context.new_id()[-_CALL_ID_LENGTH:]}"
 
     async def _fill(
-        self, request: Request, job: MessagesJob, envelope: Envelope, generation: TextGeneration
+        self,
+        request: Request,
+        job: MessagesJob,
+        form: AnswerForm,
+        envelope: Envelope,
+        generation: TextGeneration,
     ) -> Response:
-        """Has the prompt computed and answers with a message that says nothing."""
+        """Has the prompt computed and answers with a message that says nothing: the token that is
+        generated is dropped."""
         await generation.run(_drop)
         usage = generation.usage._replace(completion_tokens=0)
         nothing = SampleDelta(0, "", FinishReason.LENGTH)
-        body = message_body(envelope, nothing, job.form, usage)
+        body = message_body(envelope, nothing, form, usage)
         return Response(200, orjson.dumps(body), headers=warning_headers(job.warnings, request.id))
 
 
 def _writer(
-    request: Request, job: MessagesJob, envelope: Envelope, generation: TextGeneration
+    request: Request, form: AnswerForm, envelope: Envelope, generation: TextGeneration
 ) -> AnswerWriter:
     """Returns how a message is written."""
 
     def whole(samples: Sequence[SampleDelta]) -> bytes:
         [sample] = samples
-        return orjson.dumps(message_body(envelope, sample, job.form, generation.usage))
+        return orjson.dumps(message_body(envelope, sample, form, generation.usage))
 
-    return AnswerWriter(whole, lambda: MessageFrames(envelope, generation, job.form, request.id))
+    return AnswerWriter(whole, lambda: MessageFrames(envelope, generation, form, request.id))
 
 
 def _drop(delta: SampleDelta) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from fastovms.api.body import show
+from fastovms.api.body import one_of, show, wrong
 from fastovms.api.chat_messages import (
     ChatMessages,
     ContentPart,
@@ -84,8 +84,7 @@ def read_tools(
     for position, tool in enumerate(given or ()):
         place, kind = f"tools[{position}]", tool.get("type")
         if kind is not None and not isinstance(kind, str):
-            name = f"{place}.type"
-            raise InvalidField(f"{name} must be a string, not {show(kind)}", param=name)
+            raise wrong(f"{place}.type", "a string", kind)
         if kind in (None, "custom"):
             reader.add(read_function(_function(tool, place), place, schema="input_schema"), place)
         else:
@@ -100,24 +99,18 @@ def _function(tool: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Returns a tool as a function in OpenAI's form."""
     schema = tool.get("input_schema")
     if not isinstance(schema, dict):
-        name = f"{place}.input_schema"
-        raise InvalidField(f"{name} must be an object, not {show(schema)}", param=name)
+        raise wrong(f"{place}.input_schema", "an object", schema)
     function = {key: tool[key] for key in ("name", "description", "strict") if key in tool}
     return {**function, "parameters": schema}
 
 
 def _choice(choice: Mapping[str, Any], offered: Sequence[str]) -> tuple[ToolChoice, bool]:
     """Returns which of the tools may be used, and whether several at once."""
-    place, kind = "tool_choice", choice.get("type")
-    if kind not in _TOOL_CHOICES:
-        name = f"{place}.type"
-        raise InvalidField(
-            f"{name} must be one of {', '.join(_TOOL_CHOICES)}, not {show(kind)}", param=name
-        )
+    place = "tool_choice"
+    kind = one_of(choice.get("type"), _TOOL_CHOICES, f"{place}.type")
     is_single = choice.get("disable_parallel_tool_use")
     if is_single is not None and not isinstance(is_single, bool):
-        name = f"{place}.disable_parallel_tool_use"
-        raise InvalidField(f"{name} must be true or false, not {show(is_single)}", param=name)
+        raise wrong(f"{place}.disable_parallel_tool_use", "true or false", is_single)
     is_parallel = not is_single
     if kind == "none":
         return ToolChoice([]), is_parallel
@@ -136,13 +129,10 @@ def _choice(choice: Mapping[str, Any], offered: Sequence[str]) -> tuple[ToolChoi
 
 
 _RESULT: Final = "_tool_result"
+"""What the types of blocks end with that hold what such a tool has answered."""
+
 _SEALED: Final = "encrypted_"
 """What the names of members begin with that only Anthropic can read."""
-
-
-def is_result(kind: str) -> bool:
-    """Returns whether blocks of a type hold what such a tool has answered."""
-    return kind.endswith(_RESULT)
 
 
 def server_result(block: Block, reader: BlockReader) -> Message:
@@ -199,9 +189,7 @@ class Block(NamedTuple):
 
     def wrong(self, key: str, words: str) -> InvalidField:
         """Returns the fault of a member."""
-        name = f"{self.place}.{key}"
-        message = f"{name} must be {words}, not {show(self.members.get(key))}"
-        return InvalidField(message, param=name)
+        return wrong(f"{self.place}.{key}", words, self.members.get(key))
 
     def text(self, key: str) -> str:
         """Returns a member that must be a string. Raises InvalidField."""
@@ -236,14 +224,12 @@ def read_blocks(content: object, place: str, *, is_new: bool = False) -> list[Bl
     if isinstance(content, str):
         return [Block({"type": "text", "text": content}, place)]
     if not isinstance(content, list):
-        words = "a string or a list of blocks"
-        raise InvalidField(f"{place} must be {words}, not {show(content)}", param=place)
+        raise wrong(place, "a string or a list of blocks", content)
     blocks = []
     for position, members in enumerate(content):
         block = Block(members, f"{place}[{position}]", is_new)
         if not isinstance(members, dict):
-            message = f"{block.place} must be an object, not {show(members)}"
-            raise InvalidField(message, param=block.place)
+            raise wrong(block.place, "an object", members)
         block.text("type")
         blocks.append(block)
     return blocks
@@ -397,7 +383,9 @@ def to_messages(
     reader = BlockReader(images)
     messages: list[Message] = []
     if system is not None:
-        found = _system(_texts(system, "system"), reader)
+        blocks = read_blocks(system, "system")
+        told = [each for each in blocks if not str(each.members.get("text")).startswith(_BILLING)]
+        found = _system(told, reader)
         messages += [PlacedMessage(message, "system") for message in found]
     for role, turn in groupby(_blocks(given), key=lambda found: found[0]):
         blocks = [block for _, own in turn for block in own]
@@ -420,12 +408,7 @@ def _blocks(given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Bloc
     """Yields the role and the blocks of each message."""
     for position, message in enumerate(given):
         place = f"messages[{position}]"
-        role = message.get("role")
-        if role not in _ROLES:
-            name = f"{place}.role"
-            raise InvalidField(
-                f"{name} must be one of {', '.join(_ROLES)}, not {show(role)}", param=name
-            )
+        role = one_of(message.get("role"), _ROLES, f"{place}.role")
         blocks = read_blocks(message.get("content"), f"{place}.content")
         is_last = position == len(given) - 1 and role == "user"
         yield role, _with_new(blocks) if is_last else blocks
@@ -445,14 +428,6 @@ def _with_new(blocks: Sequence[Block]) -> list[Block]:
         return [*blocks]
     first_new = texts[-1] if len(texts) > 1 else 0
     return [block._replace(is_new=place >= first_new) for place, block in enumerate(blocks)]
-
-
-def _texts(system: str | Sequence[Mapping[str, Any]], place: str) -> list[Block]:
-    return [
-        block
-        for block in read_blocks(system, place)
-        if not str(block.members.get("text")).startswith(_BILLING)
-    ]
 
 
 def _system(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
@@ -502,7 +477,7 @@ def _assistant(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
                 pass  # the first can be read by its maker only, the second is not for the model
             case "tool_use" | "server_tool_use" | "mcp_tool_use":
                 turn.calls.append(_call(block))
-            case kind if is_result(kind):
+            case kind if kind.endswith(_RESULT):
                 messages += [turn.message(reader), server_result(block, reader)]
                 turn = _Turn()
             case _:
@@ -619,25 +594,21 @@ def read_fields(body: MessagesRequest) -> MessageFields:
     for name in ("n", "best_of"):
         value = getattr(body, name)
         if value not in (None, 1):
-            raise InvalidField(f"{name} must be 1, not {show(value)}", param=name)
+            raise wrong(name, "1", value)
     for name, allowed in _CHOICES.items():
         value = getattr(body, name)
         if value is not None:
-            _one_of(value, allowed, name)
+            one_of(value, allowed, name)
     if body.stop is not None and body.stop_sequences is not None:
         raise InvalidField("stop cannot be used with stop_sequences", param="stop")
-    _check_user(body.metadata or {})
+    user_id = (body.metadata or {}).get("user_id")
+    if user_id is not None and not isinstance(user_id, str):
+        raise wrong("metadata.user_id", "a string", user_id)
     thinks, omits_thinking = _thinking_options(body.thinking)
     effort, format_name, format = _output(body)
     return MessageFields(
         thinks, omits_thinking, effort, format_name, format, _edits(body.context_management or {})
     )
-
-
-def _check_user(metadata: Mapping[str, Any]) -> None:
-    user_id = metadata.get("user_id")
-    if user_id is not None and not isinstance(user_id, str):
-        raise _wrong("metadata.user_id", "a string", user_id)
 
 
 def check_filling(body: MessagesRequest) -> None:
@@ -665,14 +636,14 @@ def _thinking_options(given: Mapping[str, Any] | None) -> tuple[bool | None, boo
     """Returns whether to think, and whether thoughts are not shown."""
     if given is None:
         return None, False
-    kind = _one_of(given.get("type"), tuple(_THINKING), "thinking.type")
+    kind = one_of(given.get("type"), _THINKING, "thinking.type")
     budget = given.get("budget_tokens")
     is_budget = type(budget) is int and budget >= _MIN_BUDGET
     if not is_budget and (kind == "enabled" or budget is not None):
-        raise _wrong("thinking.budget_tokens", f"an integer of at least {_MIN_BUDGET}", budget)
+        raise wrong("thinking.budget_tokens", f"an integer of at least {_MIN_BUDGET}", budget)
     display = given.get("display")
     if display is not None:
-        _one_of(display, _DISPLAYS, "thinking.display")
+        one_of(display, _DISPLAYS, "thinking.display")
     return _THINKING[kind], display == "omitted"
 
 
@@ -681,7 +652,7 @@ def _output(body: MessagesRequest) -> tuple[str | None, str, Mapping[str, Any] |
     config = body.output_config or {}
     effort = config.get("effort")
     if effort is not None:
-        _one_of(effort, _EFFORTS, "output_config.effort")
+        one_of(effort, _EFFORTS, "output_config.effort")
     name, format = "output_config.format", config.get("format")
     if body.output_format is not None:
         if format is not None:
@@ -690,10 +661,10 @@ def _output(body: MessagesRequest) -> tuple[str | None, str, Mapping[str, Any] |
         name, format = "output_format", body.output_format
     if format is not None:
         if not isinstance(format, dict):
-            raise _wrong(name, "an object", format)
-        _one_of(format.get("type"), ("json_schema",), f"{name}.type")
+            raise wrong(name, "an object", format)
+        one_of(format.get("type"), ("json_schema",), f"{name}.type")
         if not isinstance(format.get("schema"), dict):
-            raise _wrong(f"{name}.schema", "an object", format.get("schema"))
+            raise wrong(f"{name}.schema", "an object", format.get("schema"))
     return effort, name, format
 
 
@@ -704,25 +675,15 @@ def _edits(context_management: Mapping[str, Any]) -> Sequence[str]:
     if edits is None:
         return []
     if not isinstance(edits, list):
-        raise _wrong(name, "a list", edits)
+        raise wrong(name, "a list", edits)
     passed_over = []
     for position, edit in enumerate(edits):
         place = f"{name}[{position}]"
         if not isinstance(edit, dict):
-            raise _wrong(place, "an object", edit)
+            raise wrong(place, "an object", edit)
         kind = edit.get("type")
         if not isinstance(kind, str):
-            raise _wrong(f"{place}.type", "a string", kind)
+            raise wrong(f"{place}.type", "a string", kind)
         if kind != _KEEPS_THINKING or edit.get("keep") != "all":
             passed_over.append(f"{place} of type {kind[:100]}")
     return passed_over
-
-
-def _one_of(value: object, allowed: tuple[str, ...], name: str) -> str:
-    if not isinstance(value, str) or value not in allowed:
-        raise _wrong(name, f"one of {', '.join(allowed)}", value)
-    return value
-
-
-def _wrong(name: str, words: str, value: object) -> InvalidField:
-    return InvalidField(f"{name} must be {words}, not {show(value)}", param=name)

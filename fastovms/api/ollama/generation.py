@@ -16,7 +16,7 @@ from fastovms.api.answer import AnswerWriter, Run, write_answer
 from fastovms.api.body import show
 from fastovms.api.chat_messages import ChatMessages, Message, fitting
 from fastovms.api.chat_prompt import PromptMaker, template_options
-from fastovms.api.chat_task import ReadChat, chat_task, constraint, parser_maker
+from fastovms.api.chat_task import ReadChat, chat_job, constraint
 from fastovms.api.chat_tools import ToolUse, read_tools
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect, last_frames
@@ -258,7 +258,7 @@ class OllamaAnswer:
 
 
 class AnswerLines:
-    """Encodes one stream (`delta_stream.Frames`). A piece of text costs its own encoding alone,
+    """Encodes one stream (`answer.Frames`). A piece of text costs its own encoding alone,
     unless there is more to tell."""
 
     def __init__(self, form: OllamaAnswer, dialect: Dialect) -> None:
@@ -398,11 +398,9 @@ async def _prepare(asking: Asking, chat: _Chat) -> OllamaJob:
         return ReadChat(prompt, chat.tools, sources, wanted, unseen)
 
     ready = await offload.run(read, request.size)
-    task = await chat_task(request, options, ready)
-    of_tools = chat.tools.warnings_for(model.chat.tool_format)
-    warnings = [*asking.warnings, *ready.warnings, *of_tools, *ready.prompt.warnings]
-    new_parser = parser_maker(request, options, ready)
-    return OllamaJob(request, options, task, new_parser, chat.tells_context, warnings)
+    job = await chat_job(request, options, ready)
+    warnings = [*asking.warnings, *job.warnings]
+    return OllamaJob(request, options, job.task, job.new_parser, chat.tells_context, warnings)
 
 
 def _drops(asking: Asking) -> bool:

@@ -7,12 +7,13 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
 import orjson
 
 from fastovms.api.dialect import Dialect
 from fastovms.api.generate import SampleDelta, TextGeneration
+from fastovms.api.responses.job import Answering
 from fastovms.api.responses.output import ResponseRun, failed, interrupted_events
 from fastovms.api.responses.stored import (
     EventLog,
@@ -61,23 +62,9 @@ _PATIENCE: Final = 300.0
 the shared store is not available."""
 
 
-class Begun(Protocol):
-    """The function that runs a response on a loaded model.
-
-    Attributes:
-        generation: its context is entered.
-        run: of the response, and has told nothing.
-    """
-
-    @property
-    def generation(self) -> TextGeneration: ...
-
-    @property
-    def run(self) -> ResponseRun: ...
-
-
-Begin = Callable[[], Awaitable[Begun]]
-"""Waits for a model, and makes what runs a response on it."""
+Begin = Callable[[], Awaitable[Answering]]
+"""Waits for a model, and makes what runs a response on it: a generation whose context is entered,
+and a run that has told nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +340,8 @@ class BackgroundRun:
         if kept.progress is not ResponseProgress.INTERRUPTED:
             return last if self._resumption is None else None
         logger.error("response %s is lost: %s", self.id, _LOST)
-        return self._run.interrupted_events(orjson.loads(from_record(kept)), self.log.num_events)
+        response = orjson.loads(from_record(kept))
+        return interrupted_events(response, self.log.num_events, self._run.dialect)
 
     async def _finish(self, record: StoredResponse) -> bool:
         """Keeps the response as finished. Where replicas share a store, it waits for one that is
@@ -542,9 +530,9 @@ class ResponsesState:
         return self.resumes or self.store.lease is not None
 
     @contextmanager
-    def creating(self, tenant: str, id: str) -> Iterator[None]:
-        """Notes in a `with` statement that a response in the background is created: `created` waits
-        for its end, or for `note_created`.
+    def creating(self, tenant: str, id: str, *, is_attended: bool = False) -> Iterator[None]:
+        """Notes in a `with` statement that a response runs for a client, or that one in the
+        background is created: `created` waits for the end of that, or for `note_created`.
 
         Raises:
             InvalidField: another one has the id.
@@ -552,10 +540,14 @@ class ResponsesState:
         key = ResponseKey(tenant, id)
         if key in self.being_created or key in self.attended:
             raise id_is_taken(id)
-        self.being_created[key] = asyncio.get_running_loop().create_future()
+        if is_attended:
+            self.attended.add(key)
+        else:
+            self.being_created[key] = asyncio.get_running_loop().create_future()
         try:
             yield
         finally:
+            self.attended.discard(key)
             self.note_created(tenant, id)
 
     def note_created(self, tenant: str, id: str) -> None:
@@ -570,22 +562,6 @@ class ResponsesState:
         future = self.being_created.get(ResponseKey(tenant, id))
         if future is not None:
             await asyncio.shield(future)
-
-    @contextmanager
-    def attending(self, tenant: str, id: str) -> Iterator[None]:
-        """Notes in a `with` statement that a response runs for a client.
-
-        Raises:
-            InvalidField: another one has the id.
-        """
-        key = ResponseKey(tenant, id)
-        if key in self.attended or key in self.being_created:
-            raise id_is_taken(id)
-        self.attended.add(key)
-        try:
-            yield
-        finally:
-            self.attended.remove(key)
 
 
 # Streams a response that does not run on this replica: what the store has of it, and what it gets

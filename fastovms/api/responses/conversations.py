@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -34,7 +35,7 @@ from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request, Response
 from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateStore
-from fastovms.state.store import ItemPage, ResponseProgress, StoredItem, UnknownCursor
+from fastovms.state.store import ItemPage, Page, ResponseProgress, StoredItem, UnknownCursor
 
 # Answers `/responses/{id}`: gets, streams again, cancels and deletes a response, and lists its
 # input.
@@ -104,12 +105,8 @@ class StoredResponses:
     async def list_input(self, request: Request, dialect: Dialect) -> Response:
         state, id = await self._find(request)
         page = Query(request).page()
-        try:
+        with _cursor("the response has no item", page):
             items = await state.store.run(Operations.list_input, request.tenant, id, page)
-        except UnknownCursor:
-            raise InvalidField(
-                f"after: the response has no item with id '{page.after}'", param="after"
-            ) from None
         return Response(200, list_body(found(items, "Response", id)))
 
     async def _body(self, state: ResponsesState, tenant: str, id: str) -> bytes:
@@ -130,6 +127,15 @@ class StoredResponses:
             raise not_found("Response", id)
         await self._state.created(request.tenant, id)
         return self._state, id
+
+
+@contextmanager
+def _cursor(fault: str, page: Page) -> Iterator[None]:
+    """Raises InvalidField, with these words, where a page begins after what there is not."""
+    try:
+        yield
+    except UnknownCursor:
+        raise InvalidField(f"after: {fault} with id '{page.after}'", param="after") from None
 
 
 def _not_in_background() -> InvalidField:
@@ -174,15 +180,9 @@ class Conversations:
     async def list(self, request: Request, dialect: Dialect) -> Response:
         """Lists the conversations, the newest first, which OpenAI's API does not."""
         page = Query(request).page()
-        try:
-            conversations = await self._store().run(
-                Operations.list_conversations, request.tenant, page
-            )
-        except UnknownCursor:
-            raise InvalidField(
-                f"after: there is no conversation with id '{page.after}'", param="after"
-            ) from None
-        return Response(200, list_body(conversations))
+        with _cursor("there is no conversation", page):
+            listed = await self._store().run(Operations.list_conversations, request.tenant, page)
+        return Response(200, list_body(listed))
 
     async def get(self, request: Request, dialect: Dialect) -> Response:
         return Response(200, await self._body(request))
@@ -223,14 +223,10 @@ class Conversations:
 
     async def list_items(self, request: Request, dialect: Dialect) -> Response:
         page = Query(request).page()
-        try:
+        with _cursor("the conversation has no item", page):
             items = await self._store().run(
                 Operations.list_items, request.tenant, _id(request), page
             )
-        except UnknownCursor:
-            raise InvalidField(
-                f"after: the conversation has no item with id '{page.after}'", param="after"
-            ) from None
         return Response(200, list_body(_found(items, request)))
 
     async def get_item(self, request: Request, dialect: Dialect) -> Response:

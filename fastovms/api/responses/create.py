@@ -16,14 +16,21 @@ from fastovms.api.answer import ClientTooSlow, DeltaSender, Envelope, collect, f
 from fastovms.api.chat_messages import seal_summary
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DONE, Dialect, log_fields_of
-from fastovms.api.endpoint import passed_over, warning_headers
-from fastovms.api.fields import is_streamed, request_id
-from fastovms.api.generate import Observed, SampleDelta, TextGeneration, generation_of, merged
+from fastovms.api.endpoint import warning_headers
+from fastovms.api.fields import is_streamed
+from fastovms.api.generate import Observed, SampleDelta, TextGeneration, merged
 from fastovms.api.prompt import Preparation, context_exceeded
-from fastovms.api.responses.background import BackgroundRun, KeptFor, ResponsesState, id_is_taken
+from fastovms.api.responses.background import (
+    BackgroundRun,
+    Begin,
+    KeptFor,
+    ResponsesState,
+    id_is_taken,
+)
 from fastovms.api.responses.input import Item, ItemRules, NewId
 from fastovms.api.responses.job import (
     ANY_FILES,
+    Answering,
     ResponsesJob,
     answering,
     count_tokens,
@@ -142,7 +149,7 @@ class Compaction:
         """
         context = self._context
         preparation = await context.read(request, ResponsesRequest, dialect, names_of)
-        body, new_id = preparation.body, context.new_id()
+        body = preparation.body
         if is_streamed(body):
             raise InvalidField(
                 "stream must be false: a compaction cannot be streamed", param="stream"
@@ -150,7 +157,8 @@ class Compaction:
         fields = read_fields(body, dialect, keeps=self._state is not None)
         # What came before may be longer than the context: that is what a compaction is for.
         fields = replace(fields, truncates=True)
-        history = await history_of(context, self._state, preparation, fields, request.tenant)
+        info = preparation.model.info
+        history = await history_of(context, self._state, request, body, info, fields, dialect)
         if not history.items:
             raise InvalidField("input has nothing that could be compacted", param="input")
         new_item_id = item_ids(context.new_id, dialect)
@@ -168,9 +176,7 @@ class Compaction:
 
         told, kept = await offload.run(read, item_cost(history.size) + history.size)
         job = await prepare(asked, fields, _question(told, new_item_id))
-        envelope = context.envelope(id_prefix(body, dialect), new_id, preparation)
-        span = context.span_of(request, GenerationKind.CHAT, preparation, envelope.id)
-        generation = generation_of(job, Observed(new_id, request.log_fields, span))
+        envelope, generation = context.begin(request, job, id_prefix(body, dialect))
         with generation:
             [deltas] = await collect(generation.run, generation.num_samples)
         compaction = {
@@ -206,6 +212,7 @@ def _summary_body(preparation: Preparation[ResponsesRequest]) -> ResponsesReques
         seed=body.seed,
         priority=body.priority,
         cache_salt=body.cache_salt,
+        request_id=body.request_id,
     )
 
 
@@ -265,13 +272,11 @@ class _Task:
     """One request for a response, ready to run."""
 
     request: Request
-    dialect: Dialect
     fields: ResponseFields
     history: History
     job: ResponsesJob
     generation: TextGeneration
     run: ResponseRun
-    streams: bool
     headers: HeaderPairs
     resumption: Resumption | None
 
@@ -297,33 +302,32 @@ class Responses:
             body = with_seed(body)
         continued = fields.conversation_id or fields.previous_id
         new_id = with_affinity(context.new_id(), request.headers, continued)
-        envelope = Envelope(
-            f"{id_prefix(body, dialect)}{request_id(body, new_id)}",
-            int(context.unix_time()),
-            known.name,
-            context.system_fingerprint,
-            dialect,
-        )
+        envelope = context.envelope(id_prefix(body, dialect), new_id, body, known.name, dialect)
         noted: AbstractContextManager[None] = nullcontext()
         if state is not None and fields.store:
-            notes = state.creating if fields.background else state.attending
-            noted = notes(request.tenant, envelope.id)
+            is_attended = not fields.background
+            noted = state.creating(request.tenant, envelope.id, is_attended=is_attended)
         with noted:
             if state is not None and fields.store and body.request_id is not None:
                 await _check_free(state, request.tenant, envelope.id)
             model = try_model(request, known, models, _TASKS)
-            if model is None and (fields.background or is_streamed(body)):
-                return await self._queue(request, body, known, fields, new_id, envelope)
-            if model is None:
+            if model is None and not (fields.background or is_streamed(body)):
                 model = await hold_model(request, known, models, _TASKS, streams=False)
+            request.log_fields["stream"] = is_streamed(body)
+            info = (known.info or _unknown_info(known)) if model is None else model.info
+            history = await history_of(context, state, request, body, info, fields, dialect)
+            body, fields = _configured(body, fields, history, dialect, keeps=state is not None)
+            if model is None:
+                return await self._queue(request, body, known, fields, history, new_id, envelope)
             assert isinstance(model, ServedModel)
             preparation = context.preparation(request, body, model, dialect, names_of(body))
-            history = await history_of(context, state, preparation, fields, request.tenant)
-            preparation, fields = _configured(preparation, fields, history, keeps=state is not None)
             job = await prepare(preparation, fields, history)
             task = self._task(request, new_id, envelope, fields, history, job)
             if fields.background:
-                return await self._in_background(task)
+                given, run, generation = await _stored(history), task.run, task.generation
+                return await self._accept(
+                    request, fields, given, run, generation, task.resumption, task.headers
+                )
             with task.generation:
                 return await (self._stream(task) if is_streamed(body) else self._complete(task))
 
@@ -333,6 +337,7 @@ class Responses:
         body: ResponsesRequest,
         known: KnownModel,
         fields: ResponseFields,
+        history: History,
         new_id: str,
         envelope: Envelope,
     ) -> Response | None:
@@ -343,16 +348,7 @@ class Responses:
             RequestError: a field is invalid. What depends on the model is found later, and the
                 response then fails.
         """
-        context, state, tenant = self._context, self._state, request.tenant
-        dialect = envelope.dialect
-        request.log_fields["stream"] = is_streamed(body)
-        info = known.info or _unknown_info(known)
-        rules = ItemRules(dialect, item_ids(context.new_id, dialect))
-        store = None if state is None else state.store
-        history = await read_history(body, len(request.body), info, fields, rules, tenant, store)
-        configured = with_configuration(body, history.items)
-        if configured is not body:
-            body, fields = configured, read_fields(configured, dialect, keeps=state is not None)
+        context, state, dialect = self._context, self._state, envelope.dialect
         id_key = context.new_id()
         run = queued_run(context, body, fields, envelope, numbered_ids(id_key))
 
@@ -378,10 +374,13 @@ class Responses:
         if state.resumes:
             key = model_key(known.fingerprint or ANY_FILES, known.name)
             resumption = queued_resumption(body, key, dialect, envelope.created, id_key)
-        kept_for = KeptFor(tenant, fields.conversation_id, request.sender)
+
+        async def begin_answering() -> Answering:
+            task = await begin()
+            return Answering(task.generation, task.run)
+
         given = await _stored(history)
-        background = BackgroundRun(run, begin, given, kept_for, state.store, resumption)
-        return await self._accept(background, request, dialect)
+        return await self._accept(request, fields, given, run, begin_answering, resumption)
 
     async def count_input(self, request: Request, dialect: Dialect) -> Response:
         """Answers with the number of tokens that a request's prompt would have.
@@ -391,9 +390,11 @@ class Responses:
         """
         preparation = await self._context.read(request, ResponsesRequest, dialect, names_of)
         keeps = self._state is not None
-        fields = read_fields(preparation.body, dialect, keeps=keeps)
-        history = await history_of(self._context, self._state, preparation, fields, request.tenant)
-        preparation, fields = _configured(preparation, fields, history, keeps=keeps)
+        body, info = preparation.body, preparation.model.info
+        fields = read_fields(body, dialect, keeps=keeps)
+        history = await history_of(self._context, self._state, request, body, info, fields, dialect)
+        body, fields = _configured(body, fields, history, dialect, keeps=keeps)
+        preparation = replace(preparation, body=body)
         count = await count_tokens(preparation, fields, history)
         counted = {"object": "response.input_tokens", "input_tokens": count}
         return Response(200, orjson.dumps(counted))
@@ -426,18 +427,8 @@ class Responses:
         resumption = None
         if fields.background and self._state is not None and self._state.resumes:
             resumption = resumption_of(job, dialect, envelope.created, id_key)
-        streams = is_streamed(job.preparation.body)
-        warnings = job.tools.warnings_for(job.preparation.model.chat.tool_format)
-        all_warnings = [
-            *passed_over(job.tools.skipped),
-            *job.warnings,
-            *warnings,
-            *job.prompt.warnings,
-        ]
-        headers = warning_headers(all_warnings, request.id)
-        return _Task(
-            request, dialect, fields, history, job, generation, run, streams, headers, resumption
-        )
+        headers = warning_headers(job.warnings, request.id)
+        return _Task(request, fields, history, job, generation, run, headers, resumption)
 
     async def _complete(self, task: _Task) -> Response:
         generation, run, job = task.generation, task.run, task.job
@@ -526,35 +517,32 @@ class Responses:
             run.adopt(task.run)
             await self._stream(replace(task, run=run))
 
-    async def _in_background(self, task: _Task) -> Response | None:
-        fields, tenant, state = task.fields, task.request.tenant, self._state
-        assert state is not None
-        background = BackgroundRun(
-            task.run,
-            task.generation,
-            await _stored(task.history),
-            KeptFor(tenant, fields.conversation_id, task.request.sender),
-            state.store,
-            task.resumption,
-        )
-        return await self._accept(background, task.request, task.dialect, task.headers)
-
     async def _accept(
         self,
-        background: BackgroundRun,
         request: Request,
-        dialect: Dialect,
+        fields: ResponseFields,
+        given: Sequence[StoredItem],
+        run: ResponseRun,
+        generation: TextGeneration | Begin,
+        resumption: Resumption | None,
         headers: HeaderPairs = (),
     ) -> Response | None:
-        """Starts a response in the background, and answers once it is kept."""
-        assert self._state is not None
-        self._state.runs.start(background)
-        self._state.note_created(request.tenant, background.id)
+        """Starts a response in the background, and answers once it is kept.
+
+        Args:
+            given: the request's items.
+        """
+        state = self._state
+        assert state is not None
+        kept_for = KeptFor(request.tenant, fields.conversation_id, request.sender)
+        background = BackgroundRun(run, generation, given, kept_for, state.store, resumption)
+        state.runs.start(background)
+        state.note_created(request.tenant, background.id)
         body = orjson.dumps(background.body())
         await background.accepted()
         if not request.log_fields["stream"]:
             return Response(200, body, headers=headers)
-        await replay(request, background.log, 0, dialect, headers=headers)
+        await replay(request, background.log, 0, run.dialect, headers=headers)
         return None
 
     async def _keep(
@@ -592,7 +580,7 @@ class Responses:
 
 
 class _Frames:
-    """Implements `delta_stream.DeltaFrames` for a response."""
+    """Implements `answer.DeltaFrames` for a response."""
 
     def __init__(self, run: ResponseRun) -> None:
         self._run = run
@@ -622,18 +610,18 @@ def id_prefix(body: ResponsesRequest, dialect: Dialect) -> str:
 
 
 def _configured(
-    preparation: Preparation[ResponsesRequest],
+    body: ResponsesRequest,
     fields: ResponseFields,
     history: History,
+    dialect: Dialect,
     *,
     keeps: bool,
-) -> tuple[Preparation[ResponsesRequest], ResponseFields]:
+) -> tuple[ResponsesRequest, ResponseFields]:
     """Returns the request with the tools and the settings that items of its history bring."""
-    body = with_configuration(preparation.body, history.items)
-    if body is preparation.body:
-        return preparation, fields
-    preparation = replace(preparation, body=body)
-    return preparation, read_fields(body, preparation.dialect, keeps=keeps)
+    configured = with_configuration(body, history.items)
+    if configured is body:
+        return body, fields
+    return configured, read_fields(configured, dialect, keeps=keeps)
 
 
 async def _check_free(state: ResponsesState, tenant: str, id: str) -> None:
@@ -648,18 +636,13 @@ async def _check_free(state: ResponsesState, tenant: str, id: str) -> None:
 async def history_of(
     context: ApiContext,
     state: ResponsesState | None,
-    preparation: Preparation[ResponsesRequest],
+    request: Request,
+    body: ResponsesRequest,
+    model: ModelInfo,
     fields: ResponseFields,
-    tenant: str,
+    dialect: Dialect,
 ) -> History:
     """Reads the items of a request, and those that came before. Raises as `read_history` does."""
-    rules = ItemRules(preparation.dialect, item_ids(context.new_id, preparation.dialect))
-    return await read_history(
-        preparation.body,
-        preparation.size,
-        preparation.model.info,
-        fields,
-        rules,
-        tenant,
-        None if state is None else state.store,
-    )
+    rules = ItemRules(dialect, item_ids(context.new_id, dialect))
+    store = None if state is None else state.store
+    return await read_history(body, len(request.body), model, fields, rules, request.tenant, store)

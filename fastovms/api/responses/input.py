@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from fastovms.api.body import show
+from fastovms.api.body import one_of, show, wrong
 from fastovms.api.chat_messages import (
     ChatMessages,
     ContentPart,
@@ -268,10 +268,7 @@ def _item(item: Mapping[str, Any], place: str, rules: ItemRules) -> Item:
     kind, name = _kind(item, place), f"{place}.type"
     if kind in REFUSED:
         raise InvalidField(f"{name} {show(kind)} is not supported: {REFUSED[kind]}", param=name)
-    if kind not in _TYPES:
-        message = f"{name} must be one of {', '.join(_TYPES)}, not {show(kind)}"
-        raise InvalidField(message, param=name)
-    return _TYPES[kind].read(item, place, rules)
+    return _TYPES[one_of(kind, _TYPES, name)].read(item, place, rules)
 
 
 def distinct(items: Sequence[Item], new_id: NewId, taken: Iterable[str] = ()) -> list[Item]:
@@ -293,12 +290,12 @@ def distinct(items: Sequence[Item], new_id: NewId, taken: Iterable[str] = ()) ->
 
 def _kind(item: object, name: str) -> str:
     if not isinstance(item, dict):
-        raise InvalidField(f"{name} must be an object, not {show(item)}", param=name)
+        raise wrong(name, "an object", item)
     kind = item.get("type")
     if kind is None:
         return "message" if "role" in item or "id" not in item else "item_reference"
     if not isinstance(kind, str):
-        raise InvalidField(f"{name}.type must be a string, not {show(kind)}", param=f"{name}.type")
+        raise wrong(f"{name}.type", "a string", kind)
     return kind
 
 
@@ -306,11 +303,7 @@ def _kind(item: object, name: str) -> str:
 
 
 def _message(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
-    role = item.get("role")
-    if role not in ROLES:
-        raise InvalidField(
-            f"{name}.role must be one of {', '.join(ROLES)}, not {show(role)}", param=f"{name}.role"
-        )
+    role = one_of(item.get("role"), ROLES, f"{name}.role")
     return {
         "id": _id(item, name, "message", rules),
         "type": "message",
@@ -365,7 +358,7 @@ def _reasoning(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     read: Item = {"id": _id(item, name, "reasoning", rules), "type": "reasoning"}
     for member, kind in (("summary", "summary_text"), ("content", "reasoning_text")):
         given = item.get(member)
-        texts = [] if given is None else _parts(given, f"{name}.{member}")
+        texts = [] if given is None else _read_parts(given, f"{name}.{member}", _part)
         read[member] = [{"type": kind, "text": text} for _, text in texts]
     sealed = item.get("encrypted_content")
     if sealed is not None:
@@ -406,8 +399,7 @@ def _hosted(item: Mapping[str, Any], name: str, rules: ItemRules, *, kind: str) 
 def _additional_tools(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     role = item.get("role", "developer")
     if role != "developer":
-        message = f'{name}.role must be "developer", not {show(role)}'
-        raise InvalidField(message, param=f"{name}.role")
+        raise wrong(f"{name}.role", '"developer"', role)
     _check_tools(item, name, rules)
     item_id = _id(item, name, "additional_tools", rules)
     return {"id": item_id, "type": "additional_tools", "role": role, "tools": item["tools"]}
@@ -417,7 +409,7 @@ def _check_tools(item: Mapping[str, Any], name: str, rules: ItemRules) -> None:
     """Checks the tools that an item adds to the request's."""
     tools, name = item.get("tools"), f"{name}.tools"
     if not isinstance(tools, list):
-        raise InvalidField(f"{name} must be a list, not {show(tools)}", param=name)
+        raise wrong(name, "a list", tools)
     check_number_of_tools(tools, name)
     skips_others = rules.dialect.responses.skips_unknown_types
     reader = ToolReader(flat=True, has_namespaces=True, skips_others=skips_others)
@@ -433,14 +425,12 @@ def _configuration_update(item: Mapping[str, Any], name: str, rules: ItemRules) 
         if given is None:
             continue
         if not isinstance(given, dict):
-            raise InvalidField(f"{place} must be an object, not {show(given)}", param=place)
+            raise wrong(place, "an object", given)
         value, place = given.get(key), f"{place}.{key}"
-        efforts = rules.dialect.responses.efforts
-        if key == "effort" and value is not None and value not in efforts:
-            allowed = ", ".join(efforts)
-            raise InvalidField(f"{place} must be one of {allowed}, not {show(value)}", param=place)
+        if key == "effort" and value is not None:
+            one_of(value, rules.dialect.responses.efforts, place)
         if key == "format" and not isinstance(value, dict):
-            raise InvalidField(f"{place} must be an object, not {show(value)}", param=place)
+            raise wrong(place, "an object", value)
         read[member] = {key: value}
     return read
 
@@ -485,7 +475,7 @@ def _content(
         raise InvalidField(f"{name} must not be empty", param=name)
     if not is_output:
         return _read_parts(content, name, partial(_input_part, rules=rules))
-    texts = _parts(content, name)
+    texts = _read_parts(content, name, _part)
     return [
         {"type": "refusal", "refusal": text}
         if kind == "refusal"
@@ -494,16 +484,9 @@ def _content(
     ]
 
 
-def _parts(parts: object, name: str) -> list[tuple[str, str]]:
-    """Returns the types and texts of parts."""
-    return _read_parts(parts, name, _part)
-
-
 def _read_parts(parts: object, name: str, read: Callable[[object, str], Read]) -> list[Read]:
     if not isinstance(parts, list):
-        raise InvalidField(
-            f"{name} must be a string or a list of parts, not {show(parts)}", param=name
-        )
+        raise wrong(name, "a string or a list of parts", parts)
     return [read(part, f"{name}[{position}]") for position, part in enumerate(parts)]
 
 
@@ -522,11 +505,12 @@ def _input_part(part: object, name: str, rules: ItemRules) -> dict[str, Any]:
 
 
 def _part(part: object, name: str) -> tuple[str, str]:
+    """Returns the type and the text of a part."""
     if not isinstance(part, dict):
-        raise InvalidField(f"{name} must be an object, not {show(part)}", param=name)
+        raise wrong(name, "an object", part)
     kind = part.get("type")
     if not isinstance(kind, str):
-        raise InvalidField(f"{name}.type must be a string, not {show(kind)}", param=f"{name}.type")
+        raise wrong(f"{name}.type", "a string", kind)
     member = TEXT_PARTS.get(kind)
     if member is None:
         raise unknown_part(kind, name, takes_images=False)
@@ -535,7 +519,7 @@ def _part(part: object, name: str) -> tuple[str, str]:
 
 def _text(value: object, name: str) -> str:
     if not isinstance(value, str):
-        raise InvalidField(f"{name} must be a string, not {show(value)}", param=name)
+        raise wrong(name, "a string", value)
     return value
 
 
@@ -561,14 +545,7 @@ def _id(item: Mapping[str, Any], name: str, kind: str, rules: ItemRules) -> str:
 
 def _status(item: Mapping[str, Any], name: str) -> str:
     status = item.get("status")
-    if status is None:
-        return "completed"
-    if status not in STATUSES:
-        raise InvalidField(
-            f"{name}.status must be one of {', '.join(STATUSES)}, not {show(status)}",
-            param=f"{name}.status",
-        )
-    return str(status)
+    return "completed" if status is None else one_of(status, STATUSES, f"{name}.status")
 
 
 # Turns items into the messages that a chat template gets.
@@ -602,7 +579,12 @@ def to_messages(
         messages.append(PlacedMessage(message, "instructions"))
     turn = _Turn()
     is_compacted = False
-    for position, item in _told(items, -num_earlier):
+    told = (
+        (position, function)
+        for position, item in enumerate(items, -num_earlier)
+        for function in as_functions(item)
+    )
+    for position, item in told:
         name = f"input[{position}]" if position >= 0 else "input"
         if not turn.takes(item):
             messages += turn.messages()
@@ -619,13 +601,6 @@ def to_messages(
         messages.append(PlacedMessage(message, name))
     messages += turn.messages()
     return ChatMessages(messages, () if images is None else images.sources, unseen.warnings)
-
-
-def _told(items: Sequence[Item], first: int) -> Iterator[tuple[int, Item]]:
-    """Yields the positions of items, and the model's input for each."""
-    for position, item in enumerate(items, first):
-        for told in as_functions(item):
-            yield position, told
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from itertools import count
@@ -17,7 +17,7 @@ from fastovms.api import offload
 from fastovms.api.answer import Envelope
 from fastovms.api.chat_messages import fitting, unseal_summary
 from fastovms.api.chat_prompt import PromptMaker, TemplateFields, template_options
-from fastovms.api.chat_task import ReadChat, chat_task, constraint, hides_content, parser_maker
+from fastovms.api.chat_task import ChatJob, ReadChat, chat_job, constraint, hides_content
 from fastovms.api.chat_tools import ToolUse, read_tools
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
@@ -45,8 +45,6 @@ from fastovms.api.responses.stored import History
 from fastovms.api.scoring import TokenAligner
 from fastovms.api.served import MEDIA_PARTS, ServedModel, image_tokens_unknown, images_of_request
 from fastovms.api.task import (
-    GenerationOptions,
-    PromptTask,
     check_numbers,
     generation_options,
     kept_images,
@@ -57,7 +55,6 @@ from fastovms.params import SamplingDefaults, SamplingFields, SamplingParams, sa
 from fastovms.request_fields import rows_of
 from fastovms.state.store import Resumption
 from fastovms.text.detokenizer import TextToken
-from fastovms.text.scanning import OutputParser
 
 # Writes down a conversation as a text that a model can summarize: of what is too long, the end.
 
@@ -325,23 +322,7 @@ _USUAL_ANSWER_SHARE: Final = 8
 answer of no stated length."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponsesJob:
-    """A responses request that is ready to run.
-
-    Attributes:
-        prompt: what the model is given.
-        warnings: the parts that the model cannot read, in words for a warning.
-        new_parser: makes the parser of one sample's text.
-    """
-
-    preparation: Preparation[ResponsesRequest]
-    options: GenerationOptions
-    task: PromptTask
-    tools: ToolUse
-    prompt: Prompt
-    warnings: Sequence[str]
-    new_parser: Callable[[], OutputParser]
+ResponsesJob = ChatJob[ResponsesRequest]
 
 
 async def prepare(
@@ -381,9 +362,7 @@ async def prepare(
         return ReadChat(prompt, maker.tools, images, wanted, unseen)
 
     chat = await offload.run(read, history.size)
-    task = await chat_task(request, options, chat)
-    new_parser = parser_maker(request, options, chat)
-    return ResponsesJob(request, options, task, chat.tools, chat.prompt, chat.warnings, new_parser)
+    return await chat_job(request, options, chat)
 
 
 async def count_tokens(
@@ -554,42 +533,39 @@ def resumption_of(
         return None
     info = job.preparation.model.info
     model = model_key(info.fingerprint, info.name)
-    written = write_job(
-        KeptJob(
-            model=model,
-            dialect=dialect.name,
-            body=job.preparation.body,
-            created=created,
-            id_key=id_key,
-            prompt_token_ids=list(prompt.token_ids),
-            prompt_text=prompt.text,
-        )
-    )
-    return None if written is None else Resumption(model, written)
+    return queued_resumption(job.preparation.body, model, dialect, created, id_key, prompt)
 
 
 def queued_resumption(
-    body: ResponsesRequest, model: str, dialect: Dialect, created: int, id_key: str
+    body: ResponsesRequest,
+    model: str,
+    dialect: Dialect,
+    created: int,
+    id_key: str,
+    prompt: Prompt | None = None,
 ) -> Resumption | None:
-    """Returns the data that another replica needs to resume a request whose model is not loaded
-    yet.
+    """Returns the same for a request whose model may not be loaded yet; None if the request has
+    parts that cannot be written, such as integers of more than 64 bits.
 
     Args:
         model: see `model_key`.
         created: unix seconds.
         id_key: see `KeptJob`.
+        prompt: None = it is not made yet.
     """
     job = KeptJob(
         model=model,
         dialect=dialect.name,
-        body=body,
+        body=msgspec.structs.replace(body, input=None),
         created=created,
         id_key=id_key,
-        prompt_token_ids=[],
-        prompt_text=None,
+        prompt_token_ids=[] if prompt is None else list(prompt.token_ids),
+        prompt_text=None if prompt is None else prompt.text,
     )
-    written = write_job(job)
-    return None if written is None else Resumption(model, written)
+    try:
+        return Resumption(model, msgspec.json.encode(job))
+    except (OverflowError, TypeError, UnicodeEncodeError, msgspec.MsgspecError):
+        return None
 
 
 def with_seed(body: ResponsesRequest) -> ResponsesRequest:
@@ -600,18 +576,8 @@ def with_seed(body: ResponsesRequest) -> ResponsesRequest:
     return msgspec.structs.replace(body, seed=secrets.randbits(_SEED_BITS))
 
 
-def write_job(job: KeptJob) -> bytes | None:
-    """Returns the job that `read_job` reads; None if the request has parts that cannot be written,
-    such as integers of more than 64 bits."""
-    body = msgspec.structs.replace(job.body, input=None)
-    try:
-        return msgspec.json.encode(msgspec.structs.replace(job, body=body))
-    except (OverflowError, TypeError, UnicodeEncodeError, msgspec.MsgspecError):
-        return None
-
-
 def read_job(data: bytes) -> KeptJob:
-    """Returns the job that was written.
+    """Returns the job that is in a resumption.
 
     Raises:
         ValueError: another version of the server has written it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 from msgspec import to_builtins
@@ -78,9 +78,6 @@ class ResponseForm:
     @property
     def id(self) -> str:
         return str(self.members["id"])
-
-    def not_kept(self) -> ResponseForm:
-        return replace(self, members={**self.members, "store": False})
 
     def body(self, status: ResponseStatus, output: Sequence[Item] | None) -> dict[str, object]:
         """Returns the object.
@@ -197,6 +194,7 @@ class ResponseRun:
     Attributes:
         status: the response's, as of now.
         output: its items.
+        dialect: what it is told in.
     """
 
     def __init__(
@@ -219,7 +217,7 @@ class ResponseRun:
         """
         self.form = form
         self.status = ResponseStatus("in_progress")
-        self._dialect = dialect
+        self.dialect = dialect
         self._usage = usage
         self._unix_time = unix_time
         self._events = EventEncoder(named=for_all or dialect.responses.names_events)
@@ -269,7 +267,7 @@ class ResponseRun:
     def fail(self, error: Exception) -> None:
         message, param, code = describe(error)
         self.output.end_item("incomplete")
-        if self._dialect.responses.has_error_events:
+        if self.dialect.responses.has_error_events:
             self._events.emit("error", {"code": code, "message": message, "param": param})
         kind = "invalid_prompt" if isinstance(error, RequestError) else "server_error"
         self.status = failed(message, kind)
@@ -280,11 +278,7 @@ class ResponseRun:
 
     def note_not_kept(self) -> None:
         """Takes note that the store has failed."""
-        self.form = self.form.not_kept()
-
-    def interrupted_events(self, response: Mapping[str, Any], start: int) -> list[bytes]:
-        """Returns the same as `interrupted_events`, in this response's dialect."""
-        return interrupted_events(response, start, self._dialect)
+        self.form = replace(self.form, members={**self.form.members, "store": False})
 
     def body(self) -> dict[str, object]:
         """Returns the response as of now."""
@@ -422,27 +416,16 @@ class _CallKind:
     """The form of the item of a call.
 
     Attributes:
-        member: what the model has written for the tool.
-        event: its description, with `.delta` and `.done`.
+        event: tells of what the model writes for the tool, with `.delta` and `.done`.
     """
 
     prefix: str
     type: str
-    member: str
     event: str
 
 
-_FUNCTION: Final = _CallKind("fc", "function_call", "arguments", "function_call_arguments")
-_CUSTOM: Final = _CallKind("ctc", "custom_tool_call", "input", "custom_tool_call_input")
-
-
-class _Open(Protocol):
-    """The item that is being built."""
-
-    def snapshot(self, status: str) -> Item:
-        """Returns the item with what it has so far."""
-
-    def end(self, status: str) -> Item: ...
+_FUNCTION: Final = _CallKind("fc", "function_call", "function_call_arguments")
+_CUSTOM: Final = _CallKind("ctc", "custom_tool_call", "custom_tool_call_input")
 
 
 class OutputBuilder:
@@ -457,7 +440,7 @@ class OutputBuilder:
     def __init__(self, form: OutputForm, emit: Emit) -> None:
         self._form = form
         self._emit = emit
-        self._open: _Open | None = None
+        self._open: _OpenText | _OpenCall | None = None
         self._skips_call = False
         self.items: list[Item] = []
         self.has_cut_call = False
@@ -602,6 +585,7 @@ class _OpenCall:
     def __init__(self, target: ToolTarget, index: int, form: OutputForm, emit: Emit) -> None:
         self._emit = emit
         self._kind = _CUSTOM if target.is_custom else _FUNCTION
+        self._member = target.text_member
         self._texts: list[str] = []
         self._item = {
             "id": form.new_id(self._kind.prefix),
@@ -609,7 +593,7 @@ class _OpenCall:
             "status": "in_progress",
             "call_id": form.new_call_id(),
             "name": target.name,
-            self._kind.member: "",
+            self._member: "",
         }
         if target.namespace is not None:
             self._item["namespace"] = target.namespace
@@ -621,11 +605,11 @@ class _OpenCall:
         self._emit(f"{self._kind.event}.delta", {**self._place, "delta": text})
 
     def snapshot(self, status: str) -> Item:
-        return {**self._item, "status": status, self._kind.member: "".join(self._texts)}
+        return {**self._item, "status": status, self._member: "".join(self._texts)}
 
     def end(self, status: str) -> Item:
         item = self.snapshot(status)
-        text = {self._kind.member: item[self._kind.member]}
+        text = {self._member: item[self._member]}
         self._emit(f"{self._kind.event}.done", {**self._place, **text})
         self._emit("output_item.done", {"output_index": self._place["output_index"], "item": item})
         return item

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from fastovms.api.body import show
+from fastovms.api.body import one_of, wrong
 from fastovms.api.dialect import Dialect
 from fastovms.api.endpoint import check_id, read_metadata
 from fastovms.api.fields import is_streamed
@@ -133,7 +133,8 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
         InvalidField: a field is out of range, or fields contradict each other.
     """
     _check_supported(body, dialect)
-    if body.previous_response_id is not None and body.conversation is not None:
+    previous_id = body.previous_response_id
+    if previous_id is not None and body.conversation is not None:
         raise InvalidField(
             "conversation cannot be used with previous_response_id: either of them says what came "
             "before",
@@ -148,7 +149,7 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
     return ResponseFields(
         store=store,
         background=body.background is True,
-        previous_id=_previous_id(body.previous_response_id),
+        previous_id=None if previous_id is None else check_id(previous_id, "previous_response_id"),
         conversation_id=_conversation_id(body.conversation),
         truncates=_choice(body.truncation, "truncation", _TRUNCATIONS, "disabled") == "auto",
         metadata=read_metadata(body.metadata),
@@ -201,24 +202,14 @@ def _check_supported(body: ResponsesRequest, dialect: Dialect) -> None:
 
 
 def _choice(value: object, name: str, allowed: tuple[str, ...], default: str) -> str:
-    if value is None:
-        return default
-    if value not in allowed:
-        raise InvalidField(
-            f"{name} must be one of {', '.join(allowed)}, not {show(value)}", param=name
-        )
-    return str(value)
+    return default if value is None else one_of(value, allowed, name)
 
 
 def check_include(given: Sequence[str]) -> Sequence[str]:
     """Raises InvalidField for values of `include` that are not OpenAI's."""
     for position, value in enumerate(given):
-        _choice(value, f"include[{position}]", INCLUDES, "")
+        one_of(value, INCLUDES, f"include[{position}]")
     return given
-
-
-def _previous_id(given: str | None) -> str | None:
-    return None if given is None else check_id(given, "previous_response_id")
 
 
 def _conversation_id(given: str | Mapping[str, Any] | None) -> str | None:
@@ -228,10 +219,7 @@ def _conversation_id(given: str | Mapping[str, Any] | None) -> str | None:
         return check_id(given, "conversation")
     conversation_id = given.get("id")
     if not isinstance(conversation_id, str):
-        raise InvalidField(
-            f"conversation.id must be a string, not {show(conversation_id)}",
-            param="conversation.id",
-        )
+        raise wrong("conversation.id", "a string", conversation_id)
     return check_id(conversation_id, "conversation.id")
 
 
@@ -239,11 +227,10 @@ def _reasoning_options(given: Mapping[str, Any] | None, dialect: Dialect) -> dic
     given = given or {}
     told: dict[str, Any] = {"effort": None, "summary": None}
     if given.get("effort") is not None:
-        name = "reasoning.effort"
-        told["effort"] = _choice(given["effort"], name, dialect.responses.efforts, "")
+        told["effort"] = one_of(given["effort"], dialect.responses.efforts, "reasoning.effort")
     for member in ("summary", "generate_summary"):
         if given.get(member) is not None:
-            told["summary"] = _choice(given[member], f"reasoning.{member}", _SUMMARIES, "")
+            told["summary"] = one_of(given[member], _SUMMARIES, f"reasoning.{member}")
             break
     return told
 
@@ -255,14 +242,14 @@ def _text_options(
     given = body.text or {}
     told: dict[str, Any] = {"format": {"type": "text"}}
     if given.get("verbosity") is not None:
-        told["verbosity"] = _choice(given["verbosity"], "text.verbosity", _VERBOSITIES, "")
+        told["verbosity"] = one_of(given["verbosity"], _VERBOSITIES, "text.verbosity")
     if body.response_format is not None and dialect.responses.tells_response_format:
         told["format"] = _flat(body.response_format)
     form = given.get("format")
     if form is None:
         return told, None
     if not isinstance(form, dict):
-        raise InvalidField(f"text.format must be an object, not {show(form)}", param="text.format")
+        raise wrong("text.format", "an object", form)
     kind = _choice(form.get("type"), "text.format.type", ("text", "json_object", "json_schema"), "")
     if not kind:
         raise InvalidField("text.format.type is required", param="text.format.type")

@@ -11,7 +11,7 @@ import msgspec
 import orjson
 
 from fastovms.api.admin import WorkItem
-from fastovms.api.body import BodyReader, scan, show
+from fastovms.api.body import BodyReader, scan, show, wrong
 from fastovms.api.dialect import DIALECTS, Dialect, dialect_of, error_response
 from fastovms.api.endpoint import UrlQuery, endpoint, list_page, read_metadata
 from fastovms.api.files import BATCH_AGE, Files, KeptFiles, seconds_of
@@ -222,10 +222,7 @@ class Batches:
 
     def _endpoint(self, given: str | None) -> str:
         if given is None or not self._endpoints.exists(given):
-            raise InvalidField(
-                f"endpoint must be one of {', '.join(self._endpoints.all())}, not {show(given)}",
-                param="endpoint",
-            )
+            raise wrong("endpoint", f"one of {', '.join(self._endpoints.all())}", given)
         return given
 
     def _input(self, tenant: str, id: str | None) -> str:
@@ -255,11 +252,7 @@ def _window(given: str | None) -> int:
     found = _WINDOW.fullmatch(given or "")
     seconds = int(found[1]) * _UNITS[found[2]] if found else 0
     if not 0 < seconds <= _LONGEST:
-        raise InvalidField(
-            'completion_window must be minutes, hours or days up to "30d", such as "24h", not '
-            f"{show(given)}",
-            param="completion_window",
-        )
+        raise wrong("completion_window", 'minutes, hours or days up to "30d", such as "24h"', given)
     return seconds
 
 

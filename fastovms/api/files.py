@@ -17,7 +17,7 @@ import orjson
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from fastovms.api.body import show
+from fastovms.api.body import one_of, show, wrong
 from fastovms.api.dialect import Dialect, error_response
 from fastovms.api.endpoint import UrlQuery, list_page
 from fastovms.errors import InvalidField, NotFound, Overloaded, RequestError, StateFailed
@@ -70,15 +70,9 @@ def seconds_of(given: Mapping[str, Any] | None, name: str) -> int | None:
         return None
     anchor, seconds = given.get("anchor"), given.get("seconds")
     if anchor != _ANCHOR:
-        raise InvalidField(
-            f"{name}.anchor must be {show(_ANCHOR)}, not {show(anchor)}", param=f"{name}.anchor"
-        )
+        raise wrong(f"{name}.anchor", show(_ANCHOR), anchor)
     if type(seconds) is not int or not _SHORTEST <= seconds <= _LONGEST:
-        raise InvalidField(
-            f"{name}.seconds must be an integer from {_SHORTEST} to {_LONGEST}, not "
-            f"{show(seconds)}",
-            param=f"{name}.seconds",
-        )
+        raise wrong(f"{name}.seconds", f"an integer from {_SHORTEST} to {_LONGEST}", seconds)
     return seconds
 
 
@@ -615,12 +609,7 @@ class Files:
         except RequestError as error:
             refused = error_response(error, dialect)
             return refused if sink.fault is None else replace(refused, status=sink.fault[0])
-        purpose = form.fields.get("purpose")
-        if purpose not in PURPOSES:
-            raise InvalidField(
-                f"purpose must be one of {', '.join(PURPOSES)}, not {show(purpose)}",
-                param="purpose",
-            )
+        purpose = one_of(form.fields.get("purpose"), PURPOSES, "purpose")
         age = seconds_of(_expires_after(form.fields), "expires_after")
         if age is None and purpose == "batch":
             age = BATCH_AGE
@@ -648,12 +637,8 @@ class Files:
         query = UrlQuery(request)
         page = query.page(usual=_MAX_LISTED, most=_MAX_LISTED)
         purpose = query.text("purpose")
-        if purpose is not None and purpose not in (*PURPOSES, BATCH_OUTPUT):
-            raise InvalidField(
-                f"purpose must be one of {', '.join((*PURPOSES, BATCH_OUTPUT))}, not "
-                f"{show(purpose)}",
-                param="purpose",
-            )
+        if purpose is not None:
+            one_of(purpose, (*PURPOSES, BATCH_OUTPUT), "purpose")
         records = self._kept.store.list(request.tenant)
         found = [record for record in records if purpose in (None, record.purpose)]
         return Response(200, list_page(found, page, file_object))

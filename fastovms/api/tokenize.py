@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from fastovms.api import offload
-from fastovms.api.body import show
+from fastovms.api.body import wrong
 from fastovms.api.chat_messages import read_messages
 from fastovms.api.chat_prompt import (
     TemplateFields,
@@ -174,9 +174,7 @@ def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
         raise InvalidField(f"max_length must be at least 1, not {length}", param="max_length")
     side = body.padding_side
     if side not in (None, "left", "right"):
-        raise InvalidField(
-            f'padding_side must be "left" or "right", not {show(side)}', param="padding_side"
-        )
+        raise wrong("padding_side", '"left" or "right"', side)
     if body.pad_to_max_length is not True:
         return None
     if length is not None and length * len(texts) > MAX_PADDED:

@@ -15,7 +15,7 @@ from numpy import float32
 from numpy.typing import NDArray
 
 from fastovms.api import offload
-from fastovms.api.body import show
+from fastovms.api.body import wrong
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
 from fastovms.api.endpoint import check_id
@@ -103,28 +103,20 @@ def read_limit(body: EncodingFields, model: ServedEncoder, num_added: int) -> Te
     """
     side = body.truncation_side
     if side not in _SIDES:
-        raise InvalidField(
-            f'truncation_side must be "left" or "right", not {show(side)}', param="truncation_side"
-        )
+        raise wrong("truncation_side", '"left" or "right"', side)
     kept, longest = body.truncate_prompt_tokens, model.info.max_model_len
     if kept is None:
         return TextLimit(
             _room(longest, num_added, model.info), model.config.truncate, side == "left"
         )
     if kept != -1 and not 1 <= kept <= longest:
-        raise InvalidField(
-            f"truncate_prompt_tokens must be -1 or from 1 to {longest}, the longest text of the "
-            f"model, not {show(kept)}",
-            param="truncate_prompt_tokens",
-        )
+        words = f"-1 or from 1 to {longest}, the longest text of the model"
+        raise wrong("truncate_prompt_tokens", words, kept)
     if kept == -1:
         kept = longest
     if kept <= num_added:
-        raise InvalidField(
-            f"truncate_prompt_tokens must be more than {num_added}, the tokens that stand around "
-            f"each text, not {show(kept)}",
-            param="truncate_prompt_tokens",
-        )
+        words = f"more than {num_added}, the tokens that stand around each text"
+        raise wrong("truncate_prompt_tokens", words, kept)
     return TextLimit(kept - num_added, truncates=True, keeps_end=side == "left")
 
 
@@ -156,7 +148,7 @@ async def read_encoding(
     )
     value, allowed = body.priority, ranges_of(EncodingFields, dialect.name)["priority"]
     if value is not None and value not in allowed:
-        raise InvalidField(f"priority must be {allowed}, not {show(value)}", param="priority")
+        raise wrong("priority", f"{allowed}", value)
     return body, model
 
 
@@ -748,4 +740,4 @@ def _check_choices(body: EmbeddingRequest) -> None:
         value = getattr(body, name)
         if value not in allowed:
             words = " or ".join(f'"{each}"' for each in allowed if each is not None)
-            raise InvalidField(f"{name} must be {words}, not {show(value)}", param=name)
+            raise wrong(name, words, value)

@@ -12,7 +12,7 @@ import orjson
 from numpy.typing import NDArray
 
 from fastovms.api import offload
-from fastovms.api.body import show
+from fastovms.api.body import wrong
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import COHERE, DIALECTS, OPENAI, Dialect
 from fastovms.api.embeddings import (
@@ -68,14 +68,10 @@ def read_pair_options(
         )
     parts = body.max_chunks_per_doc if isinstance(body, RerankRequest) else None
     if parts is not None and parts < 1:
-        raise InvalidField(
-            f"max_chunks_per_doc must be at least 1, not {show(parts)}", param="max_chunks_per_doc"
-        )
+        raise wrong("max_chunks_per_doc", "at least 1", parts)
     length = body.max_tokens_per_doc if isinstance(body, RerankRequest) else None
     if length is not None and length < 0:
-        raise InvalidField(
-            f"max_tokens_per_doc must be at least 0, not {show(length)}", param="max_tokens_per_doc"
-        )
+        raise wrong("max_tokens_per_doc", "at least 0", length)
     if length and model.joins_pairs:
         raise InvalidField(
             f"max_tokens_per_doc cannot be used with the model {model.info.name}, which reads a "
@@ -504,9 +500,7 @@ def _texts(body: RerankRequest, max_documents: int) -> PairTexts:
         if isinstance(document, dict):
             text, name = document.get("text"), f"{name}.text"
         if not isinstance(text, str) or not text:
-            raise InvalidField(
-                f"{name} must be a string that is not empty, not {show(text)}", param=name
-            )
+            raise wrong(name, "a string that is not empty", text)
         documents.append(text)
         names.append(name)
     return PairTexts([body.query], documents, ["query"], names)
@@ -516,7 +510,7 @@ def _top_n(body: RerankRequest, num_documents: int) -> int:
     """Returns how many results there are; 0 = all, as in vLLM."""
     given = body.top_n
     if given is not None and given < 0:
-        raise InvalidField(f"top_n must be at least 0, not {show(given)}", param="top_n")
+        raise wrong("top_n", "at least 0", given)
     return given or num_documents
 
 

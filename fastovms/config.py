@@ -310,6 +310,9 @@ class ChatConfig:
         trust_request_chat_template: a request may bring a template of its own.
         tool_parser, reasoning_parser: names of the formats in which the model writes calls and
             thoughts; "auto" = as its template says, "none" = it writes none.
+        reasoning_budget: tokens of reasoning after which it is ended, where a request sets no limit
+            by a number or an effort; -1 = no limit.
+        reasoning_budget_message: text before the end of reasoning whose budget is spent.
         response_role: the role of the messages that are generated.
     """
 
@@ -319,6 +322,8 @@ class ChatConfig:
     trust_request_chat_template: bool = False
     tool_parser: str = "auto"
     reasoning_parser: str = "auto"
+    reasoning_budget: int = -1
+    reasoning_budget_message: str = ""
     response_role: str = "assistant"
 
 

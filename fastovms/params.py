@@ -236,6 +236,44 @@ ALL_LOGPROBS = -1
 """The value, in place of a number of top log probabilities, for the whole vocabulary."""
 
 
+class ReasoningTags(NamedTuple):
+    """The markup of reasoning in generated text.
+
+    Attributes:
+        begin: the text that opens it.
+        end: the text that the model ends it with.
+        closing_token_ids: the tokens that end it when the budget is spent.
+    """
+
+    begin: bytes
+    end: bytes
+    closing_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningBudget:
+    """A limit on the tokens of reasoning. When they are spent, the tokens that end the reasoning
+    follow, and the answer after them.
+
+    Attributes:
+        num_tokens: the limit. Tokens of the markup that opens and ends reasoning do not count
+            towards it, those of several sections of reasoning do.
+        tags: the forms of a section. A text that begins within reasoning is in the first one.
+        is_inside: whether the text begins within reasoning.
+        is_anywhere: whether reasoning may begin in the middle of the text; otherwise it comes
+            first or not at all.
+        other_ends: further texts that end a section, such as those that begin a tool call.
+        token_bytes: the text of each token, by id.
+    """
+
+    num_tokens: int
+    tags: tuple[ReasoningTags, ...]
+    is_inside: bool
+    is_anywhere: bool
+    other_ends: tuple[bytes, ...]
+    token_bytes: Sequence[bytes] = field(compare=False, repr=False)
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """The way to choose tokens. Values are already validated; the defaults mean "off".
@@ -272,6 +310,7 @@ class SamplingParams:
             0 <= threshold <= 1. None = drafts have a fixed length.
         stop_strings: a hint: the reader of the text cuts it where one of them begins, and aborts
             the sample. A backend that sees them itself may end it.
+        reasoning_budget: the limit on reasoning; None = there is none.
     """
 
     max_tokens: int | None = None
@@ -299,6 +338,7 @@ class SamplingParams:
     max_ngram_size: int | None = None
     assistant_confidence_threshold: float | None = None
     stop_strings: tuple[str, ...] = ()
+    reasoning_budget: ReasoningBudget | None = None
 
 
 def sampling_numbers(

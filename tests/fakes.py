@@ -70,6 +70,7 @@ class ByteTokenizer:
 
     vocab_size = EOS + 1
     pad_token_id = 0
+    all_token_bytes = (*(bytes([value]) for value in range(EOS)), b"<end>")
 
     def __init__(self, **named_tokens: int) -> None:
         """`named_tokens` are what the vocabulary is said to have beyond bytes."""

@@ -470,7 +470,7 @@ async def prepare(
         maker = PromptMaker(request, tools, template, options.truncation)
         prompt = maker.make(messages, len(images))
         wanted = constraint(request, tools, prompt.end, template)
-        return ReadChat(prompt, tools, images, wanted, unseen), messages[-1]
+        return ReadChat(prompt, tools, images, template, wanted, unseen), messages[-1]
 
     chat, last = await offload.run(read, request.size)
     form = _form(request, options, chat.tools, template, last, new_call_id)

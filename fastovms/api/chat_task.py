@@ -3,10 +3,10 @@ the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from fastovms.api.body import show
 from fastovms.api.chat_prompt import TemplateOptions
@@ -14,12 +14,13 @@ from fastovms.api.chat_tools import ToolUse
 from fastovms.api.endpoint import passed_over
 from fastovms.api.prompt import Preparation, Prompt
 from fastovms.api.request_schemas import GenerationFields
+from fastovms.api.served import ServedModel
 from fastovms.api.structured import check_length, compile_grammar, grammar_of
 from fastovms.api.task import GenerationOptions, ModelInput, PromptTask, make_tasks, with_images
-from fastovms.errors import BackendUnavailable, InvalidField
+from fastovms.errors import BackendUnavailable, FieldFault, InvalidField
 from fastovms.grammar.json_schema import enforceable_schema
 from fastovms.media.loader import ImageSource
-from fastovms.params import Grammar
+from fastovms.params import Grammar, ReasoningBudget, ReasoningTags
 from fastovms.text.output import (
     CustomCallParser,
     answer_grammar,
@@ -28,7 +29,9 @@ from fastovms.text.output import (
     output_parser,
 )
 from fastovms.text.parameters import Tool
+from fastovms.text.reasoning import ReasoningFormat, ThoughtTags
 from fastovms.text.scanning import OutputParser, PlainParser
+from fastovms.text.tools.tool_format import TaggedCalls
 
 # Turns a chat that is rendered and encoded into the backend's task, and makes the parsers of its
 # answer.
@@ -42,6 +45,7 @@ class ReadChat(NamedTuple):
 
     Attributes:
         images: those of the prompt.
+        template: the variables that the prompt was rendered with.
         constraint: what the answer must look like; None = anything.
         unseen: the parts that the model cannot read, in words for a warning.
         skipped: what else of the request is passed over.
@@ -50,6 +54,7 @@ class ReadChat(NamedTuple):
     prompt: Prompt
     tools: ToolUse
     images: Sequence[ImageSource]
+    template: TemplateOptions
     constraint: Constraint | None
     unseen: Sequence[str] = ()
     skipped: Sequence[str] = ()
@@ -93,6 +98,8 @@ async def chat_job(
     grammar = await usable(request, chat.constraint)
     given = ModelInput([chat.prompt.token_ids], grammar, num_prompt_logprobs)
     [task] = await make_tasks(request, options, given)
+    unlimited: list[str] = []
+    task = _with_reasoning_budget(request, task, chat, unlimited)
     task = await with_images(request, options, task, chat.prompt.text, chat.images)
     warnings = [
         *passed_over([*chat.tools.skipped, *chat.skipped]),
@@ -100,9 +107,86 @@ async def chat_job(
         *(chat.constraint.warnings if chat.constraint else ()),
         *chat.tools.warnings_for(request.model.chat.tool_format),
         *chat.prompt.warnings,
+        *unlimited,
     ]
     new_parser = _parser_maker(request, options, chat)
     return ChatJob(request, options, task, chat.tools, chat.prompt, warnings, new_parser)
+
+
+_EFFORT_BUDGETS: Final[Mapping[object, int]] = {
+    "minimal": 512,
+    "low": 1024,
+    "medium": 8192,
+    "high": 24576,
+}
+"""Tokens of reasoning by `reasoning_effort`, where the template has no levels of its own. The
+numbers are those of Google's API in OpenAI's form; higher efforts have no limit."""
+
+
+def _with_reasoning_budget(
+    request: Preparation[GenerationFields], task: PromptTask, chat: ReadChat, warnings: list[str]
+) -> PromptTask:
+    """Returns the task with the limit on its reasoning, if there is one: that of the request, of
+    its effort, or of the operator, in this order.
+
+    Args:
+        warnings: is extended where the limit is not kept.
+
+    Raises:
+        InvalidField: the backend cannot limit reasoning, and the request asks for it.
+    """
+    asked, model = request.body.thinking_token_budget, request.model
+    limit = asked
+    if limit is None:
+        effort = chat.template.kwargs.get("reasoning_effort")
+        template = model.chat.template
+        if isinstance(effort, str) and template is not None and not template.knows_effort:
+            limit = _EFFORT_BUDGETS.get(effort)
+    if limit is None:
+        limit = model.chat.config.reasoning_budget
+    if limit < 0:
+        return task
+    thoughts = model.chat.reasoning_format
+    if thoughts is None:
+        if asked is not None:
+            warnings.append("thinking_token_budget: no reasoning is known of this model")
+        return task
+    budget = _reasoning_budget(model, thoughts, limit, chat)
+    params = replace(task.params, reasoning_budget=budget)
+    try:
+        model.backend.check(params)
+    except FieldFault as fault:
+        if asked is not None:
+            raise request.names.named(fault) from fault
+        warnings.append(f"reasoning is not limited: {fault}")
+        return task
+    return task._replace(params=params)
+
+
+def _reasoning_budget(
+    model: ServedModel, thoughts: ReasoningFormat, limit: int, chat: ReadChat
+) -> ReasoningBudget:
+    message, tokenizer = model.chat.config.reasoning_budget_message, model.tokenizer
+    tags = tuple(
+        ReasoningTags(
+            begin.encode(),
+            end.encode(),
+            tuple(tokenizer.encode(message + end, add_special_tokens=False)),
+        )
+        for begin, end in thoughts.sections
+    )
+    calls = model.chat.tool_format.parse if model.chat.tool_format and chat.tools.tools else None
+    is_tagged = isinstance(thoughts.parse, ThoughtTags)
+    return ReasoningBudget(
+        limit,
+        tags,
+        is_inside=opens_reasoning(thoughts, chat.prompt.end),
+        is_anywhere=not isinstance(thoughts.parse, ThoughtTags) or thoughts.parse.anywhere,
+        other_ends=tuple(begin.encode() for begin in calls.begins)
+        if is_tagged and isinstance(calls, TaggedCalls) and calls.end_thoughts
+        else (),
+        token_bytes=tokenizer.all_token_bytes,
+    )
 
 
 def _parser_maker(

@@ -95,7 +95,13 @@ class GenerationFields(SamplingFields, frozen=True, kw_only=True):
     request_id: str | None = None
 
     logprob_token_ids: Annotated[list[int] | None, NotSupported] = None
-    thinking_token_budget: Annotated[int | None, Field(neutral=(-1,))] = None
+    thinking_token_budget: Annotated[
+        int | None,
+        Field(
+            description="Ends reasoning after this number of tokens; -1 = without a limit.",
+            range=Range(0, UINT32_MAX, also=-1),
+        ),
+    ] = None
     repetition_detection: Annotated[dict[str, Any] | None, NotSupported] = None
     stream_interval: Annotated[int | None, Field(range=Range(1), neutral=(1,))] = None
     kv_transfer_params: Annotated[dict[str, Any] | None, NotSupported] = None
@@ -114,6 +120,7 @@ class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
     echo: bool | None = None
     logprobs: int | None = None
     suffix: str | None = None
+    thinking_token_budget: Annotated[int | None, Field(neutral=(-1,))] = None
 
 
 class ChatRequest(GenerationFields, frozen=True, kw_only=True):

@@ -191,6 +191,12 @@ CHAT_FLAGS: Final = (
          choice("auto", "none", *REASONING_FORMATS, aliases=REASONING_FORMAT_ALIASES),
          f"format of the model's thoughts: {', '.join(REASONING_FORMATS)}, none, or auto = as its "
          "template says"),
+    Flag("--reasoning-budget", CHAT.reasoning_budget, "N", integer(-1),
+         "tokens of reasoning after which the server ends it, where a request sets no limit; 0 = "
+         "no reasoning, -1 = no limit"),
+    Flag("--reasoning-budget-message", CHAT.reasoning_budget_message, "TEXT", str,
+         "text that is put before the end of reasoning whose budget is spent (default: none)",
+         shows_default=False),
     Flag("--response-role", CHAT.response_role, "ROLE", text,
          "role of the messages that are generated"),
 )  # fmt: skip

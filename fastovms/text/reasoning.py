@@ -72,6 +72,7 @@ class ReasoningFormat:
         end: where answers begin within reasoning unless the prompt has ended it, with what;
             otherwise None.
         open_answer: the grammar of the markup between reasoning and content.
+        closing: what ends reasoning in a form of messages; "" = the tag that ends it.
         aliases: names that other servers have for it.
         marks: sets of texts. A chat template that has all the texts of one of them knows thoughts
             of this format.
@@ -85,8 +86,17 @@ class ReasoningFormat:
     rest: Node
     end: str | None = None
     open_answer: Node = EMPTY
+    closing: str = ""
     aliases: tuple[str, ...] = ()
     marks: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def sections(self) -> tuple[Tags, ...]:
+        """The texts that begin and end a section of reasoning, the form in which a prompt begins
+        one first."""
+        if isinstance(self.parse, ThoughtTags):
+            return self.parse.pairs
+        return ((self.begin, self.closing),)
 
     def is_taught_by(self, template: str) -> bool:
         """Returns whether a chat template, given as its source, knows thoughts of this format."""
@@ -171,6 +181,7 @@ GPTOSS = ReasoningFormat(
     before_answer=optional(in_order(_GPTOSS_BEGIN, _GPTOSS_REST)),
     rest=_GPTOSS_REST,
     open_answer=in_order(Tag(GPTOSS_CHANNEL), "final", Tag(GPTOSS_MESSAGE)),
+    closing=f"{GPTOSS_END}{GPTOSS_START}assistant",
     aliases=("openai_gptoss",),
     marks=((GPTOSS_CHANNEL,),),
 )
@@ -182,6 +193,7 @@ ONYX = ReasoningFormat(
     before_answer=optional(in_order(_ONYX_BEGIN, _ONYX_REST)),
     rest=_ONYX_REST,
     open_answer=in_order(" to=user", Tag(ONYX_MESSAGE)),
+    closing=f"{ONYX_END_MESSAGE}{ONYX_START}assistant",
     marks=(ONYX_TAGS,),
 )
 

@@ -464,6 +464,11 @@ class ChatTemplate:
         return self._tool_form.form.shows_tools
 
     @property
+    def knows_effort(self) -> bool:
+        """Whether the template reads `reasoning_effort`."""
+        return _EFFORT in self.tool_source
+
+    @property
     def has_system_turn(self) -> bool:
         """Whether messages of the system have a place."""
         return self._plain_form.form.leading != USER

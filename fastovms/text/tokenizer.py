@@ -519,6 +519,14 @@ class Tokenizer:
             return self._table.token_bytes[token_id]
         return self.decode([token_id], skip_special_tokens=False).encode()
 
+    @cached_property
+    def all_token_bytes(self) -> Sequence[bytes]:
+        """The text that each token contributes, by id, as `token_bytes` returns it."""
+        if self._table is not None:
+            return self._table.token_bytes
+        texts = self._decode_batch([[token_id] for token_id in range(self.vocab_size)], False)
+        return [text.encode() for text in texts]
+
     def find_tokens(self, pieces: Sequence[str]) -> list[int | None]:
         """Returns the ids of tokens by their names in the vocabulary; None for those it does not
         have. It reads the whole vocabulary, which takes some ten milliseconds."""

@@ -377,9 +377,9 @@ async def prepare(
             messages, len(images)
         )
         if only_computes_prompt:
-            return ReadChat(prompt, tools, images, None, unseen, fields.warnings)
+            return ReadChat(prompt, tools, images, template, None, unseen, fields.warnings)
         wanted = constraint(request, tools, prompt.end, template)
-        return ReadChat(prompt, tools, images, wanted, unseen, fields.warnings)
+        return ReadChat(prompt, tools, images, template, wanted, unseen, fields.warnings)
 
     chat = await offload.run(read, request.size)
     job = await chat_job(request, options, chat)
@@ -442,6 +442,8 @@ def _in_our_words(
     body, names = request.body, request.names
     if body.stop_sequences is not None:
         body = msgspec.structs.replace(body, stop=body.stop_sequences)
+    if fields.budget is not None and body.thinking_token_budget is None:
+        body = msgspec.structs.replace(body, thinking_token_budget=fields.budget)
     if fields.format is None:
         return replace(request, body=body)
     name = fields.format_name

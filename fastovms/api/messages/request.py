@@ -568,6 +568,7 @@ class MessageFields:
     Attributes:
         thinks: whether the model is to think; None = the request does not say.
         omits_thinking: whether thoughts go to the client sealed only, as a signature.
+        budget: the most tokens of reasoning; None = the request sets no limit.
         effort: how much effort to put into the answer; None = as usual.
         format_name: the field that says what the answer's text must look like.
         format: what that is; None = anything.
@@ -576,6 +577,7 @@ class MessageFields:
 
     thinks: bool | None = None
     omits_thinking: bool = False
+    budget: int | None = None
     effort: str | None = None
     format_name: str = "output_config.format"
     format: Mapping[str, Any] | None = None
@@ -604,11 +606,10 @@ def read_fields(body: MessagesRequest) -> MessageFields:
     user_id = (body.metadata or {}).get("user_id")
     if user_id is not None and not isinstance(user_id, str):
         raise wrong("metadata.user_id", "a string", user_id)
-    thinks, omits_thinking = _thinking_options(body.thinking)
+    thinks, omits_thinking, budget = _thinking_options(body.thinking)
     effort, format_name, format = _output(body)
-    return MessageFields(
-        thinks, omits_thinking, effort, format_name, format, _edits(body.context_management or {})
-    )
+    edits = _edits(body.context_management or {})
+    return MessageFields(thinks, omits_thinking, budget, effort, format_name, format, edits)
 
 
 def check_filling(body: MessagesRequest) -> None:
@@ -632,10 +633,10 @@ def check_filling(body: MessagesRequest) -> None:
             )
 
 
-def _thinking_options(given: Mapping[str, Any] | None) -> tuple[bool | None, bool]:
-    """Returns whether to think, and whether thoughts are not shown."""
+def _thinking_options(given: Mapping[str, Any] | None) -> tuple[bool | None, bool, int | None]:
+    """Returns whether to think, whether thoughts are not shown, and their most tokens."""
     if given is None:
-        return None, False
+        return None, False, None
     kind = one_of(given.get("type"), _THINKING, "thinking.type")
     budget = given.get("budget_tokens")
     is_budget = type(budget) is int and budget >= _MIN_BUDGET
@@ -644,7 +645,7 @@ def _thinking_options(given: Mapping[str, Any] | None) -> tuple[bool | None, boo
     display = given.get("display")
     if display is not None:
         one_of(display, _DISPLAYS, "thinking.display")
-    return _THINKING[kind], display == "omitted"
+    return _THINKING[kind], display == "omitted", budget
 
 
 def _output(body: MessagesRequest) -> tuple[str | None, str, Mapping[str, Any] | None]:

@@ -395,7 +395,7 @@ async def _prepare(asking: Asking, chat: _Chat) -> OllamaJob:
         sources: Sequence[ImageSource] = images
         if images and drops:
             prompt, sources = kept_images(prompt, images)
-        return ReadChat(prompt, chat.tools, sources, wanted, unseen)
+        return ReadChat(prompt, chat.tools, sources, template, wanted, unseen)
 
     ready = await offload.run(read, request.size)
     job = await chat_job(request, options, ready)

@@ -359,7 +359,7 @@ async def prepare(
         wanted = constraint(request, maker.tools, prompt.end, maker.options)
         if images and maker.may_lose_images:
             prompt, images = kept_images(prompt, images)
-        return ReadChat(prompt, maker.tools, images, wanted, unseen)
+        return ReadChat(prompt, maker.tools, images, maker.options, wanted, unseen)
 
     chat = await offload.run(read, history.size)
     return await chat_job(request, options, chat)

@@ -450,6 +450,7 @@ SAMPLING_FIELDS: Final[Mapping[str, FieldDecision]] = {
     "max_ngram_size": _ASSISTED,
     "assistant_confidence_threshold": _ASSISTED,
     "stop_strings": _CONFIG,
+    "reasoning_budget": _refused(lambda p: p.reasoning_budget is not None, "thinking_token_budget"),
 }
 """Every field of `SamplingParams`."""
 

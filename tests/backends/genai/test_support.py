@@ -56,6 +56,7 @@ from fastovms.params import (
     GenerationRequest,
     Grammar,
     GrammarKind,
+    ReasoningBudget,
     SamplingFields,
     SamplingParams,
 )
@@ -430,6 +431,7 @@ VALUES: Final[dict[str, object]] = {
     "logprobs": 1, "prompt_logprobs": 1, "grammar": Grammar(GrammarKind.REGEX, "a", "guided_regex"),
     "beam_search": BeamSearch(2), "num_assistant_tokens": 3, "max_ngram_size": 2,
     "assistant_confidence_threshold": 0.5, "stop_strings": ("a",),
+    "reasoning_budget": ReasoningBudget(5, (), False, False, (), ()),
 }  # fmt: skip
 """A value of each field that asks for something."""
 

@@ -336,6 +336,7 @@ class ModelFinder:
             settings.section(EncoderConfig),
             settings.section(ModelLimits),
             _generation_config(files.generation_config),
+            files.override_generation_config,
             has_defaults=files.generation_config != _NO_DEFAULTS,
         )
 

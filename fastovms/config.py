@@ -352,10 +352,12 @@ class ModelFiles:
         path: directory of an exported model, or a GGUF file; None = where the model was found.
         generation_config: a file in place of the directory's generation_config.json, or the
             directory of one; "auto" = the model's own, "vllm" = none.
+        override_generation_config: members that go before those of that file.
     """
 
     path: Path | None = None
     generation_config: Path = Path("auto")
+    override_generation_config: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +368,7 @@ class ModelConfig:
         path: directory of an exported model.
         names: what clients may call it; the first one is the one that answers carry.
         generation_config: file in place of the directory's generation_config.json.
+        override_generation_config: members that go before those of that file.
         has_defaults: whether that file's values are defaults of requests.
     """
 
@@ -376,6 +379,7 @@ class ModelConfig:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     limits: ModelLimits = field(default_factory=ModelLimits)
     generation_config: Path | None = None
+    override_generation_config: Mapping[str, object] = field(default_factory=dict)
     has_defaults: bool = True
 
     @property

@@ -48,7 +48,7 @@ from fastovms.engine.model.devices import available_memory, is_gpu, share_memory
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf, model_directory
 from fastovms.media.loader import ImageLoader
-from fastovms.params import ModelInfo, SamplingDefaults
+from fastovms.params import ModelInfo
 from fastovms.system.disk import DiskCache, cache_root
 from fastovms.system.memory import make_binding_tables
 from fastovms.telemetry.metrics import GenerationMetrics
@@ -80,9 +80,13 @@ def read_info(model: ModelConfig) -> ModelInfo:
     if encodes(model):
         info = read_encoder_info(model.path, name=model.name)
         return limit_context(info, model.engine.max_model_len)
-    info = read_model_info(model.path, name=model.name, generation_config=model.generation_config)
-    if not model.has_defaults:
-        info = replace(info, defaults=SamplingDefaults())
+    info = read_model_info(
+        model.path,
+        name=model.name,
+        generation_config=model.generation_config,
+        override_generation_config=model.override_generation_config,
+        has_defaults=model.has_defaults,
+    )
     return limit_context(info, model.engine.max_model_len)
 
 

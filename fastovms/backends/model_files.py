@@ -385,7 +385,12 @@ UNLIMITED: Final = 2**20
 
 
 def read_model_info(
-    model_dir: Path, *, name: str | None = None, generation_config: Path | None = None
+    model_dir: Path,
+    *,
+    name: str | None = None,
+    generation_config: Path | None = None,
+    override_generation_config: Mapping[str, object] | None = None,
+    has_defaults: bool = True,
 ) -> ModelInfo:
     """Returns the name and the capabilities of the model.
 
@@ -395,6 +400,8 @@ def read_model_info(
     Args:
         name: the name clients use; None = the directory's.
         generation_config: file in place of the directory's generation_config.json.
+        override_generation_config: members that go before those of that file.
+        has_defaults: whether that file's values are defaults of requests.
 
     Raises:
         ConfigurationError: a file is missing, broken, or lacks what the server needs to know.
@@ -406,6 +413,9 @@ def read_model_info(
     scopes = [config, text_config] if isinstance(text_config, dict) else [config]
     generation_path = generation_config or model_dir / "generation_config.json"
     generation = read_json(generation_path) if generation_path.exists() else {}
+    overrides = override_generation_config or {}
+    defaults = _sampling_defaults(generation, str(generation_path)) if has_defaults else {}
+    defaults |= _sampling_defaults(overrides, "--override-generation-config")
 
     vocab_size = first_integer(scopes, ("vocab_size",))
     if vocab_size is None or vocab_size < 1:
@@ -413,7 +423,9 @@ def read_model_info(
     max_model_len = first_integer(scopes, LENGTH_KEYS)
     if max_model_len is None or max_model_len < 1:
         max_model_len = UNLIMITED
-    eos_token_ids = _eos_token_ids(generation, generation_path) | end_token_ids(model_dir)
+    eos_token_ids = _eos_token_ids({**generation, **overrides}, generation_path) | end_token_ids(
+        model_dir
+    )
     for scope in scopes:
         eos_token_ids |= _eos_token_ids(scope, config_path)
     return ModelInfo(
@@ -422,7 +434,7 @@ def read_model_info(
         max_model_len=max_model_len,
         vocab_size=vocab_size,
         eos_token_ids=eos_token_ids,
-        defaults=_sampling_defaults(generation, generation_path),
+        defaults=SamplingDefaults(**defaults),
         config=config,
         takes_images=takes_images(model_dir),
     )
@@ -449,7 +461,9 @@ def _eos_token_ids(config: Mapping[str, object], path: Path) -> frozenset[int]:
     return frozenset(token_ids)
 
 
-def _sampling_defaults(generation: Mapping[str, Any], path: Path) -> SamplingDefaults:
+def _sampling_defaults(generation: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Returns the members that requests have by default. Raises ConfigurationError: one is
+    wrong."""
     defaults: dict[str, Any] = {}
     for name, row in rows_of(SamplingDefaults).items():
         allowed, value = row.field.recommended, generation.get(name)
@@ -457,6 +471,6 @@ def _sampling_defaults(generation: Mapping[str, Any], path: Path) -> SamplingDef
             continue
         is_number = is_integer(value) or (isinstance(value, float) and not row.is_integer)
         if not is_number or value not in allowed:
-            raise ConfigurationError(f"{path}: {name} must not be {json.dumps(value)}")
+            raise ConfigurationError(f"{source}: {name} must not be {json.dumps(value)}")
         defaults[name] = value if row.is_integer else float(value)
-    return SamplingDefaults(**defaults)
+    return defaults

@@ -136,6 +136,9 @@ ENGINE_FLAGS: Final = (
     Flag("--generation-config", FILES.generation_config, "WHENCE", path,
          "where the defaults of requests come from: auto = the model's generation_config.json, "
          "vllm = no file, or a directory or file in its place", shows_default=False),
+    Flag("--override-generation-config", FILES.override_generation_config, "JSON", json_object,
+         "members that go before those of generation_config.json, such as "
+         "'{\"temperature\": 0.5, \"max_new_tokens\": 512}'", shows_default=False),
     Flag("--kv-cache-precision", ENGINE.plugin_config, "PRECISION",
          choice(*CACHE_PRECISIONS),
          "of the KV cache: u4, u8, f16, bf16 or f32 (default: the fastest that the device has, "

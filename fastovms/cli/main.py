@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,12 @@ from fastovms.cli.commands import (
     run_doctor,
     write_graph,
 )
-from fastovms.cli.environment import extra_arguments, read_environment, unused_variables
+from fastovms.cli.environment import (
+    CONFIG_FILE,
+    extra_arguments,
+    read_config_file,
+    read_environment,
+)
 from fastovms.cli.flag import path, text
 from fastovms.cli.flags import ENGINE_GROUP, FLAGS, HUB_GROUP, add_flags, read_flags
 from fastovms.cli.foreign_flags import (
@@ -44,6 +49,7 @@ from fastovms.cli.foreign_flags import (
     STATE,
     TUNE,
     add_foreign_flags,
+    mapped_flags,
     normalize,
     unused_flags,
 )
@@ -280,7 +286,7 @@ def run_batch(arguments: argparse.Namespace, settings: Settings) -> int:
     service = settings.section(ServiceConfig)
     handler = log_handler(logging.StreamHandler(sys.stderr), service.log_format)
     start_log(handler, level_named(service.log_level))
-    for line in (*unused_flags(arguments), *unused_variables(os.environ)):
+    for line in (*unused_flags(arguments), *arguments.unused):
         logger.warning("%s", line)
     config = server_config(models, settings)
     from fastovms.app import batch_app
@@ -486,7 +492,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for extension in load_extensions(COMMAND_GROUP, line[0]):
                 return _run_extension(extension, line[1:])
         arguments = parse(line, extra)
-        settings = read_environment(environ) | read_flags(arguments)
+        settings = _settings(arguments, environ)
         command = _command(arguments)
         code = command(arguments, settings) or 0
         sys.stdout.flush()
@@ -503,6 +509,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         # writes at its end, goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _OUTPUT_CLOSED
+
+
+def _settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
+    """Returns the settings of a command line, of the environment, and of the file that one of them
+    names, of which earlier ones go before later ones. What of the latter two has no use is added to
+    the arguments, as `unused`.
+
+    Raises:
+        ConfigurationError: one of them is wrong.
+    """
+    variables = read_environment(environ)
+    settings, arguments.unused = variables.settings, variables.unused
+    if arguments.command in (SERVE, RUN_BATCH):
+        path = arguments.config_file or environ.get(CONFIG_FILE, "").strip()
+        if path:
+            of_file = read_config_file(Path(path))
+            settings = of_file.settings | settings
+            arguments.unused += of_file.unused
+    return settings | mapped_flags(arguments) | read_flags(arguments)
 
 
 def _run_extension(extension: Extension, line: Sequence[str]) -> int:
@@ -568,7 +593,7 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
     with closing(LineWriter(service.log_file)) as log:
         handler = log_handler(logging.StreamHandler(log), service.log_format)
         start_log(handler, level_named(service.log_level))
-        for line in (*unused_flags(arguments), *unused_variables(os.environ)):
+        for line in (*unused_flags(arguments), *arguments.unused):
             logger.warning("%s", line)
         logger.info("fastovms %s starts", __version__)
         # Imported here because OpenVINO takes some seconds, for which --help and a wrong flag need

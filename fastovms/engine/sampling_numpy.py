@@ -1,4 +1,4 @@
-"""Does with NumPy what `sampling_kernels` does to rows of logits, for the time until these are compiled.
+"""Does with NumPy what `sampling_kernels` does to rows of logits, until these are compiled.
 
 It takes the same arguments and makes the same choices, but for sums that are rounded otherwise, and
 takes several times as long.
@@ -80,8 +80,8 @@ def _draw(
     min_p: float,
     state: int,
 ) -> int:
-    """Draws as `sampling_kernels._draw` does: of tokens in the order of the vocabulary, and again among the
-    likelier ones as long as top-p does not keep what was drawn."""
+    """Draws as `sampling_kernels._draw` does: of tokens in the order of the vocabulary, and again
+    among the likelier ones as long as top-p does not keep what was drawn."""
     position = likeliest(row, shift)
     if position == BROKEN:
         return BROKEN

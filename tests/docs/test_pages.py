@@ -143,3 +143,16 @@ def test_the_architecture_leaves_no_file_out(package: str):
     files = (ROOT / "fastovms" / package).rglob("[!_]*.py")
     left_out = [file for file in files if not named & {file, *file.parents}]
     assert [file.name for file in left_out] == []
+
+
+def test_the_rules_of_contributing_name_paths_and_modules_that_exist():
+    text = (DOCS / "contributing.md").read_text()
+    paths = re.findall(r"`((?:fastovms|tests|docs|examples|bench|deploy|\.ci)/[^` ]*)`", text)
+    modules = re.findall(r"python -m ((?:tests|docs|bench)[\w.]*)", text)
+    assert len(paths) >= 5
+    assert len(modules) >= 3
+    candidates = {path: [ROOT / path] for path in paths}
+    for module in modules:
+        base = ROOT / module.replace(".", "/")
+        candidates[module] = [base.with_suffix(".py"), base / "__main__.py"]
+    assert [name for name, files in candidates.items() if not any(map(Path.exists, files))] == []

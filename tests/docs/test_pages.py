@@ -4,6 +4,7 @@ their paths and links lead somewhere."""
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,14 @@ def test_the_rules_of_contributing_name_paths_and_modules_that_exist():
         base = ROOT / module.replace(".", "/")
         candidates[module] = [base.with_suffix(".py"), base / "__main__.py"]
     assert [name for name, files in candidates.items() if not any(map(Path.exists, files))] == []
+
+
+def test_extensions_names_exceptions_that_exist():
+    text = section("extensions.md", "Errors")
+    found = re.findall(
+        r"`(\w+(?:Failed|Error))`(?: and `(\w+)`|\nand `(\w+)`)? of `([\w.]+)`", text
+    )
+    assert len(found) == 3
+    for *names, module in found:
+        for name in filter(None, names):
+            assert issubclass(getattr(import_module(module), name), Exception)

@@ -202,7 +202,7 @@ _MAX_FOREIGN: Final = 2
 
 
 class ApiPaths:
-    """Implements `dispatch.PathReader` for the paths of both dialects."""
+    """Implements `routing.PathReader` for the paths of both dialects."""
 
     def tidy(self, raw_path: str) -> str:
         """Returns the path as it is registered: with one slash instead of several, none at its end,

@@ -312,7 +312,7 @@ _PREFLIGHT_MAX_AGE = "600"  # seconds; browsers cap it between 600 and 86400
 
 
 class CorsPolicy:
-    """Implements `dispatch.CrossOrigin`.
+    """Implements `routing.CrossOrigin`.
 
     Args:
         origins: "*", or origins such as "https://example.org, http://localhost:3000"; "" = none.

@@ -157,7 +157,7 @@ def _allow(methods: Iterable[str]) -> str:
 
 
 class CrossOrigin(Protocol):
-    """The permissions of browsers of other origins; `cors.CorsPolicy` implements it."""
+    """The permissions of browsers of other origins; `gates.CorsPolicy` implements it."""
 
     def preflight_fields(self, request: Request) -> HeaderPairs | None:
         """Returns the further fields of the answer to a preflight; None = this OPTIONS request is

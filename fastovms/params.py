@@ -299,6 +299,8 @@ class SamplingParams:
         bad_words_token_ids: sequences of ids that never appear in the output.
         logprobs: number of top log probabilities to report with each token (0 = the token's own
             only, `ALL_LOGPROBS` = all), or None for no report.
+        logprob_token_ids: the tokens whose log probabilities are reported with each token, in place
+            of the top ones, if `logprobs` is not None; empty = the top ones are.
         prompt_logprobs: the same for the prompt's tokens. Rules out prefix cache hits.
         grammar: what the text must look like; it ends where the grammar does.
         beam_search: search instead of sampling, if not None; `temperature` and the filters that
@@ -331,6 +333,7 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] | None = None
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] = ()
     prompt_logprobs: int | None = None
     grammar: Grammar | None = None
     beam_search: BeamSearch | None = None

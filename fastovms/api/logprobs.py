@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fastovms.api.fields import is_streamed, num_logprobs
-from fastovms.api.prompt import Preparation
+from fastovms.api.prompt import Preparation, check_token_range
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.errors import InvalidField
 from fastovms.params import ALL_LOGPROBS, ModelInfo, TokenLogprobs
@@ -15,6 +15,9 @@ from fastovms.text.detokenizer import TextToken
 
 # Writes log probabilities in the forms of the completions and chat APIs.
 
+
+MAX_LISTED: Final = 128
+"""The most entries of `logprob_token_ids`, as in vLLM."""
 
 LOWEST: Final = -9999.0
 """Replaces minus infinity, which JSON cannot express; vLLM's value."""
@@ -191,7 +194,11 @@ def token_report(request: Preparation[GenerationFields], logprobs: int | None) -
         InvalidField: it is more than the server allows, or what no stream has.
     """
     body, config, name = request.body, request.config, request.names.logprobs
-    logprobs = num_logprobs(logprobs, name, config)
+    if body.logprob_token_ids is not None:
+        _check_listed(body.logprob_token_ids, logprobs, name, request.model.info)
+        logprobs = len(body.logprob_token_ids)
+    else:
+        logprobs = num_logprobs(logprobs, name, config)
     prompt_logprobs = num_logprobs(body.prompt_logprobs, "prompt_logprobs", config)
     if is_streamed(body):
         if logprobs == ALL_LOGPROBS:
@@ -211,6 +218,20 @@ def token_report(request: Preparation[GenerationFields], logprobs: int | None) -
         names,
         has_timings=config.per_request_metrics,
     )
+
+
+def _check_listed(
+    token_ids: Sequence[int], logprobs: int | None, name: str, model: ModelInfo
+) -> None:
+    """Raises InvalidField for tokens whose log probabilities cannot be listed."""
+    param = "logprob_token_ids"
+    if not 0 < len(token_ids) <= MAX_LISTED:
+        raise InvalidField(
+            f"{param} must have 1 to {MAX_LISTED} entries, not {len(token_ids)}", param=param
+        )
+    check_token_range(token_ids, param, model)
+    if logprobs is None:
+        raise InvalidField(f"{param} needs {name}", param=param)
 
 
 def num_values(num_top: int | None, model: ModelInfo) -> int:

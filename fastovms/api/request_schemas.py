@@ -94,7 +94,7 @@ class GenerationFields(SamplingFields, frozen=True, kw_only=True):
     cache_salt: str | None = None
     request_id: str | None = None
 
-    logprob_token_ids: Annotated[list[int] | None, NotSupported] = None
+    logprob_token_ids: list[int] | None = None
     thinking_token_budget: Annotated[
         int | None,
         Field(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from fastovms.api import rerank, tokenize
+from fastovms.api import decisions, rerank, tokenize
 from fastovms.api.admin import (
     HealthRoutes,
     ModelRoutes,
@@ -35,6 +35,7 @@ PARTS: Final = (
     rerank.endpoints,
     messages.endpoints,
     ollama.endpoints,
+    decisions.endpoints,
 )
 """The optional parts of the API. Each returns its routes. Entry points of other packages
 (`extensions.ENDPOINTS`) have the same interface."""

@@ -166,6 +166,41 @@ class PromptScore(NamedTuple):
     num_cached_tokens: int
 
 
+async def run_single_steps(
+    backend: GenerationBackend, requests: Sequence[GenerationRequest]
+) -> list[GenerationOutput]:
+    """Runs requests for one token each, and returns their outputs in order.
+
+    Raises:
+        RequestError: one can never run.
+        BackendError: the backend cannot take them, or failed on the way.
+    """
+    outputs: dict[int, GenerationOutput] = {}
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_output(position: int, output: GenerationOutput) -> None:
+        if done.done():
+            return
+        if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+            done.set_exception(failure(output))
+            return
+        outputs[position] = output
+        if len(outputs) == len(requests):
+            done.set_result(None)
+
+    try:
+        submit_all(
+            backend,
+            [(request, partial(on_output, position)) for position, request in enumerate(requests)],
+        )
+        await done
+    finally:
+        if len(outputs) < len(requests):
+            for request in requests:
+                backend.abort(request.request_id)
+    return [outputs[position] for position in range(len(requests))]
+
+
 async def score_prompts(
     backend: GenerationBackend,
     prompts: Sequence[Sequence[int]],
@@ -189,31 +224,11 @@ async def score_prompts(
         )
         for position, token_ids in enumerate(prompts)
     ]
-    scores: dict[int, PromptScore] = {}
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def on_output(position: int, output: GenerationOutput) -> None:
-        if done.done():
-            return
-        if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
-            done.set_exception(failure(output))
-            return
-        logprobs = (*output.prompt_logprobs, *output.logprobs)
-        scores[position] = PromptScore(logprobs, output.num_cached_tokens)
-        if len(scores) == len(requests):
-            done.set_result(None)
-
-    try:
-        submit_all(
-            backend,
-            [(request, partial(on_output, position)) for position, request in enumerate(requests)],
-        )
-        await done
-    finally:
-        if len(scores) < len(requests):
-            for request in requests:
-                backend.abort(request.request_id)
-    return [scores[position] for position in range(len(requests))]
+    outputs = await run_single_steps(backend, requests)
+    return [
+        PromptScore((*output.prompt_logprobs, *output.logprobs), output.num_cached_tokens)
+        for output in outputs
+    ]
 
 
 def _scoring_request(

@@ -281,6 +281,7 @@ def _sampling_params(
         allowed_token_ids=rules.allowed_token_ids,
         bad_words_token_ids=bad_words_token_ids,
         logprobs=0 if logprobs is None and chosen.are_ranked else logprobs,
+        logprob_token_ids=tuple(dict.fromkeys(body.logprob_token_ids or ())),
         prompt_logprobs=None if is_streamed(body) else given.num_prompt_logprobs,
         grammar=given.grammar,
         beam_search=chosen.beam_search,

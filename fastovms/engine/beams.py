@@ -325,10 +325,11 @@ class BeamRequest:
             refusal = dead_end(self._params.grammar, error)
             return self.fail(scheduler, refusal.message, refusal)
         continuations = self._searcher.advance(processed)
-        if self._params.logprobs is not None:
+        num_top, listed = self._params.logprobs, self._params.logprob_token_ids
+        if num_top is not None:
             self._logprobs.append(
                 [
-                    token_logprobs(rows[parent], token_id, self._params.logprobs)
+                    token_logprobs(rows[parent], token_id, num_top, listed)
                     for parent, token_id in self._searcher.steps[-1]
                 ]
             )

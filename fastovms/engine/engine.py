@@ -382,7 +382,8 @@ class Engine:
             token_ids.append(token_id)
             if params.logprobs is not None:
                 row = logits[first_row + index]
-                logprobs.append(token_logprobs(row, token_id, params.logprobs))
+                found = token_logprobs(row, token_id, params.logprobs, params.logprob_token_ids)
+                logprobs.append(found)
             if finish_reason is not None or index == num_drafts or token_id != drafts[index]:
                 break
             sequence.num_computed_tokens += 1  # the KV of the draft token is that of `token_id`

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -49,9 +49,12 @@ def log_sum_exp_and_top(row: RawLogits, k: int) -> tuple[float, NDArray[np.int64
 
 
 @np.errstate(all="ignore")  # logits may be infinite
-def token_logprobs(logits: RawLogits, token_id: int, num_top: int) -> TokenLogprobs:
-    """Returns the log probabilities in the model's own logits, [vocab_size], of `token_id` and its
-    `num_top` (or `ALL_LOGPROBS`) likeliest rivals, which come in descending order."""
+def token_logprobs(
+    logits: RawLogits, token_id: int, num_top: int, listed: Collection[int] = ()
+) -> TokenLogprobs:
+    """Returns the log probabilities in the model's own logits, [vocab_size], of `token_id` and of
+    its `num_top` (or `ALL_LOGPROBS`) likeliest rivals, or of the listed tokens in place of these,
+    in descending order."""
     size = logits.size
     if num_top == ALL_LOGPROBS or num_top >= size:
         num_top = size
@@ -60,7 +63,11 @@ def token_logprobs(logits: RawLogits, token_id: int, num_top: int) -> TokenLogpr
     num_likelier = 0
     if chosen != highest:
         num_likelier = int(np.count_nonzero(as_float32(logits) > chosen))
-    top = top[:num_top]
+    if listed:
+        top = np.fromiter(listed, np.int64)
+        top = top[np.argsort(-as_float32(logits[top]), kind="stable")]
+    else:
+        top = top[:num_top]
     return TokenLogprobs(
         token_id=token_id,
         logprob=float(chosen) - normalizer,

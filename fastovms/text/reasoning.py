@@ -9,6 +9,8 @@ from typing import Final
 from fastovms.grammar_tree import (
     EMPTY,
     FirstTag,
+    InOrder,
+    Literal,
     Node,
     Regex,
     Tag,
@@ -97,6 +99,13 @@ class ReasoningFormat:
         if isinstance(self.parse, ThoughtTags):
             return self.parse.pairs
         return ((self.begin, self.closing),)
+
+    @property
+    def answer_opening(self) -> str:
+        """The markup between reasoning and content, as text."""
+        node = self.open_answer
+        parts = node.items if isinstance(node, InOrder) else (node,)
+        return "".join(part.text for part in parts if isinstance(part, Literal | Tag))
 
     def is_taught_by(self, template: str) -> bool:
         """Returns whether a chat template, given as its source, knows thoughts of this format."""

@@ -421,6 +421,7 @@ SAMPLING_FIELDS: Final[Mapping[str, FieldDecision]] = {
         Handling.CONFIG,
         limits=(Limit(" above 1", lambda p: p.logprobs not in (None, 0, 1)),),
     ),
+    "logprob_token_ids": _refused(lambda p: bool(p.logprob_token_ids)),
     "prompt_logprobs": _refused(lambda p: p.prompt_logprobs is not None),
     "logit_bias": _refused(lambda p: bool(p.logit_bias)),
     "allowed_token_ids": _refused(lambda p: p.allowed_token_ids is not None),

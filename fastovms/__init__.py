@@ -1,6 +1,6 @@
 """An OpenAI-compatible LLM server for OpenVINO models.
 
-`docs/architecture.md` has the map of its rooms; `fastovms serve` starts it.
+`docs/architecture.md` describes the packages; `fastovms serve` starts the server.
 """
 
 __version__ = "0.1.0"

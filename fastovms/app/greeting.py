@@ -1,4 +1,4 @@
-"""Prints on standard output the address of the server, its models, and how to try it."""
+"""Prints the server's address, its models and an example command to standard output."""
 
 from __future__ import annotations
 

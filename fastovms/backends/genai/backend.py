@@ -63,7 +63,7 @@ _PROCESS: Final = "fastovms.backends.genai.comparison_process"
 
 
 def pipeline_comparison(model_dir: Path, model: ModelInfo) -> Comparison:
-    """Returns the comparison of a model that the pipeline is to run."""
+    """Returns the comparison of a model of the pipeline with the exported graph."""
     graph, weights = graph_file(model_dir), weights_file(model_dir)
     return Comparison(
         "pipeline",
@@ -83,8 +83,9 @@ def _embeddings(model_dir: Path, model: ModelInfo) -> list[Path]:
 
 
 def _difference(model_dir: Path, model: ModelInfo) -> float:
-    """Raises NotComparable: one of both cannot be computed. Why the pipeline cannot, if it is that,
-    is said when it is loaded."""
+    """Returns the largest difference of log probabilities between pipeline and exported graph.
+    Raises NotComparable if one of them cannot be computed; a failing pipeline is reported when it
+    is loaded."""
     process = ChildProcess(_PROCESS)
     answer: Any = None
     try:
@@ -115,12 +116,11 @@ def _start_pipeline(seconds: float) -> ChildProcess:
 def guard_pipeline(
     start_compiler: StartTrial | None, *, start_pipeline: StartTrial = _start_pipeline
 ) -> GuardedGrammars:
-    """Guards the pipeline, which takes what every compiler accepts.
+    """Returns the guard of the pipeline: a grammar is accepted only if all compilers accept it.
 
     Args:
         start_compiler: starts the processes that try each grammar first, as they do for the paged
-            engine: its compiler says what is wrong in better words, and has limits for what is
-            nested. None = there are none.
+            engine. Its compiler has clearer errors and limits nesting. None = not used.
         start_pipeline: starts the processes that try it with the pipeline's compiler.
     """
     lanes = [[lane_trial(start_pipeline, seconds)] for seconds in _PIPELINE_SECONDS]
@@ -131,7 +131,7 @@ def guard_pipeline(
 
 
 class _AcceptedGrammars:
-    """Remembers what was accepted. It is thread-safe."""
+    """Remembers the accepted grammars. Thread-safe."""
 
     def __init__(self) -> None:
         self._digests: OrderedDict[bytes, None] = OrderedDict()
@@ -173,12 +173,12 @@ progress while it encodes the images of one request. `--engine-timeout` covers t
 class GenaiBackend:
     """Implements `GenerationBackend` over a `worker`.
 
-    Two threads talk to the process: one writes, which takes a while where a prompt has images, and
-    one reads and hands each step to the loop.
+    Two threads communicate with the process: one writes, which is slow for images; the other reads
+    and passes each step to the event loop.
 
     Args:
-        peer: the process, which has loaded the model.
-        stats: what it counts before it begins.
+        peer: the connection to the process with the loaded model.
+        stats: the initial statistics.
     """
 
     def __init__(
@@ -218,14 +218,14 @@ class GenaiBackend:
         *,
         available: int,
     ) -> GenaiBackend:
-        """Starts the process and waits until it has the model, seconds or minutes: call it off the
-        loop.
+        """Starts the process and waits until the model is loaded; takes seconds or minutes, so call
+        it in a thread.
 
         Args:
-            available: bytes of memory that a KV cache of automatic size takes its share of.
+            available: free memory in bytes, for a KV cache of automatic size.
 
         Raises:
-            ConfigurationError: the pipeline or the device cannot do it.
+            ConfigurationError: the pipeline or the device cannot run the model.
         """
         logger.info("compiling for %s with the genai pipeline", config.device)
         process = ChildProcess("fastovms.backends.genai.worker")

@@ -1,8 +1,7 @@
-"""Runs the process that decodes images: `python -m fastovms.backends.image_process
-DESCRIPTOR`.
+"""The process that decodes images: `python -m fastovms.backends.image_process DESCRIPTOR`.
 
-The decoders are native code that reads a client's bytes here first, where a crash costs one image.
-The memory that they leave allocated returns to the system with the process.
+The decoders are native code that reads untrusted bytes. A crash loses only one image, and their
+memory is released with the process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Reads the environment in which Runpod's vLLM worker finds its configuration, and the URL of the
-state.
+"""Reads the environment variables of Runpod's vLLM worker, and the variable with the state URL.
 
-Flags go before it. A variable that is empty counts as not set, as in the worker.
+Flags override variables. A variable that is empty counts as not set, as in the worker.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Variable(NamedTuple):
     """One variable.
 
     Attributes:
-        field: what it sets.
+        field: the configuration field that it sets.
         unset: values that count as not set.
     """
 
@@ -54,7 +53,7 @@ class Variable(NamedTuple):
 
 
 def _names(value: str) -> tuple[str, ...]:
-    """Reads names between commas."""
+    """Parses names separated by commas."""
     names = tuple(name.strip() for name in value.split(","))
     if not all(names):
         raise argparse.ArgumentTypeError(f"must be names between commas, not {value!r}")
@@ -112,10 +111,11 @@ EXTRA_ARGUMENTS: Final = "VLLM_EXTRA_ARGS"
 
 
 def extra_arguments(environ: Mapping[str, str]) -> list[str]:
-    """Returns flags that go before variables and after those of the command line.
+    """Returns the flags in a variable. They override other variables and are overridden by the
+    command line.
 
     Raises:
-        ConfigurationError: the variable that holds them cannot be read.
+        ConfigurationError: the variable cannot be parsed.
     """
     try:
         return shlex.split(environ.get(EXTRA_ARGUMENTS, ""))
@@ -142,7 +142,7 @@ def read_environment(environ: Mapping[str, str]) -> Settings:
 
 
 def unused_variables(environ: Mapping[str, str]) -> Iterable[str]:
-    """Returns a line for each variable that is set and has no use."""
+    """Returns a line for each variable that is set but ignored."""
     for name, reason in IGNORED.items():
         if environ.get(name):
             yield f"{name} in the environment is not used: {reason}"

@@ -1,5 +1,4 @@
-"""Runs `fastovms tune`, which measures how a model runs fastest on this machine, for `serve` to
-know."""
+"""Runs `fastovms tune`, which measures how a model runs fastest on this machinefor `serve`."""
 
 from __future__ import annotations
 
@@ -26,11 +25,11 @@ _WIDTH: Final = 100
 
 
 def tune(source: ModelSource, repository: RepositoryConfig) -> str:
-    """Measures, which takes up to minutes, and returns a report to print.
+    """Measures the model, for up to minutes, and returns a report to print.
 
     Raises:
-        ConfigurationError: there is no such model, or neither it nor the device can do it, or the
-            machine is too busy.
+        ConfigurationError: the model is unknown, the device cannot run it, or the machine is too
+            busy.
     """
     root = model_root(repository.path, os.environ)
     model = ModelFinder(Repository(root), repository).find(source)
@@ -50,10 +49,10 @@ def tune(source: ModelSource, repository: RepositoryConfig) -> str:
 
 
 def render(report: TuningReport, *, is_used: bool) -> str:
-    """Returns a table, medians of all rounds, and what follows from it.
+    """Returns a table, medians of all roundsand the conclusion.
 
     Args:
-        is_used: whether the flags let a start go by what was measured.
+        is_used: whether the flags allow a start to use the result.
     """
     header = [
         "",

@@ -5,7 +5,7 @@ A block is in exactly one of these states:
 * in use: `ref_count > 0`, listed in at least one block table;
 * cached: `ref_count == 0`, but the prefix cache still finds its content. Cached blocks are kept in
   the order in which they will be evicted;
-* free: `ref_count == 0`, and its content is of no use.
+* free: `ref_count == 0`, and its content is not needed.
 
 Free blocks that were used before are taken first. The kernel commits the memory of the others when
 they are first written, so the cache grows only when it must.

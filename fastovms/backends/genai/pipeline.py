@@ -299,8 +299,8 @@ class Admission:
         return min(num_tokens, self._max_model_len)
 
     def _num_tokens(self, request: GenerationRequest) -> int:
-        """Returns the most tokens that prompt and output may have. The number of tokens of images
-        is not known yet."""
+        """Returns the maximum number of tokens of prompt and output. The number of image tokens is
+        not known yet."""
         limit = request.params.max_tokens
         has_images = request.prompt is not None and request.prompt.images
         if limit is None or has_images:
@@ -309,7 +309,7 @@ class Admission:
 
 
 class PipelineRoom:
-    """The room for further requests. A request that is alone always has room."""
+    """The pipeline's capacity for further requests. A request that runs alone always fits."""
 
     def __init__(self, limits: PipelineNeed) -> None:
         self._limits = limits

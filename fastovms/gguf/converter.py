@@ -44,7 +44,7 @@ temperature 1 and all tokens a small model soon writes nonsense."""
 
 
 def named_ids(fields: TokenizerFields) -> dict[str, int]:
-    """Returns the ids of tokens by what templates and batches need them for."""
+    """Returns the ids of tokens by their role in templates and batches."""
     ids = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
     found = {name: fields.token_id(field) for name, field in ids.items()}
     return {name: token_id for name, token_id in found.items() if token_id is not None}

@@ -1,5 +1,4 @@
-"""Declares what layers say to each other of a generation: what to generate, what came out, and for
-which model."""
+"""The types that layers exchange about a generation: parameters, outputs and model facts."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class FinishReason(Enum):
 
 
 class GrammarKind(Enum):
-    """Says what a grammar's source is. The values name it in messages."""
+    """The kind of a grammar's source. The values are its names in messages."""
 
     JSON_SCHEMA = "JSON schema"
     JSON_OBJECT = "JSON object"
@@ -49,13 +48,13 @@ class Grammar:
     """A constraint on the text of a sample.
 
     Attributes:
-        source: JSON text of the schema, of the list of choices or of the structural tag's format;
-            the expression; the Lark, GBNF or EBNF rules; nothing for JSON_OBJECT and CALLS.
+        source: JSON text of the schema, of the list of choices or of the structural tag's format; a
+            regular expression; Lark, GBNF or EBNF rules; "" for JSON_OBJECT and CALLS.
         param: the request's field, for messages.
-        tree: the whole text, in which `Answer` is what `source` constrains, with reasoning before
-            it perhaps, or, for CALLS, nothing is; None = there is no other text.
-        compiled: what the backend has made of it, of a type that only the backend knows; None =
-            nothing yet.
+        tree: the grammar of the whole text, for example with reasoning, in which `Answer` stands
+            for the part constrained by `source` (absent for CALLS); None = `source` constrains the
+            whole text.
+        compiled: the backend's compiled form; None = not compiled yet.
     """
 
     kind: GrammarKind
@@ -77,16 +76,16 @@ class EarlyStopping(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BeamSearch:
-    """Deterministic search for the likeliest texts, in place of sampling.
+    """Deterministic search for the most likely texts, in place of sampling.
 
-    The request's `n` best of all beams are its samples. They come whole, when the search has
-    ended, one output each, best first.
+    The request's `n` best of all beams are its samples. They are returned when the search has
+    ended, as one output each, best first.
 
     Attributes:
         num_beams: beams in all groups together, a multiple of `num_beam_groups`, at least 2.
         num_beam_groups: groups that `diversity_penalty` keeps apart.
         length_penalty: candidates are ranked by sum of log probabilities / length**penalty.
-        param: the field of the request that says how many beams there are, for errors.
+        param: the field of the request with the number of beams, for errors.
     """
 
     num_beams: int
@@ -225,7 +224,7 @@ class SamplingFields(Struct, frozen=True, kw_only=True):
 
 
 class SamplingDefaults(SamplingFields, frozen=True, kw_only=True):
-    """The recommendations of the model's generation_config.json; None = it gives none."""
+    """The recommendations of the model's generation_config.json; None = not given."""
 
     max_new_tokens: Annotated[
         int | None, Field(recommended=Range(1), names={"ollama": "num_predict"})
@@ -238,40 +237,42 @@ ALL_LOGPROBS = -1
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """The way to choose tokens. Values are already validated; the defaults mean "off".
+    """The parameters for choosing tokens. Values are validated; the defaults mean "off".
 
     Attributes:
         max_tokens: new tokens per sample; None = up to the model's context length.
         temperature: `GREEDY_TEMPERATURE` and below = greedy.
         top_p: 0 < top_p <= 1.
         top_k: 0 = off.
-        min_p: tokens less likely than `min_p` times the likeliest are dropped; 0 <= min_p < 1.
-        seed: any integer, or None for a random one. A seeded request gives the same tokens alone
-            and in a crowd; sample `i` of the request draws from its own stream of (seed, i).
+        min_p: tokens less likely than `min_p` times the most likely one are dropped; 0 <= min_p <
+            1.
+        seed: any integer, or None for a random one. A seeded request gives the same tokens
+            regardless of other requests; sample `i` of the request draws from its own stream of
+            (seed, i).
         n: number of samples drawn from the prompt.
         ignore_eos: do not stop at `eos_token_ids`.
         eos_token_ids: tokens that end a sample and are not part of its text.
-        stop_token_ids: further such tokens, which `ignore_eos` does not concern.
+        stop_token_ids: further such tokens, not affected by `ignore_eos`.
         min_tokens: neither of the two kinds is drawn before a sample has this number of tokens.
         repetition_penalty: > 0; divides positive logits of tokens in prompt and output.
-        frequency_penalty: taken from a token's logit for each time it is in the output.
-        presence_penalty: taken once from the logit of each token in the output.
+        frequency_penalty: subtracted from a token's logit for each occurrence in the output.
+        presence_penalty: subtracted once from the logit of each token in the output.
         logit_bias: (token id, number added to its logit) pairs.
         allowed_token_ids: if not None, only these are drawn.
         bad_words_token_ids: sequences of ids that never appear in the output.
         logprobs: number of top log probabilities to report with each token (0 = the token's own
             only, `ALL_LOGPROBS` = all), or None for no report.
-        prompt_logprobs: the same for the prompt's tokens. Rules out prefix cache hits.
-        grammar: what the text must look like; it ends where the grammar does.
-        beam_search: search instead of sampling, if not None; `temperature` and the filters that
-            go with it are then not used.
-        num_assistant_tokens: tokens to draft at a time; 0 = none but what a grammar forces, None =
-            as many as pay.
-        max_ngram_size: the longest end of the text that prompt lookup searches for.
-        assistant_confidence_threshold: a draft ends where its model is less sure than this;
-            0 <= threshold <= 1. None = drafts have a fixed length.
-        stop_strings: a hint: the reader of the text cuts it where one of them begins, and aborts
-            the sample. A backend that sees them itself may end it.
+        prompt_logprobs: the same for the prompt's tokens. Disables prefix cache hits.
+        grammar: the grammar of the text, which ends with the grammar.
+        beam_search: search instead of sampling, if not None; `temperature` and the sampling filters
+            are then ignored.
+        num_assistant_tokens: tokens to draft at a time; 0 = only tokens forced by a grammar, None =
+            as many as are worth their cost.
+        max_ngram_size: the maximum length of the suffix that prompt lookup searches for.
+        assistant_confidence_threshold: a draft ends when the draft model's confidence is lower; 0
+            <= threshold <= 1. None = drafts have a fixed length.
+        stop_strings: a hint: the caller cuts the text at the first of them and aborts the sample. A
+            backend may also stop there itself.
     """
 
     max_tokens: int | None = None
@@ -304,10 +305,10 @@ class SamplingParams:
 def sampling_numbers(
     requested: SamplingFields, recommended: SamplingFields, dialect: str
 ) -> dict[str, Any]:
-    """Returns the attributes of `SamplingParams` that have a row, by name.
+    """Returns the attributes of `SamplingParams` that are in `SamplingFields`, by name.
 
-    The value is the request's, or the model's, or the dialect's, in this order. A name that is
-    absent has the default of `SamplingParams`.
+    The request's value takes precedence over the model's, then the dialect's. A missing name means
+    the default of `SamplingParams`.
     """
     numbers = {}
     for name, row in rows_of(SamplingFields).items():
@@ -331,8 +332,8 @@ class TokenLogprobs:
     Attributes:
         token_id: the token at this position.
         logprob: its log probability.
-        rank: 1 = it was the likeliest.
-        top_token_ids: the likeliest tokens, in descending order; `token_id` may be among them.
+        rank: 1 = it is the most likely.
+        top_token_ids: the most likely tokens, in descending order; `token_id` may be among them.
         top_logprobs: their log probabilities.
     """
 

@@ -376,17 +376,17 @@ class GenerationRequest:
 
     Attributes:
         request_id: unique among the requests in flight.
-        prompt_token_ids: the prompt; where there are images, the tokens of its text alone.
-        priority: requests of a lower one run first among those that wait.
+        prompt_token_ids: the prompt; with images, only the tokens of its text.
+        priority: waiting requests with lower values run first.
         cache_salt: cached prompt beginnings are shared only by requests of the same salt.
-        tenant: what is kept of it beyond the process, and as a text to guess drafts from, is found
-            only by requests of the same tenant; "" without keys.
+        tenant: its cached prompt on disk, and its text for drafting, are shared only with requests
+            of the same tenant; "" without keys.
         owner: the key or address that shares the engine with others; "" = the tenant.
-        prompt: the prompt again, for a model that takes images.
-        ends_text: where a stop string does. For a search, which cannot be aborted for one of its
-            texts. Called by whichever thread computes.
-        generated_token_ids: what was generated of its one sample before, by a process that has
-            ended. The sample continues after them, and they are not sent again.
+        prompt: the prompt as text with images, for a vision model.
+        ends_text: returns whether a text ends with a stop string. For a beam search, whose single
+            texts cannot be aborted. Called on the engine thread.
+        generated_token_ids: tokens of its only sample that an earlier process has generated. The
+            sample continues after them; they are not sent again.
     """
 
     request_id: str
@@ -403,7 +403,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request can never run, where only trying could tell. As `RequestError`."""
+    """Why a request can never run, as found while running it. Fields as in `RequestError`."""
 
     message: str
     param: str | None = None
@@ -414,15 +414,15 @@ class Refusal:
 class GenerationOutput:
     """The tokens and results of one step for one sample of one request.
 
-    Not frozen, though nobody changes it: a step makes one for every running sample, and a frozen
-    dataclass takes three times as long to make.
+    Not frozen, because creating a frozen dataclass takes three times as long and each step creates
+    one per sample. Must not be changed.
 
     Attributes:
-        index: which of the request's `n` samples, from 0.
+        index: the index of the sample in the request, from 0.
         token_ids: the new tokens, without the end-of-text token that finished the sample.
         finish_reason: set on the sample's last output only.
-        num_generated_tokens: tokens generated so far for this sample, the end-of-text token
-            included: this is what usage counts.
+        num_generated_tokens: tokens generated so far for this sample, including the end-of-text
+            token, as usage counts them.
         num_cached_tokens: prompt tokens that came from the prefix cache.
         stop_token_id: the token that ended the sample, if one of `stop_token_ids` did.
         logprobs: one entry per token of `token_ids`, and after them one for `stop_token_id` if it
@@ -430,11 +430,11 @@ class GenerationOutput:
         prompt_logprobs: one entry per prompt token, the first being None; on the first output of
             sample 0, if the request asked for them.
         queue_time: seconds that the request waited to run; on its first output only.
-        error: what happened, when `finish_reason` is `ERROR`.
-        refusal: set when the request itself is to blame for the `ERROR`.
-        num_prompt_tokens: those of the images included, where `prompt_token_ids` does not say; on
-            the sample's last output only.
-        num_accepted_tokens: how many of the new tokens were drafted, where the backend knows it.
+        error: the error message if `finish_reason` is `ERROR`.
+        refusal: set if the request itself caused the `ERROR`.
+        num_prompt_tokens: prompt tokens including image tokens, if `prompt_token_ids` does not have
+            them; on the sample's last output only.
+        num_accepted_tokens: the number of new tokens that were accepted drafts, if known.
     """
 
     index: int
@@ -453,7 +453,7 @@ class GenerationOutput:
 
 
 class EngineOutput(NamedTuple):
-    """An output, and whose it is."""
+    """An output and the id of its request."""
 
     request_id: str
     output: GenerationOutput
@@ -463,8 +463,8 @@ class WeightCount(NamedTuple):
     """The size and the storage of a model's weights.
 
     Attributes:
-        num_parameters: how many numbers.
-        element_type: how most of them are stored, in OpenVINO's words ("u4", "f16").
+        num_parameters: the number of parameters.
+        element_type: the storage type of most of them, as named by OpenVINO ("u4", "f16").
     """
 
     num_parameters: int
@@ -479,15 +479,15 @@ class ModelInfo:
         name: the name clients use.
         created: unix seconds, reported by `/models`.
         max_model_len: context length in tokens, prompt and output together.
-        context_reason: why it is shorter than the model's, as a sentence for clients; empty = it
-            is not, or the operator has set it.
+        context_reason: why it is shorter than the model's own, as a sentence for clients; "" = it
+            is not, or the operator set it.
         vocab_size: token ids are 0 <= id < vocab_size.
-        eos_token_ids: all that generation_config.json, config.json and the tokenizer name.
+        eos_token_ids: all end tokens of generation_config.json, config.json and the tokenizer.
         defaults: sampling defaults of the model.
         config: config.json as read.
         takes_images: prompts may have images, and are `TextPrompt`s.
-        fingerprint: the same for equal files, and for no others; empty = not known.
-        weights: what its weights are; None = not known.
+        fingerprint: a hash of the files; "" = unknown.
+        weights: size and storage of its weights; None = unknown.
     """
 
     name: str

@@ -135,7 +135,7 @@ class _Piece(NamedTuple):
 
 class PrefillCosts:
     """Estimates the seconds that a piece of a prompt adds to a step: the seconds of its tokens
-    without context, times (1 + context tokens × growth). The growth comes from attention."""
+    without context, times (1 + context tokens * growth). The growth comes from attention."""
 
     def __init__(self) -> None:
         self._at_start = CostCurve(starts_at_zero=True, memory=_PREFILL_MEMORY)

@@ -366,21 +366,21 @@ def _flattened(schema: Schema, root: Schema) -> Schema:
 
 
 class _TypeReader:
-    """Finds the types that the schemas within one root allow, at a bounded cost: references may be
-    circular, or reach the same schema in exponentially many ways."""
+    """Finds the JSON types that the schemas within one root allow. The cost is bounded, because
+    references may be circular or exponentially many."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._cost_left = _MAX_COST
 
     def types(self, schema: Schema) -> Types:
-        """Returns the types of the values that a schema allows; all of them where finding out would
-        cost too much."""
+        """Returns the types of the values that a schema allows; all types if the schema is too
+        complex."""
         return self._types(schema, {}, 0) or frozenset()
 
     def _types(self, schema: Schema, found: dict[int, Types | None], depth: int) -> Types | None:
-        """Returns the types, or None within the schema itself, to which it adds nothing. `found`
-        has those of the schemas that were met before, by identity; None = it is being read."""
+        """Returns the types, or None for a circular reference. `found` has the types of visited
+        schemas by identity; None = being visited."""
         key = id(schema)
         if key in found:
             return found[key]
@@ -410,7 +410,7 @@ class _TypeReader:
             yield self._types(resolve_definition(schema, self._root), found, depth + 1)
 
     def _own_types(self, schema: Schema) -> Types:
-        """Returns the types that a schema allows, but for what those within it say."""
+        """Returns the types that a schema allows, without its subschemas."""
         types = ANY_TYPE
         if "const" in schema:
             types &= {json_type(schema["const"])}
@@ -438,8 +438,8 @@ class Tool:
     """A function that the model may call.
 
     Attributes:
-        parameters: JSON schema of the arguments; empty = the function takes none.
-        is_relaxed: whether the grammar leaves out what the model's format cannot say of them.
+        parameters: JSON schema of the arguments; empty = no arguments.
+        is_relaxed: whether the grammar ignores keywords that the model's format cannot enforce.
     """
 
     name: str
@@ -448,8 +448,8 @@ class Tool:
 
     @cached_property
     def known_parameters(self) -> Parameters:
-        """The parameters by name, as far as the schema declares them. They are read once: parsers
-        need them at every call."""
+        """The parameters by name, as far as the schema declares them. Cached, because parsers need
+        them at every call."""
         return find_parameters(self.parameters)
 
     def enforced_parameters(self) -> Parameters:
@@ -465,13 +465,13 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class CallChoice:
-    """The calls that a request lets the model make.
+    """The tool calls that a request allows.
 
     Attributes:
         tools: the functions that may be called, at least one.
         required: whether the answer must be calls; otherwise it may be text, calls or both.
         parallel: whether there may be more than one call.
-        strict: whether a call has to follow its function's schema wherever it stands.
+        strict: whether a call must follow its function's schema even if calls are optional.
     """
 
     tools: Sequence[Tool]
@@ -480,5 +480,5 @@ class CallChoice:
     strict: bool = False
 
     def several(self, call: Node, between: Node | str) -> Node:
-        """Returns the grammar of a call or, where they may be parallel, of several."""
+        """Returns the grammar of one call, or of several if parallel calls are allowed."""
         return several(call, between) if self.parallel else call

@@ -178,7 +178,7 @@ class Repository:
     def _download(
         self, model_id: str, revision: str | None, folder: Path, file: str
     ) -> PulledRevision:
-        """Downloads the files of a modeland returns the revision. `file` is the only file to
+        """Downloads the files of a model and returns the revision. `file` is the only file to
         download; "" = all."""
         # Imported here because it takes a moment that a model at hand need not wait.
         from huggingface_hub import HfApi, snapshot_download

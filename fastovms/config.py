@@ -403,7 +403,7 @@ class RepositoryConfig:
 
 @dataclass(frozen=True, slots=True)
 class FilesConfig:
-    """The files that clients uploadand those that batches write.
+    """The files that clients upload and those that batches write.
 
     Attributes:
         max_file_size: maximum bytes of an upload; larger ones get 413.

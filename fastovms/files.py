@@ -225,7 +225,7 @@ class FileStore:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all filesincluding uploads in progress and files with an unreadable
+        """The bytes of all files including uploads in progress and files with an unreadable
         record."""
         return self.bytes.used
 

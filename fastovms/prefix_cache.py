@@ -101,8 +101,8 @@ class PrefixNamespace(NamedTuple):
 def prefix_keys(
     fingerprint: bytes, namespace: PrefixNamespace, token_ids: array[int], block_size: int
 ) -> Iterator[bytes]:
-    """Yields the keys of the full blocks of a texteach of which identifies all tokens up to the end
-    of its block.
+    """Yields the keys of the full blocks of a text each of which identifies all tokens up to the
+    end of its block.
 
     Args:
         fingerprint: a hash of the model and everything else that affects a block's content.
@@ -347,7 +347,7 @@ class _Block:
 
 
 def block_files(directory: Path) -> Iterator[os.DirEntry[str]]:
-    """Yields the files of all blocksincluding unfinished ones. Other entries with such a name are
+    """Yields the files of all blocks including unfinished ones. Other entries with such a name are
     skipped, because opening a pipe could block forever.
 
     Raises:

@@ -152,7 +152,7 @@ class Row:
 
 @cache
 def rows_of(struct: type[Struct]) -> Mapping[str, Row]:
-    """Returns the rows of a struct's fields, by nameincluding those of its base classes."""
+    """Returns the rows of a struct's fields, by name including those of its base classes."""
     hints = get_type_hints(struct, include_extras=True)
     rows = {}
     for name in struct.__struct_fields__:

@@ -543,7 +543,7 @@ def _codex_members(model: KnownModel, name: str) -> dict[str, object]:
 
 
 def anthropic_list(models: Sequence[KnownModel]) -> dict[str, object]:
-    """Returns the list of all modelsas a single page."""
+    """Returns the list of all models as a single page."""
     return {
         "data": [anthropic_card(model) for model in models],
         "has_more": False,
@@ -593,7 +593,7 @@ Reload = Callable[[], Awaitable[ReloadOutcome]]
 
 
 class ServableRoutes:
-    """The handlers of KServe's and OVMS's questions about models. Errors are in OVMS's form."""
+    """The handlers of KServe's and OVMS's requests about models. Errors are in OVMS's form."""
 
     def __init__(self, models: ServedModels, reload: Reload | None = None) -> None:
         """

@@ -324,8 +324,8 @@ _CODE: Final = "299"
 
 
 def passed_over(names: Sequence[str]) -> Sequence[str]:
-    """Returns the warning that parts of a request are passed over: agents offer every server the
-    tools of OpenAI's."""
+    """Returns the warning about ignored parts of a request. They are not refused, because agents
+    send the tools of OpenAI's servers to every server."""
     return [f"passed over, as this server does not have it: {', '.join(names)}"] if names else ()
 
 

@@ -51,8 +51,8 @@ class TokenAligner:
         self._tokens += tokens
 
     def take(self, piece: str) -> list[TextToken]:
-        """Returns the tokens of the pieceand drops the text before them. Returns [] if the piece is
-        not in the text."""
+        """Returns the tokens of the piece and drops the text before them. Returns [] if the piece
+        is not in the text."""
         text = "".join(self._texts)
         self._texts = [text]
         found = self._find(text, piece)

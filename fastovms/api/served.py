@@ -229,13 +229,13 @@ class ChatModel:
 
     @property
     def template_calls(self) -> bool:
-        """Whether the templatedescribes the tool-call format if tools are given; otherwise the
+        """Whether the template describes the tool-call format if tools are given; otherwise the
         messages must."""
         return self.tool_format is not PLAIN_JSON
 
     @property
     def tags(self) -> frozenset[str]:
-        """The tags that must stay in the texteven if they are special tokens."""
+        """The tags that must stay in the text even if they are special tokens."""
         return kept_tags(self.tool_format, self.reasoning_format)
 
     @classmethod
@@ -299,7 +299,7 @@ class ServedEncoder:
 
     Attributes:
         tokenizing: tokenizes texts and pairs, a few at a time.
-        aliases: names that requests may use in place of the model'sand which answers repeat.
+        aliases: names that requests may use in place of the model's and which answers repeat.
         hold: holds the model in memory until released.
     """
 
@@ -653,10 +653,10 @@ _LATEST: Final = ":latest"
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model in memorywith its tokenizer, parsers and metrics.
+    """A model in memory with its tokenizer, parsers and metrics.
 
     Attributes:
-        aliases: names that requests may use in place of the model'sand which answers repeat.
+        aliases: names that requests may use in place of the model's and which answers repeat.
         images: None = the model does not support images.
         hold: holds the model in memory until released.
     """

@@ -25,7 +25,7 @@ from fastovms.params import Grammar, GrammarKind
 
 
 def tag_format(value: object, name: str) -> Mapping[str, Any]:
-    """Returns the format of a structural tagwithout checking its members.
+    """Returns the format of a structural tag without checking its members.
 
     Args:
         value: `{"format": ...}`, or XGrammar's older `{"structures": [{"begin", "schema", "end"}],

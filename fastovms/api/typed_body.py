@@ -64,7 +64,7 @@ async def read_any_body(
     dialect: Dialect,
     reader: BodyReader,
 ) -> tuple[Body, AnyServed]:
-    """Returns the typed body and the model that it nameslike `ApiContext.read`, for a model of any
+    """Returns the typed body and the model that it names like `ApiContext.read`, for a model of any
     task."""
     return await _read(request, schema, models, dialect, reader, tuple(Task))
 

@@ -186,7 +186,7 @@ async def _run_lines(
 
 @asynccontextmanager
 async def _loaded(supply: ModelSupply) -> AsyncIterator[ServedModels]:
-    """Yields the modelsthat lines may use, loaded or not."""
+    """Yields the models that lines may use, loaded or not."""
     models = await in_daemon_thread("load", supply.load)
     for model in models:
         model.backend.start()

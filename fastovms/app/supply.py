@@ -329,7 +329,7 @@ class ModelSupply:
             asyncio.ensure_future(self._reload_and_tell())  # noqa: RUF006
 
     async def reload(self) -> ReloadOutcome:
-        """Reads the list of models againand returns once new models are loaded. Calls that arrive
+        """Reads the list of models again and returns once new models are loaded. Calls that arrive
         before the reading begins share its result.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Backend for embedding models and rerankerson a separate thread."""
+"""Backend for embedding models and rerankers on a separate thread."""
 
 from __future__ import annotations
 

@@ -353,7 +353,7 @@ class TrialLanes:
         Raises:
             Overloaded: too many wait, or this one has waited for too long.
             RequestError: the grammar cannot be used.
-            BackendUnavailable: the lanes are closedor not working.
+            BackendUnavailable: the lanes are closed or not working.
         """
         job = _QueuedGrammar(grammar, client)
         try:

@@ -118,8 +118,8 @@ class ImageDecoder:
             raise Overloaded(f"no image can be decoded now: {error.strerror or error}") from error
 
     def close(self) -> None:
-        """Kills the processes, in a few seconds at most. Images that are being decoded then failand
-        later calls are refused."""
+        """Kills the processes, in a few seconds at most. Images that are being decoded then fail
+        and later calls are refused."""
         with self._lock:
             self._is_closed = True
             peers = list(self._peers)

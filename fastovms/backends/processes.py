@@ -113,7 +113,7 @@ def fate(code: int) -> str:
 
 
 def send(connection: Connection[Any, Any], message: object) -> None:
-    """Sends a message for `receive`. Arrays in it are not copiedbecause copying would hold the
+    """Sends a message for `receive`. Arrays in it are not copied because copying would hold the
     GIL."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)

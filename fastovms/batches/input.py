@@ -373,7 +373,7 @@ class InputChecker:
         self._turns = LineSlots(lambda: 1)
 
     async def check(self, path: Path, rules: InputRules, owner: str = "") -> CheckedInput:
-        """Checks a file after the owner's earlier ones. A cancellation ends the thread soonand
+        """Checks a file after the owner's earlier ones. A cancellation ends the thread soon and
         neither other checks nor the shutdown wait for the thread.
 
         Raises:

@@ -281,7 +281,7 @@ class BatchFaults:
             record.outcome = BatchStatus.FAILED
 
     def _has_lost_input(self) -> bool:
-        """Whether the input is neededbut its file is missing."""
+        """Whether the input is needed but its file is missing."""
         if self._record.status is BatchStatus.FINALIZING:
             return False
         return not self._files.path_of(self._record.input_file_id).is_file()

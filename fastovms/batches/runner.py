@@ -480,7 +480,7 @@ class BatchRun:
         return True
 
     async def _run_in_time(self, runner: LineRunner) -> None:
-        """Runs lines until all are done, or the batch is cancelledor has expired."""
+        """Runs lines until all are done, or the batch is cancelled or has expired."""
         record = self.record
         if record.status is BatchStatus.CANCELLING:
             return

@@ -144,7 +144,7 @@ def size(value: str) -> int:
 
 
 def size_or_none(value: str) -> int:
-    """Reads bytes as `size` does, or 0."""
+    """Parses a number of bytes like `size`; 0 is allowed too."""
     return 0 if value == "0" else size(value)
 
 

@@ -145,7 +145,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 def chosen_models(
     arguments: argparse.Namespace, settings: Settings
 ) -> tuple[list[ModelSource], Settings]:
-    """Returns the modelsand all settings; settings of the model list have the lowest priority.
+    """Returns the models and all settings; settings of the model list have the lowest priority.
 
     Raises:
         ConfigurationError: flags contradict each other, or the list of models is invalid.
@@ -171,7 +171,7 @@ def source_model(arguments: argparse.Namespace) -> str:
 def _sources(
     arguments: argparse.Namespace, settings: Settings
 ) -> tuple[list[ModelSource], Settings]:
-    """Returns the modelsand the server settings of the model list."""
+    """Returns the models and the server settings of the model list."""
     root = settings.section(RepositoryConfig).path
     ways = {
         "MODEL": arguments.model,

@@ -1,4 +1,4 @@
-"""Runs `fastovms tune`, which measures how a model runs fastest on this machinefor `serve`."""
+"""Runs `fastovms tune`, which measures how a model runs fastest on this machine for `serve`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tune(source: ModelSource, repository: RepositoryConfig) -> str:
 
 
 def render(report: TuningReport, *, is_used: bool) -> str:
-    """Returns a table, medians of all roundsand the conclusion.
+    """Returns a table, medians of all rounds and the conclusion.
 
     Args:
         is_used: whether the flags allow a start to use the result.

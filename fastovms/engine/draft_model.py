@@ -148,7 +148,7 @@ class DraftPolicy:
 
 @dataclass(slots=True)
 class SequenceDrafters:
-    """The drafters of one sequenceand their state.
+    """The drafters of one sequence and their state.
 
     Attributes:
         text: the sequence's text in the suffix index.

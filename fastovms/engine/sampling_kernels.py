@@ -59,7 +59,7 @@ def _logit(key):
 
 @inlined
 def _weight(logit, highest, scale):
-    """Returns 2 ** ((logit - highest) * scale)with a relative error of about 2e-7. Smaller values
+    """Returns 2 ** ((logit - highest) * scale) with a relative error of about 2e-7. Smaller values
     become 2 ** -126: denormal numbers would be up to fifty times slower."""
     exponent = (logit - highest) * scale
     exponent = exponent if exponent > _LEAST_EXPONENT else _LEAST_EXPONENT

@@ -82,8 +82,8 @@ class SampledTokens(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A step's inputsand the meaning of its logits' rows: first the rows of `sampled`, then one for
-    each token of `scored`."""
+    """A step's inputs and the meaning of its logits' rows: first the rows of `sampled`, then one
+    for each token of `scored`."""
 
     inputs: StepInputs
     sampled: list[SampledTokens]
@@ -211,7 +211,7 @@ class WaitingQueue:
         self._first = None
 
     def _own(self, sequence: Sequence) -> list[Sequence]:
-        """Returns the list of the sequence's ownerfor insertion."""
+        """Returns the list of the sequence's owner for insertion."""
         self._len += 1
         self._first = None
         return self._sequences.setdefault(sequence.owner, [])

@@ -203,7 +203,7 @@ class Sequence:
         self.num_registered_blocks = 0
 
     def fork(self, seq_id: int) -> Sequence:
-        """Returns a copy with the same tokensand computed count, in the same group but not in its
+        """Returns a copy with the same tokens and computed count, in the same group but not in its
         list yet, and without blocks."""
         child = copy.copy(self)
         child.seq_id = seq_id

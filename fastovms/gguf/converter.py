@@ -91,7 +91,7 @@ def _config(
 
 
 def _templates(metadata: Metadata) -> dict[str, str]:
-    """Returns the chat templateand other templates, by name."""
+    """Returns the chat template and other templates, by name."""
     files: dict[str, str] = {}
     for key, value in metadata.items():
         if not isinstance(value, str) or not key.startswith(_TEMPLATE):

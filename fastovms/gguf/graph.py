@@ -269,7 +269,7 @@ def _yarn_mix(rope: RopeSettings) -> NDArray[np.float64]:
 
 
 def cos_sin(rotation: Rotation, position_ids: Node) -> CosSin:
-    """Returns cosines and sines of `position_ids` [batch, tokens]with each pair's value twice.
+    """Returns cosines and sines of `position_ids` [batch, tokens] with each pair's value twice.
 
     If there are long periods, the highest position decides which are used, as in optimum-intel's
     exports.

@@ -267,14 +267,14 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """A file whose head has been readand checked to contain all its tensors."""
+    """A file whose head has been read and checked to contain all its tensors."""
 
     path: Path
     metadata: Metadata
     tensors: Mapping[str, TensorInfo]
 
     def read_rows(self, name: str) -> NDArray[np.uint8]:
-        """Returns the bytes of a tensoras rows over all dimensions but the last. The bytes are
+        """Returns the bytes of a tensor as rows over all dimensions but the last. The bytes are
         memory-mapped."""
         info = self.tensors[name]
         data = np.memmap(self.path, np.uint8, "r", info.offset, (info.num_bytes,))
@@ -302,7 +302,7 @@ class _Broken(Exception):
 
 
 class _HeadReader:
-    """Reads a headwithin the limits of the file's size and `_MAX_HEAD_BYTES`, even if the file is
+    """Reads a head within the limits of the file's size and `_MAX_HEAD_BYTES`, even if the file is
     malicious."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:

@@ -35,7 +35,7 @@ class PreTokenizer:
     Attributes:
         patterns: regular expressions, in the common syntax of PCRE and Oniguruma.
         adds_bos: whether texts begin with BOS, if the file does not say.
-        ignores_merges: whether a word that is a token is one tokenregardless of the merges.
+        ignores_merges: whether a word that is a token is one token regardless of the merges.
         normalizer: Unicode's form, by its name in tokenizer.json.
     """
 

@@ -315,7 +315,7 @@ class _RuleWriter:
         return f"{start} {_joined(pieces[1:])}"
 
     def _text_without(self, tags: Sequence[str]) -> str:
-        """Returns an expression of any textincluding special tokens, without these tags."""
+        """Returns an expression of any text including special tokens, without these tags."""
         if not all(map(self._is_token, tags)):
             return f"{self._tokens_between(tags)}ANY_TEXT"
         ids = {self._first_token(tag) for tag in tags}
@@ -475,11 +475,11 @@ class GrammarCompiler:
         return size
 
     def cached(self, grammar: Grammar) -> CompiledGrammar | None:
-        """Returns the compiled grammarif it is cached."""
+        """Returns the compiled grammar if it is cached."""
         return self._cache.get(grammar)
 
     def compile(self, grammar: Grammar, *, num_bytes: int | None = None) -> CompiledGrammar:
-        """Compiles the grammarunless it is cached.
+        """Compiles the grammar unless it is cached.
 
         Args:
             num_bytes: the size of the compiled grammar in bytes, if it was measured.
@@ -585,7 +585,7 @@ class GrammarCompiler:
         return str(LLMatcher.grammar_from_lark(lark))
 
     def _compile_part(self, kind: GrammarKind, source: str) -> str:
-        """Compiles a grammar within another oneafter testing it separately."""
+        """Compiles a grammar within another one after testing it separately."""
         found = self._to_llguidance[kind](source)
         self._matcher(Grammar(kind, source), found)
         return found

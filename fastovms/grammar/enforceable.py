@@ -320,7 +320,7 @@ def _renamed(name: str) -> Callable[[_Rewriter, dict[str, Any], Any], bool]:
 
 
 def _rewrite_flags(part: dict[str, Any]) -> None:
-    """Rewrites the bounds of JSON Schema's draft 4in which `exclusive...` are flags."""
+    """Rewrites the bounds of JSON Schema's draft 4 in which `exclusive...` are flags."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(part.get(exclusive), bool) and part.pop(exclusive) and bound in part:
             part[exclusive] = part.pop(bound)

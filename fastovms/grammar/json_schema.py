@@ -299,7 +299,7 @@ class _Closing:
         return {**found, "$defs": definitions} if definitions else found
 
     def _value(self, schema: Any) -> Any:
-        """Returns the closed schema of a value."""
+        """Returns the schema of a value with all its objects closed."""
         if not isinstance(schema, Mapping):
             return schema
         applied = [key for key, kind in _APPLICATORS.items() if isinstance(schema.get(key), kind)]

@@ -266,7 +266,7 @@ def _range(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Returns the expression of a textwithout characters that would need different escapes in
+    """Returns the expression of a text without characters that would need different escapes in
     different syntaxes."""
     return _SPECIAL.sub(lambda found: _CONTROLS.get(found[0]) or f"\\{found[0]}", text)
 

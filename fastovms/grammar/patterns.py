@@ -103,7 +103,7 @@ _CATEGORIES: Final = {"DIGIT": _DIGITS, "WORD": _WORD, "SPACE": _SPACE}
 
 
 def ranges_of(members: Sequence[Any]) -> Ranges:
-    """Returns the characters of a classgiven its members as parsed by `re`."""
+    """Returns the characters of a class given its members as parsed by `re`."""
     found: Ranges = []
     for kind, value in members:
         match str(kind):

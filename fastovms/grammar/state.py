@@ -44,7 +44,7 @@ class UnusableGrammar(InvalidField):
 
 
 class UnfinishableGrammar(UnusableGrammar):
-    """A grammar that can be compiledbut whose texts cannot be completed, at least with the tokens
+    """A grammar that can be compiled but whose texts cannot be completed, at least with the tokens
     so far."""
 
 

@@ -22,7 +22,7 @@ from fastovms.telemetry.log_format import timestamp
 
 
 class AccessLog:
-    """An observer that writes the access log. The query is left out, and so are all headersbecause
+    """An observer that writes the access log. The query is left out, and so are all headers because
     clients put secrets into both.
 
     Args:
@@ -105,7 +105,7 @@ class ServerLevels(Protocol):
 
 
 class HttpMetrics(Collector):
-    """An observer that counts. Labels are routes, never pathsbecause clients could invent any
+    """An observer that counts. Labels are routes, never paths because clients could invent any
     number of paths.
 
     Args:

@@ -1,4 +1,4 @@
-"""Finds the client of a request that came through a proxyfrom the header field X-Forwarded-For."""
+"""Finds the client of a request that came through a proxy from the header field X-Forwarded-For."""
 
 from __future__ import annotations
 

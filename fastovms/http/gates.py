@@ -27,7 +27,7 @@ _CHALLENGE = (("WWW-Authenticate", 'Bearer realm="fastovms"'),)
 
 
 class ApiKeys:
-    """A check that refuses requests without one of the keysand records the tenant of the others.
+    """A check that refuses requests without one of the keys and records the tenant of the others.
 
     Args:
         exempt: paths without authentication, such as health; a trailing slash is ignored.
@@ -134,8 +134,8 @@ def _read_keys(path: Path) -> list[str]:
 
 
 def _given_keys(request: Request) -> list[str]:
-    """Returns the keys of a requestfrom all header fields that may hold one; "" for a field without
-    a key."""
+    """Returns the keys of a request from all header fields that may hold one; "" for a field
+    without a key."""
     fields = request.headers.by_name
     given = [fields[name] for name in _KEY_FIELDS if name in fields]
     authorization = fields.get("authorization")

@@ -467,7 +467,7 @@ class Connection(asyncio.Protocol):
             self._respond(self._server.dispatcher.error(request, 500, "internal error"))
 
     def _finish(self, *, completed: bool) -> None:
-        """Ends the current requestand starts the next one."""
+        """Ends the current request and starts the next one."""
         self._close_books(completed)
         self._request = self._stream = None
         self._num_served += 1

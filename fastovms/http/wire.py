@@ -315,8 +315,8 @@ class Wire:
             self._wait_for_reader(self._config.close_timeout)
 
     def _close(self) -> None:
-        """Closes the transportwithin a deadline, because closing never completes if the client does
-        not read."""
+        """Closes the transport within a deadline, because closing never completes if the client
+        does not read."""
         assert self._transport is not None
         self.state = WireState.CLOSING
         self._wait_for_reader(self._config.close_timeout)

@@ -277,7 +277,7 @@ async def _run_request(
 
 
 class LoadedServer:
-    """A server under loadand the results of its rounds.
+    """A server under load and the results of its rounds.
 
     Attributes:
         url: as given on the command line.

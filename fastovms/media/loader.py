@@ -370,7 +370,7 @@ class ImageLoader:
                 tasks.pop().cancel()
 
     def close(self) -> None:
-        """Ends the decoderand its running work. Must not be used afterwards."""
+        """Ends the decoder and its running work. Must not be used afterwards."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._close_decoder()
 

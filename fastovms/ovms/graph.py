@@ -155,7 +155,7 @@ class GraphText(NamedTuple):
     text: str
 
     def filled(self, options: str) -> str:
-        """Returns the graph with the options of its nodeone per line."""
+        """Returns the graph with the options of its node one per line."""
         return self.text % options.replace("\n", "\n      ")
 
 

@@ -437,7 +437,7 @@ class Lifecycle:
 
 
 async def _warm_up(models: ServedModels) -> bool:
-    """Starts the backendsand returns True once all are ready for requests.
+    """Starts the backends and returns True once all are ready for requests.
 
     Raises:
         EngineFailed: a model cannot compute anything.

@@ -196,7 +196,7 @@ class Operations:
         return True
 
     def renew_leases(self) -> Sequence[OwnedResponse]:
-        """Renews the leases of all responses that this replica ownsand returns these responses."""
+        """Renews the leases of all responses that this replica owns and returns these responses."""
         return self._running.renew()
 
     def give_up(self, keys: Sequence[ResponseKey]) -> None:
@@ -345,7 +345,7 @@ class Operations:
     def _key(
         self, tenant: str, kind: ObjectKind, id: str, *, for_change: bool = False
     ) -> int | None:
-        """Returns the key of an objectand records its use."""
+        """Returns the key of an object and records its use."""
         row = self._tables.find(tenant, kind, id, "key", for_change=for_change)
         if row is None:
             return None

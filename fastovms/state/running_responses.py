@@ -70,7 +70,7 @@ class RunningResponses:
         return row is not None
 
     def end(self, key: int) -> str | None:
-        """Removes the row of a responseand returns its owner."""
+        """Removes the row of a response and returns its owner."""
         row = self._execute("DELETE FROM runs WHERE object = ? RETURNING owner", (key,)).fetchone()
         return None if row is None else row[0]
 
@@ -224,7 +224,7 @@ class RunningResponses:
         self._tables.grow(key, size - sum(OVERHEAD + length for (length,) in replaced))
 
     def packs(self, key: int) -> Sequence[EventPack]:
-        """Returns all packsincluding the model's output."""
+        """Returns all packs including the model's output."""
         rows = self._execute(
             "SELECT first, data, outputs FROM event_packs WHERE object = ? ORDER BY first", (key,)
         )

@@ -127,7 +127,7 @@ class StateDatabase(Protocol):
 
     @property
     def totals(self) -> Totals:
-        """The totalsas last known. Thread-safe."""
+        """The totals as last known. Thread-safe."""
 
     @property
     def trouble(self) -> str:
@@ -152,7 +152,7 @@ _PREFIX: Final = "fastovms_"
 
 
 class StateCollector(Collector):
-    """Exports the numbers of a storeand of background responses.
+    """Exports the numbers of a store and of background responses.
 
     Args:
         stats: called at every scrape.

@@ -194,7 +194,7 @@ class EventPack(NamedTuple):
 
 
 class FoundEvents(NamedTuple):
-    """Events of a responsein order, and its progress."""
+    """Events of a response in order, and its progress."""
 
     progress: ResponseProgress
     packs: Sequence[EventPack]

@@ -197,7 +197,7 @@ class ItemTable:
         return ItemPage(items[: page.limit], has_more=len(items) > page.limit)
 
     def find_all(self, tenant: str, item_ids: Sequence[str]) -> dict[str, bytes]:
-        """Returns the newest item of each idin any object of the tenant."""
+        """Returns the newest item of each id in any object of the tenant."""
         found: dict[str, bytes] = {}
         for some in slices(list(dict.fromkeys(item_ids)), MAX_VARIABLES - 1):
             # SQLite makes a cross join in the order in which it is written: by the id, and no
@@ -479,8 +479,8 @@ class Tables:
         return self._oldest("used_at <= ?", last_use, limit)
 
     def oldest_of(self, tenant: str, limit: int) -> list[OldObject]:
-        """Returns a tenant's least recently used objectsoldest first, and locks them. Skips objects
-        locked by other transactions."""
+        """Returns a tenant's least recently used objects oldest first, and locks them. Skips
+        objects locked by other transactions."""
         return self._oldest("tenant = ?", tenant, limit)
 
     def _oldest(self, condition: str, value: object, limit: int) -> list[OldObject]:

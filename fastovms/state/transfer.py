@@ -338,7 +338,7 @@ class Copied(NamedTuple):
 
 @contextmanager
 def rows_of(state: OpenState) -> Iterator[RowSource]:
-    """Yields the rows of a stateas a consistent snapshot."""
+    """Yields the rows of a state as a consistent snapshot."""
     with state.snapshot() as tables:
         yield TableRows(tables)
 

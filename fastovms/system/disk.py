@@ -161,7 +161,7 @@ class DiskCache:
         return self._root is not None
 
     def find(self, kind: str, key: str) -> Path | None:
-        """Returns an entry's directoryand marks it as used; None = not cached."""
+        """Returns an entry's directory and marks it as used; None = not cached."""
         if self._root is None:
             return None
         entry = self._root / f"{kind}-{key}"

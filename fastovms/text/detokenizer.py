@@ -240,8 +240,8 @@ class WindowDetokenizer:
         return piece
 
     def _standing(self, text: str) -> str:
-        """Returns the text that was held back, without the replacement characters at its end that
-        are not in `text` as well or may still become a character there."""
+        """Returns the held-back text that is final, without replacement characters (U+FFFD) at its
+        end that later tokens may still complete to a character."""
         whole = self._held.rstrip(REPLACEMENT)
         following = text[len(whole) :]
         num_invalid = len(following) - len(following.lstrip(REPLACEMENT))

@@ -20,7 +20,7 @@ _MAX_DEPTH = 4
 
 
 def constants(parameter: Parameter) -> list[str] | None:
-    """Returns the values that a string parameter may haveif the schema enumerates them; otherwise
+    """Returns the values that a string parameter may have if the schema enumerates them; otherwise
     None."""
     schema = parameter.schema
     if not parameter.is_text:
@@ -251,7 +251,7 @@ def find_parameters(root: Schema) -> Parameters:
 
 
 class _Members:
-    """The members that an object may haveaccording to all parts of its schema.
+    """The members that an object may have according to all parts of its schema.
 
     Attributes:
         properties: schemas by name; a member must match one of them.

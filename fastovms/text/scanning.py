@@ -498,7 +498,8 @@ class _Space:
 
 
 class IncrementalParser:
-    """Implements `OutputParser` by a computation that reads a scanner and fills an output.
+    """Implements `OutputParser` with a generator, which reads a `Scanner` and fills a
+    `PieceCollector`.
 
     Args:
         tools: the functions that may be called.

@@ -98,7 +98,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().is_safe_attribute(obj, attr, value)
 
     def count_pass(self) -> None:
-        """Counts a pass through a loop or a macroagainst the limit."""
+        """Counts a pass through a loop or a macro against the limit."""
         self._thread.num_passes += 1
         if self._thread.num_passes > MAX_PASSES:
             raise SecurityError(f"the template takes more than {MAX_PASSES} operations")

@@ -176,7 +176,7 @@ def adapt(
 
 
 def join_text(content: object) -> object:
-    """Returns text parts as one stringjoined by line ends, as in vLLM and OVMS; returns other
+    """Returns text parts as one string joined by line ends, as in vLLM and OVMS; returns other
     content unchanged."""
     if not isinstance(content, list):
         return content
@@ -709,7 +709,7 @@ _ROWS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FoundForm:
-    """The form of a templateand the matrix of results.
+    """The form of a template and the matrix of results.
 
     Attributes:
         matrix: the outcome of each row: one of `OUTCOMES`, or the reason why a history cannot be

@@ -49,7 +49,7 @@ class PageFile:
 
     @cached_property
     def zipped(self) -> bytes:
-        """Returns the body in gzip's format. It is compressed onceat the first request, so that a
+        """Returns the body in gzip's format. It is compressed once at the first request, so that a
         start does not wait for it."""
         return gzip.compress(self.body, mtime=0)  # the same bytes at every start
 

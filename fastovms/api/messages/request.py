@@ -129,10 +129,10 @@ def _choice(choice: Mapping[str, Any], offered: Sequence[str]) -> tuple[ToolChoi
 
 
 _RESULT: Final = "_tool_result"
-"""What the types of blocks end with that hold what such a tool has answered."""
+"""The ending of the block types that hold results of server-side tools."""
 
 _SEALED: Final = "encrypted_"
-"""What the names of members begin with that only Anthropic can read."""
+"""The beginning of the names of members that only Anthropic can read."""
 
 
 def server_result(block: Block, reader: BlockReader) -> Message:

@@ -173,7 +173,7 @@ def _level(element_type: str) -> str:
 
 
 def _parameters(info: ModelInfo) -> str:
-    """Returns the model's own defaultsin Ollama's format, one per line."""
+    """Returns the model's own defaults in Ollama's format, one per line."""
     defaults = info.defaults
     rows = rows_by_name(SamplingDefaults, "ollama")
     values = {option: getattr(defaults, row.name) for option, row in rows.items()}

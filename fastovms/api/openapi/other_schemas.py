@@ -97,8 +97,8 @@ class ModelPlace(AnswerSchema, kw_only=True):
 
 
 class ModelCard(AnswerSchema, kw_only=True):
-    """Describes a model; below `/v1` with vLLM's membersand its capabilities: `completion`, `chat`,
-    `tools`, `thinking`, `vision`."""
+    """Describes a model; below `/v1` with vLLM's members and its capabilities: `completion`,
+    `chat`, `tools`, `thinking`, `vision`."""
 
     id: str
     object: Literal["model"]
@@ -290,7 +290,7 @@ class BatchErrors(AnswerSchema, kw_only=True):
 
 
 class BatchCounts(AnswerSchema, kw_only=True):
-    """The numbers of requests of a batchby outcome so far."""
+    """The numbers of requests of a batch by outcome so far."""
 
     total: int
     completed: int

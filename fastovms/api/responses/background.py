@@ -526,8 +526,8 @@ class ResponsesState:
 
     @property
     def may_run_elsewhere(self) -> bool:
-        """Whether a response that is stored as runningbut does not run here runs on another replica
-        or will be resumed."""
+        """Whether a response that is stored as running but does not run here runs on another
+        replica or will be resumed."""
         return self.resumes or self.store.lease is not None
 
     @contextmanager

@@ -643,7 +643,7 @@ async def history_of(
     fields: ResponseFields,
     dialect: Dialect,
 ) -> History:
-    """Reads the items of a requestand of the responses that it continues. Raises as `read_history`
+    """Reads the items of a request and of the responses that it continues. Raises as `read_history`
     does."""
     rules = ItemRules(dialect, item_ids(context.new_id, dialect))
     store = None if state is None else state.store

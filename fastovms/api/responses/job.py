@@ -381,7 +381,7 @@ async def count_tokens(
 
 
 def names_of(body: ResponsesRequest) -> FieldNames:
-    """Returns the names of a response request's fieldswithout `text.format`."""
+    """Returns the names of a response request's fields without `text.format`."""
     return FieldNames("input", "max_output_tokens", "top_logprobs")
 
 
@@ -495,7 +495,7 @@ _SEED_BITS: Final = 32
 
 
 class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that runs in the backgroundwithout the parts that are stored with its response.
+    """A request that runs in the background without the parts that are stored with its response.
 
     Attributes:
         model: see `model_key`.
@@ -522,7 +522,7 @@ def resumption_of(
     job: ResponsesJob, dialect: Dialect, created: int, id_key: str
 ) -> Resumption | None:
     """Returns the data that another replica needs to resume a request; None if they cannot be
-    stored(requests with images, or with several streamed samples).
+    stored (requests with images, or with several streamed samples).
 
     Args:
         created: unix seconds.

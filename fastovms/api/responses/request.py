@@ -19,7 +19,7 @@ from fastovms.errors import InvalidField
 
 
 class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
-    """The body of `POST /responses`and, for the fields of the prompt, of `POST
+    """The body of `POST /responses` and, for the fields of the prompt, of `POST
     /responses/input_tokens`."""
 
     input: str | list[dict[str, Any]] | None = None

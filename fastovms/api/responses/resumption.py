@@ -94,7 +94,7 @@ class RunRestorer:
         self._store = store
 
     def models(self) -> list[str]:
-        """Returns the identities of the modelswhose responses this server can resume, loaded or
+        """Returns the identities of the models whose responses this server can resume, loaded or
         not."""
         known = self._context.models.known
         identified = [model_key(one.fingerprint, one.name) for one in known if one.is_identified]

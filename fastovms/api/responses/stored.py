@@ -198,7 +198,7 @@ async def read_history(
     tenant: str,
     store: StateStore | None,
 ) -> History:
-    """Reads the items of a requestand of the responses that it continues.
+    """Reads the items of a request and of the responses that it continues.
 
     Args:
         num_bytes: the length of the body.
@@ -697,7 +697,7 @@ class EventWriter:
 async def replay(
     request: Request, log: EventLog, start: int, dialect: Dialect, *, headers: HeaderPairs = ()
 ) -> None:
-    """Streams a logas a stream. Returns once the log is closed and sent, or once it is cut.
+    """Streams a log as a stream. Returns once the log is closed and sent, or once it is cut.
 
     Args:
         start: the number of the first event to send.

@@ -1,4 +1,4 @@
-"""Builds the pipeline of OpenVINO GenAIand limits the requests that it runs."""
+"""Builds the pipeline of OpenVINO GenAI and limits the requests that it runs."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ class IdleMemory:
 
 
 class DraftFiles(NamedTuple):
-    """The directory of a draft modeland the facts from its files."""
+    """The directory of a draft model and the facts from its files."""
 
     directory: Path
     info: ModelInfo

@@ -260,7 +260,7 @@ class _Lengths:
         return self._add_rule("nothing", lambda: '""')
 
     def _power(self, exponent: int) -> str:
-        """Returns a rule of 2**exponent charactersafter which _NUM_KNOWN more may follow."""
+        """Returns a rule of 2**exponent characters after which _NUM_KNOWN more may follow."""
 
         def expression() -> str:
             if exponent:

@@ -142,9 +142,9 @@ def _is_seen(row: Floats, attention: LayerAttention) -> bool:
 
 
 def _longest(row: Callable[[int], Floats], last: int) -> tuple[LayerAttention, int]:
-    """Returns the longest text length for which one attention describes all queries, and that
-    attention. For chunked attention it is the first chunk; for biases rounded to bf16 (Falcon's
-    ALiBi) it is 256."""
+    """Returns the attention that describes all queries of a text, for the longest possible text,
+    and that text's length. For chunked attention it is the first chunk; for biases rounded to bf16
+    (Falcon's ALiBi) it is 256."""
     low, high, found = 0, last, LayerAttention()
     while high - low > 1:
         middle = (low + high) // 2

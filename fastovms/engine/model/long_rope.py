@@ -155,7 +155,7 @@ class _Use(NamedTuple):
 
 
 def scale_by_sequence(model: ov.Model) -> LongRope:
-    """Rewrites a paged model in placeif the highest position of a batch determines the rotation of
+    """Rewrites a paged model in place if the highest position of a batch determines the rotation of
     all its positions: afterwards each sequence's own length does, given by a new input."""
     sources = list(_highest_positions(model))
     has_tables = not sources

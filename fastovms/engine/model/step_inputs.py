@@ -1,4 +1,4 @@
-"""Lays out the inputs of one inferencefor paged attention: a ragged batch of sequences."""
+"""Lays out the inputs of one inference for paged attention: a ragged batch of sequences."""
 
 from __future__ import annotations
 

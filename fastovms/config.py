@@ -123,7 +123,7 @@ class SecurityConfig:
 
 
 DEFAULT_TOKEN_BUDGET: Final = 256
-"""The most tokens of one step, where nothing was measured."""
+"""The maximum number of tokens of one step, if nothing was measured."""
 
 
 @dataclass(frozen=True, slots=True)

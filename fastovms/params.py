@@ -15,11 +15,11 @@ from fastovms.grammar_tree import Node
 from fastovms.request_fields import INT64, UINT32_MAX, Field, GenaiUse, Range, rows_of
 
 GREEDY_TEMPERATURE: Final = 1e-5
-"""The temperature at and below which the likeliest token is taken: dividing by less only
+"""The temperature at and below which the most likely token is taken: dividing by less only
 overflows."""
 
 MAX_DRAFT_TOKENS: Final = 32
-"""The most tokens of one draft, from any source. Requests for more get as many."""
+"""The maximum number of tokens of one draft, from any source. Requests for more get as many."""
 
 
 class FinishReason(Enum):

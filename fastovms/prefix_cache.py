@@ -300,10 +300,10 @@ LOCK_FILE: Final = "lock"
 WRITTEN_FILE: Final = "written.json"
 
 MIN_FREE_SHARE: Final = 0.05
-"""The share of the disk that is left free, for others."""
+"""The fraction of the disk that is left free, for others."""
 
 _EVICTED_SHARE: Final = 0.05
-"""The share of what there is that is made free at once, since to find the oldest takes a look at
+"""The fraction of what there is that is made free at once, since to find the oldest takes a look at
 all."""
 
 _USED_EVERY: Final = 3600.0

@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 MAX_QUOTED: Final = 2000
-"""How many characters a message may have that repeats what a client wrote."""
+"""The maximum number of characters of a message that repeats what a client wrote."""
 
 
 def quotable(text: str) -> str:

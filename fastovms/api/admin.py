@@ -47,7 +47,7 @@ KEY_LENGTH: Final = 16
 """The number of hexadecimal digits of a key's digest that identify the key."""
 
 _MOST: Final = 1000
-"""How many pieces of work one page may have."""
+"""The maximum number of work items on a page."""
 
 
 class WorkItem(NamedTuple):
@@ -494,7 +494,7 @@ _INSTRUCTIONS: Final = (
     "Use the tools to look things up rather than to guess, run the tests that cover a change, and "
     "go on until the task is done. Then say in a few sentences what you did and what is left."
 )
-"""What Codex tells a model first: it takes that from the list of models, and needs a text."""
+"""The base instructions that Codex reads from the list of models; it requires a text."""
 
 _LEVELS: Final = ("low", "medium", "high")
 _MAX_OUTPUT: Final = 10_000

@@ -31,17 +31,17 @@ from fastovms.http.messages import Request
 
 
 MAX_NESTING: Final = 100
-"""The most levels of arrays and objects in a body, OVMS's limit."""
+"""The maximum number of levels of arrays and objects in a body, OVMS's limit."""
 
 MAX_WEIGHT: Final = 500_000
-"""The most that all values together may weigh, a plain one being 1. A decoder makes some 20 million
+"""The maximum total weight of all values; a plain value weighs 1. A decoder makes some 20 million
 of these a second."""
 
 MAX_STRUCTURE: Final = 8 * 1024 * 1024
-"""The most bytes outside of strings, white space included."""
+"""The maximum number of bytes outside of strings, white space included."""
 
 LONG_STRING: Final = 8 * 1024
-"""Bytes from which a string counts as long."""
+"""The number of bytes from which a string counts as long."""
 
 _WINDOW: Final = 64 * 1024
 _BACKSLASH: Final = ord("\\")
@@ -189,8 +189,8 @@ def _weight_of_numbers(text: bytes) -> int:
 
 
 MAX_WIDE: Final = 8 * 1024 * 1024
-"""The most characters of a string that has some beyond ASCII: joining its pieces takes up to four
-bytes for each. Base64 has none."""
+"""The maximum number of characters of a string that has some beyond ASCII: joining its pieces takes
+up to four bytes for each. Base64 has none."""
 
 _PIECE: Final = 512 * 1024
 _ESCAPE: Final = 6
@@ -404,19 +404,20 @@ def _refuse(job: _QueuedWork[Result], error: BaseException) -> None:
 
 
 LARGE: Final = 64 * 1024
-"""Bytes from which a body is decoded in a thread."""
+"""The number of bytes from which a body is decoded in a thread."""
 
 _SCANNED: Final = 16 * 1024
-"""Bytes from which a body is weighed before it is decoded: a smaller one never takes long."""
+"""The number of bytes from which a body is weighed before it is decoded: a smaller one never takes
+long."""
 
 _TAKEN_APART: Final = 1024 * 1024
-"""Bytes from which long strings are decoded apart."""
+"""The number of bytes from which long strings are decoded apart."""
 
 _MAX_REST: Final = 8 * 1024 * 1024
-"""The most bytes of a body besides its long strings."""
+"""The maximum number of bytes of a body besides its long strings."""
 
 _MAX_EXAMINED: Final = 1024 * 1024
-"""Bytes up to which a faulty body is read again to say more about the fault."""
+"""The number of bytes up to which a faulty body is read again to say more about the fault."""
 
 _MAX_SHOWN: Final = 60
 """Characters of a value that an error repeats."""
@@ -650,8 +651,8 @@ def _unrepeated(members: list[tuple[str, Any]]) -> dict[str, Any]:
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 _HUGE_BODY: Final = 1024 * 1024
-"""Bytes from which a body may take more than a second of its thread. A smaller one takes some
-hundredths."""
+"""The number of bytes from which a body may take more than a second of its thread. A smaller one
+takes some hundredths."""
 
 
 class BodyReader:

@@ -185,7 +185,7 @@ _VLLM_MEMBERS: Final = (
     "prompt_token_ids",
     "kv_transfer_params",
 )
-"""Members that vLLM's answers always have, null where there is nothing to tell."""
+"""Members that vLLM's answers always have, null where there is no value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,11 +33,11 @@ _TEXT_PARTS: Final = {
 """Types of parts that are text, with the member that holds it."""
 
 _REASONING: Final = ("reasoning_content", "reasoning", "thinking")
-"""The names under which clients send back what a model thought."""
+"""The names under which clients send reasoning back."""
 
 
 _RESULTS: Final = ("tool", "function")
-"""The roles of messages with what tools have answered."""
+"""The roles of messages with tool results."""
 
 _MAX_ROLE: Final = 64
 """Characters of a role: templates know a few words, and write into their prompts what they get."""

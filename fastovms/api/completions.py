@@ -146,7 +146,7 @@ def generated_logprobs(delta: SampleDelta, echo: Echo, report: TokenReport) -> L
 
 
 _CHOICE_MEMBERS: Final = ("token_ids", "prompt_logprobs", "prompt_token_ids")
-"""Members that vLLM's choices always have, null where there is nothing to tell."""
+"""Members that vLLM's choices always have, null where there is no value."""
 
 
 def completion_body(

@@ -300,7 +300,7 @@ def read_metadata(given: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 MAX_ID: Final = 256
-"""The most characters of an id."""
+"""The maximum number of characters of an id."""
 
 
 def check_id(text: str, name: str) -> str:

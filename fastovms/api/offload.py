@@ -9,8 +9,9 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 MUCH: Final = 2000
-"""Units of work from which a thread does it, so that no stream waits for it. A unit is a byte to
-render, a character to encode, a token to decode or a log probability to format."""
+"""The units of work from which it is run in a thread, so that streams do not wait.
+A unit is a byte to render, a character to encode, a token to decode or a log probability to
+format."""
 
 
 async def run(work: Callable[[], T], cost: int) -> T:

@@ -187,8 +187,8 @@ def fit_pairs(
         name = texts.document_names[document]
         if length + other > room and not options.truncates and not options.chunks:
             raise context_exceeded(
-                f"the pair has {length + other} tokens, and {options.max_tokens - room} stand "
-                "around it",
+                f"the pair has {length + other} tokens, and {options.max_tokens - room} "
+                "special tokens are added",
                 model,
                 name,
             )
@@ -526,7 +526,7 @@ _NAMES: Final = (
     ("queries", "items"),
     ("data_1", "data_2"),
 )
-"""What the two sides may be called."""
+"""The pairs of names of the two sides."""
 
 
 async def answer_score(context: ApiContext, request: Request, dialect: Dialect) -> Response:

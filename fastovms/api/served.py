@@ -30,7 +30,7 @@ from fastovms.text.tools.json_formats import PLAIN_JSON
 from fastovms.text.tools.tool_format import ToolFormat
 
 Release = Callable[[], None]
-"""Gives back what was taken into use, once."""
+"""Releases a held model. Call it once."""
 
 
 def no_hold() -> Release:
@@ -693,7 +693,7 @@ class ServedModel:
 
 
 AnyServed = ServedModel | ServedEncoder
-"""A model in memory, whatever it does."""
+"""A model in memory, of any task."""
 
 
 @dataclass(slots=True)

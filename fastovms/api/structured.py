@@ -88,7 +88,7 @@ _LEFT_TO_CLIENTS: Final = ("uniqueItems",)
 and makes a set of whatever comes."""
 
 Reader = Callable[[Any, str], str | None]
-"""Makes of a field's value and name the grammar's source; None where the value asks for nothing."""
+"""Returns the grammar's source from a field's value and name; None if the value has no effect."""
 
 
 def grammar_of(request: Preparation[GenerationFields], warnings: list[str]) -> Grammar | None:
@@ -241,7 +241,7 @@ _FIELDS: Final[Mapping[str, str]] = {
     "regex": "regex",
     "ebnf": "grammar",
 }
-"""Which reader each field has. llama.cpp's server takes `json_schema` and `grammar`, SGLang's
+"""The reader of each field. llama.cpp's server takes `json_schema` and `grammar`, SGLang's
 `json_schema`, `regex` and `ebnf`."""
 
 
@@ -282,8 +282,8 @@ _CLOSINGS: Final[Mapping[object, Callable[[Schema], Schema]]] = {
     False: open_schema,
     True: shut_schema,
 }
-"""What becomes of a schema by `disable_additional_properties`. Without it, only objects that
-declare properties are closed."""
+"""The changes of a schema by `disable_additional_properties`. Without it, only objects that declare
+properties are closed."""
 
 
 def _changed(grammar: Grammar, change: Callable[[Schema], Schema]) -> Grammar:

@@ -84,13 +84,13 @@ def run_batch(paths: BatchPaths, parts: OfflineParts) -> int:
 
 def _check_paths(paths: BatchPaths) -> None:
     if not paths.input.is_file():
-        raise ConfigurationError(f"{paths.input} is no file")
+        raise ConfigurationError(f"{paths.input} is not a file")
     if paths.output.exists() and not paths.output.is_file():
-        raise ConfigurationError(f"{paths.output} is there, and is no file")
+        raise ConfigurationError(f"{paths.output} exists and is not a file")
     if paths.output.exists() and paths.output.samefile(paths.input):
         raise ConfigurationError(f"{paths.output} is the input itself")
     if not paths.output.parent.is_dir():
-        raise ConfigurationError(f"{paths.output.parent} is no directory")
+        raise ConfigurationError(f"{paths.output.parent} is not a directory")
 
 
 async def _run_until_signal(paths: BatchPaths, parts: OfflineParts) -> int:

@@ -123,7 +123,7 @@ class BatchService:
                 self._store = FileStore(directory / FILE_FOLDER, files, clock, self._threads)
             except ConfigurationError as error:
                 self._reason = str(error)
-                logger.warning("there are no files and batches: %s", error)
+                logger.warning("files and batches are not available: %s", error)
 
     def start(
         self,
@@ -156,7 +156,7 @@ class BatchService:
                 self._runner = BatchRunner(self._directory / BATCH_FOLDER, config, parts)
             except OSError as error:
                 self._reason = f"{self._directory / BATCH_FOLDER}: {error.strerror or error}"
-                logger.warning("there are no batches: %s", error)
+                logger.warning("batches are not available: %s", error)
         is_fault = self._store is not None
         self._kept = KeptBatches(self._runner, self._reason, is_fault=is_fault)
         batches = Batches(

@@ -78,8 +78,8 @@ class SliceCosts:
 Job = TypeVar("Job")
 
 _MIN_FILL: Final = 0.85
-"""The share of the longest text's tokens that the others of a batch have at least, so that little
-is padding. Texts of a few tokens go together anyway."""
+"""The fraction of the longest text's tokens that the others of a batch have at least, so that
+little is padding. Texts of a few tokens go together anyway."""
 
 _FEW: Final = 8
 """The difference to the longest text that is always allowed, in tokens."""
@@ -177,7 +177,7 @@ class TextQueue(Generic[Job]):
 logger = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT: Final = 10.0
-"""Seconds that the segment may take that is computed when the backend is closed."""
+"""Seconds to wait for the running segment when the backend is closed."""
 
 _MAX_WAITING_TOKENS: Final = 2**24
 """How many tokens may wait, of all requests: 128 MiB of ids."""

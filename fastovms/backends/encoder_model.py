@@ -96,7 +96,7 @@ CARRIED: Final = "carried"
 _WEIGHTED: Final = "MatMul"
 
 _EVEN: Final = 0.9
-"""The share of an equal part that a segment has at least."""
+"""The fraction of an equal part that a segment has at least."""
 
 
 def cut(model: ov.Model, max_segments: int) -> list[ov.Model]:

@@ -479,8 +479,8 @@ def _refuse(job: _QueuedGrammar, error: Exception) -> None:
 
 
 LANE_SECONDS: Final = (0.05, 0.3, 1.5)
-"""Seconds of a processor that a grammar may take in each lane. Nearly all take less than 0.02, and
-what takes the most is compiled here before its client has waited for 5 s."""
+"""CPU seconds that a grammar may take in each lane. Nearly all take less than 0.02, and what takes
+the most is compiled here before its client has waited for 5 s."""
 
 _PATIENCE: Final = 12.0
 """How many times as long an answer may take where the machine is busy. The process itself gives up
@@ -489,7 +489,7 @@ a little sooner."""
 _MIN_TIMEOUT: Final = 10.0
 
 StartTrial = Callable[[float], ChildProcess]
-"""Starts a process that tries grammars, with this number of processor seconds for each."""
+"""Starts a process that tries grammars, with this number of CPU seconds for each."""
 
 
 class PassedGrammars(Protocol):

@@ -31,7 +31,7 @@ _NICENESS: Final = 5
 """Streams that are being generated go first on a busy machine."""
 
 _MAX_SECONDS: Final = 20
-"""Seconds of a processor that one image may take. A busy machine is not a fault of an image."""
+"""CPU seconds that one image may take. A busy machine is not a fault of an image."""
 
 
 def serve(connection: Connection[Any, Any]) -> None:

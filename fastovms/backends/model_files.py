@@ -41,7 +41,7 @@ _SUFFIXES: Final = (".xml", ".bin", ".json", ".jinja", ".model", ".txt")
 """The endings of the names of a model's files."""
 
 _WHOLE: Final = 4 * 1024 * 1024
-"""Bytes up to which a file is read as a whole."""
+"""The number of bytes up to which a file is read as a whole."""
 
 _NUM_SAMPLES: Final = 64
 _SAMPLE_SIZE: Final = 16 * 1024

@@ -150,7 +150,7 @@ def is_openvino_ir(path: Path) -> bool:
 
 
 CLASSIFIER: Final = "ForSequenceClassification"
-"""What the names of architectures end in that score texts."""
+"""The ending of the names of architectures that score texts."""
 
 STATES: Final = ("last_hidden_state", "token_embeddings", "sentence_embedding")
 """The names of outputs that vectors are made of."""

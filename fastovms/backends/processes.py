@@ -15,8 +15,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any, Final
 
 _BUSY_FACTOR: Final = 10
-"""How many times as long as its time of a processor something may take where the machine is
-busy."""
+"""How many times as long as its CPU time something may take where the machine is busy."""
 
 
 def set_soft_limit(limit: int, value: int) -> None:

@@ -27,7 +27,7 @@ _MAX_MEMORY: Final = 512 * 2**20
 """Bytes of address space that the process may have beyond what it has when it is ready."""
 
 _MAX_HELD: Final = 48 * 2**20
-"""The most bytes that a compiled grammar may hold."""
+"""The maximum number of bytes that a compiled grammar may hold."""
 
 _MAX_GROWTH: Final = 64 * 2**20
 """The bytes that a worker may have grown by before another takes its place."""

@@ -153,14 +153,15 @@ MAX_ERRORS: Final = 100
 _SHOWN: Final = 60
 
 _WEIGHED: Final = 1024 * 1024
-"""Bytes from which a line is weighed before it is decoded: a decoder has the GIL for all of it."""
+"""The number of bytes from which a line is weighed before it is decoded: a decoder has the GIL for
+all of it."""
 
 _MANY_BRACKETS: Final = 300
 """Arrays and objects from which it is, too. A decoder goes as deep as the stack of its thread has
 room, which another thread, when the line runs, may have less of."""
 
 _UNREAD: Final = ("line_too_long", "invalid_json_line")
-"""The codes of lines whose ids are not looked at."""
+"""The codes of lines whose ids are not checked."""
 
 _FIELDS: Final = ("custom_id", "method", "url", "body")
 

@@ -38,7 +38,7 @@ REASONS: Final = {
     EXPIRED: "This request could not be executed before the completion window expired.",
     CANCELLED: "This request was not executed: its batch was cancelled.",
 }
-"""Why lines were never asked, by the code that tells it."""
+"""The messages about lines that were not run, by error code."""
 
 _PIECE: Final = 1024 * 1024
 _BUFFER: Final = 128 * 1024
@@ -104,8 +104,8 @@ class LineAnswer(NamedTuple):
 def read_lines(
     path: Path, on_read: Callable[[int], None] = lambda size: None
 ) -> Generator[tuple[int, bytes], None, None]:
-    """Yields the lines of a file with their numbers, from 1, without blank lines. Of a line that is
-    too long it yields only a beginning, which also exceeds the limit.
+    """Yields the lines of a file with their numbers, from 1, without blank lines. A line that is
+    too long is cut to a beginning that still exceeds the limit.
 
     Args:
         on_read: called with the number of bytes of each line that is read, and of each buffer of
@@ -347,8 +347,7 @@ async def open_output(
         yield log
     except ForeignResult as error:
         raise ConfigurationError(
-            f"line {error.number} of {path} is no result of this input: name a file that is not "
-            "there yet"
+            f"line {error.number} of {path} does not belong to this input: name a new output file"
         ) from None
     finally:
         try:
@@ -362,8 +361,9 @@ async def open_output(
 
 _LONG: Final = 64 * 1024
 _END: Final = 8 * 1024
-"""Bytes from which an answer has no more read of it than its end, where its usage mostly is, and
-how many these are: a decoder has the GIL for all of what it reads, vectors included."""
+"""The number of bytes from which an answer has no more read of it than its end, where its usage
+mostly is, and how many these are: a decoder has the GIL for all of what it reads, vectors
+included."""
 
 _MEMBER: Final = b',"usage":'
 
@@ -691,7 +691,7 @@ class ResultLog:
         self._note(number, is_success=answer.is_success)
 
     def add_unasked(self, number: int, custom_id: str, code: str) -> None:
-        """Adds that a line was never asked, and why."""
+        """Queues an error result for a line that was not run, with the reason as an error code."""
         self._waiting[self._paths.errors].append(_Addition(number, custom_id, code))
         self._note(number, is_success=False)
 

@@ -55,7 +55,8 @@ LOWEST_PRIORITY: Final = 2**62
 `engine.scheduling.waiting`)."""
 
 _SENDER: Final = "batches:0"
-"""Stands for the address of a client: all batches without a key share what one client may have."""
+"""A placeholder for the address of a client: all batches without a key share what one client may
+have."""
 
 _LATER: Final = (429, 503)
 _USUAL_DELAY: Final = 1.0

@@ -92,7 +92,7 @@ def _list(directory: Path) -> None:
 
 
 _GROUPS: Final = (HUB_GROUP, "network", "access", ENGINE_GROUP, "stored responses")
-"""The groups of flags whose values are looked at."""
+"""The groups of flags whose values are checked."""
 
 
 def add_doctor(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> None:
@@ -244,7 +244,7 @@ _HELD: Final = tuple(
     for option in OVMS_OPTIONS
     if (option.flag and (option.graph or option.device_property)) or option.pipeline_property
 )
-"""What a graph has an option for, or a member of its option plugin_config."""
+"""The fields that a graph can hold, in an option or in plugin_config."""
 
 _DEFAULTS: Final[Mapping[Task, Mapping[str, object]]] = {
     Task.TEXT_GENERATION: {"device": "CPU", "enable_prefix_caching": True},

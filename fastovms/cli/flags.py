@@ -79,7 +79,7 @@ BATCH_FLAGS: Final = (
 
 
 _MAX_CACHE_GB: Final = 1_000_000
-"""More than any machine has."""
+"""A limit above the memory of any machine."""
 
 _MAX_INDEX_TOKENS: Final = 64 * 1024 * 1024
 """They take 3 GB."""

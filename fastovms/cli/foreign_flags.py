@@ -221,7 +221,7 @@ _API_KEY: Final = "--api-key"
 _OF_MODELS: Final = ("--model", "--model-path", "--source-model", "--config-path")
 
 MODES: Final = ("--pull", "--list-models", "--configure")
-"""Switches of OVMS that ask for something else than serving."""
+"""Switches of OVMS for commands other than serving."""
 
 _NO: Final = "--no-"
 """What the name of a switch that is off begins with."""

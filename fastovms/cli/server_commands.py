@@ -303,7 +303,7 @@ _ACTIONS: Final = {
         {"place": f"from where: {_PLACE}", "to": f"where to: {_PLACE}"},
     ),
 }
-"""What can be done: in short, more, and the arguments."""
+"""The actions of the command: summary, description and arguments."""
 
 _READERS: Final = {"place": text, "to": text, "file": path}
 

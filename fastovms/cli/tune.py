@@ -36,8 +36,8 @@ def tune(source: ModelSource, repository: RepositoryConfig) -> str:
     check_models([model])
     if encodes(model):
         raise ConfigurationError(
-            f"{model.path} encodes texts: there is nothing to choose by measuring, since its "
-            "batches follow what its segments take while it runs"
+            f"{model.path} is an embedding model or reranker, which adapts while it runs and "
+            "needs no tuning"
         )
     cache = DiskCache(cache_root(model.engine.cache_dir, os.environ))
     with TemporaryDirectory(prefix="fastovms-") as scratch:

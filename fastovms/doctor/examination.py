@@ -316,7 +316,7 @@ INSTALLATION_CHECKS: Final[tuple[InstallationCheck, ...]] = (
 
 
 MEMORY_SHARE: Final = 0.9
-"""The share of the free memory beyond which weights leave too little for the rest."""
+"""The fraction of the free memory beyond which weights leave too little for the rest."""
 
 _LOW_SHARE: Final = 0.4
 """Below this share of the ceiling something else than memory holds a large model up."""

@@ -26,12 +26,12 @@ DEFAULT_NUM_ASSISTANT_TOKENS: Final = 5
 _SHORTEST_PAUSE: Final = 8
 _LONGEST_PAUSE: Final = 256
 _MAX_TRIAL_TOKENS: Final = 2
-"""The longest draft after a pause, until one is of use."""
+"""The maximum length of drafts after a pause, until one is accepted."""
 
 _FIRST_ODDS: Final = 0.6
 _FIRST_WEIGHT: Final = 4.0
 _MEMORY: Final = 0.9
-"""What is left of past drafts after another one."""
+"""The factor on the weight of past drafts after each new one."""
 
 
 class PlannedDraft(NamedTuple):
@@ -182,7 +182,7 @@ AUTOMATIC_CONFIDENCE = 0.4
 """The probability that a drafted token must have where the request does not say."""
 
 _TOLERATED_MISSES = 3
-"""Drafts in a row that may be mostly wrong before there is a pause."""
+"""The number of consecutive mostly wrong drafts before a pause."""
 
 
 class WantedDraft(NamedTuple):

@@ -81,7 +81,7 @@ def token_logprobs(logits: RawLogits, token_id: int, num_top: int) -> TokenLogpr
 
 
 MAX_STREAK: Final = 3
-"""How many sequences may end so, one after another, before the model is tried."""
+"""The number of consecutive sequences that may end this way before the model is tested."""
 
 
 def is_broken(row: RawLogits) -> bool:
@@ -183,11 +183,11 @@ _THREAD_BYTES = 2 * 1024 * 1024
 """Bytes of logits that are worth another thread: fewer are drawn from before it has begun."""
 
 _GREEDY_THREAD_BYTES = 8 * 1024 * 1024
-"""The same where only the likeliest tokens are looked for."""
+"""The same where only the most likely tokens are looked for."""
 
 _SHARES_PER_THREAD = 4
-"""Into how many shares the work of a thread is divided. Threads take them one by one, since not all
-rows take equally long."""
+"""The number of parts into which the work of a thread is divided. Threads take them one by one,
+since not all rows take equally long."""
 
 _MAX_THREADS = 8
 

@@ -355,12 +355,13 @@ class BlockTables:
 
 
 MAX_SCORED_TOKENS = 64
-"""The most tokens of a chunk of a prompt whose tokens are scored: each costs a row of logits."""
+"""The maximum number of tokens of a chunk of a prompt whose tokens are scored: each costs a row of
+logits."""
 
 
 MAX_RESERVED_TOKENS = 32
-"""The most tokens that a step keeps for prompts, however many sequences decode: as many as a block
-has, where it has fewer."""
+"""The maximum number of tokens that a step keeps for prompts, however many sequences decode: as
+many as a block has, where it has fewer."""
 
 
 def _is_decoding(sequence: Sequence) -> bool:

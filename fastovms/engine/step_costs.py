@@ -441,7 +441,8 @@ MAX_SLOWDOWN: Final = 2.0
 gaps between tokens may reach at their 99th percentile, since every estimate errs."""
 
 UNSEEN_SECONDS: Final = 0.045
-"""How long a step may take in any case: a reader sees nothing below 50 ms, and estimates err."""
+"""How long a step may take in any case: readers do not notice delays below 50 ms, and estimates
+have errors."""
 
 SHORT_SECONDS: Final = 1.0
 """The duration of a prompt that is computed in whole steps, even if other sequences decode: it ends
@@ -451,7 +452,7 @@ MIN_PREFILL_TOKENS: Final = 16
 """The fewest tokens of a prompt together with decodes: fewer cost nearly as much time."""
 
 _GRAIN: Final = 16
-"""What the tokens of a step are a multiple of, so that its shape changes seldom."""
+"""The number of tokens of a step is a multiple of this, so that its shape rarely changes."""
 
 
 class PrefillPacing:

@@ -276,7 +276,7 @@ class Restoration:
 
 
 _FREE_SHARE: Final = 0.125
-"""The share of all blocks that stays free for running sequences when blocks are taken to be read
+"""The fraction of all blocks that stays free for running sequences when blocks are taken to be read
 into."""
 
 _MAX_AT_READER: Final = 2
@@ -549,7 +549,7 @@ MIN_PROMPT_TOKENS: Final = 256
 """From this length on all of a prompt is worth it; of a shorter one what was reused once."""
 
 BUSY_SHARE: Final = 0.125
-"""The share of the rate of writing that is used while sequences run."""
+"""The fraction of the rate of writing that is used while sequences run."""
 
 FLUSH_SECONDS: Final = 5.0
 """How long a server that ends goes on writing."""

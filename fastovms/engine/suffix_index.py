@@ -140,7 +140,7 @@ class Guess(NamedTuple):
 
 
 LEAST_CHANCE: Final = 0.02
-"""Guesses that are not likelier than this to be right are not worth their time."""
+"""Guesses that are not more likely than this to be right are not worth their time."""
 
 NO_GUESS: Final = Guess(_NO_TOKENS, np.empty(0), _NO_TOKENS)
 

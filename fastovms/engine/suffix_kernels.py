@@ -26,18 +26,18 @@ from fastovms.engine.suffix_layout import (
 )
 
 _MAX_TWINS = 16
-"""How many entries are looked at for one that is the same token after the same text."""
+"""How many entries are checked for one that is the same token after the same text."""
 
 _OWN_WEIGHT = 4.0
 """How many observations of a text's own weigh as much as those of all texts of its space."""
 
 _OWN_DECAY = 0.95
 _DECAY = 0.995
-"""What is left of past observations after another one."""
+"""The factor on the weight of past observations after each new one."""
 
 _NEAR = 64
-"""How many entries, from the place on that a text has followed, are looked at for where it goes on
-to follow it: after a few tokens of its own, whose ends are too short to be found otherwise."""
+"""How many entries, from the place on that a text has followed, are checked for where it goes on to
+follow it: after a few tokens of its own, whose ends are too short to be found otherwise."""
 
 _FOLLOWED_MATCH = 4
 """The length of a match from which a text is assumed to follow a place."""

@@ -21,7 +21,7 @@ REFUSED: Final = 3
 """The exit status when the file is not supported; the last line on stderr says why."""
 
 _FORMAT: Final = 2
-"""The version of what is made of a file; a new one makes what is cached old."""
+"""The version of converted directories; a new version invalidates cached ones."""
 
 
 def find_gguf(path: Path) -> Path | None:

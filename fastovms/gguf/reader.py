@@ -357,7 +357,7 @@ class _HeadReader:
         if not math.prod(shape) or not shape:
             raise _Broken(f"{name} is of shape {list(shape)}, without numbers")
         if shape[-1] % tensor_type.block_size:
-            raise _Broken(f"{name} has rows that are no multiple of {tensor_type.block_size}")
+            raise _Broken(f"{name} has rows that are not a multiple of {tensor_type.block_size}")
         return TensorInfo(name, shape, tensor_type, offset)
 
     def _take(self, size: int) -> bytes:
@@ -365,7 +365,7 @@ class _HeadReader:
         if self._num_read > self._size:
             raise _Broken("it ends too early")
         if self._num_read > _MAX_HEAD_BYTES:
-            raise _Broken(f"what it says of itself is longer than {_MAX_HEAD_BYTES} bytes")
+            raise _Broken(f"its metadata is longer than {_MAX_HEAD_BYTES} bytes")
         return self._file.read(size)
 
     def _unpack(self, form: str) -> int | float | bool:

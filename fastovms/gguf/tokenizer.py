@@ -256,7 +256,7 @@ def _byte_pairs(fields: TokenizerFields) -> dict[str, Any]:
         raise ConfigurationError("it holds no tokenizer.ggml.merges")
     for merge in fields.merges:
         if " " not in merge[1:]:
-            raise ConfigurationError(f"tokenizer.ggml.merges has {merge!r}, which is no pair")
+            raise ConfigurationError(f"tokenizer.ggml.merges has {merge!r}, which is not a pair")
     splits = [
         {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
         for each in pre.patterns
@@ -387,7 +387,7 @@ Json = Mapping[str, Any]
 
 
 _LONGEST: Final = 2**31 - 65
-"""The most tokens of a text."""
+"""The maximum number of tokens of a text."""
 
 
 class TokenizerModels(NamedTuple):

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 
 _JSON_OPTIONS: JsonCompileOptions = {"whitespace_flexible": False, "coerce_one_of": True}
-"""Options of JSON: it is compact, since free white space would let a small model write spaces for
-ever."""
+"""Options of JSON: it is compact, since free white space would let a small model write spaces
+forever."""
 
 
 def framed(rules: str, answer: str) -> str:

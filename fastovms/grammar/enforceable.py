@@ -30,7 +30,7 @@ _MAX_PATTERN_WORK: Final = 32
 """How many expressions with look-ahead are rewritten in one schema."""
 
 _MAX_NAMES: Final = 10_000
-"""How many schemas are looked at for the names that `propertyNames` lists."""
+"""How many schemas are checked for the names that `propertyNames` lists."""
 
 _MAX_DEPTH: Final = 8
 _MAX_LISTED: Final = 20

@@ -28,7 +28,8 @@ _MIN_MULTIPLE: Final = 1e-10
 """The least divisor whose decimal digits llguidance can read."""
 
 _MAX_DIGITS: Final = 1000
-"""The most digits of an integer: far beyond usual schemas, and cheap to read for Python."""
+"""The maximum number of digits of an integer: far beyond usual schemas, and cheap to read for
+Python."""
 
 _MAX_COUNT: Final = 2**32 - 1
 """The greatest number of repetitions of llguidance's expressions."""
@@ -177,7 +178,7 @@ _MAX_VISITS: Final = 200_000
 """The number of schemas that are examined, again for each reference: far beyond usual schemas."""
 
 _MAX_ITEMS: Final = 1000
-"""How many required `prefixItems` are looked at."""
+"""How many required `prefixItems` are checked."""
 
 
 def without_endless_parts(root: object) -> object:
@@ -372,7 +373,7 @@ def _own_types(schema: Schema) -> Types:
 
 
 def _merged(kind: str) -> str:
-    """Returns a set of types in which an integer is a number."""
+    """Returns the JSON type with "integer" replaced by "number"."""
     return "number" if kind == "integer" else kind
 
 

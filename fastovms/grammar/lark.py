@@ -20,7 +20,8 @@ from fastovms.grammar_tree import ANY_TEXT
 
 
 MAX_LENGTH: Final = 20_000
-"""The most characters of an expression: rules that are used often occur in it often."""
+"""The maximum number of characters of an expression: rules that are used often occur in it
+often."""
 
 _MAX_DEPTH: Final = 100
 
@@ -248,7 +249,7 @@ def _unquoted(text: str) -> str:
     try:
         return str(json.loads(text))
     except ValueError:
-        raise ValueError(f"{text[:100]} is no text in JSON's notation") from None
+        raise ValueError(f"{text[:100]} is not a JSON string") from None
 
 
 def _regex(text: str) -> str:
@@ -299,8 +300,8 @@ _MAX_VISITS: Final = 2_000_000
 """The number of tokens that are read, again for each reference: far beyond usual grammars."""
 
 _MAX_RULE_DEPTH: Final = 250
-"""The most rules between one and another that it leads to. llguidance follows them by recursion,
-and overflows a stack of 2 MB at 600."""
+"""The maximum number of rules between one and another that it leads to. llguidance follows them by
+recursion, and overflows a stack of 2 MB at 600."""
 
 Token = tuple[str, str]
 
@@ -533,8 +534,8 @@ class FreeText:
     texts.
 
     Args:
-        stops: the stop texts, not empty. Of stops with a common beginning, one that continues with
-            a special token is recognized only there.
+        stops: the stop texts, not empty. If stops have a common beginning and one continues with a
+            special token, it is recognized only there.
         excludes: further texts that must not occur.
     """
 

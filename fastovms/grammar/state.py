@@ -95,8 +95,8 @@ class GrammarTimeBudget:
 
 
 MAX_FORCED_TOKENS: Final = 8192
-"""The most tokens that may follow without a choice: each step looks at all of them, 1 to 3 ms
-here."""
+"""The maximum number of tokens that may follow without a choice: each step looks at all of them, 1
+to 3 ms here."""
 
 TOO_MANY_FORCED: Final = f"more than {MAX_FORCED_TOKENS} tokens would follow without a choice"
 _TOO_SLOW: Final = "it takes too long"
@@ -224,8 +224,8 @@ class GrammarScout:
 
 
 MAX_CACHED_BYTES: Final = 64 * 2**20
-"""The most bytes that compiled grammars may hold: one of a usual schema holds 0.2 MB, one of a
-hostile one up to 48 MB."""
+"""The maximum number of bytes that compiled grammars may hold: one of a usual schema holds 0.2 MB,
+one of a hostile one up to 48 MB."""
 
 _BYTES_PER_TOKEN: Final = 2048
 """What following a grammar adds to it, for each token: the states of its lexer are kept with it.

@@ -480,5 +480,5 @@ def _character(match: re.Match[str]) -> str:
     try:
         chr(code).encode()
     except (ValueError, OverflowError):
-        raise ValueError(f"{match[0]} is no character") from None
+        raise ValueError(f"{match[0]} is not a character") from None
     return chr(code) if code >= _ASCII else f"\\x{code:02x}"

@@ -108,11 +108,11 @@ def inherited_sockets(environ: MutableMapping[str, str], pid: int) -> list[socke
             sock = socket.socket(fileno=fd)
         except OSError as error:
             raise ConfigurationError(
-                f"the inherited descriptor {fd} is no stream socket: {error.strerror}"
+                f"the inherited descriptor {fd} is not a stream socket: {error.strerror}"
             ) from None
         if sock.type != socket.SOCK_STREAM:
             sock.detach()
-            raise ConfigurationError(f"the inherited descriptor {fd} is no stream socket")
+            raise ConfigurationError(f"the inherited descriptor {fd} is not a stream socket")
         sockets.append(sock)
     return sockets
 

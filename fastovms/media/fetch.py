@@ -157,7 +157,7 @@ class _Answer:
             self.has_length = True
             self.is_too_large = int(value[:20]) > self.max_bytes
         elif name.lower() == b"content-encoding" and value.lower() not in (b"", b"identity"):
-            raise _Failed("it is compressed, which was not asked for")
+            raise _Failed("it is compressed although compression was not requested")
 
     def on_headers_complete(self) -> None:
         self.has_head = True

@@ -34,7 +34,7 @@ class Replica(NamedTuple):
 
 
 ONLY_REPLICA: Final = Replica("", float("inf"))
-"""Stands for the process where no other one uses the database."""
+"""A placeholder for the process where no other one uses the database."""
 
 
 class RunningResponses:

@@ -185,7 +185,7 @@ class StateCollector(Collector):
 logger = logging.getLogger(__name__)
 
 _MAX_BATCH: Final = 256
-"""How many operations one transaction may have."""
+"""The maximum number of operations of one transaction."""
 
 _RETRY: Final = 10.0
 """Seconds after which housekeeping that failed, such as an eviction, is tried again."""

@@ -44,7 +44,7 @@ def unseal(sealed: bytes) -> bytes:
 
 
 MAX_VARIABLES: Final = 500
-"""How many variables one statement may have."""
+"""The maximum number of variables of one statement."""
 
 T = TypeVar("T")
 
@@ -567,8 +567,8 @@ class Tables:
         evict all others."""
         if size > self._max_object:
             raise TooLarge(
-                f"what is to be kept has {size} bytes, but all that is kept may have only "
-                f"{self._max_object}"
+                f"the object has {size} bytes, more than all stored objects may have together "
+                f"({self._max_object})"
             )
 
 

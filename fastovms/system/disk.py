@@ -105,7 +105,7 @@ def lock_file(path: Path) -> int:
 
 
 MAX_SIZE: Final = 20 * 1024**3
-"""The most bytes of the cache. The entries that were not used for longest go first."""
+"""The maximum number of bytes of the cache. The entries that were not used for longest go first."""
 
 _UNFINISHED: Final = ".unfinished-"
 _ENTRY_NAME: Final = re.compile(r"[a-z]+-[0-9a-f]{32}")

@@ -15,7 +15,7 @@ _NANOSECONDS: Final = 1e-9
 _MICROSECONDS: Final = 1e-6
 
 _LEAST_USE: Final = 0.01
-"""The share of a processor that a process uses at least which computes, however starved it is.
+"""The fraction of a processor that a process uses at least which computes, however starved it is.
 Threads that wait for each other use less."""
 
 

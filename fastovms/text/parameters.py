@@ -110,7 +110,7 @@ _ONLY_STRING: Types = frozenset(("string",))
 _DEFINITIONS = ("$defs", "definitions")
 _MAX_SCHEMA_DEPTH = 16
 _MAX_COST = 10_000
-"""How many schemas and values of enumerations are looked at to find the types of one function's
+"""How many schemas and values of enumerations are checked to find the types of one function's
 parameters: some 10 ms, since a call that the model begins may wait for them on the event loop."""
 
 _NOTHING: Schema = {}
@@ -221,7 +221,7 @@ def parameters_of(root: Schema, function: str, *, is_relaxed: bool = False) -> P
         return relaxed
     if found.unsaid:
         raise InvalidField(
-            f"{' and '.join(map(repr, found.unsaid))} beside the properties of {function} cannot "
+            f"{' and '.join(map(repr, found.unsaid))} next to the properties of {function} cannot "
             "be enforced in the model's format of calls",
             param="tools",
         )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fastovms.text.detokenizer import Detokenizer
 
 _MAX_TOKENS_OF_CHARACTER = 4
-"""The most tokens of one character: one for each byte."""
+"""The maximum number of tokens of one character: one for each byte."""
 
 _NUM_TOKENS_BEFORE = 32
 """The number of tokens that are read before the last ones that may belong to a stop string. Some

@@ -43,10 +43,10 @@ from fastovms.text.template_messages import (
 
 
 MAX_PRODUCT = 1_000_000
-"""The most items of a repeated string or list, and bits of a power."""
+"""The maximum number of items of a repeated string or list, and bits of a power."""
 
 MAX_LENGTH = 64 * 1024 * 1024
-"""The most characters of a text, the prompt among them."""
+"""The maximum number of characters of a text, the prompt among them."""
 
 MAX_PASSES = 10_000_000
 """The most passes through loops and macros while one prompt is rendered. Some templates look at

@@ -377,7 +377,8 @@ class _Turns:
         self._turns.append(turn)
 
     def warn(self, place: str, text: str) -> None:
-        """Adds a warning that a message is shown differently."""
+        """Adds a warning that the template shows the message at `place` differently than the client
+        sent it."""
         places = self._places.setdefault(text, [])
         if place not in places:
             places.append(place)

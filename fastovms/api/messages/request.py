@@ -329,7 +329,7 @@ _READERS: Final[Mapping[str, Callable[[BlockReader, Block], list[ContentPart]]]]
     "tool_reference": BlockReader._tool_reference,
     "browser_state": BlockReader._browser_state,
 }
-"""What reads each type of block, but images and files."""
+"""The reader of each block type, except images and files."""
 
 _FILES: Final = ("base64", "url", "file")
 """The types of sources of documents that are not text."""
@@ -555,8 +555,8 @@ _MISSING: Final[Mapping[str, str | None]] = {
     "thread": "thread_unsupported_request",
     "compaction": None,
 }
-"""Fields that ask for what the server has not, with the codes that clients know: they go on without
-a thread (`tool_runner` of anthropic 2.12)."""
+"""Fields for unsupported features, with the error codes that clients know: these then continue
+without a thread (`tool_runner` of anthropic 2.12)."""
 
 _KEEPS_THINKING: Final = "clear_thinking_20251015"
 

@@ -98,7 +98,7 @@ def nanoseconds(seconds: float) -> int:
 JSON_LINES: Final = "application/x-ndjson"
 
 _MARK: Final = "\0"
-"""Stands for the text in a line of which the rest is made once."""
+"""A placeholder for the text in a line of which the rest is made once."""
 
 Members = dict[str, Any]
 

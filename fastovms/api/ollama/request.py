@@ -92,13 +92,13 @@ _FIELDS: Final[Mapping[str, str]] = {
 _PENALTIES: Final = ("repeat_penalty", "presence_penalty", "frequency_penalty")
 
 _NEUTRAL: Final[Mapping[str, float]] = {"typical_p": 1, "tfs_z": 1, "mirostat": 0}
-"""Options of samplers that there are not, with the values that ask for nothing."""
+"""Options of samplers that are not supported, with the values that have no effect."""
 
 _NAMES: Final[Mapping[str, str]] = {
     **{field: f"options.{option}" for option, field in _FIELDS.items()},
     "format.schema": "format",
 }
-"""What a client calls what the pipeline complains of."""
+"""The client's names of the fields that errors of the pipeline name."""
 
 _PARAM: Final = re.compile(r"format\.schema|\w+")
 

@@ -146,7 +146,7 @@ def _not_in_background() -> InvalidField:
 
 
 _MAX_ITEMS: Final = 20
-"""The most items in one request, as OpenAI has it."""
+"""The maximum number of items in one request, as OpenAI has it."""
 
 T = TypeVar("T")
 

@@ -79,7 +79,7 @@ from fastovms.text.scanning import Content, Reasoning
 
 
 AFFINITY_HEADER: Final = "X-Fastovms-Affinity"
-"""Carries the key by which a balancer has chosen this replica."""
+"""The header with the key by which a balancer has chosen this replica."""
 
 _NUM_DIGITS: Final = 8
 _KEY: Final = re.compile(r"[0-9a-f]{8}")
@@ -109,7 +109,7 @@ def _key_of(id: str | None) -> str | None:
 
 
 MAX_SUMMARY: Final = 2048
-"""The most tokens of a summary."""
+"""The maximum number of tokens of a summary."""
 
 _SHARE: Final = 4
 """A summary takes no more than one part in so many of the context, and neither do the messages that

@@ -86,7 +86,7 @@ OUTPUTS: Final[Mapping[str, HostedOutput]] = {
     "tool_search_output": HostedOutput("tso", ("tools",)),
 }
 CONFIGURATION: Final = ("additional_tools", "configuration_update")
-"""Types of items that say how to answer, and nothing to the model."""
+"""Types of items that configure the answer and are not shown to the model."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "compaction_trigger": "compact the conversation with POST /v1/responses/compact",
@@ -94,7 +94,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "mcp_approval_response": "this server calls no MCP servers; leave the item out",
     "mcp_list_tools": "this server calls no MCP servers; leave the item out",
 }
-"""Types of items that ask for what this server does not do, with what to do instead."""
+"""Unsupported types of items, with the alternative to suggest."""
 
 
 def as_functions(item: Item) -> Sequence[Item]:

@@ -168,7 +168,7 @@ _MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "function": ("name", "description", "parameters", "strict"),
     "custom": ("name", "description", "format"),
 }
-"""What is repeated of a tool, by its type."""
+"""The members of a tool that responses repeat, by tool type."""
 
 
 def echoed_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -487,8 +487,8 @@ _ID_SIZE: Final = 16
 """Bytes of an id."""
 
 ANY_FILES: Final = "?"
-"""Stands for the fingerprint of a model whose files were not known when a response was queued: the
-model had said nothing then."""
+"""A placeholder for the fingerprint of a model whose files were not known when a response was
+queued: the model had said nothing then."""
 
 _SEED_BITS: Final = 32
 """Bits of a seed, as many as every dialect takes."""

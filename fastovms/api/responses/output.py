@@ -327,7 +327,7 @@ def _say_nothing(kind: str, members: Mapping[str, object]) -> None:
 
 
 Emit = Callable[[str, Mapping[str, object]], None]
-"""Takes an event: its type without "response.", and its further members."""
+"""Receives an event: its type without "response.", and its other members."""
 
 TellLogprobs = Callable[[Sequence[TextToken]], list[bytes]]
 """Returns the JSON texts of log probabilities, one a token."""

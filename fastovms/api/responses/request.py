@@ -136,8 +136,8 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
     previous_id = body.previous_response_id
     if previous_id is not None and body.conversation is not None:
         raise InvalidField(
-            "conversation cannot be used with previous_response_id: either of them says what came "
-            "before",
+            "conversation cannot be used with previous_response_id: both name the earlier "
+            "conversation",
             param="conversation",
         )
     store = keeps and body.store is not False

@@ -247,14 +247,14 @@ def _dialect_of(cut: CutResponse) -> Dialect:
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS: Final = 3
-"""How often it is tried to go on with a response of which nothing more comes. A response that ends
-its process each time must not do so for ever."""
+"""The maximum number of attempts to resume a response without new output, since the response may
+crash the process each time."""
 
 _RETRY: Final = 1.0
 """Seconds after which a response is queued again if there was no room for it."""
 
 _CANCELLED: Final = "cancelled"
-"""The line of responses that are to be cancelled: no model is identified by a single word."""
+"""The queue of responses to cancel. Identities of models are never a single word."""
 
 _by_attempts = attrgetter("num_attempts")
 
@@ -395,7 +395,7 @@ _INTERVAL: Final = 1.0
 """Seconds between two renewals: a lease of some seconds outlasts a few that fail."""
 
 _ALONE_INTERVAL: Final = 30.0
-"""Seconds after which to look again for what was cut off, where no other replica uses the store."""
+"""Seconds between searches for interrupted responses if no other replica uses the store."""
 
 _MOST_LISTED: Final = 10_000
 """How many responses are listed for operators."""

@@ -287,7 +287,7 @@ async def _past(
         _check_chain(found, fields.previous_id, name)
         assert found is not None
     if not found.is_whole and not fields.truncates:
-        raise context_exceeded(f"what came before has more than {max_bytes} bytes", model, name)
+        raise context_exceeded(f"the earlier items have more than {max_bytes} bytes", model, name)
     return found.items
 
 

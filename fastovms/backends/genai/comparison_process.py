@@ -34,7 +34,7 @@ _NUM_TOKENS: Final = 24
 themselves, and then have tokens of which every model is sure."""
 
 _MAX_PART: Final = 16
-"""The most tokens of a step, for the prompt to be computed in several."""
+"""The maximum number of tokens of a step, for the prompt to be computed in several."""
 
 _NUM_BLOCKS: Final = 16
 

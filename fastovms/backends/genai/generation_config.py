@@ -23,7 +23,7 @@ from fastovms.params import (
 from fastovms.request_fields import GenaiUse, rows_of
 
 DEFAULT_MAX_NGRAM_SIZE: Final = 3
-"""The longest end of the text that the pipeline looks up, where the request does not say."""
+"""The default maximum length of the suffix that the pipeline looks up."""
 
 _STOP_CRITERIA: Final[Mapping[EarlyStopping, Any]] = {
     EarlyStopping.EARLY: genai.StopCriteria.EARLY,

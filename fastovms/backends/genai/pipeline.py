@@ -71,8 +71,8 @@ class PromptReader:
             if self._encode(text) == token_ids:
                 return text
         raise InvalidField(
-            "prompt must be a text for this model: it takes images, and reads these tokens as "
-            "others",
+            "prompt must be a text for this model: it supports images, and no text has these "
+            "token ids",
             param="prompt",
         )
 

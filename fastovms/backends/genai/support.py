@@ -34,8 +34,8 @@ Format = dict[str, Any]
 
 MAX_REPEATS: Final = 8
 MAX_OPTIONAL: Final = 100
-"""The most arguments that may be left out before one that may not. Each of them may be the first,
-and what can follow it is written out again."""
+"""The maximum number of arguments that may be left out before one that may not. Each of them may be
+the first, and what can follow it is written out again."""
 
 _NOTHING: Final[Format] = {"type": "regex", "pattern": "()"}
 _ANY: Final[Format] = {"type": "any_text"}

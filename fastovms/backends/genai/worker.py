@@ -63,7 +63,7 @@ TOO_LONG: Final = "'max_length' must be greater"
 """The pipeline's message about a prompt that is as long as the context."""
 
 _CLIENTS_FAULTS: Final = (RuntimeError, IndexError, ValueError)
-"""The exceptions by which the pipeline refuses what it is given."""
+"""The exceptions with which the pipeline refuses invalid requests."""
 
 _FINISH_REASONS: Final = {
     genai.GenerationFinishReason.STOP: FinishReason.STOP,

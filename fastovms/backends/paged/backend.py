@@ -141,8 +141,8 @@ def reserve_cache(
     logger.info("KV cache: %d blocks of %d tokens", num_blocks, block_size)
     if states is not None:
         logger.info(
-            "KV cache: states beside attention take %.3g of the %.3g MB of a block, and %.3g "
-            "MB beside the blocks; cached prefixes are multiples of %d tokens",
+            "KV cache: states take %.3g of the %.3g MB of a block, and %.3g "
+            "MB outside the blocks; cached prefixes are multiples of %d tokens",
             states.num_bytes / MIB,
             paged_model.bytes_per_block / MIB,
             states.extra_bytes / MIB,
@@ -276,7 +276,7 @@ def _weights_size(model_dir: Path) -> int:
 
 
 _CLOSE_TIMEOUT = 10.0
-"""Seconds that the step may take that runs when the backend is closed."""
+"""Seconds to wait for the running step when the backend is closed."""
 
 _MAX_UNDELIVERED_STEPS = 8
 """How many steps the engine may be ahead of the loop. More would only queue tokens that cannot be

@@ -106,8 +106,8 @@ def sliding_window(config: Mapping[str, Any]) -> int | None:
 
 
 _FORMAT: Final = 1
-"""The version of what blocks hold; a new one makes all that is kept old. It is to be raised when
-graphs are rewritten otherwise."""
+"""The version of what blocks hold; a new version invalidates all cached blocks. Raise it when
+graphs are rewritten differently."""
 
 _MODEL_FILES: Final = ("openvino_model.xml", "openvino_model.bin")
 

@@ -40,10 +40,10 @@ NUM_ROUNDS: Final = 15
 
 _FILE: Final = "choice.json"
 _FORMAT: Final = 5
-"""The version of what is kept and how it is measured; a new one makes what is kept old."""
+"""The version of stored results and their measurement; a new version invalidates stored ones."""
 
 _MEMORY_SHARE: Final = 0.5
-"""The share of the free memory that may hold weights of further ways to run the model."""
+"""The fraction of the free memory that may hold weights of further ways to run the model."""
 
 
 class TunedModel(NamedTuple):

@@ -20,7 +20,8 @@ from fastovms.errors import ConfigurationError
 
 _NICENESS: Final = 19
 _MEMORY_SHARE: Final = 0.25
-"""The share of the free memory that the weights may take. Two ways to run a model are compared."""
+"""The fraction of the free memory that the weights may take. Two ways to run a model are
+compared."""
 
 
 class MemorySpeed:

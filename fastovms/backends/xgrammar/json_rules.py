@@ -205,7 +205,7 @@ returns the name."""
 
 _NUM_KNOWN: Final = 16
 """How many characters that may follow have rules of their own. More of them lengthen the
-compilation, fewer leave more tokens to be looked at."""
+compilation, fewer leave more tokens to be checked."""
 
 _QUOTE: Final = r'"\""'
 
@@ -434,7 +434,7 @@ class _Writer:
             case "object":
                 return self._object(schema)
             case kind:
-                raise ValueError(f"{kind} is no type")
+                raise ValueError(f"{kind} is not a type")
 
     def _any(self) -> str:
         if "value" not in self._rules:

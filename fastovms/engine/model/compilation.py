@@ -57,15 +57,15 @@ EXACT_KV_CACHE_PRECISIONS = ("f32",)
 """The cache precision of exact results, unless the operator sets another one that they allow."""
 
 MAX_SMALL_STEP = 48
-"""The most tokens of a small step. With AMX and models of 135M and 500M parameters f32 takes 0.83
-to 0.89 of bf16's time at 32 tokens, 0.94 to 0.97 at 48 and 1.02 to 1.09 at 64."""
+"""The maximum number of tokens of a small step. With AMX and models of 135M and 500M parameters f32
+takes 0.83 to 0.89 of bf16's time at 32 tokens, 0.94 to 0.97 at 48 and 1.02 to 1.09 at 64."""
 
 EXACT_WEIGHTS_SIZE = 32 * 1024 * 1024
 """Bytes of weights up to which a model is so small that f32 throughout costs nothing."""
 
 MAX_SMALL_CHUNK = 16
-"""The most tokens of a sequence, be they drafts or the end of a prompt, in a step that is small
-however many sequences it has."""
+"""The maximum number of tokens of a sequence, be they drafts or the end of a prompt, in a step that
+is small however many sequences it has."""
 
 MAX_SMALL_PROMPT_CONTEXT = 1024
 """The longest context, in tokens, of a small step that has part of a prompt in it: beyond it,
@@ -83,7 +83,7 @@ of the demo model was at 291 MB with OpenVINO's 5,000, and growing; at 232 with 
 """
 
 _FURTHER_VARIANTS_SHARE = 0.25
-"""The share of the free memory that the weights of further variants may take."""
+"""The fraction of the free memory that the weights of further variants may take."""
 
 _CPUINFO = Path("/proc/cpuinfo")
 _VNNI = frozenset({"avx_vnni", "avx512_vnni"})
@@ -210,7 +210,7 @@ def possible_precisions(
         precision = properties.get(_PRECISION, "f32" if exact else "bf16")
         if precision == "f32":
             raise ConfigurationError(
-                "there is no KV cache of bf16 where a model is computed in f32, only of f32, f16 "
+                "the KV cache cannot be bf16 if the model is computed in f32: it must be f32, f16 "
                 "or u8"
             )
         properties = {**properties, _PRECISION: precision}

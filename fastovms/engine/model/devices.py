@@ -19,7 +19,7 @@ GIB = 1024**3
 MIB = 1024**2
 
 FREE_MEMORY_SHARE = 0.5
-"""The share of the memory free at start that the KV cache may take. The rest is for activations,
+"""The fraction of the memory free at start that the KV cache may take. The rest is for activations,
 prompts and other programs."""
 
 

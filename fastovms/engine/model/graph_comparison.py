@@ -95,7 +95,7 @@ MAX_TOKENS: Final = 48
 
 _FIRST_PART: Final = 0.75
 _NUM_COMPARED: Final = 8
-"""How many of the likeliest tokens of each position are compared."""
+"""How many of the most likely tokens of each position are compared."""
 
 _NUM_TOKEN_IDS: Final = 1000
 

@@ -123,7 +123,7 @@ TOKEN_SEQUENCE_LENS: Final = "token_sequence_lens"
 """The input that the model gets: see `StepInputs`."""
 
 _MAX_LEN: Final = 2**30
-"""Longer than any text."""
+"""A limit above the length of any text."""
 Array = NDArray[Any]
 
 

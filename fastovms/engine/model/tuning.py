@@ -39,10 +39,10 @@ MIN_ROUNDS: Final = 3
 _PROMPT_TOKENS: Final = 128
 _OUTPUT_TOKENS: Final = 64
 _MIN_AGREEMENT: Final = 0.75
-"""The share of the rounds in which the faster way must have been faster."""
+"""The fraction of the rounds in which the faster way must have been faster."""
 
 _CALM: Final = 0.85
-"""The share of the fastest memory of all rounds that a round must have had, to count."""
+"""The fraction of the fastest memory of all rounds that a round must have had, to count."""
 
 _MAX_TRIES: Final = 4
 """How many rounds are made at most for each one that is to count."""

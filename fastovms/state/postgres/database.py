@@ -394,8 +394,8 @@ class PostgresDatabase:
             if only_reads:
                 raise ConnectionLost(_reason(error)) from error
             raise CommitUnknown(
-                "the connection to the database was lost during a commit: what it wrote may be "
-                "kept or not"
+                "the connection to the database was lost during a commit: it is unknown "
+                "whether the changes were stored"
             ) from error
         self._link.add(total_of(tables.growth))
 

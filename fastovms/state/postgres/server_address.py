@@ -76,7 +76,9 @@ def read_address(url: str, password_file: Path | None, environ: Mapping[str, str
     except ProgrammingError as error:
         # libpq's reason quotes the URL.
         reason = "" if may_have_password(url) else f": {' '.join(str(error).split())}"
-        raise ConfigurationError(f"--state-url is no URL that libpq understands{reason}") from None
+        raise ConfigurationError(
+            f"--state-url is not a URL that libpq understands{reason}"
+        ) from None
     parameters = {**_DEFAULTS, **{name: str(value) for name, value in given.items()}}
     address = ServerAddress(parameters, password_file or _credential(environ))
     try:

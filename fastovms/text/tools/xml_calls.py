@@ -53,7 +53,7 @@ def named_call(tools: Sequence[Tool], between: Node | str) -> Node:
 def read_arguments(
     scan: Scanner, out: PieceCollector, name: str, opening: str, ends: Sequence[str] = ()
 ) -> Incremental[bool]:
-    """Reads the arguments of a call . Returns whether they were complete.
+    """Reads the arguments of a call. Returns whether they were complete.
 
     They are emitted as they arrive. If other text comes next, it becomes content, including
     `opening`, the markup read before.
@@ -315,7 +315,7 @@ class XmlForm:
 
 
 def read_call(scan: Scanner, out: PieceCollector, form: XmlForm, opening: str) -> Incremental[bool]:
-    """Reads a call from its function's name on . Returns whether it was complete.
+    """Reads a call from its function's name on. Returns whether it was complete.
 
     String arguments are emitted as they arrive, others when complete, because their type may depend
     on their end. If the text is malformed before the first argument, it becomes content, including

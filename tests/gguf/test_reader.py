@@ -156,7 +156,7 @@ def test_a_head_of_gigabytes_is_refused(
     with (tmp_path / "m.gguf").open("wb") as file:
         file.write(head([start]))
         file.truncate(2**32)  # which takes no room on a disk
-    with pytest.raises(ConfigurationError, match="says of itself is longer than 65536 bytes"):
+    with pytest.raises(ConfigurationError, match="metadata is longer than 65536 bytes"):
         read_gguf(tmp_path / "m.gguf")
 
 

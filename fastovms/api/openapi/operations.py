@@ -1,4 +1,4 @@
-"""Every operation of the API with its summary and schemas."""
+"""Describes every operation of the API with its summary and schemas."""
 
 from __future__ import annotations
 
@@ -535,8 +535,8 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
 
 
 def operation_name(method: str, pattern: str) -> tuple[str, str]:
-    """Returns by which name `OPERATIONS` has a route of the router, and which prefix of a dialect
-    that name is without."""
+    """Returns the key of a route in `OPERATIONS`, and the dialect prefix that was removed from its
+    path."""
     path = pattern.replace(":path}", "}")
     name = f"{method} {path}"
     if any(name in operations for operations in OPERATIONS.values()):

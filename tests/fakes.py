@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import orjson
 
@@ -274,6 +275,12 @@ class FakeBackend:
         if params.logprobs is not None:
             told = tokens if stop_token_id is None else [*tokens, stop_token_id]
             output.logprobs = [token_logprobs(token, params.logprobs) for token in told]
+            if listed := params.logprob_token_ids:
+                values = [-0.5 * (index + 1) for index in range(len(listed))]
+                output.logprobs = [
+                    replace(entry, top_token_ids=listed, top_logprobs=values)
+                    for entry in output.logprobs
+                ]
         if params.prompt_logprobs is not None and index == start == 0:
             scored = request.prompt_token_ids[1:]
             of_prompt = [token_logprobs(token, params.prompt_logprobs) for token in scored]

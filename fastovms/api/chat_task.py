@@ -41,14 +41,14 @@ Body = TypeVar("Body", bound=GenerationFields, covariant=True)
 
 
 class ReadChat(NamedTuple):
-    """A chat as the model reads it.
+    """The checked chat of a request.
 
     Attributes:
-        images: those of the prompt.
+        images: the images of the prompt.
         template: the variables that the prompt was rendered with.
-        constraint: what the answer must look like; None = anything.
-        unseen: the parts that the model cannot read, in words for a warning.
-        skipped: what else of the request is passed over.
+        constraint: the constraint on the answer; None = none.
+        unseen: names of the parts that the model cannot read, for a warning.
+        skipped: names of other ignored parts of the request.
     """
 
     prompt: Prompt
@@ -65,10 +65,9 @@ class ChatJob(Generic[Body]):
     """A request with a chat that is ready to run.
 
     Attributes:
-        prompt: what the model is given.
-        new_parser: makes the parser of one sample's text, which finds calls and reasoning in it.
-        warnings: what of the request is passed over, is not seen by the model, or is not followed
-            by its answer.
+        prompt: the input of the model.
+        new_parser: makes a parser, which finds tool calls and reasoning in one sample's text.
+        warnings: parts of the request that are ignored, not visible to the model, or not enforced.
     """
 
     preparation: Preparation[Body]
@@ -86,14 +85,14 @@ async def chat_job(
     chat: ReadChat,
     num_prompt_logprobs: int | None = None,
 ) -> ChatJob[Body]:
-    """Makes the backend's input for a chat, and what reads its answer.
+    """Returns the backend's input for a chat, and the parsers of its answer.
 
     Args:
         num_prompt_logprobs: top log probabilities of the prompt's tokens that are needed.
 
     Raises:
-        RequestError: the chat does not fit, or cannot be answered so.
-        BackendError: the grammar cannot be compiled, or the images not be kept, now.
+        RequestError: the chat does not fit into the context, or its options are not supported.
+        BackendError: the grammar cannot be compiled, or image memory is exhausted.
     """
     grammar = await usable(request, chat.constraint)
     given = ModelInput([chat.prompt.token_ids], grammar, num_prompt_logprobs)
@@ -208,7 +207,7 @@ def _parser_maker(
 def finds_markup(
     request: Preparation[GenerationFields], options: GenerationOptions, tools: ToolUse
 ) -> bool:
-    """Returns whether anything but content may be found in the answers."""
+    """Returns whether the answers are parsed for tool calls or reasoning."""
     chat = request.model.chat
     has_calls = chat.tool_format is not None and bool(tools.tools)
     return _parses(request, options) and (has_calls or chat.reasoning_format is not None)
@@ -217,8 +216,8 @@ def finds_markup(
 def hides_content(
     request: Preparation[GenerationFields], options: GenerationOptions, tools: ToolUse
 ) -> bool:
-    """Returns whether an answer that must be calls reports only the calls. Where nothing looks for
-    them, all that the model says is content."""
+    """Returns whether only the tool calls of an answer are reported, because calls are required.
+    Without a parser, all text is content."""
     return tools.is_required and _parses(request, options)
 
 
@@ -238,9 +237,9 @@ class Constraint(NamedTuple):
     """The constraint on the text of an answer.
 
     Attributes:
-        is_optional: whether it may be left out where no grammar can be made of it.
-        parts: grammars within it that may be faulty, each with its own field.
-        warnings: what of the request is not enforced.
+        is_optional: whether the constraint is dropped with a warning if it cannot be compiled.
+        parts: the grammars that it consists of, each with the field that errors name.
+        warnings: parts of the request that are not enforced.
     """
 
     grammar: Grammar | None
@@ -256,8 +255,8 @@ def constraint(
     schemas.
 
     Args:
-        prompt: the rendered one; it may have opened reasoning.
-        options: those with which it was rendered. They may switch reasoning off.
+        prompt: the rendered prompt, which may have opened reasoning.
+        options: the template's variables, which may switch reasoning off.
 
     Raises:
         InvalidField: fields contradict each other, or are malformed.
@@ -300,12 +299,12 @@ def constraint(
 async def usable(
     request: Preparation[GenerationFields], wanted: Constraint | None
 ) -> Grammar | None:
-    """Makes the grammar ready and returns it; None where there is none, or an optional one cannot
-    be compiled, of which there is a warning then.
+    """Compiles the grammar and returns it. Returns None if there is none, or if an optional one
+    cannot be compiled, which adds a warning.
 
     Raises:
-        InvalidField: it cannot be used. Where a part of it cannot either, the error is that part's.
-        BackendError: it cannot be made ready now.
+        InvalidField: the grammar is invalid. The error names the invalid part if there is one.
+        BackendError: the compiler is overloaded.
     """
     if wanted is None or wanted.grammar is None:
         return None
@@ -322,12 +321,12 @@ async def usable(
 
 
 def _enforceable(tools: ToolUse, warnings: list[str]) -> Sequence[Tool]:
-    """Returns the tools with what grammars enforce of their schemas. Each keyword that is left out
-    is warned of.
+    """Returns the tools with only the schema keywords that grammars can enforce. Adds a warning for
+    each other keyword.
 
     Raises:
-        InvalidField: a strict tool has such a keyword, or the schema of a tool that is strict or
-            must be called is malformed.
+        InvalidField: a strict tool has a keyword that cannot be enforced, or the schema of a tool
+            that is strict or must be called is malformed.
     """
     found: list[Tool] = []
     for tool in tools.tools:

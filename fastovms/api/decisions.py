@@ -30,7 +30,7 @@ from fastovms.api.chat_prompt import TemplateFields, render_prompt, template_opt
 from fastovms.api.chat_tools import ToolUse
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import OPENAI, Dialect
-from fastovms.api.endpoint import Operation, Route, endpoint, warning_headers
+from fastovms.api.endpoint import Route, endpoint, warning_headers
 from fastovms.api.fields import Queueing, queueing
 from fastovms.api.prompt import PromptEncoder, check_text, context_exceeded
 from fastovms.api.request_schemas import GenerationFields, ModelField
@@ -91,19 +91,13 @@ class SystemOneRequest(ModelField, frozen=True, kw_only=True):
     priority: int | None = None
 
 
-class ChoiceProbability(AnswerSchema, kw_only=True):
-    """The probability of a choice."""
+class AnswerProbability(AnswerSchema, kw_only=True):
+    """The probability of a choice by its value, or of a level by its label; the value of a level is
+    its place, from 0."""
 
+    label: str | msgspec.UnsetType = msgspec.UNSET
     probability: float
-    value: str | bool
-
-
-class LevelProbability(AnswerSchema, kw_only=True):
-    """The probability of a level; `value` is its place, from 0."""
-
-    label: str
-    probability: float
-    value: int
+    value: str | bool | int
 
 
 class DecisionAnswer(AnswerSchema, kw_only=True, omit_defaults=True):
@@ -116,9 +110,7 @@ class DecisionAnswer(AnswerSchema, kw_only=True, omit_defaults=True):
     choice: str | bool | msgspec.UnsetType = msgspec.UNSET
     score: float | msgspec.UnsetType = msgspec.UNSET
     confidence: float | msgspec.UnsetType = msgspec.UNSET
-    probabilities: list[ChoiceProbability] | list[LevelProbability] | msgspec.UnsetType = (
-        msgspec.UNSET
-    )
+    probabilities: list[AnswerProbability] | msgspec.UnsetType = msgspec.UNSET
 
 
 class InputDetails(AnswerSchema, kw_only=True):
@@ -222,7 +214,7 @@ class _Option(NamedTuple):
 
 
 def _predicate(instructions: str, place: str, name: str | None, criteria: str = "") -> Question:
-    text = f"{instructions}{criteria}\n\nIs this true? Answer with one word: yes or no."
+    text = f"{instructions}{criteria}\n\nIs this true? Answer yes or no."
     labels = (("yes", "Yes"), ("no", "No"))
     return Question("predicate", place, name, (True, False), labels, text)
 
@@ -232,7 +224,7 @@ def _choice(
 ) -> Question:
     labels = _letters(len(options))
     listed = "\n".join(map(_line, labels, options))
-    text = f"{instructions}\n\n{listed}\n\nAnswer with the letters of one of these only."
+    text = f"{instructions}\n\n{listed}\n\nAnswer with the letters of one of these."
     if len(labels[0]) == 1:
         text = text.replace("the letters of", "the letter of")
     values = [option.value for option in options]
@@ -244,7 +236,7 @@ def _score(instructions: str, options: Sequence[_Option], place: str, name: str 
     labels = [str(i) for i in range(count)] if count <= _MAX_DIGITS else _letters(count)
     listed = "\n".join(map(_line, labels, options))
     word = "number" if count <= _MAX_DIGITS else "letters"
-    text = f"{instructions}\n\n{listed}\n\nAnswer with the {word} of one of these levels only."
+    text = f"{instructions}\n\n{listed}\n\nAnswer with the {word} of one of these."
     values = [option.value for option in options]
     return Question("score", place, name, values, [(label,) for label in labels], text)
 
@@ -617,7 +609,7 @@ def _answer(question: Question, mass: Sequence[float]) -> DecisionAnswer:
             choice=question.options[best],
             confidence=shares[best],
             probabilities=[
-                ChoiceProbability(probability=share, value=value)
+                AnswerProbability(probability=share, value=value)
                 for share, value in zip(shares, question.options, strict=True)
             ],
         )
@@ -627,7 +619,7 @@ def _answer(question: Question, mass: Sequence[float]) -> DecisionAnswer:
         score=math.fsum(i * share for i, share in enumerate(shares)),
         confidence=shares[best],
         probabilities=[
-            LevelProbability(label=str(label), probability=share, value=i)
+            AnswerProbability(label=str(label), probability=share, value=i)
             for i, (label, share) in enumerate(zip(question.options, shares, strict=True))
         ],
     )
@@ -777,44 +769,9 @@ class Decisions:
         return _Decided(model, masses, readings)
 
 
-_DECIDE: Final = Operation(
-    "Answers typed questions about an input with probabilities, in the form of OpenAI's Decisions "
-    "API.",
-    Decision,
-    body=DecisionsRequest,
-    required=("input", "questions"),
-    examples={
-        "A predicate and a choice": {
-            "input": "My card was charged twice for one order.",
-            "questions": [
-                {"type": "predicate", "instructions": "The customer is angry."},
-                {
-                    "type": "choice",
-                    "name": "team",
-                    "instructions": "Which team should handle this?",
-                    "choices": [{"value": "billing"}, {"value": "shipping"}],
-                },
-            ],
-        }
-    },
-)
-_SYSTEM_ONE: Final = Operation(
-    "Answers typed questions about a state with probabilities, in vLLM's form.",
-    StructuredDecision,
-    body=SystemOneRequest,
-    required=("state", "questions"),
-    examples={
-        "A yes-or-no question": {
-            "state": {"ticket": "My card was charged twice for one order."},
-            "questions": {"urgent": {"type": "noul", "instructions": "Is this urgent?"}},
-        }
-    },
-)
-
-
 def endpoints(context: ApiContext) -> Iterator[Route]:
     """Yields the routes of decisions."""
     decisions = Decisions(context)
     decide, system_one = endpoint(decisions.decide, OPENAI), endpoint(decisions.system_one, OPENAI)
-    yield Route("POST", "/v1/decisions", decide, _DECIDE)
-    yield Route("POST", "/v1/systemone", system_one, _SYSTEM_ONE)
+    yield Route("POST", "/v1/decisions", decide)
+    yield Route("POST", "/v1/systemone", system_one)

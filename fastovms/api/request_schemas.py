@@ -2,8 +2,7 @@
 ignored.
 
 `5.0` is not an integer and `true` is not a number (msgspec's strict rules). Integers are accepted
-where numbers are expected. The allowed values of a field, in addition to its type, are in its row,
-see `request_fields`.
+where numbers are expected. The allowed values of each field are in the table of `request_fields`.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
 
 
 class ModelField(Struct, frozen=True, kw_only=True):
-    """The field that every body has that is for a model."""
+    """The field `model`, which every body for a model has."""
 
     model: str | None = None
 
 
 class GenerationFields(SamplingFields, frozen=True, kw_only=True):
-    """The fields that every generating endpoint shares. None = absent; `UNSET` tells null from
-    absent."""
+    """The fields that every generating endpoint shares. None = absent; Fields that distinguish null
+    from absent use `UNSET`."""
 
     model: str | None = None
     stream: bool | UnsetType | None = UNSET

@@ -49,13 +49,13 @@ def add_model_routes(
     work: Sequence[WorkSource] = (),
     extensions: Iterable[Extension] = (),
 ) -> Mapping[str, Operation]:
-    """Adds the routes that need the models, and returns the operations of those that describe
-    themselves, by method and path.
+    """Adds the routes that need the models, and returns the OpenAPI descriptions of routes that
+    have one, by method and path.
 
     Args:
-        state: what outlives requests; None = nothing does.
-        reload: reads the list of models again; None = there is none.
-        work: return the work that operators may list and cancel, in addition to responses.
+        state: the stored responses; None = responses are not stored.
+        reload: reads the list of models again; None = the server has no list.
+        work: returns the running work that operators may list and cancel, in addition to responses.
 
     Raises:
         ConfigurationError: an extension fails, or adds a route that exists.
@@ -140,7 +140,7 @@ def _add_servable_routes(router: Router, servables: ServableRoutes) -> None:
 
 
 def add_health_routes(router: Router, health: HealthRoutes) -> None:
-    """Adds the routes that can be asked at any time."""
+    """Adds the health routes, which answer at any time."""
     probes = (
         ("GET", "/health", health.health),
         ("GET", "/ping", health.health),

@@ -98,10 +98,11 @@ class Found(NamedTuple):
 
 
 def extra_arguments(environ: Mapping[str, str]) -> list[str]:
-    """Returns flags that go before variables and after those of the command line.
+    """Returns the flags in a variable. They override other variables and are overridden by the
+    command line.
 
     Raises:
-        ConfigurationError: the variable that holds them cannot be read.
+        ConfigurationError: the variable cannot be parsed.
     """
     try:
         return shlex.split(environ.get(EXTRA_ARGUMENTS, ""))

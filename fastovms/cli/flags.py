@@ -79,7 +79,7 @@ BATCH_FLAGS: Final = (
 
 
 _MAX_CACHE_GB: Final = 1_000_000
-"""More than any machine has."""
+"""A limit above the memory of any machine."""
 
 _MAX_INDEX_TOKENS: Final = 64 * 1024 * 1024
 """They take 3 GB."""
@@ -471,7 +471,7 @@ FLAGS: Final = tuple(flag for flags in GROUPS.values() for flag in flags)
 
 
 def add_flags(parser: argparse.ArgumentParser, titles: Collection[str] = GROUPS) -> None:
-    """Adds the groups with the given titles."""
+    """Adds the groups of flags with the given titles."""
     for title, flags in GROUPS.items():
         if title in titles:
             group = parser.add_argument_group(title)
@@ -486,8 +486,8 @@ def read_flags(arguments: argparse.Namespace) -> Settings:
 
 
 def _first_address(settings: Settings) -> Settings:
-    """Parts the first --host from the others, which are further addresses like those of --listen.
-    Where there is neither --host nor --port, those of --listen are the only ones."""
+    """Moves all values of --host but the first to the addresses of --listen. Without --host and
+    --port, only the addresses of --listen are used."""
     hosts, listen = (settings.given.get(field, ()) for field in (HTTP.host, HTTP.listen))
     if not hosts:
         is_alone = listen and HTTP.port not in settings.given

@@ -16,7 +16,7 @@ _PREFIX: Final = "unused "
 
 
 def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds these flags without showing them in the help."""
+    """Adds flags of other servers without showing them in the help."""
     for flag in FOREIGN_FLAGS:
         dest, default = _PREFIX + flag.name, argparse.SUPPRESS
         if flag.parse is None:
@@ -61,7 +61,7 @@ class _RefusedSwitch(argparse.BooleanOptionalAction):
 
 
 class _Refusal(argparse.Action):
-    """Refuses a flag, with what to do instead."""
+    """Refuses a flag with an error that names the replacement."""
 
     def __call__(
         self,
@@ -75,7 +75,7 @@ class _Refusal(argparse.Action):
 
 
 def given_flags(arguments: argparse.Namespace) -> dict[str, object]:
-    """Returns the values of those that were given, by the flag's name."""
+    """Returns the values of the given flags without effect, by name."""
     return {
         name.removeprefix(_PREFIX): value
         for name, value in vars(arguments).items()
@@ -95,8 +95,8 @@ def mapped_flags(arguments: argparse.Namespace) -> Settings:
 def unused_flags(
     arguments: argparse.Namespace, used: Collection[str] = frozenset()
 ) -> Iterable[str]:
-    """Returns a line for each flag that was given and has no use. Those in `used` have one for
-    once."""
+    """Returns a line for each flag that was given but has no effect. Flags in `used` are
+    skipped."""
     given = given_flags(arguments)
     for flag in FOREIGN_FLAGS:
         if flag.reason is None or flag.name not in given or flag.name in used:
@@ -135,7 +135,7 @@ _API_KEY: Final = "--api-key"
 _OF_MODELS: Final = ("--model", "--model-path", "--source-model", "--config-path")
 
 MODES: Final = ("--pull", "--list-models", "--configure")
-"""Switches of OVMS that ask for something else than serving."""
+"""Switches of OVMS for commands other than serving."""
 
 _NO: Final = "--no-"
 """What the name of a switch that is off begins with."""
@@ -168,12 +168,12 @@ SWITCHES: Final = frozenset(
 
 
 def normalize(argv: Sequence[str]) -> list[str]:
-    """Normalises a command line: underscores become dashes (`--max_num_seqs`), other servers' names
-    become flags, and switches with a value (`--allow_credentials true`) become switches. A line
-    without a command, such as an empty one, becomes one of `serve`.
+    """Normalizes a command line: underscores become dashes (`--max_num_seqs`), other servers' names
+    become flags, and switches with a value (`--allow_credentials true`) become switches. Without a
+    command, `serve` is added.
 
-    With `--rest_port` in it the line is OVMS's, whose `--port` is for gRPC, and which listens on
-    every address by default.
+    With `--rest_port` the line is treated as OVMS's: `--port` is for gRPC, and the default address
+    is every interface.
     """
     split = [_split(argument) for argument in argv]
     names = {name for name, _ in split}
@@ -205,7 +205,7 @@ def normalize(argv: Sequence[str]) -> list[str]:
 
 
 def _split(argument: str) -> tuple[str, str | None]:
-    """Returns the name of a flag, with dashes, and the value that is given with it."""
+    """Returns the name of a flag, with dashes, and its value after "="."""
     if not argument.startswith("--"):
         return argument, None
     name, separator, value = argument.partition("=")
@@ -213,7 +213,7 @@ def _split(argument: str) -> tuple[str, str | None]:
 
 
 def _long(argument: str) -> str:
-    """Returns the long form of a short one, `-tp`, `-tp=2` or `-O3`."""
+    """Returns the long form of a short flag, `-tp`, `-tp=2` or `-O3`."""
     name, separator, value = argument.partition("=")
     if name in _SHORT:
         return f"{_SHORT[name]}{separator}{value}"
@@ -223,8 +223,8 @@ def _long(argument: str) -> str:
 
 
 def _with_keys_apart(line: Sequence[str]) -> list[str]:
-    """Writes --api-key before each of several keys, as vLLM takes them behind one. Where the line
-    has no model before them, the second word may be that, and stays."""
+    """Writes --api-key before each of several keys, which vLLM accepts after a single flag. If no
+    model is named before, the second word may be the model and is kept."""
     has_model = line[1:2] != [] and not line[1].startswith("-")
     has_model |= any(argument.partition("=")[0] in _OF_MODELS for argument in line)
     apart: list[str] = []

@@ -1,10 +1,10 @@
-"""Processors: what changes a request's logits before a token is drawn.
+"""Logits processors, which change a request's logits before a token is drawn.
 
 A processor is made per sequence, from the table at the end, only if the request asks for it. It
-changes one row of logits in place, from the sequence's tokens at that time. It may remember how far
-it has read them, because tokens are never taken back; what it remembers is copied for a fork by
-`__copy__`. A new filter is a class (or a function of the parameters that returns a function) and a
-line of the table: the sampler and its kernels do not change.
+changes one row of logits in place, from the sequence's tokens at that time. It may keep state about
+the tokens read so far, because tokens are never removed; `__copy__` copies the state for a fork. A
+new filter is a class (or a function of the parameters that returns a function) and a line of the
+table: the sampler and its kernels do not change.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ _ROOM: Final = 64
 
 class Penalties:
     """Applies the repetition penalty over prompt and output, then the frequency and presence
-    penalties over the output (in the order and with the reach of vLLM and of openvino_genai)."""
+    penalties over the output (in the same order and over the same tokens as vLLM and
+    openvino_genai)."""
 
     def __init__(self, params: SamplingParams, prompt_token_ids: array[int]) -> None:
         self._repetition = np.float32(params.repetition_penalty)

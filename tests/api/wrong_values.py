@@ -55,7 +55,7 @@ WRONG: dict[str, list[object]] = {
     "cache_salt": [5, "", "a/b", "a@b", "a\\b", "a\0b", "x" * 129],
     "request_id": [5, "", "x" * 257, "a b", "a\r\nERROR forged", "\x1b[2J", "\u00e9", "\u2028"],
     "prompt_embeds": ["AAAA"],
-    "logprob_token_ids": [5, [1]],
+    "logprob_token_ids": [5, [], [1], [999], ["a"], [1.5]],
     "thinking_token_budget": [*INTEGER, -2, 2**32],
     "response_format": [5, "json", [], {}, {"type": 5}, {"type": "xml"}, {"type": "json_schema"},
                         {"type": "json_schema", "json_schema": 5},

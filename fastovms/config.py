@@ -49,7 +49,11 @@ class HttpConfig:
             refused.
         close_timeout: a client that reads nothing of its connection's last answer for this time is
             disconnected.
-        ping_interval: time without an event in a stream before a comment is sent; 0 = never.
+        ping_interval: time without an event in a stream before a comment is sent, and between the
+            pings of a WebSocket connection; 0 = never.
+        websocket_idle_timeout: time without a message or a running response after which a WebSocket
+            connection is closed.
+        websocket_max_age: time after which a WebSocket connection is closed, once no response runs.
         drain_timeout: how long, at shutdown, running requests and new ones on open connections may
             take. Each connection is closed after its next answer.
         drain_grace: how long, at shutdown, idle connections may still bring a request.
@@ -81,6 +85,8 @@ class HttpConfig:
     linger_timeout: float = 2.0
     close_timeout: float = 5.0
     ping_interval: float = 15.0
+    websocket_idle_timeout: float = 900.0
+    websocket_max_age: float = 3600.0
     drain_timeout: float = 30.0
     drain_grace: float = 0.5
 

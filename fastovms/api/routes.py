@@ -26,6 +26,7 @@ from fastovms.api.responses.background import ResponsesState
 from fastovms.api.responses.conversations import Conversations, StoredResponses
 from fastovms.api.responses.create import Compaction, Responses
 from fastovms.api.responses.resumption import response_work
+from fastovms.api.responses.socket import websocket_handler
 from fastovms.errors import ConfigurationError
 from fastovms.extensions import Extension, faults_named
 from fastovms.http.routing import Router
@@ -126,6 +127,8 @@ def _add_response_routes(
     for prefix in dialect.prefixes:
         for method, path, handler in handlers:
             router.add(method, f"{prefix}{path}", endpoint(handler, dialect))
+        socket = websocket_handler(endpoint(responses.create, dialect))
+        router.add("GET", f"{prefix}/responses", socket)
 
 
 def _add_servable_routes(router: Router, servables: ServableRoutes) -> None:

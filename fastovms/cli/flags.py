@@ -356,7 +356,13 @@ LIMITS_FLAGS: Final = (
     Flag("--close-timeout", HTTP.close_timeout, "SECONDS", _some_seconds,
          "a client that reads nothing of its connection's last answer for so long is cut"),
     Flag("--ping-interval", HTTP.ping_interval, "SECONDS", _seconds,
-         "silence in a stream before a comment is sent; 0 = never"),
+         "silence in a stream before a comment is sent, and time between the pings of a WebSocket "
+         "connection; 0 = never"),
+    Flag("--websocket-idle-timeout", HTTP.websocket_idle_timeout, "SECONDS", _some_seconds,
+         "close a WebSocket connection that has neither a message nor a running response for so "
+         "long"),
+    Flag("--websocket-max-age", HTTP.websocket_max_age, "SECONDS", _some_seconds,
+         "close a WebSocket connection after this time, once no response runs"),
 )  # fmt: skip
 
 OPERATION_FLAGS: Final = (

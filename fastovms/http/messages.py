@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from mmap import mmap
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from fastovms.telemetry.tracing import TraceContext
@@ -167,6 +167,9 @@ class Request:
         is_admin: whether the client may make administrative requests.
         early_stream: the event stream that was opened before the answer; None = none.
         open_stream: opens streams over the connection; None = the request has none.
+        wants_websocket: whether the client asks for an upgrade to WebSocket.
+        open_websocket: answers with the upgrade, and returns the WebSocket connection; None = the
+            request has no connection.
         priority: the priority set by the server; None = the body's.
     """
 
@@ -182,6 +185,7 @@ class Request:
         "is_admin",
         "method",
         "open_stream",
+        "open_websocket",
         "path",
         "path_params",
         "priority",
@@ -192,6 +196,7 @@ class Request:
         "sink",
         "tenant",
         "trace",
+        "wants_websocket",
     )
 
     def __init__(
@@ -226,6 +231,8 @@ class Request:
         self.priority: int | None = None
         self._held: Callable[[], None] | None = None
         self.open_stream: StreamOpener | None = None
+        self.wants_websocket = False
+        self.open_websocket: Callable[[Request], Any] | None = None
         self._log_fields: dict[str, object] | None = None
 
     @property

@@ -331,6 +331,7 @@ class RequestParser:
         self._chunk_start = -1
         self._raw_before_chunk = 0
         self._held = 0  # bytes taken from the budget for the current body
+        self._asks_websocket = False
         self._begin_message()
 
     def feed(self, data: bytes) -> None:
@@ -415,6 +416,7 @@ class RequestParser:
         self._fields.clear()  # and from here on collects trailers, which are counted and dropped
         path, query = split_target(self._url.decode("latin-1"), method)
         request = Request(method, path, query, headers, http_version=version)
+        request.wants_websocket, self._asks_websocket = self._asks_websocket, False
         self._current = request
         length = body_length(request)
         self.awaiting_continue = expects_continue(request, length)
@@ -537,6 +539,10 @@ class RequestParser:
         parser = self._parser
         version = parser.get_http_version().encode()
         head = without_upgrade(parser.get_method(), self._url, version, self._fields)
+        self._asks_websocket = parser.get_method() == b"GET" and any(
+            name.lower() == b"upgrade" and value.strip().lower() == b"websocket"
+            for name, value in self._fields
+        )
         self._parser = self._new_parser()
         self._begin_message()
         self._raw_size = 0

@@ -27,6 +27,7 @@ from fastovms.http.parser import (
     trace_context,
 )
 from fastovms.http.routing import Dispatcher
+from fastovms.http.websocket import INTERNAL_ERROR, WebSocket, accept_key
 from fastovms.http.wire import Deadline, Wire, WireState
 from fastovms.http.writers import CONTINUE, ResponseStream, ServerState
 
@@ -205,6 +206,7 @@ class Connection(asyncio.Protocol):
         self._linger = False
         self._task: asyncio.Future[Response | None] | None = None
         self._stream: ResponseStream | None = None
+        self._websocket: WebSocket | None = None
         self._status = 0
         self._written_before = 0
 
@@ -219,6 +221,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._wire.state is not _OPEN:
+            return
+        if self._websocket is not None:
+            self._websocket.feed(data)
             return
         parser = self._parser
         if parser.phase is _DONE:
@@ -254,6 +259,8 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._wire.resume()
+        if self._websocket is not None:
+            self._websocket.on_resume()
         stream = self._stream
         if stream is not None and stream.on_writable is not None:
             stream.on_writable()
@@ -278,6 +285,8 @@ class Connection(asyncio.Protocol):
     def drain(self) -> None:
         """Closes after the next answer, which announces it, or soon if the connection stays idle. A
         connection without a request so far keeps the time limit of its first request."""
+        if self._websocket is not None:
+            self._websocket.drain()
         if self._num_served and self._request is None and self._parser.phase is _BETWEEN:
             self._deadline.set(self._loop.time() + self._config.drain_grace)
 
@@ -297,6 +306,7 @@ class Connection(asyncio.Protocol):
         request.trace = trace_context(request.headers)
         request.received_at = self._loop.time()
         request.open_stream = self._open_stream
+        request.open_websocket = self._open_websocket
         admitted = self._admitted = admit(
             server.dispatcher,
             request,
@@ -446,7 +456,10 @@ class Connection(asyncio.Protocol):
     def _end_stream(self) -> None:
         """Ends the stream of a handler that has returned."""
         stream = self._stream
-        if stream is None:
+        if self._websocket is not None:
+            self._websocket.close()
+            self._finish(completed=True)
+        elif stream is None:
             self._fail(RuntimeError("the handler answered nothing"))
         elif not stream.closed:
             self._fail(RuntimeError("the handler left its stream open"))
@@ -459,7 +472,10 @@ class Connection(asyncio.Protocol):
         request, stream = self._request, self._stream
         assert request is not None
         logger.error("%s %s failed", request.method, request.raw_path, exc_info=error)
-        if stream is not None and stream.started:
+        if self._websocket is not None:
+            self._websocket.close(INTERNAL_ERROR, "internal error")
+            self._finish(completed=False)
+        elif stream is not None and stream.started:
             stream.abort()
             self._final = True
             self._finish(completed=False)
@@ -502,6 +518,8 @@ class Connection(asyncio.Protocol):
             self._close_books(completed=finished)
         self._request = self._task = self._stream = None
         self._queue.drop(self._server)
+        if self._websocket is not None:
+            self._websocket.lose()
         if stream is not None:
             stream.release()
         if task is not None:
@@ -515,6 +533,27 @@ class Connection(asyncio.Protocol):
             self._wire, self._server, request, head, is_last=self._final, ping=ping
         )
         return stream
+
+    def _open_websocket(self, request: Request) -> WebSocket:
+        if self._request is not request or self._stream is not None:
+            raise RuntimeError("a request is answered once, and while its client is there")
+        server = self._server
+        self._status, self._final, self._linger = 101, True, True
+        self._parser.close()
+        self._queue.drop(server)
+        self._deadline.clear()
+        self._wire.write(server.writer.render_upgrade(request, accept_key(request)))
+        self._websocket = websocket = WebSocket(
+            self._wire,
+            self._loop,
+            self._config,
+            server.body_budget,
+            request.sender,
+            server.report,
+        )
+        if server.draining:
+            websocket.drain()
+        return websocket
 
     # Waiting for the client
 

@@ -178,6 +178,12 @@ class ResponseWriter:
         ids = f"X-Request-Id: {request.id}\r\nRequest-Id: {request.id}\r\n"
         return f"{beginning}{fields}{ids}\r\n".encode("latin-1")
 
+    def render_upgrade(self, request: Request, accept: str) -> bytes:
+        """Returns the answer that opens a WebSocket connection (RFC 6455 4.2.2)."""
+        lines = "Upgrade: websocket\r\nConnection: Upgrade\r\n"
+        lines += f"Sec-WebSocket-Accept: {accept}\r\nX-Request-Id: {request.id}\r\n"
+        return f"{self._beginning(101, '')}{lines}\r\n".encode("latin-1")
+
     def _beginning(self, status: int, content_type: str) -> str:
         """Returns the lines up to Content-Type, which is "" for answers without content."""
         second = int(self._clock())

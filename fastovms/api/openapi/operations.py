@@ -336,6 +336,10 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
             examples=examples.RESPONSES,
             answered=examples.RESPONSE,
         ),
+        "GET /responses": Operation(
+            "Opens a WebSocket connection on which messages create responses. Without one it is "
+            "refused.",
+        ),
         "POST /responses/input_tokens": Operation(
             "Counts the tokens that the request's prompt would have.",
             InputTokens,

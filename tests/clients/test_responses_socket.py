@@ -39,12 +39,20 @@ def events(connection: ResponsesConnection) -> list[Any]:
     return found
 
 
-def without_ids(event: Any) -> str:
-    """An event as text, without what differs from response to response."""
-    told = event.to_dict()
-    for key in ("item_id", "response", "item"):
-        told.pop(key, None)
-    return json.dumps(told, sort_keys=True)
+def comparable(found: list[Any]) -> list[tuple[str, str]]:
+    """The types and texts of events, with deltas in a row joined: how many there are is chance."""
+    joined: list[tuple[str, str]] = []
+    for event in found:
+        text = str(getattr(event, "delta", getattr(event, "text", "")))
+        if joined and event.type == joined[-1][0]:
+            text = joined.pop()[1] + text
+        joined.append((event.type, text))
+    return joined
+
+
+def create(connection: ResponsesConnection, **members: object) -> None:
+    """Creates a response with fields that OpenAI does not have."""
+    connection.send_raw(json.dumps({"type": "response.create", **GIVEN, **members}))
 
 
 def test_the_events_are_those_of_the_stream(client, connection):
@@ -52,7 +60,9 @@ def test_the_events_are_those_of_the_stream(client, connection):
     streamed = list(client.responses.create(**asked, stream=True))
     connection.response.create(**asked)
     found = events(connection)
-    assert [*map(without_ids, found)] == [*map(without_ids, streamed)]
+    assert comparable(found) == comparable(streamed)
+    numbers = [event.sequence_number for event in found]
+    assert numbers == list(range(len(found)))
     assert found[-1].response.output_text == streamed[-1].response.output_text
 
 
@@ -123,19 +133,21 @@ def test_errors_are_events_and_the_connection_stays(connection, message, status,
 
 
 def test_more_messages_than_may_wait(connection):
+    create(connection, input="Hi", max_output_tokens=1900, ignore_eos=True)
+    for _ in range(8):
+        connection.recv()
     for _ in range(18):
-        connection.response.create(**GIVEN, input="Hi", max_output_tokens=60)
-    refused = 0
-    ended = 0
-    while ended + refused < 18:
-        event = connection.recv()
-        refused += event.type == "error"
-        ended += event.type == "response.incomplete"
-    assert refused in (0, 1)  # the first one may have ended before the last one came
+        create(connection, input="Hi", max_output_tokens=2)
+    connection.send_raw('{"type": "response.cancel"}')
+    ends = [events(connection)[-1] for _ in range(19)]
+    assert sorted(event.status for event in ends if event.type == "error") == [429, 429]
+    assert [event.response.status for event in ends if event.type != "error"] == [
+        "cancelled", *["incomplete"] * 16,
+    ]  # fmt: skip
 
 
 def test_a_response_is_cancelled(server, connection):
-    connection.response.create(**GIVEN, input="Hi", max_output_tokens=1900)
+    create(connection, input="Hi", max_output_tokens=1900, ignore_eos=True)
     for _ in range(8):
         connection.recv()
     connection.send_raw('{"type": "response.cancel"}')
@@ -148,7 +160,7 @@ def test_a_response_is_cancelled(server, connection):
 
 def test_a_client_that_disconnects_ends_its_response(server, client):
     with client.responses.connect() as connection:
-        connection.response.create(**GIVEN, input="Hi", max_output_tokens=1900)
+        create(connection, input="Hi", max_output_tokens=1900, ignore_eos=True)
         connection.recv()
     server.wait_until(is_idle)
 
@@ -158,17 +170,11 @@ def test_keys_and_origins_are_checked():
     try:
         url = server.url.replace("http", "ws") + "/llm/v1/responses"
         connect = websockets.sync.client.connect
-        for headers, status in (
-            ({}, 401),
-            ({"Authorization": "Bearer beta"}, 401),
-            ({"Authorization": "Bearer alpha", "Host": "evil.example"}, 101),
-        ):
-            if status == 101:
-                connect(url, additional_headers={"Authorization": "Bearer alpha"}).close()
-                continue
+        connect(url, additional_headers={"Authorization": "Bearer alpha"}).close()
+        for headers in ({}, {"Authorization": "Bearer beta"}):
             with pytest.raises(websockets.InvalidStatus) as caught:
                 connect(url, additional_headers=headers)
-            assert caught.value.response.status_code == status
+            assert caught.value.response.status_code == 401
     finally:
         stop_server(server)
 

@@ -375,6 +375,15 @@ def _noul_criteria(criteria: object, place: str) -> str:
     return told
 
 
+_ITEM_TYPES: Final = (
+    "message",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+)
+
+
 def _chat_of(given: str | Sequence[Mapping[str, Any]], rules: ItemRules) -> ChatMessages:
     """Returns the chat of an input, with `_MARK` in place of the question.
 
@@ -382,6 +391,8 @@ def _chat_of(given: str | Sequence[Mapping[str, Any]], rules: ItemRules) -> Chat
         InvalidField: an item is malformed, or the model cannot read it.
     """
     items = given if isinstance(given, str) else [_with_json_as_text(item) for item in given]
+    for position, item in enumerate(() if isinstance(items, str) else items):
+        one_of(item.get("type", "message"), _ITEM_TYPES, f"input[{position}].type")
     chat = to_messages(read_input(items, rules))
     messages, last = list(chat.messages), chat.messages[-1]
     content = last.get("content")

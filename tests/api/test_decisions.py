@@ -213,6 +213,8 @@ async def test_vllms_form(make):
         (DECISIONS, {"input": 5}, "input must be"),
         (DECISIONS, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
          "input[0]"),
+        *((DECISIONS, {"input": [{"type": kind, "id": "a"}]}, "input[0].type must be one of")
+          for kind in ("item_reference", "reasoning", "compaction", None, 5)),
         (DECISIONS, {"questions": None}, "questions is required"),
         (DECISIONS, {"questions": []}, "1 to 400 entries, not 0"),
         (DECISIONS, {"questions": [PREDICATE] * 401}, "1 to 400 entries, not 401"),

@@ -78,7 +78,7 @@ def test_a_signal_ends_it(tmp_path, number: signal.Signals, code: int) -> None:
         (".", "out", "is not a file"),
         ("in", "in", "is the input itself"),
         ("in", ".", "exists and is not a file"),
-        ("in", "none/out", "none is no directory"),
+        ("in", "none/out", "none is not a directory"),
     ],
 )
 def test_wrong_paths(tmp_path, input: str, output: str, fault: str) -> None:

@@ -75,6 +75,7 @@ class Operation:
         query: the types of the query's parameters.
         examples: example bodies by title; the model's name is added to bodies with a `model` field.
         answered: an example answer.
+        upgrades: whether the path takes WebSocket connections only.
     """
 
     summary: str
@@ -88,6 +89,7 @@ class Operation:
     query: Mapping[str, Any] | None = None
     examples: Mapping[str, Example] | None = None
     answered: Example | None = None
+    upgrades: bool = False
 
 
 class Route(NamedTuple):

@@ -104,6 +104,7 @@ _REFUSALS: Final[Mapping[int, str]] = {
     417: "The request expects something other than `100-continue`.",
     421: "The server is not known by the name that the request gives it.",
     429: "Too much waits already. `Retry-After` says when to come again.",
+    426: "The path takes WebSocket connections only.",
     431: "The headers are too large.",
     500: "The server has failed.",
     501: "The body comes in a coding that is not supported.",
@@ -336,7 +337,9 @@ def _statuses(path: str, operation: Operation, dialect: Dialect) -> list[int]:
     statuses = {*_OF_LAYER}
     if path in _OPEN_PATHS:
         statuses.remove(401)
-    if _PARAMETER.search(path) or operation.answer is None:
+    if operation.upgrades:
+        statuses.add(426)
+    elif _PARAMETER.search(path) or operation.answer is None:
         statuses.add(404)
     if dialect.body_level_fields.intersection(operation.query or ()):
         statuses.add(dialect.malformed_body_status)

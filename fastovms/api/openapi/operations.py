@@ -339,6 +339,7 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
         "GET /responses": Operation(
             "Opens a WebSocket connection on which messages create responses. Without one it is "
             "refused.",
+            upgrades=True,
         ),
         "POST /responses/input_tokens": Operation(
             "Counts the tokens that the request's prompt would have.",

@@ -434,9 +434,9 @@ class ModelRoutes:
 
 def operator_refusal(request: Request) -> Response | None:
     """Returns the 403 for a client that is not an operator."""
-    if request.is_admin:
+    if request.caller.is_admin:
         return None
-    if request.tenant:
+    if request.caller.tenant:
         message = (
             "this needs an operator's key: one that is followed by the word admin in the file of "
             "--api-key-file"

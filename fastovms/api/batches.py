@@ -176,10 +176,10 @@ class Batches:
         now = int(self._unix_time())
         record = BatchRecord(
             id=f"batch_{self._new_id()}",
-            tenant=request.tenant,
+            tenant=request.caller.tenant,
             owner=request.sender,
             endpoint=self._endpoint(body.endpoint),
-            input_file_id=self._input(request.tenant, body.input_file_id),
+            input_file_id=self._input(request.caller.tenant, body.input_file_id),
             completion_window=body.completion_window or "",
             created_at=now,
             expires_at=now + seconds,
@@ -199,7 +199,7 @@ class Batches:
 
     async def list(self, request: Request, dialect: Dialect) -> Response:
         page = UrlQuery(request).page()
-        records = [*self._kept.runner.list(request.tenant)]
+        records = [*self._kept.runner.list(request.caller.tenant)]
         return Response(200, list_page(records, page, batch_object))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
@@ -215,7 +215,7 @@ class Batches:
 
     def _find(self, request: Request) -> BatchRecord:
         id = request.path_params["id"]
-        record = self._kept.runner.find(request.tenant, id)
+        record = self._kept.runner.find(request.caller.tenant, id)
         if record is None:
             raise NotFound(f"No batch found with id {show(id)}.", param="id")
         return record

@@ -82,8 +82,8 @@ class ApiContext:
             self.config,
             names,
             request.sender,
-            request.tenant,
-            priority=request.priority,
+            request.caller.tenant,
+            priority=request.caller.priority,
         )
 
     def envelope(

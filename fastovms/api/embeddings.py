@@ -664,7 +664,7 @@ async def answer_embeddings(context: ApiContext, request: Request, dialect: Dial
         body.dimensions,
         adds,
         model.config.document_instruction,
-        request.priority or 0,
+        request.caller.priority or 0,
     )
     names = input_names(texts, "input", is_list=_is_list(body))
     call = encoding_call(

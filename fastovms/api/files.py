@@ -617,7 +617,7 @@ class Files:
         now = int(self._unix_time())
         record = FileRecord(
             id=f"file-{self._new_id()}",
-            tenant=request.tenant,
+            tenant=request.caller.tenant,
             owner=request.sender,
             name=form.file_name or "",
             purpose=purpose,
@@ -640,7 +640,7 @@ class Files:
         purpose = query.text("purpose")
         if purpose is not None:
             one_of(purpose, (*PURPOSES, BATCH_OUTPUT), "purpose")
-        records = self._kept.store.list(request.tenant)
+        records = self._kept.store.list(request.caller.tenant)
         found = [record for record in records if purpose in (None, record.purpose)]
         return Response(200, list_page(found, page, file_object))
 
@@ -656,7 +656,7 @@ class Files:
     async def delete(self, request: Request, dialect: Dialect) -> Response:
         record = self._find(request)
         try:
-            await self._kept.store.delete(request.tenant, record.id)
+            await self._kept.store.delete(request.caller.tenant, record.id)
         except OSError as error:
             raise StateFailed(f"the file cannot be deleted: {error.strerror or error}") from None
         body = {"id": record.id, "object": "file", "deleted": True}
@@ -664,7 +664,7 @@ class Files:
 
     def _find(self, request: Request) -> FileRecord:
         id = request.path_params["id"]
-        record = self._kept.store.find(request.tenant, id)
+        record = self._kept.store.find(request.caller.tenant, id)
         if record is None:
             raise no_such_file(id)
         return record

@@ -75,7 +75,7 @@ def departure(
     elif holder is None or not holder.loads_on_demand:
         reason = "this server does not load models on demand"
         yield Departure(True, False, _warnings(model, reason))
-    elif not request.is_admin:
+    elif not request.caller.is_admin:
         yield Departure(True, False, _warnings(model, "only an operator may unload it"))
     else:
         try:

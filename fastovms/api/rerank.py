@@ -433,7 +433,9 @@ async def answer_rerank(context: ApiContext, request: Request, dialect: Dialect)
     body, model = await read_encoding(context, request, RerankRequest, dialect, TASKS)
     texts = _texts(body, model.config.max_allowed_chunks)
     top_n = _top_n(body, len(texts.documents))
-    options = read_pair_options(body, model, chunks=not dialect.has_ids, priority=request.priority)
+    options = read_pair_options(
+        body, model, chunks=not dialect.has_ids, priority=request.caller.priority
+    )
     name = answer_id(body, "rerank-", context.new_id())
     pairs = [Pair(0, position) for position in range(len(texts.documents))]
     call = encoding_call(
@@ -537,7 +539,7 @@ async def answer_score(context: ApiContext, request: Request, dialect: Dialect) 
     """
     body, model = await read_encoding(context, request, ScoreRequest, dialect, TASKS)
     texts, pairs = _read_pairs(body, model.config.max_inputs)
-    options = read_pair_options(body, model, chunks=False, priority=request.priority)
+    options = read_pair_options(body, model, chunks=False, priority=request.caller.priority)
     name = answer_id(body, "score-", context.new_id())
     call = encoding_call(
         context, request, model, GenerationKind.SCORE, body.model, response_id=name

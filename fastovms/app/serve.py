@@ -388,7 +388,7 @@ async def _run(
         """Ends the requests of keys that were removed, and holds their batches."""
         tenants = guard.tenants
         counts = (
-            server.cut(lambda request: request.tenant not in tenants | {""}),
+            server.cut(lambda request: request.caller.tenant not in tenants | {""}),
             runs.cancel_all(tenants),
             batches.set_tenants(tenants),
         )
@@ -480,7 +480,7 @@ async def _request_work(server: HttpServer, unix_time: Callable[[], float]) -> l
         WorkItem(
             "request",
             request.id,
-            request.tenant,
+            request.caller.tenant,
             "in_progress",
             request.path,
             int(started + request.received_at),

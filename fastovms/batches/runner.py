@@ -45,7 +45,7 @@ from fastovms.config import BatchConfig
 from fastovms.errors import InvalidField, NotFound, Overloaded, RequestError
 from fastovms.fair_queue import Shares
 from fastovms.files import BATCH_OUTPUT, FileRecord, FileStore, RecordFolder
-from fastovms.http.messages import Headers, Request, Response
+from fastovms.http.messages import Caller, Headers, Request, Response
 from fastovms.http.routing import Match, Router
 from fastovms.system.disk import private_directory
 from fastovms.system.threads import DiskThreads, run_to_end
@@ -100,8 +100,7 @@ class LineCaller:
     def _request(self, line: BatchLine, tenant: str) -> Request:
         id = self._new_id()
         request = Request("POST", line.url, "", _JSON, line.body, client=_SENDER, id=id)
-        request.tenant = tenant
-        request.priority = LOWEST_PRIORITY
+        request.caller = Caller(tenant, priority=LOWEST_PRIORITY)
         request.received_at = asyncio.get_running_loop().time()
         return request
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from fastovms.errors import ConfigurationError
-from fastovms.http.messages import ErrorRenderer, HeaderPairs, Request, Response
+from fastovms.http.messages import Caller, ErrorRenderer, HeaderPairs, Request, Response
 
 # Checks keys, which are bearer tokens (RFC 6750 2.1) or stand in a field of their own: 401
 # without one.
@@ -68,8 +68,8 @@ class ApiKeys:
             # No early end: the time must not tell which key it was, or how many there are.
             matches = [hmac.compare_digest(digest, known) for known in self._digests]
             if any(matches):
-                request.tenant = digest.hex()
-                request.is_admin = request.tenant in self._admins
+                tenant = digest.hex()
+                request.caller = Caller(tenant, is_admin=tenant in self._admins)
                 return None
         return self._refuse(request, "the API key is not valid")
 

@@ -148,6 +148,25 @@ class StreamOpener(Protocol):
     def __call__(self, request: Request, head: StreamHead, ping: bool) -> Stream: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request, as the checks of keys find it. The HTTP layer carries it and does not
+    interpret it, except that requests of one tenant share memory and turns.
+
+    Attributes:
+        tenant: identifies the API key; "" = no keys needed.
+        is_admin: whether the client may make administrative requests.
+        priority: the priority set by the server; None = the body's.
+    """
+
+    tenant: str = ""
+    is_admin: bool = False
+    priority: int | None = None
+
+
+ANYBODY: Final = Caller()
+
+
 class Request:
     """A complete request.
 
@@ -162,39 +181,35 @@ class Request:
         id: the client's X-Request-Id if valid, otherwise a new id.
         received_at: loop time at the end of the head.
         log_fields: fields that the handler adds to the access log, such as token counts.
-        tenant: identifies the API key; "" = no keys needed.
+        caller: who sends it.
         trace: the trace context; None = not traced.
-        is_admin: whether the client may make administrative requests.
         early_stream: the event stream that was opened before the answer; None = none.
         open_stream: opens streams over the connection; None = the request has none.
         wants_websocket: whether the client asks for an upgrade to WebSocket.
         open_websocket: answers with the upgrade, and returns the WebSocket connection; None = the
             request has no connection.
-        priority: the priority set by the server; None = the body's.
     """
 
     __slots__ = (
         "_held",
         "_log_fields",
         "body",
+        "caller",
         "client",
         "early_stream",
         "headers",
         "http_version",
         "id",
-        "is_admin",
         "method",
         "open_stream",
         "open_websocket",
         "path",
         "path_params",
-        "priority",
         "query",
         "raw_path",
         "received_at",
         "route",
         "sink",
-        "tenant",
         "trace",
         "wants_websocket",
     )
@@ -223,12 +238,10 @@ class Request:
         self.route = ""
         self.path_params: dict[str, str] = {}
         self.received_at = 0.0
-        self.tenant = ""
+        self.caller = ANYBODY
         self.trace: TraceContext | None = None
-        self.is_admin = False
         self.early_stream: Stream | None = None
         self.sink: BodySink | None = None
-        self.priority: int | None = None
         self._held: Callable[[], None] | None = None
         self.open_stream: StreamOpener | None = None
         self.wants_websocket = False
@@ -240,8 +253,8 @@ class Request:
         """Returns the owner in fair sharing: the key, or the address without a key. All addresses
         of an IPv6 /64 count as one sender, because a host chooses its address within it (RFC 4291,
         2.5.1)."""
-        if self.tenant:
-            return self.tenant
+        if self.caller.tenant:
+            return self.caller.tenant
         address = self.client.rpartition(":")[0]
         return _network(address) if ":" in address else address
 

@@ -29,7 +29,7 @@ from fastovms.http.gates import (
     read_api_keys,
 )
 from fastovms.http.listeners import Notifier
-from fastovms.http.messages import Check, Request, Response
+from fastovms.http.messages import Caller, Check, Request, Response
 from fastovms.http.server import HttpServer
 from fastovms.service.watch import EngineWatch
 from fastovms.system.processor_time import ProcessorTime
@@ -64,7 +64,7 @@ class Guard:
         if request.path in self._open_paths:
             return None
         if self._keys is None:
-            request.is_admin = request.is_local
+            request.caller = Caller(is_admin=request.is_local)
         else:
             refusal = self._keys(request)
             if refusal is not None:

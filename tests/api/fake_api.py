@@ -16,7 +16,7 @@ from fastovms.api.responses.background import ResponsesState
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.served import ChatModel, ImageInput, ServedModel, ServedModels
 from fastovms.config import ApiConfig, ModelLimits
-from fastovms.http.messages import Headers, Request, Response
+from fastovms.http.messages import Caller, Headers, Request, Response
 from fastovms.http.routing import Match, Router
 from fastovms.telemetry.metrics import GenerationCollector, GenerationMetrics
 from fastovms.telemetry.tracing import Tracer
@@ -78,7 +78,7 @@ class Api:
         assert isinstance(match, Match), path
         request = self.last_request = make_request(raw_path, body, method=method, stream=stream)
         request.query = query
-        request.tenant, request.is_admin = tenant, is_admin or request.is_admin
+        request.caller = Caller(tenant, is_admin or request.caller.is_admin)
         request.headers = Headers((headers or {}).items())
         request.path_params = match.path_params
         answer = match.handler(request)

@@ -36,7 +36,7 @@ from fastovms.errors import (
     Overloaded,
     RequestError,
 )
-from fastovms.http.messages import Request
+from fastovms.http.messages import Caller, Request
 
 LETTERS = 'a"\\/\n\t[]{},:é語😀\u2028 1e300'
 
@@ -492,7 +492,7 @@ class BodyReaderSchema(msgspec.Struct):
 def request(size: int, tenant: str) -> Request:
     """A request with a body of that size."""
     made = Request("POST", "/", body=b'{"text":"%b"}' % (b"a" * (size - len('{"text":""}'))))
-    made.tenant = tenant
+    made.caller = Caller(tenant)
     return made
 
 

@@ -19,6 +19,7 @@ from fastovms.api.model_pool import (
 from fastovms.api.served import KnownModel, ModelState, Residency, ServedModel, ServedModels
 from fastovms.config import ModelConfig, ResidencyConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField
+from fastovms.http.messages import Caller
 from fastovms.telemetry.metrics import FinishedRequest, GenerationMetrics, render
 from tests.fakes import ByteTokenizer, FakeBackend, make_request, model_info
 
@@ -76,7 +77,7 @@ class Holder:
 )
 def test_who_has_a_model_leave(keep_alive, loads_on_demand, is_admin, reason) -> None:
     models, request = ServedModels(), make_request("POST", "/api/chat")
-    request.is_admin = is_admin
+    request.caller = Caller(is_admin=is_admin)
     holder = None if loads_on_demand is None else Holder(loads_on_demand)
     models.holder = holder
     with departure(keep_alive, request, KnownModel("m"), models) as leaving:

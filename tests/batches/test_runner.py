@@ -69,8 +69,8 @@ async def test_what_a_handler_sees() -> None:
     assert await site.caller().ask(line(n=1), "tenant") == (200, "id", b"{}")
     [request] = site.requests
     assert (request.method, request.route, request.body) == ("POST", "/v1/x", b'{"n":1}')
-    assert (request.tenant, request.priority) == ("tenant", LOWEST_PRIORITY)
-    assert not request.is_admin
+    assert (request.caller.tenant, request.caller.priority) == ("tenant", LOWEST_PRIORITY)
+    assert not request.caller.is_admin
     assert not request.is_local
     assert (await site.caller().ask(line("/v1/plain"), "")).body == b"null"
 

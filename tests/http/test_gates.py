@@ -54,7 +54,7 @@ def test_api_keys(authorization: str | None, granted: bool) -> None:
     fields = {} if authorization is None else {"Authorization": authorization}
     asked = request(**fields)
     refusal = keys(asked)
-    assert bool(asked.tenant) is granted
+    assert bool(asked.caller.tenant) is granted
     if granted:
         assert refusal is None
         return
@@ -139,7 +139,7 @@ def test_the_keys_of_operators_are_marked(tmp_path: Path) -> None:
     for key, is_admin in (("alpha", True), ("beta", False), ("gamma", False)):
         asked = request(Authorization=f"Bearer {key}")
         assert keys(asked) is None
-        assert asked.is_admin is is_admin
+        assert asked.caller.is_admin is is_admin
     path.write_text("alpha administrator\n")
     with pytest.raises(ConfigurationError, match="only the word admin may follow"):
         read_api_keys(path, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.http.messages import Request
+from fastovms.http.messages import Caller, Request
 
 
 @pytest.mark.parametrize(
@@ -22,5 +22,5 @@ from fastovms.http.messages import Request
 )
 def test_who_sends_is_told_by_the_key_or_the_address(tenant: str, client: str, sender: str) -> None:
     request = Request("GET", "/", client=client)
-    request.tenant = tenant
+    request.caller = Caller(tenant)
     assert request.sender == sender

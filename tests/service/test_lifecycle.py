@@ -136,10 +136,10 @@ def test_without_keys_this_machine_is_the_operator(
 ) -> None:
     request = Request("POST", "/v1/models/a/load", headers=Headers(fields), client=client)
     assert guard({})(request) is None
-    assert request.is_admin is is_admin
+    assert request.caller.is_admin is is_admin
     request = Request("POST", "/v1/models/a/load", headers=asked(key="a").headers, client=client)
     assert guard({"API_KEY": "a"})(request) is None
-    assert request.is_admin is False
+    assert request.caller.is_admin is False
 
 
 # Which checks a server has, by its flags and by whether it has keys.

@@ -374,7 +374,7 @@ def asking(
         context.config,
         names,
         request.sender,
-        request.tenant,
+        request.caller.tenant,
         _text_format(body.format),
     )
     return Asking(body, preparation, options.num_predict, _top_logprobs(body), options.warnings)

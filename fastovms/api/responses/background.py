@@ -588,8 +588,8 @@ async def stream_kept(
         NotFound: there is no such response.
         InvalidField: the response does not run in the background.
     """
-    with state.store.watch_response(request.tenant, id) as watch:
-        reader = _LogReader(state, request.tenant, id, start, dialect)
+    with state.store.watch_response(request.caller.tenant, id) as watch:
+        reader = _LogReader(state, request.caller.tenant, id, start, dialect)
         await reader.open()
         tasks = [
             asyncio.ensure_future(reader.read_to_end(watch)),

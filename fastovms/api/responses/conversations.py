@@ -54,7 +54,7 @@ class StoredResponses:
         last = query.number("starting_after", 0)
         if query.flag("stream"):
             start = 0 if last is None else last + 1
-            run = state.runs.find(request.tenant, id)
+            run = state.runs.find(request.caller.tenant, id)
             if run is None:
                 await stream_kept(request, state, id, start, dialect)
             else:
@@ -64,9 +64,9 @@ class StoredResponses:
             raise InvalidField(
                 "starting_after is only allowed when stream is true", param="starting_after"
             )
-        run = state.runs.find(request.tenant, id)
+        run = state.runs.find(request.caller.tenant, id)
         if run is None:
-            return Response(200, await self._body(state, request.tenant, id))
+            return Response(200, await self._body(state, request.caller.tenant, id))
         if run.has_ended:
             await state.runs.kept(run)
         return Response(200, orjson.dumps(run.body()))
@@ -74,8 +74,8 @@ class StoredResponses:
     async def delete(self, request: Request, dialect: Dialect) -> Response:
         """Deletes a response. A running response is cancelled first."""
         state, id = await self._find(request)
-        await cancel_anywhere(state, request.tenant, id)
-        if not await state.store.run(Operations.delete_response, request.tenant, id):
+        await cancel_anywhere(state, request.caller.tenant, id)
+        if not await state.store.run(Operations.delete_response, request.caller.tenant, id):
             raise not_found("Response", id)
         return Response(200, orjson.dumps({"id": id, "object": "response", "deleted": True}))
 
@@ -86,15 +86,15 @@ class StoredResponses:
             InvalidField: the response has completed or failed, or is not in the background.
         """
         state, id = await self._find(request)
-        if (request.tenant, id) in state.attended:
+        if (request.caller.tenant, id) in state.attended:
             raise _not_in_background()
-        run = state.runs.find(request.tenant, id)
+        run = state.runs.find(request.caller.tenant, id)
         if run is not None:
             await state.runs.cancel(run)
             body = orjson.dumps(run.body())
         else:
-            await cancel_anywhere(state, request.tenant, id)
-            body = await self._body(state, request.tenant, id)
+            await cancel_anywhere(state, request.caller.tenant, id)
+            body = await self._body(state, request.caller.tenant, id)
         response = orjson.loads(body)
         if response["status"] == "cancelled":
             return Response(200, body)
@@ -106,7 +106,7 @@ class StoredResponses:
         state, id = await self._find(request)
         page = Query(request).page()
         with _cursor("the response has no item", page):
-            items = await state.store.run(Operations.list_input, request.tenant, id, page)
+            items = await state.store.run(Operations.list_input, request.caller.tenant, id, page)
         return Response(200, list_body(found(items, "Response", id)))
 
     async def _body(self, state: ResponsesState, tenant: str, id: str) -> bytes:
@@ -125,7 +125,7 @@ class StoredResponses:
         id = request.path_params["id"]
         if self._state is None:
             raise not_found("Response", id)
-        await self._state.created(request.tenant, id)
+        await self._state.created(request.caller.tenant, id)
         return self._state, id
 
 
@@ -175,14 +175,16 @@ class Conversations:
                 "metadata": metadata,
             }
         )
-        await store.run(Operations.add_conversation, request.tenant, id, body, items)
+        await store.run(Operations.add_conversation, request.caller.tenant, id, body, items)
         return Response(200, body)
 
     async def list(self, request: Request, dialect: Dialect) -> Response:
         """Lists the conversations, the newest first, which OpenAI's API does not."""
         page = Query(request).page()
         with _cursor("there is no conversation", page):
-            listed = await self._store().run(Operations.list_conversations, request.tenant, page)
+            listed = await self._store().run(
+                Operations.list_conversations, request.caller.tenant, page
+            )
         return Response(200, list_body(listed))
 
     async def get(self, request: Request, dialect: Dialect) -> Response:
@@ -198,18 +200,20 @@ class Conversations:
         body = orjson.loads(await self._body(request))
         updated = orjson.dumps({**body, "metadata": metadata})
         is_there = await store.run(
-            Operations.update_conversation, request.tenant, _id(request), updated
+            Operations.update_conversation, request.caller.tenant, _id(request), updated
         )
         return Response(200, _found(updated if is_there else None, request))
 
     async def delete(self, request: Request, dialect: Dialect) -> Response:
         id = _id(request)
-        is_deleted = await self._store().run(Operations.delete_conversation, request.tenant, id)
+        is_deleted = await self._store().run(
+            Operations.delete_conversation, request.caller.tenant, id
+        )
         body = {"id": id, "object": "conversation.deleted", "deleted": True}
         return Response(200, orjson.dumps(_found(body if is_deleted else None, request)))
 
     async def add_items(self, request: Request, dialect: Dialect) -> Response:
-        store, tenant, id = self._store(), request.tenant, _id(request)
+        store, tenant, id = self._store(), request.caller.tenant, _id(request)
         given = (await self._bodies.read(request, ItemsRequest)).items
         if given is None:
             raise InvalidField("items is required", param="items")
@@ -226,7 +230,7 @@ class Conversations:
         page = Query(request).page()
         with _cursor("the conversation has no item", page):
             items = await self._store().run(
-                Operations.list_items, request.tenant, _id(request), page
+                Operations.list_items, request.caller.tenant, _id(request), page
             )
         return Response(200, list_body(_found(items, request)))
 
@@ -234,7 +238,7 @@ class Conversations:
         Query(request)
         item_id = request.path_params["item_id"]
         store = self._store()
-        body = await store.run(Operations.find_item, request.tenant, _id(request), item_id)
+        body = await store.run(Operations.find_item, request.caller.tenant, _id(request), item_id)
         return Response(200, found(body, "Item", item_id))
 
     async def delete_item(self, request: Request, dialect: Dialect) -> Response:
@@ -242,7 +246,7 @@ class Conversations:
         item_id = request.path_params["item_id"]
         body = await self._body(request)
         is_deleted = await self._store().run(
-            Operations.delete_item, request.tenant, _id(request), item_id
+            Operations.delete_item, request.caller.tenant, _id(request), item_id
         )
         return Response(200, found(body if is_deleted else None, "Item", item_id))
 
@@ -275,7 +279,8 @@ class Conversations:
     async def _body(self, request: Request) -> bytes:
         id = _id(request)
         return _found(
-            await self._store().run(Operations.find_conversation, request.tenant, id), request
+            await self._store().run(Operations.find_conversation, request.caller.tenant, id),
+            request,
         )
 
     def _store(self) -> StateStore:

@@ -306,10 +306,10 @@ class Responses:
         noted: AbstractContextManager[None] = nullcontext()
         if state is not None and fields.store:
             is_attended = not fields.background
-            noted = state.creating(request.tenant, envelope.id, is_attended=is_attended)
+            noted = state.creating(request.caller.tenant, envelope.id, is_attended=is_attended)
         with noted:
             if state is not None and fields.store and body.request_id is not None:
-                await _check_free(state, request.tenant, envelope.id)
+                await _check_free(state, request.caller.tenant, envelope.id)
             model = try_model(request, known, models, _TASKS)
             if model is None and not (fields.background or is_streamed(body)):
                 model = await hold_model(request, known, models, _TASKS, streams=False)
@@ -534,10 +534,10 @@ class Responses:
         """
         state = self._state
         assert state is not None
-        kept_for = KeptFor(request.tenant, fields.conversation_id, request.sender)
+        kept_for = KeptFor(request.caller.tenant, fields.conversation_id, request.sender)
         background = BackgroundRun(run, generation, given, kept_for, state.store, resumption)
         state.runs.start(background)
-        state.note_created(request.tenant, background.id)
+        state.note_created(request.caller.tenant, background.id)
         body = orjson.dumps(background.body())
         await background.accepted()
         if not request.log_fields["stream"]:
@@ -558,7 +558,7 @@ class Responses:
         conversation_id = fields.conversation_id if run.status.is_answer else None
         if state is None or not (fields.store or conversation_id):
             return
-        tenant, given = request.tenant, await _stored(history)
+        tenant, given = request.caller.tenant, await _stored(history)
         record = to_record(run.form, run.status, given, run.output.items)
         try:
             if fields.store:
@@ -647,4 +647,6 @@ async def history_of(
     does."""
     rules = ItemRules(dialect, item_ids(context.new_id, dialect))
     store = None if state is None else state.store
-    return await read_history(body, len(request.body), model, fields, rules, request.tenant, store)
+    return await read_history(
+        body, len(request.body), model, fields, rules, request.caller.tenant, store
+    )

@@ -316,8 +316,7 @@ class _Session:
             id=f"{outer.id}-{self._num_requests}",
         )
         request.route = outer.route
-        request.tenant, request.is_admin = outer.tenant, outer.is_admin
-        request.priority, request.trace = outer.priority, outer.trace
+        request.caller, request.trace = outer.caller, outer.trace
         request.received_at = self._loop.time()
 
         def open_stream(request: Request, head: StreamHead, ping: bool) -> _EventStream:

@@ -14,6 +14,7 @@ from fastovms.api.ollama.generation import nanoseconds, timestamp
 from fastovms.api.routes import add_model_routes
 from fastovms.api.served import ChatModel
 from fastovms.errors import BackendUnavailable, RequestError
+from fastovms.http.messages import Caller
 from fastovms.http.routing import Router
 from fastovms.text.template import ChatTemplate
 from tests.api.chat_models import MESSAGES, call_text, chat_model, prompt_of, tool
@@ -345,7 +346,7 @@ def admin(is_admin):
 
     def make_admin_request(*args, **kwargs):
         request = make_request(*args, **kwargs)
-        request.is_admin = is_admin
+        request.caller = Caller(is_admin=is_admin)
         return request
 
     return make_admin_request

@@ -135,7 +135,7 @@ def measure(model_dir: Path, texts: Sequence[Sequence[int]], chosen: Sequence[st
     qualities = compare(exact, models, texts)
     timed = {"exact": exact, **models}
     case = tuning.DECODES[1]
-    times = tuning.measure(timed, [case], time.perf_counter, max_seconds=60, max_rounds=9)
+    times = tuning.measure(timed, [case], time.perf_counter, max_seconds=20, max_rounds=9)
     cells = {"exact": [0.0, 1.0, 0.0, 0.0]}
     for name, quality in qualities.items():
         cells[name] = _cells(quality)

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import statistics
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 from fastovms.app.loading import check_models, encodes
-from fastovms.backends.paged.tuning import TuningReport, measure_all
+from fastovms.backends.paged.tuning import TuningReport, compare_all, measure_all
 from fastovms.catalog import ModelFinder, Repository, model_root
-from fastovms.config import ModelSource, RepositoryConfig
+from fastovms.config import EngineConfig, ModelSource, RepositoryConfig
 from fastovms.engine.model.devices import MemoryReader
 from fastovms.engine.model.paging import MAX_ACTIVATION_GROUP
+from fastovms.engine.model.quality import Quality
 from fastovms.engine.model.tuning import DECODES, PREFILLS, Times
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import model_directory
+from fastovms.params import SamplingParams
 from fastovms.system.disk import DiskCache, cache_root
+from fastovms.text.tokenizer import Tokenizer
 
 _WIDTH: Final = 100
+
+_NUM_COMPARED: Final = 512
+"""Tokens of the text by which exactness is measured."""
+
+_LEGEND: Final = (
+    "Tokens a second; speed is that of a mixed load. Exactness on a short English text, against "
+    "--precision exact: how often the likeliest token is the same, and by how much log "
+    "probabilities differ on average."
+)
 
 
 def tune(source: ModelSource, repository: RepositoryConfig) -> str:
@@ -43,22 +56,34 @@ def tune(source: ModelSource, repository: RepositoryConfig) -> str:
     with TemporaryDirectory(prefix="fastovms-") as scratch:
         directory = model_directory(model.path, cache, Path(scratch))
         report = measure_all(directory, model.engine, cache, memory_speed=MemoryReader())
-    if report is None:
-        raise ConfigurationError("too much else runs here for a measurement: try again later")
-    return render(report, is_used=model.engine.tune)
+        if report is None:
+            raise ConfigurationError("too much else runs here for a measurement: try again later")
+        token_ids = Tokenizer.load(directory).encode(_prose())[:_NUM_COMPARED]
+        qualities = compare_all(directory, model.engine, report.loads.keys(), token_ids)
+    return render(report, qualities, is_used=model.engine.tune)
 
 
-def render(report: TuningReport, *, is_used: bool) -> str:
-    """Returns a table, medians of all rounds and the conclusion.
+def _prose() -> str:
+    """Returns some hundred words of English that are always at hand."""
+    return "\n".join(
+        inspect.getdoc(each) or each.__name__ for each in (EngineConfig, SamplingParams)
+    )
+
+
+def render(report: TuningReport, qualities: Mapping[str, Quality], *, is_used: bool) -> str:
+    """Returns a table, medians of all rounds, and what follows from it.
 
     Args:
-        is_used: whether the flags allow a start to use the result.
+        qualities: what ways cost in exactness, of those where it is known.
+        is_used: whether the flags let a start go by what was measured.
     """
     header = [
         "",
         *(f"{number} at once" for number in DECODES),
         *(f"prompt, {budget} a step" for budget in PREFILLS),
         "speed",
+        "same token",
+        "difference",
     ]
     default = next(iter(report.loads))
     rows = [
@@ -66,10 +91,11 @@ def render(report: TuningReport, *, is_used: bool) -> str:
             name,
             *_cells(report.loads[name], report.budgets[name]),
             f"{report.gains[name]:.2f}",
+            *_exactness(qualities.get(name)),
         ]
         for name in report.loads
     ]
-    lines = [*_table([header, *rows]), "", "Tokens a second; speed is that of a mixed load.", ""]
+    lines = [*_table([header, *rows]), "", *textwrap.wrap(_LEGEND, _WIDTH), ""]
     best = report.finding
     clearly = "" if best.name != default else ", the default: nothing is clearly faster"
     lines.append(f"Best: {best.name}{clearly}; --max-num-batched-tokens {best.token_budget}")
@@ -107,6 +133,12 @@ def _advice(report: TuningReport) -> list[str]:
             "export is fastest)."
         )
     return [line for text in paragraphs for line in ("", *textwrap.wrap(text, _WIDTH))]
+
+
+def _exactness(quality: Quality | None) -> list[str]:
+    if quality is None:
+        return ["-", "-"]
+    return [f"{quality.agreement:.1%}", f"{quality.mean_difference:.2g}"]
 
 
 def _cells(loads: Times, budgets: Times) -> list[str]:

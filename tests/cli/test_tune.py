@@ -10,6 +10,7 @@ from fastovms.backends.paged.tuning import TuningReport, TuningResult
 from fastovms.cli.main import main
 from fastovms.cli.tune import render
 from fastovms.config import DEMO_MODEL
+from fastovms.engine.model.quality import Quality
 from fastovms.engine.model.tuning import BUDGET_CASES, LOAD_CASES
 from tests.encoder_models import encoder_dir
 
@@ -30,6 +31,9 @@ def test_a_model_is_measured_and_the_result_kept(
     assert "f32, f16 cache" in report
     assert "Best: f32, f16 cache, the default" in report
     assert "--max-num-batched-tokens" in report
+    agreement, difference = report.splitlines()[1].split()[-2:]
+    assert 0.9 < float(agreement.rstrip("%")) / 100 <= 1
+    assert 0 < float(difference) < 0.05  # a cache of f16 rounds something
     assert "serve will run the model so" in report
     assert [path.name.partition("-")[0] for path in tmp_path.iterdir()] == ["tuning"]
 
@@ -85,6 +89,29 @@ def test_caches_and_slow_exports_are_told(
         int4_group_size=int4_group_size,
         has_vnni=has_vnni,
     )
-    text = " ".join(render(report, is_used=True).split())
+    text = " ".join(render(report, {}, is_used=True).split())
     assert all(words in text for words in told)
     assert text.count("docs/performance.md") == len(told)
+
+
+@pytest.mark.parametrize(
+    ("qualities", "cells"),
+    [
+        ({}, ["-", "-"]),
+        ({"f32, u8 cache": Quality(511, 0.0123, 0.987, 0.001, 1.002)}, ["98.7%", "0.012"]),
+    ],
+)
+def test_exactness_is_beside_speed(qualities: dict[str, Quality], cells: list[str]) -> None:
+    name = "f32, u8 cache"
+    report = TuningReport(
+        loads={name: {case: [0.1] for case in LOAD_CASES}},
+        gains={name: 1.0},
+        budgets={name: {case: [0.1] for case in BUDGET_CASES}},
+        finding=TuningResult(name, 256),
+        entry=None,
+        int4_group_size=None,
+        has_vnni=True,
+    )
+    header, row = render(report, qualities, is_used=True).splitlines()[:2]
+    assert header.endswith("speed  same token  difference")
+    assert row.split()[-3:] == ["1.00", *cells]

@@ -13,6 +13,7 @@ from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 from openvino import opset13
 
+from bench.common.numpy_decoder import NumpyDecoder
 from fastovms.engine.model.paging import applies_sliding_window, read_paged_graph
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.graph import (
@@ -27,7 +28,6 @@ from fastovms.gguf.graph import (
 )
 from fastovms.gguf.reader import TENSOR_TYPES, RopeSettings, read_gguf, read_hyperparameters
 from tests.engine.reference import EXACT
-from tests.gguf.numpy_decoder import NumpyDecoder
 from tests.gguf.test_reader import read
 from tests.gguf.tiny_models import HEAD_SIZE, LAYERS, TOKENS, TinyModel, write_model
 

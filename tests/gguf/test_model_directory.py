@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 
+from bench.common.numpy_decoder import NumpyDecoder
 from fastovms.backends.model_files import load_grammar_compiler, read_model_info
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
@@ -19,7 +20,6 @@ from fastovms.params import Grammar, GrammarKind, SamplingParams
 from fastovms.system.disk import DiskCache
 from fastovms.text.tokenizer import Tokenizer
 from tests.engine.reference import EXACT, run, run_reference, tokens
-from tests.gguf.numpy_decoder import NumpyDecoder
 from tests.gguf.raw_head import entry, head
 from tests.gguf.tiny_models import BYTE_PAIRS, HEAD_SIZE, TOKENS, TinyModel, write_model
 

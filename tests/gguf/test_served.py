@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 
-from tests.gguf.numpy_decoder import NumpyDecoder
+from bench.common.numpy_decoder import NumpyDecoder
 from tests.gguf.tiny_models import TOKENS, TinyModel, write_model
 from tests.real_server import start_server, stop_server
 

@@ -66,7 +66,7 @@ def sentencepiece() -> dict[str, Any]:
         if set(text[start : start + size]) <= set(characters)
     )
     joined = [piece for piece, _ in pieces.most_common(400)]
-    special = ["<unk>", "<s>", "</s>", "<start_of_turn>", "[multimodal]"]
+    special = ["<unk>", "<s>", "</s>", "<start_of_turn>", "[multimodal]", "<body>"]
     of_bytes = [f"<0x{byte:02X}>" for byte in range(256)]
     tokens = [*special, *of_bytes, *joined, *characters]
     num_texts = len(joined) + len(characters)
@@ -74,7 +74,7 @@ def sentencepiece() -> dict[str, Any]:
     return {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": [2, 3, 3, 3, 4] + [6] * 256 + [1] * num_texts,
+        "tokenizer.ggml.token_type": [2, 3, 3, 3, 4, 4] + [6] * 256 + [1] * num_texts,
         "tokenizer.ggml.scores": scores,
         "tokenizer.ggml.unknown_token_id": 0,
         "tokenizer.ggml.bos_token_id": 1,

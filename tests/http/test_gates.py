@@ -83,7 +83,7 @@ def test_keys_in_a_field_of_their_own(fields: dict[str, str], tenant: str | None
     if tenant is not None:
         alike = request(Authorization=f"Bearer {tenant}")
         keys(alike)
-        assert asked.tenant == alike.tenant
+        assert asked.caller.tenant == alike.caller.tenant
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_each_key_is_a_tenant() -> None:
     keys = ApiKeys(["alpha", "beta"], render_error)
     asked = [request(Authorization=f"Bearer {key}") for key in ("alpha", "beta", "beta")]
     assert all(keys(one) is None for one in asked)
-    first, second, third = (one.tenant for one in asked)
+    first, second, third = (one.caller.tenant for one in asked)
     assert first != second == third
     assert "alpha" not in first
 

@@ -116,6 +116,13 @@ def test_a_detokenizer_with_rules_of_its_own_has_no_table() -> None:
     assert build_token_table(vocab, frozenset(), [], cleans_up) is None
 
 
+def test_a_token_that_openvino_takes_for_a_byte_has_its_text() -> None:
+    vocab = {b"<s>": 0, b"\xe2\x96\x81b": 1, b"<body>": 2}
+    table = build_token_table(vocab, frozenset(), [[1, 2]], decoder("<s>", " b", "\ufffd"))
+    assert table is not None
+    assert table.decode([1, 2, 1]) == " b<body> b"
+
+
 def test_a_table_has_nothing_where_the_vocabulary_has_gaps() -> None:
     table = build_token_table({b"b": 2}, frozenset(), [], decoder("", "", "b"))
     assert table is not None

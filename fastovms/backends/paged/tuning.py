@@ -10,7 +10,7 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from fastovms.engine.model import tuning
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, has_vnni
 from fastovms.engine.model.model import ExportedModel, PagedModel
 from fastovms.engine.model.paging import DEFAULT_MAX_MODEL_LEN
+from fastovms.engine.model.quality import Quality, compare
 from fastovms.errors import ConfigurationError
 from fastovms.system.disk import DiskCache, file_identity, key_of
 from fastovms.system.memory import num_usable_cpus
@@ -200,6 +201,31 @@ def measure_all(
         int4_group_size=files.int4_group_size,
         has_vnni=has_vnni(),
     )
+
+
+def compare_all(
+    model_dir: Path, config: EngineConfig, names: Set[str], token_ids: Sequence[int]
+) -> dict[str, Quality]:
+    """Returns what ways to run a model cost in exactness, against f32 throughout, by their names.
+    Besides that, one way at a time is in memory; those are left out that there is no memory for.
+
+    Args:
+        token_ids: those of a text, as many as the model's context has room for.
+
+    Raises:
+        ConfigurationError: the model or the device cannot do it.
+    """
+    files = read_files(model_dir, config)
+    reference = ExportedModel(model_dir, device=config.device, exact=True)
+    exact = reference.compile(reference.choices)[1]
+    found: dict[str, Quality] = {}
+    for choice in files.choices:
+        room = files.available_memory() * _MEMORY_SHARE
+        if choice.name in names and files.weights_size * choice.num_variants <= room:
+            model = files.compile([choice])[1]
+            found |= compare(exact, {choice.name: model}, [token_ids])
+            del model  # its memory is for the next one
+    return found
 
 
 def _is_worth_measuring(files: ExportedModel, config: EngineConfig) -> bool:

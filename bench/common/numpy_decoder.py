@@ -44,7 +44,8 @@ class NumpyDecoder:
         if cap := self.get("final_logit_softcapping"):
             logits = cap * np.tanh(logits / cap)
         logits = logits - logits.max(axis=1, keepdims=True)
-        return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        found: Array = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        return found
 
     def _layer(self, layer: int, x: Array) -> Array:
         t, block = self.tensors, f"blk.{layer}"
@@ -70,7 +71,7 @@ class NumpyDecoder:
     def _attention(self, layer: int, x: Array) -> Array:
         block, n = f"blk.{layer}", len(x)
         heads, kv_heads = self.get("attention.head_count"), self.get("attention.head_count_kv")
-        size = self.get("attention.key_length")
+        size = self.get("attention.key_length", self.get("embedding_length") // heads)
         if f"{block}.attn_qkv.weight" in self.tensors:
             widths = [heads * size, (heads + kv_heads) * size]
             q, k, v = np.split(self._linear(x, f"{block}.attn_qkv"), widths, axis=1)
@@ -100,7 +101,7 @@ class NumpyDecoder:
 
     def _rotate(self, x: Array, n: int, has_window: bool) -> Array:
         """Each pair of dimensions as a complex number."""
-        num = self.get("rope.dimension_count")
+        num = self.get("rope.dimension_count", x.shape[2])
         angles, magnitude = self._angles(num, n, has_window)
         turn = magnitude * np.exp(1j * angles)
         y = x.copy()
@@ -141,8 +142,10 @@ class NumpyDecoder:
         return np.outer(np.arange(n), frequencies), magnitude
 
     def _linear(self, x: Array, name: str) -> Array:
-        return x @ self.tensors[f"{name}.weight"].T + self.tensors.get(f"{name}.bias", 0)
+        product: Array = x @ self.tensors[f"{name}.weight"].T
+        return product + self.tensors.get(f"{name}.bias", 0)
 
     def _norm(self, x: Array, gains: Array) -> Array:
         mean = (x**2).mean(axis=-1, keepdims=True)
-        return x / np.sqrt(mean + self.get("attention.layer_norm_rms_epsilon")) * gains
+        scaled: Array = x / np.sqrt(mean + self.get("attention.layer_norm_rms_epsilon"))
+        return scaled * gains

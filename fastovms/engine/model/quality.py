@@ -1,0 +1,119 @@
+"""Tells what a way to run a model costs in exactness."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from fastovms.engine.model.model import Floats, Model, as_float32
+from fastovms.engine.model.step_inputs import StepInputs, StepLayout
+
+CHUNK: Final = 64
+"""Tokens a step: more than a small step has (see `compilation`), and logits of a large vocabulary
+stay small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Log probabilities of one way to run a model, against those of another on the same tokens.
+
+    Attributes:
+        num_tokens: how many predictions were compared.
+        mean_difference: by how much the log probability of the text's next token differs, in nats.
+        agreement: the share of predictions with the same likeliest token.
+        mean_divergence: the KL divergence from the reference, in nats.
+        perplexity_ratio: the perplexity of the texts as a multiple of the reference's.
+    """
+
+    num_tokens: int
+    mean_difference: float
+    agreement: float
+    mean_divergence: float
+    perplexity_ratio: float
+
+
+class QualityCounter:
+    """Adds up what makes a `Quality`."""
+
+    def __init__(self) -> None:
+        self._num = 0
+        self._differences = 0.0
+        self._signed = 0.0
+        self._equal = 0
+        self._divergence = 0.0
+
+    def add(self, reference: Floats, logits: Floats, next_ids: Sequence[int]) -> None:
+        """
+        Args:
+            reference, logits: those behind each token, [tokens, vocabulary].
+            next_ids: the tokens of the text that follow.
+        """
+        rows = np.arange(len(next_ids))
+        weights, of_reference = _normalized(reference)
+        _, of_logits = _normalized(logits)
+        expected = reference[rows, next_ids] - of_reference
+        found = logits[rows, next_ids] - of_logits
+        self._num += len(rows)
+        self._differences += float(np.abs(found - expected).sum())
+        self._signed += float((found - expected).sum())
+        self._equal += int((reference.argmax(axis=1) == logits.argmax(axis=1)).sum())
+        shift = np.einsum("ij,ij->i", weights, reference - logits)
+        self._divergence += float((shift - of_reference + of_logits).sum())
+
+    def quality(self) -> Quality:
+        num = self._num
+        return Quality(
+            num,
+            self._differences / num,
+            self._equal / num,
+            self._divergence / num,
+            math.exp(-self._signed / num),
+        )
+
+
+def _normalized(logits: Floats) -> tuple[Floats, Floats]:
+    """Returns the probabilities, and the logarithm of each row's sum."""
+    top = logits.max(axis=1, keepdims=True)
+    powers = np.exp(logits - top)
+    sums = powers.sum(axis=1, keepdims=True)
+    logs: Floats = (top + np.log(sums))[:, 0]
+    powers /= sums
+    return powers, logs
+
+
+def compare(
+    reference: Model, others: Mapping[str, Model], texts: Sequence[Sequence[int]]
+) -> dict[str, Quality]:
+    """Computes texts of at least two tokens with every model, a chunk at a time in turn, and
+    returns the qualities by name. The models' caches are replaced."""
+    longest = max(map(len, texts))
+    for model in (reference, *others.values()):
+        model.allocate_cache(-(-longest // model.block_size))
+    counters = {name: QualityCounter() for name in others}
+    for text in texts:
+        token_ids = array("q", text)
+        for start in range(0, len(text) - 1, CHUNK):
+            end = min(start + CHUNK, len(text) - 1)
+            next_ids = text[start + 1 : end + 1]
+            expected = chunk_logits(reference, token_ids, start, end)
+            for name, model in others.items():
+                found = chunk_logits(model, token_ids, start, end)
+                counters[name].add(expected, found, next_ids)
+    return {name: counter.quality() for name, counter in counters.items()}
+
+
+def chunk_logits(model: Model, token_ids: array[int], start: int, end: int) -> Floats:
+    """Returns the logits behind tokens `start` to `end` - 1 of a text, [tokens, vocabulary]. The
+    tokens before are in the first blocks of the cache, from earlier calls."""
+    return as_float32(model.infer(_inputs(token_ids, start, end, model.block_size))).copy()
+
+
+def _inputs(token_ids: array[int], start: int, end: int, block_size: int) -> StepInputs:
+    layout = StepLayout(block_size)
+    layout.add(token_ids, start, end, array("i", range(-(-end // block_size))))
+    return layout.finish(array("q", range(end - start)))

@@ -1,0 +1,105 @@
+"""Tests of `bench/quality` and `fastovms/engine/model/quality.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from gguf import GGMLQuantizationType as Type
+from openvino import opset13
+
+from bench.quality.activations import quantize_activations
+from bench.quality.reader import NUM_GREEDY, check_reader
+from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.quality import QualityCounter, compare
+from fastovms.gguf import graph
+from fastovms.gguf.converter import convert
+from tests.gguf.tiny_models import TinyModel, write_model
+
+# What is counted.
+
+
+def test_a_way_that_differs_is_counted() -> None:
+    reference = np.log(np.array([[0.5, 0.25, 0.25], [0.7, 0.2, 0.1]], np.float32))
+    other = np.log(np.array([[0.25, 0.5, 0.25], [0.7, 0.2, 0.1]], np.float32)) + np.float32(3)
+    counter = QualityCounter()
+    counter.add(reference, other, [0, 2])
+    found = counter.quality()
+    assert (found.num_tokens, found.agreement) == (2, 0.5)
+    assert found.mean_difference == pytest.approx(np.log(2) / 2, rel=1e-5)
+    assert found.mean_divergence == pytest.approx(0.25 * np.log(2) / 2, rel=1e-5)
+    assert found.perplexity_ratio == pytest.approx(np.sqrt(2), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_smaller_cache_costs_exactness(tmp_path: Path) -> None:
+    write_model(tmp_path / "a.gguf", TinyModel())
+    convert(tmp_path / "a.gguf", tmp_path)
+    exact = PagedModel.load(tmp_path, exact=True)
+    ways = {
+        name: PagedModel.load(tmp_path, properties={"KV_CACHE_PRECISION": name})
+        for name in ("f32", "u8")
+    }
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(3, 200, length).tolist() for length in (2, 65, 150)]
+    found = compare(exact, ways, texts)
+    assert {quality.num_tokens for quality in found.values()} == {1 + 64 + 149}
+    assert found["f32"].mean_difference < 1e-5
+    assert found["f32"].agreement == 1
+    assert found["u8"].mean_difference > 10 * found["f32"].mean_difference
+    assert found["u8"].mean_divergence > 0
+
+
+# Activations of 8 bits are rounded as OpenVINO's kernels round them.
+
+
+def test_activations_are_rounded_in_groups() -> None:
+    activations = opset13.parameter([-1, 8], np.float32)
+    weights = opset13.convert(opset13.constant(np.eye(8, dtype=np.int8)), "f32")
+    product = opset13.matmul(activations, weights, False, True)
+    model = ov.Model([product], [activations])
+    assert quantize_activations(model.clone(), 3) == 0
+    assert quantize_activations(model.clone(), 4, lambda index, num: False) == 0
+    assert quantize_activations(model, 4) == 1
+    compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    values = np.array([[127, 0.4, -2.6, 0, 1.27, -0.004, 0.006, 0], [0] * 8], np.float32)
+    expected = [[127, 0, -3, 0, 1.27, 0, 0.01, 0], [0] * 8]
+    np.testing.assert_allclose(compiled([values])[0], expected, atol=1e-6)
+
+
+# A graph that is not what the file says is found.
+
+MODEL = TinyModel(types=(Type.Q8_0, Type.Q4_1))
+TEXT = [1, *range(40, 90)]
+
+
+@pytest.mark.slow
+def test_a_right_reader_is_right(tmp_path: Path) -> None:
+    write_model(tmp_path / "a.gguf", MODEL)
+    convert(tmp_path / "a.gguf", tmp_path)
+    found = check_reader(tmp_path, tmp_path / "a.gguf", TEXT)
+    assert found.is_right
+    assert found.num_greedy == NUM_GREEDY
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["order of rows", "base of rotation"])
+def test_a_wrong_reader_is_found(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.gguf"
+    write_model(path, MODEL)
+    if fault == "order of rows":
+        monkeypatch.setattr(graph._DecoderBuilder, "_row_order", lambda *given: None)
+    else:
+        unscaled = graph._unscaled
+
+        def wrong(base: float, num_dimensions: int) -> Any:
+            return unscaled(2 * base, num_dimensions)
+
+        monkeypatch.setattr(graph, "_unscaled", wrong)
+    convert(path, tmp_path)
+    assert not check_reader(tmp_path, path, TEXT).is_right

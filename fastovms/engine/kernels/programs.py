@@ -1,0 +1,471 @@
+"""Runs programs: what is between two attentions of a model, instruction by instruction.
+
+A program works on buffers of f32, of which each has a row for each token of the step. Nothing is
+allocated, and the interpreter's lock is not held.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Final
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.extending import intrinsic
+
+from fastovms.engine.jit import as_float
+
+
+class Opcode(IntEnum):
+    """What an instruction does with rows of `WIDTH` numbers: `OUT` gets the result of `A` (and
+    `B`), unless there is more to it."""
+
+    QUANTIZE = 0
+    """Makes integers of A, for the products that follow. `P0` is the columns of a group."""
+    PRODUCT = 1
+    """Multiplies the last integers. `P0` to `P5` are the address of the weights, the number of
+    blocks, of groups, of units in a group, the bits of a weight and whether there are zero
+    points; `P6` is the number of parts."""
+    ADD = 2
+    MULTIPLY = 3
+    ADD_CONSTANT = 4
+    """`P0` is the address of a row."""
+    MULTIPLY_CONSTANT = 5
+    NORMALIZE = 6
+    """Divides by the root of the mean square. `P0` is the address of a row of factors, `P1` what is
+    added to the mean: the bits of an f32."""
+    SWISH = 7
+    GELU_TANH = 8
+    GELU_ERF = 9
+    COPY = 10
+
+
+class Field(IntEnum):
+    """The fields of an instruction. Buffers are named by their index, and by where in a row the
+    numbers begin."""
+
+    OPCODE = 0
+    A = 1
+    A_START = 2
+    B = 3
+    B_START = 4
+    OUT = 5
+    OUT_START = 6
+    WIDTH = 7
+    P0 = 8
+
+
+NUM_FIELDS: Final = 16
+
+PRODUCT_ARGUMENTS: Final = 13
+"""The number of arguments of `products.multiply_...`"""
+
+_OPTIONS: Final[dict[str, Any]] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"contract", "reassoc", "nsz", "arcp"},
+}
+
+_helper: Any = numba.njit(inline="never", **_OPTIONS)
+
+
+def _floats_at(_: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], ir.PointerType(ir.FloatType()))
+
+    return numba.types.CPointer(numba.float32)(numba.int64), generate
+
+
+def _integers_at(_: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(32)))
+
+    return numba.types.CPointer(numba.int32)(numba.int64), generate
+
+
+def _shorts_at(_: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(16)))
+
+    return numba.types.CPointer(numba.int16)(numba.int64), generate
+
+
+def _bytes_at(_: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(8)))
+
+    return numba.types.CPointer(numba.int8)(numba.int64), generate
+
+
+def _fetch_atomic(_: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
+        return builder.load_atomic(pointer, "seq_cst", 8)
+
+    return numba.int64(numba.int64), generate
+
+
+def _store_atomic(_: Any, address: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
+        builder.store_atomic(arguments[1], pointer, "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return numba.void(numba.int64, numba.int64), generate
+
+
+def _add_atomic(_: Any, address: Any, value: Any) -> Any:
+    """Returns what was there before."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
+        return builder.atomic_rmw("add", pointer, arguments[1], "seq_cst")
+
+    return numba.int64(numba.int64, numba.int64), generate
+
+
+def _pause_thread(_: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [])
+        name = "llvm.x86.sse2.pause"
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        builder.call(function, [])
+        return context.get_dummy_value()
+
+    return numba.void(), generate
+
+
+def _call_product(_: Any, function: Any, arguments: Any) -> Any:
+    """Calls a function at an address, with a tuple of 64-bit integers."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        address, packed = given
+        integer = ir.IntType(64)
+        kind = ir.FunctionType(ir.VoidType(), [integer] * PRODUCT_ARGUMENTS)
+        pointer = builder.inttoptr(address, ir.PointerType(kind))
+        values = [builder.extract_value(packed, i) for i in range(PRODUCT_ARGUMENTS)]
+        builder.call(pointer, values)
+        return context.get_dummy_value()
+
+    return numba.void(numba.int64, arguments), generate
+
+
+_floats: Any = intrinsic(_floats_at)
+_integers: Any = intrinsic(_integers_at)
+_shorts: Any = intrinsic(_shorts_at)
+_bytes: Any = intrinsic(_bytes_at)
+_call: Any = intrinsic(_call_product)
+_fetch: Any = intrinsic(_fetch_atomic)
+_store: Any = intrinsic(_store_atomic)
+_fetch_add: Any = intrinsic(_add_atomic)
+_pause: Any = intrinsic(_pause_thread)
+_sched_yield: Any = numba.types.ExternalFunction("sched_yield", numba.int32())
+
+_NOT_BEGUN: Final = 1 << 20
+_ENDED: Final = 1 << 21
+"""What is in place of the index of an instruction before and after there is one to help with."""
+
+_WAITS_BEFORE_YIELD: Final = 1000
+
+
+@_helper
+def _exp(x):
+    """Within 2 units of the last place, for numbers whose result is neither 0 nor infinite."""
+    x = min(max(x, np.float32(-87)), np.float32(88))
+    t = x * np.float32(1.44269504)
+    whole = np.floor(t + np.float32(0.5))
+    f = t - whole
+    p = np.float32(1.535336188319500e-4)
+    p = p * f + np.float32(1.339887440266574e-3)
+    p = p * f + np.float32(9.618437357674640e-3)
+    p = p * f + np.float32(5.550332471162809e-2)
+    p = p * f + np.float32(2.402264791363012e-1)
+    p = p * f + np.float32(6.931472028550421e-1)
+    p = p * f + np.float32(1)
+    return p * as_float((np.int32(whole) + np.int32(127)) << np.int32(23))
+
+
+@_helper
+def _quantize16(source, width, columns, target, sums, scales):
+    x, q, t, s = _floats(source), _shorts(target), _integers(sums), _floats(scales)
+    for group in range(width // columns):
+        first = group * columns
+        largest = np.float32(0)
+        for k in range(first, first + columns):
+            largest = max(largest, abs(x[k]))
+        inverse = np.float32(32767) / largest if largest > 0 else np.float32(0)
+        total = np.int32(0)
+        for k in range(first, first + columns):
+            value = np.int32(np.rint(x[k] * inverse))
+            q[k] = np.int16(value)
+            total += value
+        t[group] = total
+        s[group] = largest / np.float32(32767)
+
+
+@_helper
+def _quantize8(source, width, columns, target, sums, scales):
+    x, q, t, s = _floats(source), _bytes(target), _integers(sums), _floats(scales)
+    for group in range(width // columns):
+        first = group * columns
+        largest = np.float32(0)
+        for k in range(first, first + columns):
+            largest = max(largest, abs(x[k]))
+        inverse = np.float32(127) / largest if largest > 0 else np.float32(0)
+        total = np.int32(0)
+        for k in range(first, first + columns):
+            value = np.int32(np.rint(x[k] * inverse))
+            q[k] = np.int8(value)
+            total += value
+        t[group] = total
+        s[group] = largest / np.float32(127)
+
+
+@_helper
+def _add(a, b, out, width):
+    x, y, z = _floats(a), _floats(b), _floats(out)
+    for k in range(width):
+        z[k] = x[k] + y[k]
+
+
+@_helper
+def _multiply(a, b, out, width):
+    x, y, z = _floats(a), _floats(b), _floats(out)
+    for k in range(width):
+        z[k] = x[k] * y[k]
+
+
+@_helper
+def _normalize(a, factors, epsilon, out, width):
+    x, w, z = _floats(a), _floats(factors), _floats(out)
+    total = np.float32(0)
+    for k in range(width):
+        total += x[k] * x[k]
+    scale = np.float32(1) / np.sqrt(total / np.float32(width) + epsilon)
+    for k in range(width):
+        z[k] = x[k] * scale * w[k]
+
+
+@_helper
+def _swish(a, out, width):
+    x, z = _floats(a), _floats(out)
+    for k in range(width):
+        z[k] = x[k] / (np.float32(1) + _exp(-x[k]))
+
+
+@_helper
+def _gelu_tanh(a, out, width):
+    x, z = _floats(a), _floats(out)
+    for k in range(width):
+        v = x[k]
+        inner = np.float32(1.5957691216) * (v + np.float32(0.044715) * v * v * v)
+        z[k] = v / (np.float32(1) + _exp(-inner))
+
+
+@_helper
+def _gelu_erf(a, out, width):
+    """Computes erf by formula 7.1.26 of Abramowitz and Stegun, within 1.5e-7."""
+    x, z = _floats(a), _floats(out)
+    for k in range(width):
+        v = abs(x[k]) * np.float32(0.70710678)
+        t = np.float32(1) / (np.float32(1) + np.float32(0.3275911) * v)
+        p = np.float32(1.061405429)
+        p = p * t - np.float32(1.453152027)
+        p = p * t + np.float32(1.421413741)
+        p = p * t - np.float32(0.284496736)
+        p = p * t + np.float32(0.254829592)
+        tail = p * t * _exp(-v * v)
+        share = np.float32(2) - tail if x[k] > 0 else tail
+        z[k] = np.float32(0.5) * x[k] * share
+
+
+@_helper
+def _copy(a, out, width):
+    x, z = _floats(a), _floats(out)
+    for k in range(width):
+        z[k] = x[k]
+
+
+@_helper
+def _apply(opcode, a, b, out, width, p0, p1):
+    """Applies an instruction that is about one row at a time."""
+    if opcode == 2:
+        _add(a, b, out, width)
+    elif opcode == 3:
+        _multiply(a, b, out, width)
+    elif opcode == 4:
+        _add(a, p0, out, width)
+    elif opcode == 5:
+        _multiply(a, p0, out, width)
+    elif opcode == 6:
+        _normalize(a, p0, as_float(np.int32(p1)), out, width)
+    elif opcode == 7:
+        _swish(a, out, width)
+    elif opcode == 8:
+        _gelu_tanh(a, out, width)
+    elif opcode == 9:
+        _gelu_erf(a, out, width)
+    elif opcode == 10:
+        _copy(a, out, width)
+
+
+@_helper
+def _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk):
+    out = program[i, 5]
+    num_blocks, num_chunks = program[i, 9], program[i, 14]
+    _call(
+        product,
+        (
+            program[i, 8],
+            scratch[0],
+            scratch[1],
+            scratch[2],
+            buffers[out, 0] + 4 * program[i, 6],
+            program[i, 10],
+            program[i, 11],
+            buffers[out, 1],
+            num_rows,
+            program[i, 12],
+            program[i, 13],
+            num_blocks * chunk // num_chunks,
+            num_blocks * (chunk + 1) // num_chunks,
+        ),
+    )
+
+
+@_helper
+def _help(program, buffers, num_rows, scratch, product, next_chunk, num_done):
+    """Takes chunks of products until the program has ended."""
+    while True:
+        claimed = _fetch_add(next_chunk, 1)
+        i, chunk = claimed >> 32, claimed & 0xFFFFFFFF
+        if i == _ENDED:
+            return
+        if i != _NOT_BEGUN and chunk < program[i, 14]:
+            _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk)
+            _fetch_add(num_done, 1)
+            continue
+        while _fetch(next_chunk) >> 32 == i:
+            _pause()
+
+
+@_helper
+def _multiply_with_others(program, buffers, num_rows, scratch, product, i, next_chunk, num_done):
+    """Lets others take chunks of a product, takes as many as it can, and waits for the others'."""
+    num_chunks = program[i, 14]
+    _store(num_done, 0)
+    _store(next_chunk, i << 32)
+    while True:
+        claimed = _fetch_add(next_chunk, 1) & 0xFFFFFFFF
+        if claimed >= num_chunks:
+            break
+        _multiply_chunk(program, buffers, num_rows, scratch, product, i, claimed)
+        _fetch_add(num_done, 1)
+    num_waits = 0
+    while _fetch(num_done) < num_chunks:
+        _pause()
+        num_waits += 1
+        if num_waits % _WAITS_BEFORE_YIELD == 0:
+            _sched_yield()
+
+
+@_helper
+def _lead(program, buffers, num_rows, scratch, product, next_chunk, num_done):
+    integers, sums, scales, bits = scratch[0], scratch[1], scratch[2], scratch[3]
+    for i in range(program.shape[0]):
+        opcode, width, p0, p1 = program[i, 0], program[i, 7], program[i, 8], program[i, 9]
+        a, b, out = program[i, 1], program[i, 3], program[i, 5]
+        if opcode == 1:
+            _multiply_with_others(
+                program, buffers, num_rows, scratch, product, i, next_chunk, num_done
+            )
+            continue
+        for row in range(num_rows):
+            source = buffers[a, 0] + 4 * (program[i, 2] + row * buffers[a, 1])
+            if opcode == 0:
+                groups = width // p0
+                at = 4 * row * groups
+                if bits == 8:
+                    _quantize8(source, width, p0, integers + row * width, sums + at, scales + at)
+                else:
+                    target = integers + 2 * row * width
+                    _quantize16(source, width, p0, target, sums + at, scales + at)
+            else:
+                other = buffers[b, 0] + 4 * (program[i, 4] + row * buffers[b, 1])
+                target = buffers[out, 0] + 4 * (program[i, 6] + row * buffers[out, 1])
+                _apply(opcode, source, other, target, width, p0, p1)
+    _store(next_chunk, _ENDED << 32)
+
+
+@_helper
+def _take_part(program, buffers, num_rows, scratch, product):
+    """Leads, if this is the first thread, or helps. So nobody ever waits for a thread that has not
+    begun, or has been suspended, unless it was in the middle of a chunk."""
+    first, next_chunk, num_done = scratch[4], scratch[4] + 64, scratch[4] + 128
+    if _fetch_add(first, 1) == 0:
+        _lead(program, buffers, num_rows, scratch, product, next_chunk, num_done)
+    else:
+        _help(program, buffers, num_rows, scratch, product, next_chunk, num_done)
+
+
+def run_program(program, buffers, num_rows, scratch, product, num_threads):
+    """Runs a program.
+
+    Args:
+        program: int64 [instructions, NUM_FIELDS].
+        buffers: int64 [buffers, 2]: the address of each, and how many numbers are from one row to
+            the next.
+        num_rows: of the step.
+        scratch: int64 [5]: addresses of room for integers, their sums over groups and the scales of
+            groups; the bits of an integer; the address of three cache lines by which threads agree.
+        product: the address of the function that multiplies.
+        num_threads: take part.
+    """
+    _store(scratch[4], 0)
+    _store(scratch[4] + 64, _NOT_BEGUN << 32)
+    for _ in numba.prange(num_threads):
+        _take_part(program, buffers, num_rows, scratch, product)
+
+
+@_helper
+def _pack_loop(source, rows, columns, group, bits, activation_bits, lanes, flip, header, target):
+    unit = 32 if bits == 4 else 16
+    group_bytes = header + lanes * group * bits // 8
+    num_groups = columns // group
+    for row in range(rows):
+        block, lane = row // lanes, row % lanes
+        for g in range(num_groups):
+            base = (block * num_groups + g) * group_bytes + header
+            for k in range(group):
+                index = row * columns + g * group + k
+                place = base + (k // unit) * 16 * lanes
+                c = k % unit
+                if bits == 4:
+                    value = (source[index >> 1] >> (4 * (index & 1))) & 15 ^ flip
+                    place += (c // 8) * 4 * lanes + 4 * lane
+                    if activation_bits == 16:
+                        nibble = (c % 8) // 2
+                        target[place + 2 * (c & 1) + nibble // 2] |= np.uint8(value << 4 * (nibble & 1))
+                    else:
+                        target[place + (c & 3)] |= np.uint8(value << 4 * ((c >> 2) & 1))
+                else:
+                    value = source[index] ^ flip
+                    if activation_bits == 16:
+                        place += (c // 2) * 2 * lanes + 2 * lane + (c & 1)
+                    else:
+                        place += (c // 4) * 4 * lanes + 4 * lane + (c & 3)
+                    target[place] = np.uint8(value)
+
+
+def pack_rows(source, rows, columns, group, bits, activation_bits, lanes, flip, header, target):
+    """Lays integers out as `products` reads them.
+
+    Args:
+        source: uint8, row by row, two integers of 4 bits in a byte, the first one in its low half.
+        group: the columns that share a scale.
+        flip: bits of an integer to be inverted, which adds half of its range to it.
+        header: bytes before a group of a block.
+        target: uint8, all zeros.
+    """
+    _pack_loop(source, rows, columns, group, bits, activation_bits, lanes, flip, header, target)

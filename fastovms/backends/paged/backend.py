@@ -42,6 +42,7 @@ from fastovms.backends.model_files import (
     load_grammar_compiler,
     read_model_info,
 )
+from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_kernels
 from fastovms.backends.paged.prefixes import (
     PrefixDirectory,
     PrefixEngine,
@@ -293,12 +294,15 @@ class BackendParts(NamedTuple):
         measurement: is done while no engine works; None = nothing is to be measured.
         cores: are shared with the other models of the process; None = there are none.
         clock: returns seconds.
+        prepare: is run in a thread of its own when the engine is warm, and told whether the backend
+            is still open; None = nothing is.
     """
 
     grammars: GrammarCompiler | None = None
     measurement: Measurement | None = None
     cores: SharedCores | None = None
     clock: Callable[[], float] = time.perf_counter
+    prepare: Callable[[Callable[[], bool]], None] | None = None
 
 
 class PagedBackend:
@@ -331,6 +335,7 @@ class PagedBackend:
         self._clock = parts.clock
         self._tidy = tidy
         self._measurement = parts.measurement
+        self._prepare = parts.prepare
         self._cores = parts.cores or SharedCores.create()
         self._grammars = None if parts.grammars is None else guard_compiler(parts.grammars)
         self._model = model
@@ -401,6 +406,10 @@ class PagedBackend:
         if prefixes is not None and config.enable_prefix_caching:
             stored = prefix_files(prefixes, paged_model, model_dir, model)
 
+        prepare = None
+        if config.decode_kernels == "auto" and can_use_kernels(paged_model):
+            prepare = partial(prepare_kernels, paged_model)
+
         def reserve(available: int) -> PagedBackend:
             if paged_model.is_on_gpu:
                 available = paged_model.available_memory()
@@ -408,7 +417,7 @@ class PagedBackend:
                 paged_model,
                 model,
                 config,
-                BackendParts(grammars, measurement, cores),
+                BackendParts(grammars, measurement, cores, prepare=prepare),
                 draft_model=draft_model,
                 available=available,
                 prefixes=stored,
@@ -537,6 +546,9 @@ class PagedBackend:
         try:
             self._engine.warm_up()
             self._link.call(self._warm.set)
+            if self._prepare is not None:
+                prepare = partial(self._prepare, lambda: not self._closing)
+                start_thread(prepare, name="decode-kernels")
             engine: SteppedEngine = self._prefixes or self._engine
             run_engine(
                 engine,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.engine.kernels.compiler import Kernels
-from fastovms.engine.kernels.matrices import PackedMatrix, pack
+from fastovms.engine.kernels.matrices import PackedMatrix, pack, packed_size
 from fastovms.engine.kernels.programs import NUM_FIELDS, Field, Opcode
 from fastovms.engine.kernels.segments import Port, Segment, Step, Weights, port_of
 
@@ -30,7 +30,7 @@ class WeightStore:
     """Packed weights of a model, which all of its programs share."""
 
     def __init__(self, kernels: Kernels) -> None:
-        self._kernels = kernels
+        self.kernels = kernels
         self._matrices: dict[tuple[str, ...], PackedMatrix] = {}
 
     @property
@@ -43,7 +43,7 @@ class WeightStore:
         if key not in self._matrices:
             stacked = [_weights(step) for step in products]
             compressed = [weights.compressed for weights in stacked]
-            self._matrices[key] = pack(compressed, stacked[0].kind, self._kernels)
+            self._matrices[key] = pack(compressed, stacked[0].kind, self.kernels)
         return self._matrices[key]
 
 
@@ -75,26 +75,29 @@ class Program:
         return sum(self.strides[self.num_inputs + self.num_outputs :])
 
 
-def assemble(segment: Segment, store: WeightStore, num_threads: int) -> Program:
+def packed_bytes(segment: Segment) -> int:
+    """Returns the memory that the packed weights of a segment take."""
+    found = (step.weights for step in segment.steps if step.weights is not None)
+    return sum(packed_size(weights.compressed, weights.kind) for weights in found)
+
+
+def assemble(segment: Segment, store: WeightStore) -> Program:
     """Makes the program of a segment."""
-    assembler = _Assembler(segment, store, num_threads)
+    assembler = _Assembler(segment, store)
     for step in segment.steps:
         assembler.add(step)
     return assembler.finish()
 
 
 class _Assembler:
-    def __init__(self, segment: Segment, store: WeightStore, num_threads: int) -> None:
+    def __init__(self, segment: Segment, store: WeightStore) -> None:
         self._segment = segment
         self._store = store
-        self._num_threads = num_threads
         self._rows: list[list[int]] = []
         self._constants: list[object] = []
         self._places = {port_of(port): Place(i) for i, port in enumerate(segment.inputs)}
         num_inputs = len(segment.inputs)
-        self._outputs = {
-            port_of(port): num_inputs + i for i, port in enumerate(segment.outputs)
-        }
+        self._outputs = {port_of(port): num_inputs + i for i, port in enumerate(segment.outputs)}
         borders = [*segment.inputs, *segment.outputs]
         self._strides = [port.get_partial_shape()[-1].get_length() for port in borders]
         self._quantized: tuple[Place, int] | None = None
@@ -149,9 +152,7 @@ class _Assembler:
     def _products_with(self, step: Step) -> list[Step]:
         """Returns products that can be computed as one: of the same rows with weights of the same
         form, whose results nobody else needs."""
-        products = [
-            other for other in self._segment.steps if self._goes_with(other, step)
-        ]
+        products = [other for other in self._segment.steps if self._goes_with(other, step)]
         return products if len(products) > 1 and step in products else [step]
 
     def _goes_with(self, other: Step, step: Step) -> bool:
@@ -170,9 +171,7 @@ class _Assembler:
         matrix = self._store.matrix(products)
         source = self._places[port_of(products[0].sources[0])]
         if self._quantized != (source, matrix.columns):
-            self._emit(
-                Opcode.QUANTIZE, source, source, source, matrix.num_columns, matrix.columns
-            )
+            self._emit(Opcode.QUANTIZE, source, source, source, matrix.num_columns, matrix.columns)
             self._quantized = source, matrix.columns
             self._max_columns = max(self._max_columns, matrix.num_columns)
         width = matrix.num_blocks * matrix.kind.num_lanes
@@ -181,7 +180,7 @@ class _Assembler:
         else:
             target = self._own_buffer(width)
         num_groups = matrix.num_columns // matrix.columns
-        num_parts = max(self._num_threads, matrix.data.nbytes // _PART_SIZE)
+        num_parts = max(self._store.kernels.num_threads, matrix.data.nbytes // _PART_SIZE)
         self._emit(
             Opcode.PRODUCT,
             source,
@@ -210,10 +209,7 @@ class _Assembler:
 
     def _target(self, port: Port, width: int) -> Place:
         """Returns where a result goes: to an output, or to a buffer of the program's own."""
-        if port in self._outputs:
-            place = Place(self._outputs[port])
-        else:
-            place = self._own_buffer(width)
+        place = Place(self._outputs[port]) if port in self._outputs else self._own_buffer(width)
         self._places[port] = place
         return place
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import numba
-from numba import int64, uint8, void
+from numba import float32, int64, uint8, void
 
 from fastovms.engine.kernels import products, programs
-from fastovms.engine.kernels.products import INSTRUCTION_SETS
 
 _CPUINFO: Final = Path("/proc/cpuinfo")
 
@@ -41,6 +40,7 @@ class Kernels:
         product: the address of the function that multiplies.
         run: see `programs.run_program`.
         pack: see `programs.pack_rows`.
+        address_of: returns the address of f32 [tokens, 1, width] or [tokens, width].
         num_threads: compute.
         references: what keeps the code in memory.
     """
@@ -49,6 +49,7 @@ class Kernels:
     product: int
     run: Callable[..., None]
     pack: Callable[..., None]
+    address_of: Callable[[Any], int]
     num_threads: int
     references: tuple[object, ...]
 
@@ -76,5 +77,7 @@ def compile_kernels(instructions: str, num_threads: int) -> Kernels:
     )(programs.run_program)
     read_only = numba.types.Array(uint8, 1, "C", readonly=True)
     pack = numba.njit([void(read_only, *[int64] * 8, uint8[::1])], **options)(programs.pack_rows)
+    shapes = (float32[:, :, ::1], float32[:, ::1])
+    address_of = numba.njit([int64(shape) for shape in shapes], cache=True)(programs.address_of)
     num_threads = min(num_threads, numba.config.NUMBA_NUM_THREADS)
-    return Kernels(instructions, product.address, run, pack, num_threads, (product,))
+    return Kernels(instructions, product.address, run, pack, address_of, num_threads, (product,))

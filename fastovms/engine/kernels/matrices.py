@@ -97,9 +97,7 @@ def read_weights(node: Node) -> CompressedWeights | None:
         return None
     is_signed = node.get_element_type() in _SIGNED
     integers = node.data.reshape(-1).view(np.uint8)
-    return CompressedWeights(
-        integers, bits, is_signed, scales, zero_points, num_rows, num_columns
-    )
+    return CompressedWeights(integers, bits, is_signed, scales, zero_points, num_rows, num_columns)
 
 
 def _floats(node: Node) -> NDArray[np.float32] | None:
@@ -204,9 +202,7 @@ def packed_size(weights: CompressedWeights, kind: ProductKind) -> int:
     return num_blocks * kind.block_size(weights.num_columns // columns, columns)
 
 
-def pack(
-    stacked: Sequence[CompressedWeights], kind: ProductKind, kernels: Kernels
-) -> PackedMatrix:
+def pack(stacked: Sequence[CompressedWeights], kind: ProductKind, kernels: Kernels) -> PackedMatrix:
     """Packs weights for the code that `packed_kind` has returned of each of them. All have the same
     columns and groups; all but the last fill whole blocks."""
     columns = group_columns(stacked[0], kind.activation_bits)

@@ -11,7 +11,7 @@ import numba
 import numpy as np
 import openvino as ov
 
-from fastovms.engine.kernels.assembler import Program, WeightStore, assemble
+from fastovms.engine.kernels.assembler import Program, WeightStore, assemble, packed_bytes
 from fastovms.engine.kernels.compiler import Kernels
 from fastovms.engine.kernels.segments import Port, find_segments, port_of
 
@@ -66,14 +66,18 @@ class Workspace:
 
 
 class ProgramOperation(ov.Op):  # type: ignore[misc]
-    """An operation that runs a program."""
+    """An operation that runs a program.
+
+    Attributes:
+        program: see `Program`.
+    """
 
     def __init__(
         self, workspace: Workspace, program: Program, inputs: Sequence[Any] | None = None
     ) -> None:
         super().__init__(self)
         self._workspace = workspace
-        self._program = program
+        self.program = program
         self._buffers = workspace.buffers_of(program)
         if inputs is not None:
             self.set_arguments(list(inputs))
@@ -82,14 +86,14 @@ class ProgramOperation(ov.Op):  # type: ignore[misc]
     def validate_and_infer_types(self) -> None:
         """Sets the shapes of the outputs: that of the first input, but for the width."""
         shape = self.get_input_partial_shape(0)
-        self.set_output_size(self._program.num_outputs)
-        for index, width in enumerate(self._program.output_widths):
+        self.set_output_size(self.program.num_outputs)
+        for index, width in enumerate(self.program.output_widths):
             others = [shape[axis] for axis in range(len(shape) - 1)]
             self.set_output_type(index, ov.Type.f32, ov.PartialShape([*others, width]))
 
     def clone_with_new_inputs(self, new_inputs: Sequence[Any]) -> ProgramOperation:
         """Returns another operation for the same program."""
-        return ProgramOperation(self._workspace, self._program, new_inputs)
+        return ProgramOperation(self._workspace, self.program, new_inputs)
 
     def has_evaluate(self) -> bool:
         """Returns that it can be computed."""
@@ -100,12 +104,13 @@ class ProgramOperation(ov.Op):  # type: ignore[misc]
         workspace, buffers = self._workspace, self._buffers
         first = inputs[0].data
         num_rows = first.size // first.shape[-1]
+        address_of = workspace.kernels.address_of
         for index, tensor in enumerate((*inputs, *outputs)):
-            buffers[index, 0] = tensor.data.ctypes.data
+            buffers[index, 0] = address_of(tensor.data)
         workspace.prepare_thread()
         kernels = workspace.kernels
         kernels.run(
-            self._program.instructions,
+            self.program.instructions,
             buffers,
             num_rows,
             workspace.scratch,
@@ -123,13 +128,23 @@ class RewrittenModel:
     operations: tuple[ProgramOperation, ...]
 
 
-def use_kernels(model: ov.Model, store: WeightStore, kernels: Kernels, max_rows: int) -> RewrittenModel | None:
-    """Rewrites a paged model in place, for steps of up to `max_rows` rows; None = there is nothing
-    in it that the kernels can compute."""
+def use_kernels(
+    model: ov.Model, store: WeightStore, *, max_rows: int, max_bytes: int
+) -> RewrittenModel | None:
+    """Rewrites a paged model in place, for steps of up to `max_rows` tokens.
+
+    Args:
+        max_bytes: the most memory that packed weights may take.
+
+    Returns:
+        None if nothing in the model can be computed by the kernels, or its weights are too large;
+        the model is as it was then.
+    """
+    kernels = store.kernels
     segments = find_segments(model, kernels.instructions)
-    if not segments:
+    if not segments or sum(map(packed_bytes, segments)) > max_bytes:
         return None
-    programs = [assemble(segment, store, kernels.num_threads) for segment in segments]
+    programs = [assemble(segment, store) for segment in segments]
     workspace = Workspace(kernels, max_rows)
     workspace.reserve(programs)
     operations = []

@@ -12,15 +12,18 @@ Weights are requested of memory ahead of their use: without that, a row of produ
 as long with weights of 4 bits, and 1.1 times with 8.
 """
 
+# The signatures for the compiler are the types, which mypy does not know.
+# mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
+# mypy: disallow-untyped-decorators=False
+
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numba
-from numba.extending import intrinsic
-
 from llvmlite import ir
+from numba.extending import intrinsic
 
 INSTRUCTION_SETS: Final = ("avx2", "avx_vnni", "avx512_vnni")
 """The sets of instructions that there is code for, the narrowest first."""
@@ -144,7 +147,9 @@ class _Emitter:
         activation_size = kind.activation_bits // 8
         group_bytes = builder.mul(columns, _i64(activation_size))
         row_bytes = builder.mul(given.num_groups, group_bytes)
-        totals = [self._variable(self._f32, ir.Constant(self._f32, [0.0] * kind.num_lanes)) for _ in rows]
+        totals = [
+            self._variable(self._f32, ir.Constant(self._f32, [0.0] * kind.num_lanes)) for _ in rows
+        ]
         weights = self._variable(_I64, given.weights)
         with _Loop(builder, given.num_groups) as group:
             header = builder.load(weights)
@@ -172,16 +177,20 @@ class _Emitter:
                     zero = self._load(builder.add(header, _i64(2 * kind.num_lanes)), self._f16, 2)
                     of_group = self._load(builder.add(given.sums, place), _I32, 4)
                     shift = self._splat(builder.sitofp(of_group, _F32), self._f32)
-                    product = builder.fsub(product, builder.fmul(builder.fpext(zero, self._f32), shift, flags=("contract",)), flags=("contract",))
+                    product = builder.fsub(
+                        product,
+                        builder.fmul(builder.fpext(zero, self._f32), shift, flags=("contract",)),
+                        flags=("contract",),
+                    )
                 factor = self._splat(
                     self._load(builder.add(given.scales, place), _F32, 4), self._f32
                 )
-                scaled = builder.fmul(builder.fmul(product, scale, flags=("contract",)), factor, flags=("contract",))
+                scaled = builder.fmul(
+                    builder.fmul(product, scale, flags=("contract",)), factor, flags=("contract",)
+                )
                 builder.store(builder.fadd(builder.load(total), scaled, flags=("contract",)), total)
         for row, total in zip(rows, totals, strict=True):
-            at = builder.add(
-                given.results, builder.mul(given.result_stride, _i64(4 * row))
-            )
+            at = builder.add(given.results, builder.mul(given.result_stride, _i64(4 * row)))
             stored = builder.store(builder.load(total), self._pointer(at, self._f32))
             stored.align = 4
 
@@ -276,9 +285,7 @@ class _Emitter:
 
     def _splat(self, value: Value, vector: Value) -> Value:
         builder = self.builder
-        one = builder.insert_element(
-            ir.Constant(vector, ir.Undefined), value, ir.Constant(_I32, 0)
-        )
+        one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(_I32, 0))
         everywhere = ir.Constant(ir.VectorType(_I32, vector.count), [0] * vector.count)
         return builder.shuffle_vector(one, one, everywhere)
 
@@ -323,9 +330,7 @@ class _Loop:
         builder = self._builder
         following = builder.add(self._index, _i64(1))
         end = builder.append_basic_block()
-        builder.cbranch(
-            builder.icmp_unsigned("<", following, self._count), self._body, end
-        )
+        builder.cbranch(builder.icmp_unsigned("<", following, self._count), self._body, end)
         self._index.add_incoming(following, builder.block)
         builder.position_at_end(end)
 
@@ -345,7 +350,7 @@ _FORMS: Final = tuple(
 )
 
 
-def _multiply_block(  # noqa: PLR0913, PLR0917
+def _multiply_block(
     _: Any,
     instructions: Any,
     weight_bits: Any,
@@ -383,11 +388,12 @@ def _multiply_block(  # noqa: PLR0913, PLR0917
     return numba.void(instructions, *form, *others), generate
 
 
+_inlined: Any = numba.njit(inline="always")
 _block: Any = intrinsic(prefer_literal=True)(_multiply_block)
 
 
-@numba.njit(inline="always")
-def _multiply_blocks(  # noqa: PLR0913, PLR0917
+@_inlined
+def _multiply_blocks(
     instructions: int,
     lanes: int,
     activation_size: int,
@@ -429,7 +435,7 @@ def _multiply_blocks(  # noqa: PLR0913, PLR0917
 # A function for each set of instructions, which is compiled only where the CPU has them. Their
 # arguments are 64-bit integers: those of `BlockArguments`, and
 #
-# rows, bits, zeros: the rows of activations, the bits of a weight, and whether there are zero points
+# rows, bits, zeros: rows of activations, bits of a weight, whether there are zero points
 # first, end: the blocks to be multiplied
 
 

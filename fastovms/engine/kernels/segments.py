@@ -182,14 +182,20 @@ def _of_two(node: Node, widths: tuple[int, ...]) -> Step | None:
     for value, constant in zip(reversed(values), constants, strict=True):
         if constant is None or _width(value) != widths[0]:
             continue
-        if constant.size not in (1, widths[0]) or constant.shape[-1:] not in ((), (1,), (widths[0],)):
+        if constant.size not in (1, widths[0]) or constant.shape[-1:] not in (
+            (),
+            (1,),
+            (widths[0],),
+        ):
             return None
         row = np.ascontiguousarray(np.broadcast_to(constant.reshape(-1), widths))
         opcode = _OPCODES_WITH_CONSTANT[node.get_type_name()]
         return Step(node, opcode, (value,), widths, constant=row)
     if len(rows) != 2 or any(constant is not None for constant in constants):
         return None
-    if {len(value.get_partial_shape()) for value in rows} != {len(node.get_output_partial_shape(0))}:
+    if {len(value.get_partial_shape()) for value in rows} != {
+        len(node.get_output_partial_shape(0))
+    }:
         return None
     return Step(node, _OPCODES_OF_TWO[node.get_type_name()], tuple(rows), widths)
 
@@ -242,7 +248,9 @@ def _normalization_of(node: Node, widths: tuple[int, ...]) -> Step | None:
             continue
         chain.descend(0)
         square = chain.type == "Power" and chain.has_constant(1, 2.0)
-        square |= chain.type == "Multiply" and len({port_of(v) for v in chain.node.input_values()}) == 1
+        square |= (
+            chain.type == "Multiply" and len({port_of(v) for v in chain.node.input_values()}) == 1
+        )
         if not square or port_of(chain.node.input_value(0)) != port_of(source):
             continue
         if not all(_has_one_consumer(one) for one in chain.nodes):
@@ -307,9 +315,7 @@ def _levels(nodes: Sequence[Node], steps: dict[int, Step]) -> dict[int, int]:
     return levels
 
 
-def _with_roots(
-    steps: dict[int, Step], levels: dict[int, int]
-) -> Iterator[tuple[int, Step]]:
+def _with_roots(steps: dict[int, Step], levels: dict[int, int]) -> Iterator[tuple[int, Step]]:
     """Yields steps with the id of one that they are connected with on their level."""
     parents = {key: key for key in steps}
 

@@ -12,8 +12,10 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from fastovms.engine.model.compilation import (
+    CacheLayout,
     CompiledVariants,
     Precisions,
+    cache_layout,
     compile_first,
     possible_precisions,
     with_single_rows,
@@ -168,7 +170,6 @@ class StepRunner:
 
     def __init__(self, compiled: ov.CompiledModel, *, is_on_gpu: bool) -> None:
         self._request = compiled.create_infer_request()
-        self.set_tensor = self._request.set_tensor
         self._ports = {port.get_any_name(): port for port in compiled.inputs if not is_cache(port)}
         self._arrays: dict[str, NDArray[np.int32] | NDArray[np.int64]] = {}
         self._output = compiled.output(0)
@@ -178,6 +179,11 @@ class StepRunner:
         width = self._output.get_partial_shape()[-1]
         self._has_room = self._samples_in_graph and width.is_static and not is_on_gpu
         self._room: RawLogits = np.empty((0, 0), np.float32)
+
+    def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
+        """Sets what inputs have beside those of a step: the cache."""
+        for name, tensor in tensors.items():
+            self._request.set_tensor(name, tensor)
 
     def infer(self, inputs: StepInputs) -> RawLogits:
         request = self._request
@@ -297,7 +303,8 @@ class PagedModel:
         self.has_single_rows = variants.single_rows is not variants.small
         if self.has_single_rows:
             self._single_rows = StepRunner(variants.single_rows, is_on_gpu=self.is_on_gpu)
-        self._compiled = variants.large
+        self._few_rows: Mapping[int, StepRunner] = {}
+        self._variants = variants
         self._cache_inputs = cache_inputs(variants.large)
         self._cache: KvCache = HostCache([], 0)
         self._spare_block = 0
@@ -355,15 +362,61 @@ class PagedModel:
             num_state_rows = self._state_rows.num_rows
         num_blocks += self._precisions.is_batch_invariant
         if self.is_on_gpu:
-            context = self._compiled.get_context()
+            context = self._variants.large.get_context()
             self._cache = RemoteCache(self._cache_inputs, num_blocks, context, num_state_rows)
         else:
             self._cache = HostCache(self._cache_inputs, num_blocks, num_state_rows)
         if self._state_rows is not None:
             self._cache.clear_state(self._state_rows.zero_row)
-        for request in {self._large, self._small, self._single_rows}:
-            for name, tensor in self._cache.tensors.items():
-                request.set_tensor(name, tensor)
+        for runner in {self._large, self._small, self._single_rows, *self._few_rows.values()}:
+            runner.set_tensors(self._cache.tensors)
+
+    def twin(self) -> PagedModel:
+        """Returns another model over the same compiled ones, which may run beside this one. It has
+        no cache yet."""
+        return PagedModel(
+            self._variants, device=self.device, precisions=self._precisions, graph=self.graph
+        )
+
+    def use_for_few_rows(self, variants: Mapping[int, ov.CompiledModel], parts: object) -> None:
+        """Has steps of these numbers of tokens computed by other variants of the model, from the
+        next step on. It may be called on any thread.
+
+        Args:
+            parts: what lives as long as the variants do.
+        """
+        self._parts_of_few_rows = parts
+        runners = {one: StepRunner(one, is_on_gpu=False) for one in set(variants.values())}
+        for runner in runners.values():
+            runner.set_tensors(self._cache.tensors)
+        self._few_rows = {num_rows: runners[one] for num_rows, one in variants.items()}
+        if 1 in variants and self.has_single_rows:  # its memory is not needed any more
+            self._single_rows = self._small
+            self._variants = self._variants._replace(single_rows=self._variants.small)
+            self.has_single_rows = False
+
+    @property
+    def few_row_numbers(self) -> frozenset[int]:
+        """The numbers of tokens of steps that such variants compute."""
+        return frozenset(self._few_rows)
+
+    @property
+    def large_properties(self) -> Mapping[str, object]:
+        """The properties of the variant for large steps."""
+        return self._precisions.large
+
+    @property
+    def is_batch_invariant(self) -> bool:
+        return self._precisions.is_batch_invariant
+
+    @property
+    def cache_layout(self) -> CacheLayout:
+        return cache_layout(self._variants.large)
+
+    @property
+    def num_threads(self) -> int:
+        """The number of threads that compute a step."""
+        return int(self._variants.large.get_property("INFERENCE_NUM_THREADS"))
 
     def commit_ahead(self, num_used_blocks: int) -> bool:
         """Commits some memory of the cache; see `KvCache.commit_ahead`."""
@@ -420,6 +473,9 @@ class PagedModel:
         return self._runner_of(inputs).infer(inputs)[:num_rows]
 
     def _runner_of(self, inputs: StepInputs) -> StepRunner:
+        runner = self._few_rows.get(len(inputs.input_ids))
+        if runner is not None:
+            return runner
         if is_single_row(inputs):
             return self._single_rows
         return self._small if self._precisions.is_small(inputs) else self._large

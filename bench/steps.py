@@ -101,7 +101,7 @@ def _use_kernels(model: PagedModel) -> None:
     kernels = compile_kernels(instructions, model.num_threads)
     variants = compile_few_rows(model, kernels)
     assert variants is not None, "the kernels cannot compute this model"
-    model.use_for_few_rows(variants.variants, variants.parts)
+    model.use_for_few_rows(variants.variants)
 
 
 class Genai:

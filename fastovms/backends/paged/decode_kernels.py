@@ -76,7 +76,7 @@ def _prepare(model: PagedModel, is_wanted: Callable[[], bool], clock: Callable[[
         return "off: no weights that they can multiply, or too little free memory"
     check_wanted()
     plain, ours = model.twin(), model.twin()
-    ours.use_for_few_rows(variants.variants, variants.parts)
+    ours.use_for_few_rows(variants.variants)
     wrong = few_rows.why_wrong(plain, ours)
     if wrong is not None:
         raise _WrongError(wrong)
@@ -84,8 +84,8 @@ def _prepare(model: PagedModel, is_wanted: Callable[[], bool], clock: Callable[[
     found = few_rows.gains(plain, ours, clock, max_seconds=_MAX_SECONDS, max_rounds=_NUM_ROUNDS)
     check_wanted()
     chosen = variants.only(few_rows.served_numbers(found))
-    if not chosen.variants:
+    if not chosen:
         return f"off: on {instructions}, no faster than OpenVINO"
-    model.use_for_few_rows(chosen.variants, chosen.parts)
+    model.use_for_few_rows(chosen)
     speeds = ", ".join(f"{number}: {gain:.2f}" for number, gain in found.items())
     return f"on with {instructions}, times OpenVINO's speed by tokens a step: {speeds}"

@@ -20,10 +20,19 @@ _PART_SIZE: Final = 128 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the rows of an output are: in which buffer, and where in its rows."""
+    """Where the rows of an output are: in which buffer, and where in its rows.
+
+    Attributes:
+        heads: the parts of a row.
+        stride: numbers from one part to the next.
+        width: numbers in a part; 0 = it does not matter.
+    """
 
     buffer: int
     start: int = 0
+    heads: int = 1
+    stride: int = 0
+    width: int = 0
 
 
 class WeightStore:
@@ -34,8 +43,12 @@ class WeightStore:
         self._matrices: dict[tuple[str, ...], PackedMatrix] = {}
 
     @property
+    def matrices(self) -> list[PackedMatrix]:
+        return list(self._matrices.values())
+
+    @property
     def num_bytes(self) -> int:
-        return sum(matrix.data.nbytes for matrix in self._matrices.values())
+        return sum(matrix.data.nbytes for matrix in self.matrices)
 
     def matrix(self, products: Sequence[Step]) -> PackedMatrix:
         """Returns the weights of products, one after another, which it packs if they are new."""
@@ -69,10 +82,30 @@ class Program:
     max_columns: int
     constants: tuple[object, ...]
 
-    @property
-    def scratch_width(self) -> int:
-        """The numbers in a row of all buffers of its own together."""
-        return sum(self.strides[self.num_inputs + self.num_outputs :])
+    def offsets(self) -> tuple[dict[int, int], int]:
+        """Returns where buffers of its own begin, in numbers of a row of all of them together, and
+        how long that row is. Those that are not needed at the same time share their place."""
+        first_own = self.num_inputs + self.num_outputs
+        last_uses: dict[int, int] = {}
+        for number, row in enumerate(self.instructions.tolist()):
+            for name in (Field.A, Field.B, Field.C, Field.OUT):
+                last_uses[row[name]] = number
+        free: dict[int, list[int]] = {}
+        found: dict[int, int] = {}
+        size = 0
+        for number, row in enumerate(self.instructions.tolist()):
+            target = row[Field.OUT]
+            if target >= first_own and target not in found:
+                width = self.strides[target]
+                places = free.setdefault(width, [])
+                if not places:
+                    places.append(size)
+                    size += width
+                found[target] = places.pop()
+            for used in {row[name] for name in (Field.A, Field.B, Field.C, Field.OUT)}:
+                if used in found and last_uses[used] == number:
+                    free[self.strides[used]].append(found[used])
+        return found, size
 
 
 def packed_bytes(segment: Segment) -> int:
@@ -83,13 +116,13 @@ def packed_bytes(segment: Segment) -> int:
 
 def assemble(segment: Segment, store: WeightStore) -> Program:
     """Makes the program of a segment."""
-    assembler = _Assembler(segment, store)
+    assembler = Assembler(segment, store)
     for step in segment.steps:
         assembler.add(step)
     return assembler.finish()
 
 
-class _Assembler:
+class Assembler:
     def __init__(self, segment: Segment, store: WeightStore) -> None:
         self._segment = segment
         self._store = store
@@ -222,7 +255,10 @@ class _Assembler:
     ) -> None:
         row = [opcode, a.buffer, a.start, b.buffer, b.start, out.buffer, out.start, width]
         assert len(row) == Field.P0
-        self._rows.append([*map(int, row), *parameters, *[0] * (Field.P0 - len(parameters))])
+        row += [*parameters, *[0] * (NUM_FIELDS - Field.P0 - len(parameters))]
+        if not row[Field.HEADS]:
+            row[Field.HEADS] = 1
+        self._rows.append(list(map(int, row)))
 
 
 def _weights(step: Step) -> Weights:

@@ -71,7 +71,7 @@ def compile_kernels(instructions: str, num_threads: int) -> Kernels:
     product = numba.cfunc(signature, nopython=True, cache=True)(multiply)
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "cache": True}
     run = numba.njit(
-        [void(int64[:, ::1], int64[:, ::1], int64, int64[::1], int64, int64)],
+        [void(int64[:, ::1], int64[:, ::1], int64, int64[::1], int64, int64[::1], int64)],
         parallel=True,
         **options,
     )(programs.run_program)

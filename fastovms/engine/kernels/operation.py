@@ -15,6 +15,8 @@ from fastovms.engine.kernels.assembler import Program, WeightStore, assemble, pa
 from fastovms.engine.kernels.compiler import Kernels
 from fastovms.engine.kernels.segments import Port, find_segments, port_of
 
+_NO_STEP: Final = np.zeros(1, np.int64)
+
 _FEWEST_COLUMNS: Final = 16
 """Of a group."""
 
@@ -30,7 +32,7 @@ class Workspace:
         self._sums = np.zeros(0, np.int32)
         self._scales = np.zeros(0, np.float32)
         self._rows = np.zeros(0, np.float32)
-        self._agreement = np.zeros(4 * 8, np.int64)
+        self._agreement = np.zeros(5 * 8, np.int64)
         self.scratch = np.zeros(5, np.int64)
 
     def reserve(self, programs: Sequence[Program]) -> None:
@@ -39,7 +41,7 @@ class Workspace:
         self._integers = np.zeros(columns, np.int16)
         self._sums = np.zeros(columns // _FEWEST_COLUMNS, np.int32)
         self._scales = np.zeros(columns // _FEWEST_COLUMNS, np.float32)
-        width = max(program.scratch_width for program in programs)
+        width = max(program.offsets()[1] for program in programs)
         self._rows = np.zeros(self.max_rows * width, np.float32)
         bits = 16 if self.kernels.instructions == "avx2" else 8
         addresses = (a.ctypes.data for a in (self._integers, self._sums, self._scales))
@@ -50,10 +52,8 @@ class Workspace:
         """Returns the buffers of a program, int64 [buffers, 2], those of its own with addresses."""
         buffers = np.zeros((len(program.strides), 2), np.int64)
         buffers[:, 1] = program.strides
-        address = self._rows.ctypes.data
-        for index in range(program.num_inputs + program.num_outputs, len(buffers)):
-            buffers[index, 0] = address
-            address += 4 * self.max_rows * program.strides[index]
+        for index, offset in program.offsets()[0].items():
+            buffers[index, 0] = self._rows.ctypes.data + 4 * self.max_rows * offset
         return buffers
 
     def prepare_thread(self) -> None:
@@ -115,6 +115,7 @@ class ProgramOperation(ov.Op):  # type: ignore[misc]
             num_rows,
             workspace.scratch,
             kernels.product,
+            _NO_STEP,
             kernels.num_threads,
         )
         return True

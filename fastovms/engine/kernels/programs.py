@@ -42,11 +42,19 @@ class Opcode(IntEnum):
     GELU_TANH = 8
     GELU_ERF = 9
     COPY = 10
+    ATTEND = 11
+    """Attends with queries A over the paged cache, to which it adds keys B and values C first. `P0`
+    is the index of the layer's caches in the step, `P1` and `P2` the number and size of heads of
+    keys, `P3` the bits of the f32 scale, `P4` the window (0 = none), `P5` the tokens of a block,
+    and `P6` the bits of a number in the cache."""
+    GATHER = 12
+    """Takes the rows of A whose logits are wanted. What follows has these rows alone."""
 
 
 class Field(IntEnum):
     """The fields of an instruction. Buffers are named by their index, and by where in a row the
-    numbers begin."""
+    numbers begin. A row may consist of heads, of `WIDTH` numbers each; strides are between those,
+    and 0 where all have the same numbers."""
 
     OPCODE = 0
     A = 1
@@ -57,9 +65,31 @@ class Field(IntEnum):
     OUT_START = 6
     WIDTH = 7
     P0 = 8
+    HEADS = 16
+    A_STRIDE = 17
+    B_STRIDE = 18
+    OUT_STRIDE = 19
+    C = 20
+    C_START = 21
 
 
-NUM_FIELDS: Final = 16
+NUM_FIELDS: Final = 24
+
+
+class StepField(IntEnum):
+    """The fields of a step that its programs take, for models whose attention they compute: the
+    addresses of some `StepInputs` and their sizes. Addresses of caches follow, two for each layer.
+    """
+
+    SEQUENCE_BEGINS = 0
+    PAST_LENS = 1
+    BLOCKS = 2
+    BLOCK_BEGINS = 3
+    NUM_SEQUENCES = 4
+    SAMPLED = 5
+    NUM_SAMPLED = 6
+    CACHES = 8
+
 
 PRODUCT_ARGUMENTS: Final = 13
 """The number of arguments of `products.multiply_...`"""
@@ -99,6 +129,36 @@ def _bytes_at(_: Any, address: Any) -> Any:
         return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(8)))
 
     return numba.types.CPointer(numba.int8)(numba.int64), generate
+
+
+def _longs_at(_: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
+
+    return numba.types.CPointer(numba.int64)(numba.int64), generate
+
+
+def _half_at(_: Any, address: Any) -> Any:
+    """Loads an f16 as f32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        half = builder.load(builder.inttoptr(arguments[0], ir.PointerType(ir.HalfType())))
+        half.align = 2
+        return builder.fpext(half, ir.FloatType())
+
+    return numba.float32(numba.int64), generate
+
+
+def _store_half_at(_: Any, address: Any, value: Any) -> Any:
+    """Stores an f32 as f16."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        half = builder.fptrunc(arguments[1], ir.HalfType())
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.HalfType()))
+        builder.store(half, pointer).align = 2
+        return context.get_dummy_value()
+
+    return numba.void(numba.int64, numba.float32), generate
 
 
 def _fetch_atomic(_: Any, address: Any) -> Any:
@@ -158,6 +218,9 @@ _floats: Any = intrinsic(_floats_at)
 _integers: Any = intrinsic(_integers_at)
 _shorts: Any = intrinsic(_shorts_at)
 _bytes: Any = intrinsic(_bytes_at)
+_longs: Any = intrinsic(_longs_at)
+_half: Any = intrinsic(_half_at)
+_store_half: Any = intrinsic(_store_half_at)
 _call: Any = intrinsic(_call_product)
 _fetch: Any = intrinsic(_fetch_atomic)
 _store: Any = intrinsic(_store_atomic)
@@ -338,32 +401,189 @@ def _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk):
 
 
 @_helper
-def _help(program, buffers, num_rows, scratch, product, next_chunk, num_done):
-    """Takes chunks of products until the program has ended."""
+def _load_cached(address, target, count, bits):
+    t = _floats(target)
+    if bits == 16:
+        for k in range(count):
+            t[k] = _half(address + 2 * k)
+    else:
+        x = _floats(address)
+        for k in range(count):
+            t[k] = x[k]
+
+
+@_helper
+def _store_cached(source, address, count, bits):
+    x = _floats(source)
+    if bits == 16:
+        for k in range(count):
+            _store_half(address + 2 * k, x[k])
+    else:
+        t = _floats(address)
+        for k in range(count):
+            t[k] = x[k]
+
+
+@_helper
+def _dot(a, b, width):
+    x, y = _floats(a), _floats(b)
+    total = np.float32(0)
+    for k in range(width):
+        total += x[k] * y[k]
+    return total
+
+
+@_helper
+def _add_scaled(a, factor, out, width):
+    x, z = _floats(a), _floats(out)
+    for k in range(width):
+        z[k] += x[k] * factor
+
+
+@_helper
+def _scale(out, factor, width):
+    z = _floats(out)
+    for k in range(width):
+        z[k] *= factor
+
+
+@_helper
+def _sequence_of(step, row):
+    begins = _integers(step[0])
+    for sequence in range(step[4]):
+        if row < begins[sequence + 1]:
+            return sequence
+    return step[4] - 1
+
+
+@_helper
+def _cached_at(step, sequence, position, heads, head, size, block_size):
+    """Returns where in a cache the numbers of a token's head are, counted in numbers."""
+    blocks, begins = _integers(step[2]), _integers(step[3])
+    block = np.int64(blocks[begins[sequence] + position // block_size])
+    return ((block * heads + head) * block_size + position % block_size) * size
+
+
+@_helper
+def _cache_tokens(program, buffers, num_rows, step, i):
+    """Adds the keys and values of a step to the cache."""
+    cache, heads, size = program[i, 8], program[i, 9], program[i, 10]
+    block_size, bits = program[i, 13], program[i, 14]
+    begins, past_lens = _integers(step[0]), _integers(step[1])
+    keys, values = program[i, 3], program[i, 20]
+    for row in range(num_rows):
+        sequence = _sequence_of(step, row)
+        position = past_lens[sequence] + row - begins[sequence]
+        key = buffers[keys, 0] + 4 * (program[i, 4] + row * buffers[keys, 1])
+        value = buffers[values, 0] + 4 * (program[i, 21] + row * buffers[values, 1])
+        for head in range(heads):
+            at = _cached_at(step, sequence, position, heads, head, size, block_size) * (bits // 8)
+            _store_cached(key + 4 * head * size, step[cache] + at, size, bits)
+            _store_cached(value + 4 * head * size, step[cache + 1] + at, size, bits)
+
+
+@_helper
+def _attend_chunk(program, buffers, step, i, chunk):
+    """Attends with the queries of a token that share a head of keys, block by block."""
+    cache, heads, size = program[i, 8], program[i, 9], program[i, 10]
+    scale, window = as_float(np.int32(program[i, 11])), program[i, 12]
+    block_size, bits = program[i, 13], program[i, 14]
+    row, head = chunk // heads, chunk % heads
+    num_queries = program[i, 16] // heads
+    a, out = program[i, 1], program[i, 5]
+    first_query = program[i, 2] + row * buffers[a, 1] + head * num_queries * size
+    query = buffers[a, 0] + 4 * first_query
+    result = buffers[out, 0] + 4 * (row * buffers[out, 1] + head * num_queries * size)
+    begins, past_lens = _integers(step[0]), _integers(step[1])
+    sequence = _sequence_of(step, row)
+    end = np.int64(past_lens[sequence] + row - begins[sequence] + 1)
+    start = max(np.int64(0), end - window) if window > 0 else np.int64(0)
+    room = np.empty(block_size * (size + 1) + 2 * num_queries, np.float32)
+    tile = room.ctypes.data
+    scores = room[block_size * size : block_size * (size + 1)]
+    largest = room[block_size * (size + 1) : block_size * (size + 1) + num_queries]
+    total = room[block_size * (size + 1) + num_queries :]
+    weights = np.empty((num_queries, block_size), np.float32)
+    for q in range(num_queries):
+        largest[q], total[q] = np.float32(-np.inf), np.float32(0)
+        z = _floats(result + 4 * q * size)
+        for k in range(size):
+            z[k] = np.float32(0)
+    position = start
+    while position < end:
+        count = min(end, (position // block_size + 1) * block_size) - position
+        at = _cached_at(step, sequence, position, heads, head, size, block_size) * (bits // 8)
+        _load_cached(step[cache] + at, tile, count * size, bits)
+        for q in range(num_queries):
+            top = largest[q]
+            for t in range(count):
+                score = _dot(query + 4 * q * size, tile + 4 * t * size, size) * scale
+                scores[t] = score
+                top = max(top, score)
+            shrunk = _exp(largest[q] - top) if total[q] > 0 else np.float32(0)
+            subtotal = np.float32(0)
+            for t in range(count):
+                weight = _exp(scores[t] - top)
+                weights[q, t] = weight
+                subtotal += weight
+            total[q] = total[q] * shrunk + subtotal
+            largest[q] = top
+            if shrunk != np.float32(1):
+                _scale(result + 4 * q * size, shrunk, size)
+        _load_cached(step[cache + 1] + at, tile, count * size, bits)
+        for q in range(num_queries):
+            for t in range(count):
+                _add_scaled(tile + 4 * t * size, weights[q, t], result + 4 * q * size, size)
+        position += count
+    for q in range(num_queries):
+        _scale(result + 4 * q * size, np.float32(1) / total[q], size)
+
+
+@_helper
+def _num_chunks(program, num_rows, i):
+    return program[i, 14] if program[i, 0] == 1 else num_rows * program[i, 9]
+
+
+@_helper
+def _compute_chunk(program, buffers, num_rows, scratch, product, step, i, chunk):
+    if program[i, 0] == 1:
+        _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk)
+    else:
+        _attend_chunk(program, buffers, step, i, chunk)
+
+
+@_helper
+def _help(program, buffers, scratch, product, step, agreement):
+    """Takes chunks of instructions until the program has ended."""
+    next_chunk, num_done, rows = agreement + 64, agreement + 128, agreement + 192
     while True:
         claimed = _fetch_add(next_chunk, 1)
         i, chunk = claimed >> 32, claimed & 0xFFFFFFFF
         if i == _ENDED:
             return
-        if i != _NOT_BEGUN and chunk < program[i, 14]:
-            _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk)
-            _fetch_add(num_done, 1)
-            continue
+        if i != _NOT_BEGUN:
+            num_rows = _fetch(rows)
+            if chunk < _num_chunks(program, num_rows, i):
+                _compute_chunk(program, buffers, num_rows, scratch, product, step, i, chunk)
+                _fetch_add(num_done, 1)
+                continue
         while _fetch(next_chunk) >> 32 == i:
             _pause()
 
 
 @_helper
-def _multiply_with_others(program, buffers, num_rows, scratch, product, i, next_chunk, num_done):
-    """Lets others take chunks of a product, takes as many as it can, and waits for the others'."""
-    num_chunks = program[i, 14]
+def _compute_with_others(program, buffers, num_rows, scratch, product, step, i, agreement):
+    """Lets others take chunks of an instruction, takes as many as it can, and waits for theirs."""
+    next_chunk, num_done, rows = agreement + 64, agreement + 128, agreement + 192
+    num_chunks = _num_chunks(program, num_rows, i)
     _store(num_done, 0)
+    _store(rows, num_rows)
     _store(next_chunk, i << 32)
     while True:
         claimed = _fetch_add(next_chunk, 1) & 0xFFFFFFFF
         if claimed >= num_chunks:
             break
-        _multiply_chunk(program, buffers, num_rows, scratch, product, i, claimed)
+        _compute_chunk(program, buffers, num_rows, scratch, product, step, i, claimed)
         _fetch_add(num_done, 1)
     num_waits = 0
     while _fetch(num_done) < num_chunks:
@@ -374,45 +594,81 @@ def _multiply_with_others(program, buffers, num_rows, scratch, product, i, next_
 
 
 @_helper
-def _lead(program, buffers, num_rows, scratch, product, next_chunk, num_done):
-    integers, sums, scales, bits = scratch[0], scratch[1], scratch[2], scratch[3]
-    for i in range(program.shape[0]):
-        opcode, width, p0, p1 = program[i, 0], program[i, 7], program[i, 8], program[i, 9]
-        a, b, out = program[i, 1], program[i, 3], program[i, 5]
-        if opcode == 1:
-            _multiply_with_others(
-                program, buffers, num_rows, scratch, product, i, next_chunk, num_done
-            )
-            continue
-        for row in range(num_rows):
-            source = buffers[a, 0] + 4 * (program[i, 2] + row * buffers[a, 1])
-            if opcode == 0:
-                groups = width // p0
-                at = 4 * row * groups
-                if bits == 8:
-                    _quantize8(source, width, p0, integers + row * width, sums + at, scales + at)
-                else:
-                    target = integers + 2 * row * width
-                    _quantize16(source, width, p0, target, sums + at, scales + at)
-            else:
-                other = buffers[b, 0] + 4 * (program[i, 4] + row * buffers[b, 1])
-                target = buffers[out, 0] + 4 * (program[i, 6] + row * buffers[out, 1])
-                _apply(opcode, source, other, target, width, p0, p1)
-    _store(next_chunk, _ENDED << 32)
+def _quantize(program, buffers, num_rows, scratch, i):
+    integers, sums, scales = scratch[0], scratch[1], scratch[2]
+    a, width, columns = program[i, 1], program[i, 7], program[i, 8]
+    for row in range(num_rows):
+        source = buffers[a, 0] + 4 * (program[i, 2] + row * buffers[a, 1])
+        at = 4 * row * (width // columns)
+        if scratch[3] == 8:
+            _quantize8(source, width, columns, integers + row * width, sums + at, scales + at)
+        else:
+            target = integers + 2 * row * width
+            _quantize16(source, width, columns, target, sums + at, scales + at)
 
 
 @_helper
-def _take_part(program, buffers, num_rows, scratch, product):
+def _apply_to_rows(program, buffers, num_rows, i):
+    opcode, width = program[i, 0], program[i, 7]
+    a, b, out = program[i, 1], program[i, 3], program[i, 5]
+    for row in range(num_rows):
+        source = buffers[a, 0] + 4 * (program[i, 2] + row * buffers[a, 1])
+        other = buffers[b, 0] + 4 * (program[i, 4] + row * buffers[b, 1])
+        target = buffers[out, 0] + 4 * (program[i, 6] + row * buffers[out, 1])
+        for head in range(program[i, 16]):
+            _apply(
+                opcode,
+                source + 4 * head * program[i, 17],
+                other + 4 * head * program[i, 18],
+                target + 4 * head * program[i, 19],
+                width,
+                program[i, 8],
+                program[i, 9],
+            )
+
+
+@_helper
+def _gather(program, buffers, step, i):
+    a, out = program[i, 1], program[i, 5]
+    indices = _longs(step[5])
+    for row in range(step[6]):
+        source = buffers[a, 0] + 4 * (program[i, 2] + indices[row] * buffers[a, 1])
+        _copy(source, buffers[out, 0] + 4 * row * buffers[out, 1], program[i, 7])
+
+
+@_helper
+def _lead(program, buffers, num_rows, scratch, product, step, agreement):
+    for i in range(program.shape[0]):
+        opcode = program[i, 0]
+        if opcode == 0:
+            _quantize(program, buffers, num_rows, scratch, i)
+        elif opcode == 1:
+            _compute_with_others(program, buffers, num_rows, scratch, product, step, i, agreement)
+        elif opcode == 11:
+            _cache_tokens(program, buffers, num_rows, step, i)
+            _compute_with_others(program, buffers, num_rows, scratch, product, step, i, agreement)
+        elif opcode == 12:
+            _gather(program, buffers, step, i)
+            num_rows = step[6]
+            if num_rows == 0:
+                break
+        else:
+            _apply_to_rows(program, buffers, num_rows, i)
+    _store(agreement + 64, _ENDED << 32)
+
+
+@_helper
+def _take_part(program, buffers, num_rows, scratch, product, step):
     """Leads, if this is the first thread, or helps. So nobody ever waits for a thread that has not
     begun, or has been suspended, unless it was in the middle of a chunk."""
-    first, next_chunk, num_done = scratch[4], scratch[4] + 64, scratch[4] + 128
-    if _fetch_add(first, 1) == 0:
-        _lead(program, buffers, num_rows, scratch, product, next_chunk, num_done)
+    agreement = scratch[4]
+    if _fetch_add(agreement, 1) == 0:
+        _lead(program, buffers, num_rows, scratch, product, step, agreement)
     else:
-        _help(program, buffers, num_rows, scratch, product, next_chunk, num_done)
+        _help(program, buffers, scratch, product, step, agreement)
 
 
-def run_program(program, buffers, num_rows, scratch, product, num_threads):
+def run_program(program, buffers, num_rows, scratch, product, step, num_threads):
     """Runs a program.
 
     Args:
@@ -421,14 +677,15 @@ def run_program(program, buffers, num_rows, scratch, product, num_threads):
             the next.
         num_rows: of the step.
         scratch: int64 [5]: addresses of room for integers, their sums over groups and the scales of
-            groups; the bits of an integer; the address of three cache lines by which threads agree.
+            groups; the bits of an integer; the address of four cache lines by which threads agree.
         product: the address of the function that multiplies.
+        step: int64, see `StepField`.
         num_threads: take part.
     """
     _store(scratch[4], 0)
     _store(scratch[4] + 64, _NOT_BEGUN << 32)
     for _ in numba.prange(num_threads):
-        _take_part(program, buffers, num_rows, scratch, product)
+        _take_part(program, buffers, num_rows, scratch, product, step)
 
 
 @_helper

@@ -3,7 +3,7 @@ row by row between them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -21,13 +21,14 @@ Node = Any
 Port = tuple[int, int]
 """An output of a node: the node's instance id, and the index of the output."""
 
+_NUMBERS: Final = frozenset({ov.Type.f32, ov.Type.f16, ov.Type.bf16, ov.Type.i32, ov.Type.i64})
 _TIMES_TRANSPOSED: Final = {"transpose_a": False, "transpose_b": True}
-_OPCODES_OF_TWO: Final = {"Add": Opcode.ADD, "Multiply": Opcode.MULTIPLY}
-_OPCODES_WITH_CONSTANT: Final = {
+OPCODES_OF_TWO: Final = {"Add": Opcode.ADD, "Multiply": Opcode.MULTIPLY}
+OPCODES_WITH_CONSTANT: Final = {
     "Add": Opcode.ADD_CONSTANT,
     "Multiply": Opcode.MULTIPLY_CONSTANT,
 }
-_GELU: Final = {"TANH": Opcode.GELU_TANH, "ERF": Opcode.GELU_ERF}
+GELU: Final = {"TANH": Opcode.GELU_TANH, "ERF": Opcode.GELU_ERF}
 
 
 class Weights(NamedTuple):
@@ -135,15 +136,15 @@ def _step_of(node: Node, instructions: str) -> Step | None:
         return None
     known = tuple(width for width in widths if width is not None)
     if kind == "MatMul":
-        return _product_of(node, known, instructions)
-    if kind in _OPCODES_OF_TWO:
-        return _normalization_of(node, known) or _of_two(node, known)
-    if kind == "Swish" and (node.get_input_size() == 1 or _Chain(node).has_constant(1, 1.0)):
+        return product_of(node, known, instructions)
+    if kind in OPCODES_OF_TWO:
+        return normalization_of(node, known, _width) or _of_two(node, known)
+    if kind == "Swish" and (node.get_input_size() == 1 or NodeChain(node).has_constant(1, 1.0)):
         return Step(node, Opcode.SWISH, (node.input_value(0),), known)
     if kind == "Gelu":
-        opcode = _GELU.get(str(node.get_attributes().get("approximation_mode", "ERF")).upper())
+        opcode = GELU.get(str(node.get_attributes().get("approximation_mode", "ERF")).upper())
         return None if opcode is None else Step(node, opcode, (node.input_value(0),), known)
-    if kind == "VariadicSplit" and _is_last_axis(node):
+    if kind == "VariadicSplit" and is_last_axis(node):
         return Step(node, None, (node.input_value(0),), known)
     return None
 
@@ -161,7 +162,7 @@ def _width(output: Any) -> int | None:
     return width if shape[0].is_dynamic or len(shape) == 3 else None
 
 
-def _product_of(node: Node, widths: tuple[int, ...], instructions: str) -> Step | None:
+def product_of(node: Node, widths: tuple[int, ...], instructions: str) -> Step | None:
     if node.get_attributes() != _TIMES_TRANSPOSED or _width(node.input_value(0)) is None:
         return None
     compressed = read_weights(node.input_value(1).get_node())
@@ -189,7 +190,7 @@ def _of_two(node: Node, widths: tuple[int, ...]) -> Step | None:
         ):
             return None
         row = np.ascontiguousarray(np.broadcast_to(constant.reshape(-1), widths))
-        opcode = _OPCODES_WITH_CONSTANT[node.get_type_name()]
+        opcode = OPCODES_WITH_CONSTANT[node.get_type_name()]
         return Step(node, opcode, (value,), widths, constant=row)
     if len(rows) != 2 or any(constant is not None for constant in constants):
         return None
@@ -197,7 +198,7 @@ def _of_two(node: Node, widths: tuple[int, ...]) -> Step | None:
         len(node.get_output_partial_shape(0))
     }:
         return None
-    return Step(node, _OPCODES_OF_TWO[node.get_type_name()], tuple(rows), widths)
+    return Step(node, OPCODES_OF_TWO[node.get_type_name()], tuple(rows), widths)
 
 
 def folded(node: Node) -> NDArray[np.float32] | None:
@@ -205,13 +206,13 @@ def folded(node: Node) -> NDArray[np.float32] | None:
     another node."""
     kind = node.get_type_name()
     if kind == "Constant":
-        if node.get_element_type() not in (ov.Type.f32, ov.Type.f16, ov.Type.bf16):
+        if node.get_element_type() not in _NUMBERS:
             return None
         values: NDArray[np.float32] = node.get_data(dtype=np.float32)
         return values
-    if kind == "Convert":
+    if kind in ("Convert", "ConvertLike"):
         return folded(node.input_value(0).get_node())
-    if kind in _OPCODES_OF_TWO:
+    if kind in OPCODES_OF_TWO:
         first, second = (folded(node.input_value(index).get_node()) for index in (0, 1))
         if first is None or second is None:
             return None
@@ -219,15 +220,21 @@ def folded(node: Node) -> NDArray[np.float32] | None:
     return None
 
 
-def _normalization_of(node: Node, widths: tuple[int, ...]) -> Step | None:
-    """Returns the division by a root of a mean square that ends with a multiplication."""
+def normalization_of(
+    node: Node, widths: tuple[int, ...], width_of: Callable[[Any], int | None]
+) -> Step | None:
+    """Returns the division by a root of a mean square that ends with a multiplication.
+
+    Args:
+        width_of: returns the numbers in a row of an output; None = it has no rows.
+    """
     if node.get_type_name() != "Multiply":
         return None
     for index in (0, 1):
         source, inverse = node.input_value(index), node.input_value(1 - index)
-        if _width(source) != widths[0]:
+        if width_of(source) != widths[0]:
             continue
-        chain = _Chain(inverse.get_node())
+        chain = NodeChain(inverse.get_node())
         if chain.type == "Divide":
             if not chain.has_constant(0, 1.0):
                 continue
@@ -244,7 +251,7 @@ def _normalization_of(node: Node, widths: tuple[int, ...]) -> Step | None:
         side = 1 if chain.constant(1) is not None else 0
         epsilon = chain.constant(side)
         chain.descend(1 - side)
-        if epsilon is None or chain.type != "ReduceMean" or not _is_last_axis(chain.node):
+        if epsilon is None or chain.type != "ReduceMean" or not is_last_axis(chain.node):
             continue
         chain.descend(0)
         square = chain.type == "Power" and chain.has_constant(1, 2.0)
@@ -260,7 +267,7 @@ def _normalization_of(node: Node, widths: tuple[int, ...]) -> Step | None:
     return None
 
 
-class _Chain:
+class NodeChain:
     """Nodes, each of which is an input of the one before."""
 
     def __init__(self, node: Node) -> None:
@@ -290,7 +297,7 @@ def _has_one_consumer(node: Node) -> bool:
     return len(node.output(0).get_target_inputs()) == 1
 
 
-def _is_last_axis(node: Node) -> bool:
+def is_last_axis(node: Node) -> bool:
     """Returns whether the axis that a node's second input names is the last one."""
     axis = node.input_value(1).get_node()
     if axis.get_type_name() != "Constant":

@@ -8,8 +8,9 @@ over the cache of the others. They hold the weights once more.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -18,12 +19,15 @@ from numpy.typing import NDArray
 
 from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.compiler import Kernels
-from fastovms.engine.kernels.operation import RewrittenModel, use_kernels
+from fastovms.engine.kernels.operation import RewrittenModel, Workspace, use_kernels
+from fastovms.engine.kernels.whole_steps import CacheShape, assemble_step
 from fastovms.engine.model.compilation import cache_layout
 from fastovms.engine.model.fusion import fuse_projections
-from fastovms.engine.model.model import PagedModel, as_float32
-from fastovms.engine.model.paging import fix_shapes
+from fastovms.engine.model.kv_cache import CacheInput
+from fastovms.engine.model.model import PagedModel, Runner, StepRunner, as_float32
+from fastovms.engine.model.paging import SAMPLED_TOKEN_INDICES, fix_shapes
 from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.engine.model.step_program import StepProgramRunner
 from fastovms.engine.model.tuning import (
     CONTEXT,
     MIN_GAIN,
@@ -39,6 +43,9 @@ MAX_ROWS: Final = 8
 
 _MEASURED: Final = (1, 2, 4, 8)
 """The numbers of tokens that are measured. Those between are taken to be like the next larger."""
+
+_BITS: Final = {ov.Type.f16: 16, ov.Type.f32: 32}
+"""Of the numbers of a cache."""
 
 _MAX_MEMORY_SHARE: Final = 0.25
 """The share of the free memory that packed weights may take."""
@@ -60,22 +67,28 @@ class FewRowVariants:
     """Variants of a model for steps of few tokens.
 
     Attributes:
-        variants: by the number of tokens.
-        parts: what lives as long as they do.
+        variants: make runners, by the number of tokens.
+        store: their weights.
+        is_whole: whether our kernels compute attention, too.
     """
 
-    variants: Mapping[int, ov.CompiledModel]
-    parts: tuple[RewrittenModel, ...]
+    variants: Mapping[int, Callable[[], Runner]]
+    store: WeightStore
+    is_whole: bool
 
-    def only(self, numbers: frozenset[int]) -> FewRowVariants:
+    def only(self, numbers: frozenset[int]) -> dict[int, Callable[[], Runner]]:
         """Returns those for some numbers of tokens."""
-        kept = {number: one for number, one in self.variants.items() if number in numbers}
-        return FewRowVariants(kept, self.parts)
+        return {number: one for number, one in self.variants.items() if number in numbers}
 
 
-def compile_few_rows(model: PagedModel, kernels: Kernels) -> FewRowVariants | None:
+def compile_few_rows(
+    model: PagedModel, kernels: Kernels, *, whole: bool = True
+) -> FewRowVariants | None:
     """Packs the weights of a model and compiles the variants, which takes seconds; None = the
     kernels cannot compute it, or there is too little memory.
+
+    Args:
+        whole: whether to compute whole steps where that is possible.
 
     Raises:
         RuntimeError: OpenVINO refuses something.
@@ -84,8 +97,8 @@ def compile_few_rows(model: PagedModel, kernels: Kernels) -> FewRowVariants | No
     store = WeightStore(kernels)
     max_bytes = int(model.available_memory() * _MAX_MEMORY_SHARE)
     properties = {**model.large_properties, "INFERENCE_PRECISION_HINT": "f32"}
-    variants: dict[int, ov.CompiledModel] = {}
-    parts: list[RewrittenModel] = []
+    variants: dict[int, Callable[[], Runner]] = {}
+    is_whole = False
     for is_single in (False, True):
         graph = model.graph.model.clone()
         if is_single and not fix_shapes(graph):
@@ -97,10 +110,62 @@ def compile_few_rows(model: PagedModel, kernels: Kernels) -> FewRowVariants | No
         compiled = core.compile_model(part.model, model.device, properties)
         if cache_layout(compiled) != model.cache_layout:
             return None
-        parts.append(part)
+        make: Callable[[], Runner] = partial(_runner_of, compiled, part)
+        if whole:
+            found = _whole_step(model, store, make, is_single=is_single)
+            is_whole = found is not None
+            make = found or make
         numbers = (1,) if is_single else range(1, MAX_ROWS + 1)
-        variants |= dict.fromkeys(numbers, compiled)
-    return FewRowVariants(variants, tuple(parts))
+        variants |= dict.fromkeys(numbers, make)
+    return FewRowVariants(variants, store, is_whole)
+
+
+class _KernelRunner(StepRunner):
+    """Runs a model that has operations of ours, which live as long as this does."""
+
+    def __init__(self, compiled: ov.CompiledModel, part: RewrittenModel) -> None:
+        super().__init__(compiled, is_on_gpu=False)
+        self._part = part
+
+
+def _runner_of(compiled: ov.CompiledModel, part: RewrittenModel) -> Runner:
+    return _KernelRunner(compiled, part)
+
+
+def _whole_step(
+    model: PagedModel, store: WeightStore, beyond: Callable[[], Runner], *, is_single: bool
+) -> Callable[[], Runner] | None:
+    """Returns what makes runners of whole steps; None = the kernels cannot compute them."""
+    cache = _cache_shape(model.cache_inputs)
+    if cache is None:
+        return None
+    graph = model.graph.model.clone()
+    fuse_projections(graph)
+    step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES)
+    if step is None:
+        return None
+    before = step.before
+    if is_single:
+        before = before.clone()
+        before.reshape({port: [1] for port in before.inputs})
+    properties = {**model.large_properties, "INFERENCE_PRECISION_HINT": "f32"}
+    compiled = ov.Core().compile_model(before, model.device, properties)
+
+    def make() -> Runner:
+        workspace = Workspace(store.kernels, MAX_ROWS)
+        workspace.reserve([step.program])
+        return StepProgramRunner(step, compiled, workspace, beyond())
+
+    return make
+
+
+def _cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
+    """Returns the shape that all caches have; None = they differ, or hold no plain numbers."""
+    shapes = {(one.page_shape, str(one.element_type)) for one in inputs}
+    if len(shapes) != 1 or inputs[0].element_type not in _BITS:
+        return None
+    heads, block_size, head_size = inputs[0].page_shape
+    return CacheShape(heads, block_size, head_size, _BITS[inputs[0].element_type])
 
 
 def why_wrong(plain: PagedModel, ours: PagedModel) -> str | None:

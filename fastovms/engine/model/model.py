@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from fastovms.engine.model.devices import device_memory, find_device, is_cpu, is
 from fastovms.engine.model.kv_cache import (
     BlockCopy,
     BlockRows,
+    CacheInput,
     HostCache,
     KvCache,
     RemoteCache,
@@ -158,6 +159,16 @@ def _widened(begins: NDArray[np.int32], has_one_more: NDArray[np.bool_]) -> NDAr
     widened = begins.copy()
     widened[1:] += np.cumsum(has_one_more, dtype=begins.dtype)
     return widened
+
+
+class Runner(Protocol):
+    """Runs steps of a model over its cache, one at a time."""
+
+    def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
+        """Sets what inputs have beside those of a step: the cache."""
+
+    def infer(self, inputs: StepInputs) -> RawLogits:
+        """Returns logits; see `Model.infer`."""
 
 
 class StepRunner:
@@ -303,7 +314,7 @@ class PagedModel:
         self.has_single_rows = variants.single_rows is not variants.small
         if self.has_single_rows:
             self._single_rows = StepRunner(variants.single_rows, is_on_gpu=self.is_on_gpu)
-        self._few_rows: Mapping[int, StepRunner] = {}
+        self._few_rows: Mapping[int, Runner] = {}
         self._variants = variants
         self._cache_inputs = cache_inputs(variants.large)
         self._cache: KvCache = HostCache([], 0)
@@ -368,7 +379,8 @@ class PagedModel:
             self._cache = HostCache(self._cache_inputs, num_blocks, num_state_rows)
         if self._state_rows is not None:
             self._cache.clear_state(self._state_rows.zero_row)
-        for runner in {self._large, self._small, self._single_rows, *self._few_rows.values()}:
+        own: set[Runner] = {self._large, self._small, self._single_rows}
+        for runner in own.union(self._few_rows.values()):
             runner.set_tensors(self._cache.tensors)
 
     def twin(self) -> PagedModel:
@@ -378,18 +390,17 @@ class PagedModel:
             self._variants, device=self.device, precisions=self._precisions, graph=self.graph
         )
 
-    def use_for_few_rows(self, variants: Mapping[int, ov.CompiledModel], parts: object) -> None:
+    def use_for_few_rows(self, variants: Mapping[int, Callable[[], Runner]]) -> None:
         """Has steps of these numbers of tokens computed by other variants of the model, from the
         next step on. It may be called on any thread.
 
         Args:
-            parts: what lives as long as the variants do.
+            variants: make runners of their own.
         """
-        self._parts_of_few_rows = parts
-        runners = {one: StepRunner(one, is_on_gpu=False) for one in set(variants.values())}
+        runners = {make: make() for make in set(variants.values())}
         for runner in runners.values():
             runner.set_tensors(self._cache.tensors)
-        self._few_rows = {num_rows: runners[one] for num_rows, one in variants.items()}
+        self._few_rows = {number: runners[make] for number, make in variants.items()}
         if 1 in variants and self.has_single_rows:  # its memory is not needed any more
             self._single_rows = self._small
             self._variants = self._variants._replace(single_rows=self._variants.small)
@@ -412,6 +423,11 @@ class PagedModel:
     @property
     def cache_layout(self) -> CacheLayout:
         return cache_layout(self._variants.large)
+
+    @property
+    def cache_inputs(self) -> Sequence[CacheInput]:
+        """The inputs that are the cache."""
+        return self._cache_inputs
 
     @property
     def num_threads(self) -> int:
@@ -472,7 +488,7 @@ class PagedModel:
         inputs = inputs.in_pages(self._num_pages)
         return self._runner_of(inputs).infer(inputs)[:num_rows]
 
-    def _runner_of(self, inputs: StepInputs) -> StepRunner:
+    def _runner_of(self, inputs: StepInputs) -> Runner:
         runner = self._few_rows.get(len(inputs.input_ids))
         if runner is not None:
             return runner

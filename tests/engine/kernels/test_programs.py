@@ -28,6 +28,7 @@ def instruction(opcode: Opcode, width: int, *parameters: int) -> NDArray[np.int6
     row = np.zeros(NUM_FIELDS, np.int64)
     row[[Field.OPCODE, Field.B, Field.OUT, Field.WIDTH]] = opcode, 1, 2, width
     row[Field.P0 : Field.P0 + len(parameters)] = parameters
+    row[Field.HEADS] = 1
     return row
 
 
@@ -37,7 +38,7 @@ def run(kernels: Kernels, program: list[NDArray[np.int64]], buffers: list[Floats
     integers = np.zeros((num_rows, width), np.int16)
     sums = np.zeros((num_rows, width), np.int32)
     scales = np.zeros((num_rows, width), np.float32)
-    agreement = np.zeros(32, np.int64)
+    agreement = np.zeros(40, np.int64)
     addresses = [array.ctypes.data for array in (integers, sums, scales)]
     aligned = agreement.ctypes.data + -agreement.ctypes.data % 64
     kernels.run(
@@ -46,6 +47,7 @@ def run(kernels: Kernels, program: list[NDArray[np.int64]], buffers: list[Floats
         num_rows,
         np.array([*addresses, 16, aligned], np.int64),
         kernels.product,
+        np.zeros(1, np.int64),
         kernels.num_threads,
     )
 

@@ -17,7 +17,6 @@ from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_kernels
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
-from fastovms.engine.kernels.matrices import PackedMatrix
 from fastovms.engine.model import few_rows
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
 from fastovms.engine.model.few_rows import (
@@ -52,10 +51,11 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return PagedModel.load(directory)
 
 
-@pytest.fixture(scope="module")
-def variants(model: PagedModel, kernels: Kernels) -> FewRowVariants:
-    found = compile_few_rows(model, kernels)
+@pytest.fixture(scope="module", params=[False, True], ids=["operations", "whole steps"])
+def variants(request: pytest.FixtureRequest, model: PagedModel, kernels: Kernels) -> FewRowVariants:
+    found = compile_few_rows(model, kernels, whole=request.param)
     assert found is not None
+    assert found.is_whole == request.param
     return found
 
 
@@ -80,7 +80,7 @@ def test_logits_and_likeliest_tokens_are_openvinos(
     model: PagedModel, variants: FewRowVariants, num_sequences: int, num_tokens: int
 ) -> None:
     ours = model.twin()
-    ours.use_for_few_rows(variants.variants, variants.parts)
+    ours.use_for_few_rows(variants.variants)
     expected = decode(model.twin(), num_sequences, num_tokens)
     found = decode(ours, num_sequences, num_tokens)
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.01 * expected.std())
@@ -89,19 +89,17 @@ def test_logits_and_likeliest_tokens_are_openvinos(
 
 def test_right_kernels_pass_the_check(model: PagedModel, variants: FewRowVariants) -> None:
     plain, ours = model.twin(), model.twin()
-    ours.use_for_few_rows(variants.variants, variants.parts)
+    ours.use_for_few_rows(variants.variants)
     assert why_wrong(plain, ours) is None
 
 
 def test_wrong_weights_fail_the_check(model: PagedModel, kernels: Kernels) -> None:
     found = compile_few_rows(model, kernels)
     assert found is not None
-    for operation in found.parts[0].operations:
-        for constant in operation.program.constants:
-            if isinstance(constant, PackedMatrix):
-                constant.data[::2] = constant.data[1::2]
+    for matrix in found.store.matrices:
+        matrix.data[::2] = matrix.data[1::2]
     plain, ours = model.twin(), model.twin()
-    ours.use_for_few_rows(found.variants, found.parts)
+    ours.use_for_few_rows(found.variants)
     assert why_wrong(plain, ours) is not None
 
 

@@ -101,7 +101,10 @@ def _use_kernels(model: PagedModel) -> None:
     kernels = compile_kernels(instructions, model.num_threads)
     variants = compile_few_rows(model, kernels)
     assert variants is not None, "the kernels cannot compute this model"
-    model.use_for_few_rows(variants.variants)
+    makers = {number: [make] for number, make in variants.operations.items()}
+    for number, make in variants.whole.items():
+        makers[number].insert(0, make)
+    model.use_for_few_rows(makers)
 
 
 class Genai:

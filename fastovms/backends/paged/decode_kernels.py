@@ -9,7 +9,7 @@ from typing import Final
 
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
 from fastovms.engine.model.devices import is_cpu
-from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.model import PagedModel, RunnerFactory
 from fastovms.engine.model.paging import reason_of
 
 logger = logging.getLogger(__name__)
@@ -74,18 +74,27 @@ def _prepare(model: PagedModel, is_wanted: Callable[[], bool], clock: Callable[[
     variants = few_rows.compile_few_rows(model, kernels)
     if variants is None:
         return "off: no weights that they can multiply, or too little free memory"
+    plain = model.twin()
+    chosen: dict[int, list[RunnerFactory]] = {}
+    speeds: list[str] = []
+    for name, makers in (("whole steps", variants.whole), ("products", variants.operations)):
+        if not makers:
+            continue
+        check_wanted()
+        ours = model.twin()
+        ours.use_for_few_rows({number: [make] for number, make in makers.items()})
+        wrong = few_rows.why_wrong(plain, ours)
+        if wrong is not None:
+            raise _WrongError(wrong)
+        check_wanted()
+        gains = few_rows.gains(plain, ours, clock, max_seconds=_MAX_SECONDS, max_rounds=_NUM_ROUNDS)
+        for number in few_rows.served_numbers(gains):
+            chosen.setdefault(number, []).append(makers[number])
+        if gains:
+            listed = ", ".join(f"{number}: {gain:.2f}" for number, gain in gains.items())
+            speeds.append(f"{name} {listed}")
     check_wanted()
-    plain, ours = model.twin(), model.twin()
-    ours.use_for_few_rows(variants.variants)
-    wrong = few_rows.why_wrong(plain, ours)
-    if wrong is not None:
-        raise _WrongError(wrong)
-    check_wanted()
-    found = few_rows.gains(plain, ours, clock, max_seconds=_MAX_SECONDS, max_rounds=_NUM_ROUNDS)
-    check_wanted()
-    chosen = variants.only(few_rows.served_numbers(found))
     if not chosen:
         return f"off: on {instructions}, no faster than OpenVINO"
     model.use_for_few_rows(chosen)
-    speeds = ", ".join(f"{number}: {gain:.2f}" for number, gain in found.items())
-    return f"on with {instructions}, times OpenVINO's speed by tokens a step: {speeds}"
+    return f"on with {instructions}, times OpenVINO's speed by tokens a step: {'; '.join(speeds)}"

@@ -138,27 +138,19 @@ def _longs_at(_: Any, address: Any) -> Any:
     return numba.types.CPointer(numba.int64)(numba.int64), generate
 
 
-def _half_at(_: Any, address: Any) -> Any:
-    """Loads an f16 as f32."""
-
+def _half_to_float(_: Any, bits: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        half = builder.load(builder.inttoptr(arguments[0], ir.PointerType(ir.HalfType())))
-        half.align = 2
-        return builder.fpext(half, ir.FloatType())
+        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
 
-    return numba.float32(numba.int64), generate
+    return numba.float32(numba.int16), generate
 
 
-def _store_half_at(_: Any, address: Any, value: Any) -> Any:
-    """Stores an f32 as f16."""
-
+def _float_to_half(_: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        half = builder.fptrunc(arguments[1], ir.HalfType())
-        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.HalfType()))
-        builder.store(half, pointer).align = 2
-        return context.get_dummy_value()
+        half = builder.fptrunc(arguments[0], ir.HalfType())
+        return builder.bitcast(half, ir.IntType(16))
 
-    return numba.void(numba.int64, numba.float32), generate
+    return numba.int16(numba.float32), generate
 
 
 def _fetch_atomic(_: Any, address: Any) -> Any:
@@ -219,8 +211,8 @@ _integers: Any = intrinsic(_integers_at)
 _shorts: Any = intrinsic(_shorts_at)
 _bytes: Any = intrinsic(_bytes_at)
 _longs: Any = intrinsic(_longs_at)
-_half: Any = intrinsic(_half_at)
-_store_half: Any = intrinsic(_store_half_at)
+_widened: Any = intrinsic(_half_to_float)
+_narrowed: Any = intrinsic(_float_to_half)
 _call: Any = intrinsic(_call_product)
 _fetch: Any = intrinsic(_fetch_atomic)
 _store: Any = intrinsic(_store_atomic)
@@ -404,8 +396,9 @@ def _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk):
 def _load_cached(address, target, count, bits):
     t = _floats(target)
     if bits == 16:
+        halves = _shorts(address)
         for k in range(count):
-            t[k] = _half(address + 2 * k)
+            t[k] = _widened(halves[k])
     else:
         x = _floats(address)
         for k in range(count):
@@ -416,8 +409,9 @@ def _load_cached(address, target, count, bits):
 def _store_cached(source, address, count, bits):
     x = _floats(source)
     if bits == 16:
+        halves = _shorts(address)
         for k in range(count):
-            _store_half(address + 2 * k, x[k])
+            halves[k] = _narrowed(x[k])
     else:
         t = _floats(address)
         for k in range(count):

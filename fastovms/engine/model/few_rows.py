@@ -24,7 +24,7 @@ from fastovms.engine.kernels.whole_steps import CacheShape, assemble_step
 from fastovms.engine.model.compilation import cache_layout
 from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.kv_cache import CacheInput
-from fastovms.engine.model.model import PagedModel, Runner, StepRunner, as_float32
+from fastovms.engine.model.model import PagedModel, Runner, RunnerFactory, StepRunner, as_float32
 from fastovms.engine.model.paging import SAMPLED_TOKEN_INDICES, fix_shapes
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.model.step_program import StepProgramRunner
@@ -67,28 +67,19 @@ class FewRowVariants:
     """Variants of a model for steps of few tokens.
 
     Attributes:
-        variants: make runners, by the number of tokens.
-        store: their weights.
-        is_whole: whether our kernels compute attention, too.
+        whole: make runners of whole steps, by the number of tokens; empty = there are none.
+        operations: make runners whose attention is OpenVINO's.
+        store: the weights of both.
     """
 
-    variants: Mapping[int, Callable[[], Runner]]
+    whole: Mapping[int, RunnerFactory]
+    operations: Mapping[int, RunnerFactory]
     store: WeightStore
-    is_whole: bool
-
-    def only(self, numbers: frozenset[int]) -> dict[int, Callable[[], Runner]]:
-        """Returns those for some numbers of tokens."""
-        return {number: one for number, one in self.variants.items() if number in numbers}
 
 
-def compile_few_rows(
-    model: PagedModel, kernels: Kernels, *, whole: bool = True
-) -> FewRowVariants | None:
+def compile_few_rows(model: PagedModel, kernels: Kernels) -> FewRowVariants | None:
     """Packs the weights of a model and compiles the variants, which takes seconds; None = the
     kernels cannot compute it, or there is too little memory.
-
-    Args:
-        whole: whether to compute whole steps where that is possible.
 
     Raises:
         RuntimeError: OpenVINO refuses something.
@@ -97,8 +88,8 @@ def compile_few_rows(
     store = WeightStore(kernels)
     max_bytes = int(model.available_memory() * _MAX_MEMORY_SHARE)
     properties = {**model.large_properties, "INFERENCE_PRECISION_HINT": "f32"}
-    variants: dict[int, Callable[[], Runner]] = {}
-    is_whole = False
+    whole: dict[int, RunnerFactory] = {}
+    operations: dict[int, RunnerFactory] = {}
     for is_single in (False, True):
         graph = model.graph.model.clone()
         if is_single and not fix_shapes(graph):
@@ -110,14 +101,12 @@ def compile_few_rows(
         compiled = core.compile_model(part.model, model.device, properties)
         if cache_layout(compiled) != model.cache_layout:
             return None
-        make: Callable[[], Runner] = partial(_runner_of, compiled, part)
-        if whole:
-            found = _whole_step(model, store, make, is_single=is_single)
-            is_whole = found is not None
-            make = found or make
         numbers = (1,) if is_single else range(1, MAX_ROWS + 1)
-        variants |= dict.fromkeys(numbers, make)
-    return FewRowVariants(variants, store, is_whole)
+        operations |= dict.fromkeys(numbers, partial(_KernelRunner, compiled, part))
+        make = _whole_step(model, store, is_single=is_single)
+        if make is not None:
+            whole |= dict.fromkeys(numbers, make)
+    return FewRowVariants(whole, operations, store)
 
 
 class _KernelRunner(StepRunner):
@@ -128,13 +117,7 @@ class _KernelRunner(StepRunner):
         self._part = part
 
 
-def _runner_of(compiled: ov.CompiledModel, part: RewrittenModel) -> Runner:
-    return _KernelRunner(compiled, part)
-
-
-def _whole_step(
-    model: PagedModel, store: WeightStore, beyond: Callable[[], Runner], *, is_single: bool
-) -> Callable[[], Runner] | None:
+def _whole_step(model: PagedModel, store: WeightStore, *, is_single: bool) -> RunnerFactory | None:
     """Returns what makes runners of whole steps; None = the kernels cannot compute them."""
     cache = _cache_shape(model.cache_inputs)
     if cache is None:
@@ -154,7 +137,7 @@ def _whole_step(
     def make() -> Runner:
         workspace = Workspace(store.kernels, MAX_ROWS)
         workspace.reserve([step.program])
-        return StepProgramRunner(step, compiled, workspace, beyond())
+        return StepProgramRunner(step, compiled, workspace)
 
     return make
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -164,6 +165,10 @@ def _widened(begins: NDArray[np.int32], has_one_more: NDArray[np.bool_]) -> NDAr
 class Runner(Protocol):
     """Runs steps of a model over its cache, one at a time."""
 
+    @property
+    def max_context_len(self) -> int | None:
+        """The longest text, in tokens, that it is for; None = any."""
+
     def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
         """Sets what inputs have beside those of a step: the cache."""
 
@@ -171,22 +176,48 @@ class Runner(Protocol):
         """Returns logits; see `Model.infer`."""
 
 
+RunnerFactory = Callable[[], Runner]
+
+
+class Feed:
+    """Sets the inputs of a request that are named as in `StepInputs`.
+
+    A tensor whose shape is as it was is written into, not set again: to set one takes OpenVINO 20
+    us in a running server, and a step has eight.
+    """
+
+    def __init__(self, request: ov.InferRequest, ports: Iterable[Any]) -> None:
+        self._request = request
+        self._ports = {port.get_any_name(): port for port in ports}
+        self._arrays: dict[str, NDArray[np.int32] | NDArray[np.int64]] = {}
+
+    def set(self, inputs: StepInputs) -> None:
+        for name, port in self._ports.items():
+            array = getattr(inputs, name)
+            held = self._arrays.get(name)
+            if held is not None and held.shape == array.shape:
+                held[...] = array
+            else:
+                self._arrays[name] = held = array.copy()
+                self._request.set_tensor(port, ov.Tensor(held, shared_memory=True))
+
+
 class StepRunner:
     """An infer request of OpenVINO, fed with `StepInputs`.
 
-    A tensor whose shape is as it was is written into, not set again: to set one takes OpenVINO 20
-    us in a running server, and a step has eight. Asking for the address of the logits takes 60 us,
-    so on the host OpenVINO is given the address.
+    Asking for the address of the logits takes 60 us, so on the host OpenVINO is given the address.
     """
+
+    max_context_len: int | None = None
 
     def __init__(self, compiled: ov.CompiledModel, *, is_on_gpu: bool) -> None:
         self._request = compiled.create_infer_request()
-        self._ports = {port.get_any_name(): port for port in compiled.inputs if not is_cache(port)}
-        self._arrays: dict[str, NDArray[np.int32] | NDArray[np.int64]] = {}
+        ports = [port for port in compiled.inputs if not is_cache(port)]
+        self._feed = Feed(self._request, ports)
         self._output = compiled.output(0)
         is_bf16 = self._output.get_element_type() == ov.Type.bf16
         self._dtype: np.dtype[Any] = np.dtype(np.uint16 if is_bf16 else np.float32)
-        self._samples_in_graph = SAMPLED_TOKEN_INDICES in self._ports
+        self._samples_in_graph = SAMPLED_TOKEN_INDICES in {port.get_any_name() for port in ports}
         width = self._output.get_partial_shape()[-1]
         self._has_room = self._samples_in_graph and width.is_static and not is_on_gpu
         self._room: RawLogits = np.empty((0, 0), np.float32)
@@ -198,14 +229,7 @@ class StepRunner:
 
     def infer(self, inputs: StepInputs) -> RawLogits:
         request = self._request
-        for name, port in self._ports.items():
-            array = getattr(inputs, name)
-            held = self._arrays.get(name)
-            if held is not None and held.shape == array.shape:
-                held[...] = array
-            else:
-                self._arrays[name] = held = array.copy()
-                request.set_tensor(port, ov.Tensor(held, shared_memory=True))
+        self._feed.set(inputs)
         num_rows = len(inputs.sampled_token_indices)
         if self._has_room and num_rows > len(self._room):
             self._make_room(num_rows)
@@ -314,7 +338,7 @@ class PagedModel:
         self.has_single_rows = variants.single_rows is not variants.small
         if self.has_single_rows:
             self._single_rows = StepRunner(variants.single_rows, is_on_gpu=self.is_on_gpu)
-        self._few_rows: Mapping[int, Runner] = {}
+        self._few_rows: Mapping[int, Sequence[Runner]] = {}
         self._variants = variants
         self._cache_inputs = cache_inputs(variants.large)
         self._cache: KvCache = HostCache([], 0)
@@ -380,7 +404,7 @@ class PagedModel:
         if self._state_rows is not None:
             self._cache.clear_state(self._state_rows.zero_row)
         own: set[Runner] = {self._large, self._small, self._single_rows}
-        for runner in own.union(self._few_rows.values()):
+        for runner in own.union(*self._few_rows.values()):
             runner.set_tensors(self._cache.tensors)
 
     def twin(self) -> PagedModel:
@@ -390,17 +414,19 @@ class PagedModel:
             self._variants, device=self.device, precisions=self._precisions, graph=self.graph
         )
 
-    def use_for_few_rows(self, variants: Mapping[int, Callable[[], Runner]]) -> None:
+    def use_for_few_rows(self, variants: Mapping[int, Sequence[RunnerFactory]]) -> None:
         """Has steps of these numbers of tokens computed by other variants of the model, from the
         next step on. It may be called on any thread.
 
         Args:
-            variants: make runners of their own.
+            variants: make runners of their own, of which the first one runs a step that is for it.
         """
-        runners = {make: make() for make in set(variants.values())}
+        runners = {make: make() for make in chain.from_iterable(variants.values())}
         for runner in runners.values():
             runner.set_tensors(self._cache.tensors)
-        self._few_rows = {number: runners[make] for number, make in variants.items()}
+        self._few_rows = {
+            number: [runners[make] for make in makers] for number, makers in variants.items()
+        }
         if 1 in variants and self.has_single_rows:  # its memory is not needed any more
             self._single_rows = self._small
             self._variants = self._variants._replace(single_rows=self._variants.small)
@@ -489,9 +515,10 @@ class PagedModel:
         return self._runner_of(inputs).infer(inputs)[:num_rows]
 
     def _runner_of(self, inputs: StepInputs) -> Runner:
-        runner = self._few_rows.get(len(inputs.input_ids))
-        if runner is not None:
-            return runner
+        for runner in self._few_rows.get(len(inputs.input_ids), ()):
+            limit = runner.max_context_len
+            if limit is None or inputs.max_context_len <= limit:
+                return runner
         if is_single_row(inputs):
             return self._single_rows
         return self._small if self._precisions.is_small(inputs) else self._large

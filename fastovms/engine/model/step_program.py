@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 
 from fastovms.engine.kernels.operation import Workspace
 from fastovms.engine.kernels.programs import StepField
 from fastovms.engine.kernels.whole_steps import WholeStep
-from fastovms.engine.model.model import RawLogits, Runner
+from fastovms.engine.model.model import Feed, RawLogits
 from fastovms.engine.model.step_inputs import StepInputs
 
 MAX_CONTEXT: Final = 1024
@@ -24,17 +23,15 @@ class StepProgramRunner:
 
     Args:
         before: computes the inputs of the program.
-        beyond: runs steps with longer texts than `MAX_CONTEXT`.
     """
 
-    def __init__(
-        self, step: WholeStep, before: ov.CompiledModel, workspace: Workspace, beyond: Runner
-    ) -> None:
+    max_context_len: int | None = MAX_CONTEXT
+
+    def __init__(self, step: WholeStep, before: ov.CompiledModel, workspace: Workspace) -> None:
         self._step = step
         self._workspace = workspace
-        self._beyond = beyond
         self._request = before.create_infer_request()
-        self._ports = {port.get_any_name(): port for port in before.inputs}
+        self._feed = Feed(self._request, before.inputs)
         self._num_inputs = len(before.outputs)
         self._buffers = workspace.buffers_of(step.program)
         rows = workspace.max_rows
@@ -52,7 +49,6 @@ class StepProgramRunner:
 
     def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
         """Sets the caches."""
-        self._beyond.set_tensors(tensors)
         for name, tensor in tensors.items():
             kind, _, layer = name.partition(".")
             at = StepField.CACHES + 2 * int(layer) + (kind == "value_cache")
@@ -60,15 +56,9 @@ class StepProgramRunner:
 
     def infer(self, inputs: StepInputs) -> RawLogits:
         """Returns logits; see `Model.infer`."""
-        if inputs.max_context_len > MAX_CONTEXT:
-            return self._beyond.infer(inputs)
         request, workspace, fields = self._request, self._workspace, self._fields
         kernels = workspace.kernels
-        held: list[NDArray[Any]] = []
-        for name, port in self._ports.items():
-            array = np.array(getattr(inputs, name))
-            held.append(array)
-            request.set_tensor(port, ov.Tensor(array, shared_memory=True))
+        self._feed.set(inputs)
         request.start_async()
         request.wait()
         for index in range(self._num_inputs):

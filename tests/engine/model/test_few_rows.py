@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,9 @@ from fastovms.engine.model.few_rows import (
     served_numbers,
     why_wrong,
 )
-from fastovms.engine.model.model import PagedModel, as_float32
+from fastovms.engine.model.model import PagedModel, RunnerFactory, as_float32
 from fastovms.engine.model.step_inputs import StepLayout
+from fastovms.engine.model.step_program import StepProgramRunner
 
 TEXT = array("q", range(40, 90))
 COMPRESSED = {
@@ -51,12 +52,24 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return PagedModel.load(directory)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["operations", "whole steps"])
-def variants(request: pytest.FixtureRequest, model: PagedModel, kernels: Kernels) -> FewRowVariants:
-    found = compile_few_rows(model, kernels, whole=request.param)
+@pytest.fixture(scope="module")
+def variants(model: PagedModel, kernels: Kernels) -> FewRowVariants:
+    found = compile_few_rows(model, kernels)
     assert found is not None
-    assert found.is_whole == request.param
     return found
+
+
+@pytest.fixture(scope="module", params=["whole", "operations"])
+def ours(request: pytest.FixtureRequest, model: PagedModel, variants: FewRowVariants) -> PagedModel:
+    """The model, with all steps of few tokens computed in one of the ways."""
+    return with_kernels(model, getattr(variants, request.param))
+
+
+def with_kernels(model: PagedModel, makers: Mapping[int, RunnerFactory]) -> PagedModel:
+    ours = model.twin()
+    ours.use_for_few_rows({number: [make] for number, make in makers.items()})
+    assert ours.few_row_numbers == frozenset(range(1, MAX_ROWS + 1))
+    return ours
 
 
 def decode(model: PagedModel, num_sequences: int, num_tokens: int) -> NDArray[np.float32]:
@@ -77,20 +90,64 @@ def decode(model: PagedModel, num_sequences: int, num_tokens: int) -> NDArray[np
     ("num_sequences", "num_tokens"), [(1, 1), (2, 1), (3, 1), (8, 1), (1, 5), (2, 4), (9, 1)]
 )
 def test_logits_and_likeliest_tokens_are_openvinos(
-    model: PagedModel, variants: FewRowVariants, num_sequences: int, num_tokens: int
+    model: PagedModel, ours: PagedModel, num_sequences: int, num_tokens: int
 ) -> None:
-    ours = model.twin()
-    ours.use_for_few_rows(variants.variants)
     expected = decode(model.twin(), num_sequences, num_tokens)
     found = decode(ours, num_sequences, num_tokens)
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.01 * expected.std())
     assert np.array_equal(found.argmax(-1), expected.argmax(-1))
 
 
-def test_right_kernels_pass_the_check(model: PagedModel, variants: FewRowVariants) -> None:
-    plain, ours = model.twin(), model.twin()
-    ours.use_for_few_rows(variants.variants)
-    assert why_wrong(plain, ours) is None
+def generate(model: PagedModel, num_tokens: int) -> list[int]:
+    """Returns the likeliest tokens after a prompt."""
+    model.allocate_cache(2)
+    text, start = array("q", TEXT[:20]), 0
+    while len(text) < 20 + num_tokens:
+        layout = StepLayout(model.block_size)
+        last = layout.add(text, start, len(text), array("i", (1, 0)))
+        start = len(text)
+        text.append(int(as_float32(model.infer(layout.finish(array("q", (last,)))))[0].argmax()))
+    return text[20:].tolist()
+
+
+def test_greedy_texts_are_openvinos(model: PagedModel, ours: PagedModel) -> None:
+    assert generate(ours, 24) == generate(model.twin(), 24)
+
+
+def test_right_kernels_pass_the_check(model: PagedModel, ours: PagedModel) -> None:
+    assert why_wrong(model.twin(), ours) is None
+
+
+def test_a_step_without_logits_fills_the_cache(model: PagedModel, ours: PagedModel) -> None:
+    plain = model.twin()
+    logits = []
+    for one in (plain, ours):
+        one.allocate_cache(2)
+        for start, is_sampled in ((0, False), (4, True)):
+            layout = StepLayout(one.block_size)
+            last = layout.add(TEXT, start, start + 4, array("i", (0, 1)))
+            found = one.infer(layout.finish(array("q", (last,) * is_sampled)))
+            assert len(found) == is_sampled
+        logits.append(as_float32(found).copy())
+    np.testing.assert_allclose(logits[1], logits[0], rtol=0, atol=0.01 * logits[0].std())
+
+
+def test_long_texts_are_left_to_the_next_way(
+    model: PagedModel, variants: FewRowVariants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StepProgramRunner, "max_context_len", 31)
+    mixed = model.twin()
+    ways = [variants.whole, variants.operations]
+    mixed.use_for_few_rows({n: [way[n] for way in ways] for n in range(1, MAX_ROWS + 1)})
+    monkeypatch.setattr(StepProgramRunner, "infer", Mock(side_effect=AssertionError))
+    layout = StepLayout(mixed.block_size)
+    mixed.allocate_cache(2)
+    last = layout.add(TEXT, 31, 32, array("i", (0, 1)))
+    assert len(mixed.infer(layout.finish(array("q", (last,))))) == 1
+    layout = StepLayout(mixed.block_size)
+    last = layout.add(TEXT, 30, 31, array("i", (0, 1)))
+    with pytest.raises(AssertionError):
+        mixed.infer(layout.finish(array("q", (last,))))
 
 
 def test_wrong_weights_fail_the_check(model: PagedModel, kernels: Kernels) -> None:
@@ -98,9 +155,8 @@ def test_wrong_weights_fail_the_check(model: PagedModel, kernels: Kernels) -> No
     assert found is not None
     for matrix in found.store.matrices:
         matrix.data[::2] = matrix.data[1::2]
-    plain, ours = model.twin(), model.twin()
-    ours.use_for_few_rows(found.variants)
-    assert why_wrong(plain, ours) is not None
+    for way in (found.whole, found.operations):
+        assert why_wrong(model.twin(), with_kernels(model, way)) is not None
 
 
 def test_dense_weights_are_left_to_openvino(tiny_models: dict[str, Path], kernels: Kernels) -> None:
@@ -144,7 +200,7 @@ def prepared(model: PagedModel, caplog: pytest.LogCaptureFixture) -> str:
 @pytest.mark.parametrize(
     ("gains", "numbers", "line"),
     [
-        ({1: 1.5, 2: 1.2}, (1, 2), "times OpenVINO's speed by tokens a step: 1: 1.50, 2: 1.20"),
+        ({1: 1.5, 2: 1.2}, (1, 2), "whole steps 1: 1.50, 2: 1.20; products 1: 1.50, 2: 1.20"),
         ({}, (), "no faster than OpenVINO"),
     ],
 )

@@ -156,7 +156,7 @@ class EngineConfig:
     precision: str = "auto"
     max_num_batched_tokens: int | None = None
     tune: bool = True
-    decode_kernels: str = "off"
+    decode_kernels: str = "auto"
     max_num_queued_requests: int = 1024
     enable_prefix_caching: bool = True
     enable_prompt_lookup: bool | None = None

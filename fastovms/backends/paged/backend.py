@@ -281,6 +281,9 @@ def _weights_size(model_dir: Path) -> int:
 _CLOSE_TIMEOUT = 10.0
 """Seconds that the step may take that runs when the backend is closed."""
 
+_MAX_WAIT_FOR_REST = 5.0
+"""Seconds that a piece of preparation waits at most for the engines to rest."""
+
 _MAX_UNDELIVERED_STEPS = 8
 """How many steps the engine may be ahead of the loop. More would only queue tokens that cannot be
 sent yet."""
@@ -294,8 +297,9 @@ class BackendParts(NamedTuple):
         measurement: is done while no engine works; None = nothing is to be measured.
         cores: are shared with the other models of the process; None = there are none.
         clock: returns seconds.
-        prepare: is run in a thread of its own when the engine is warm, and told whether the backend
-            is still open; None = nothing is.
+        prepare: is run in a thread of its own when the engine is warm. Its argument waits, between
+            two pieces of work, until no engine works or for some seconds, and tells whether the
+            backend is still open. None = nothing is run.
     """
 
     grammars: GrammarCompiler | None = None
@@ -547,8 +551,7 @@ class PagedBackend:
             self._engine.warm_up()
             self._link.call(self._warm.set)
             if self._prepare is not None:
-                prepare = partial(self._prepare, lambda: not self._closing)
-                start_thread(prepare, name="decode-kernels")
+                start_thread(partial(self._prepare, self._may_go_on), name="prepare")
             engine: SteppedEngine = self._prefixes or self._engine
             run_engine(
                 engine,
@@ -571,6 +574,11 @@ class PagedBackend:
                 self._prefixes.close(flush=is_in_order)
             self._link.call(self._warm.set)
             self._link.call(self._link.stopped.set)
+
+    def _may_go_on(self) -> bool:
+        """See `BackendParts.prepare`."""
+        self._cores.engines.wait_for_rest(_MAX_WAIT_FOR_REST)
+        return not self._closing
 
     def _publish(self, step: StepReport) -> None:
         self._undelivered.acquire()

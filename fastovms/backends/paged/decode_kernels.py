@@ -14,6 +14,9 @@ from fastovms.engine.model.paging import reason_of
 
 logger = logging.getLogger(__name__)
 
+_DELAY: Final = 2.0
+"""Seconds in which a first request may come, which is then answered undisturbed."""
+
 _MAX_SECONDS: Final = 3.0
 _NUM_ROUNDS: Final = 5
 """How long, and how often, steps of one size are measured at most."""
@@ -40,37 +43,40 @@ def can_use_kernels(model: PagedModel) -> bool:
 
 def prepare_kernels(
     model: PagedModel,
-    is_wanted: Callable[[], bool],
+    may_go_on: Callable[[], bool],
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
     """Compiles the kernels, packs the weights, checks logits and measures, beside the engine, which
     switches over to what is right and faster. It takes seconds, and says in one line how it ended.
 
     Args:
-        is_wanted: tells whether the model is still served.
+        may_go_on: waits, before a piece of work, until the engines rest or for some seconds, and
+            tells whether the model is still served.
     """
+    time.sleep(_DELAY)
     try:
-        logger.info("decode kernels: %s", _prepare(model, is_wanted, clock))
+        logger.info("decode kernels: %s", _prepare(model, may_go_on, clock))
     except _DroppedError:
         pass
     except Exception as error:
         logger.warning("decode kernels: off: %s", reason_of(error))
 
 
-def _prepare(model: PagedModel, is_wanted: Callable[[], bool], clock: Callable[[], float]) -> str:
+def _prepare(model: PagedModel, may_go_on: Callable[[], bool], clock: Callable[[], float]) -> str:
     """Returns what has come of it."""
     from fastovms.engine.kernels.compiler import compile_kernels, find_instructions
     from fastovms.engine.model import few_rows
 
-    def check_wanted() -> None:
-        if not is_wanted():
+    def wait_for_rest() -> None:
+        if not may_go_on():
             raise _DroppedError
 
     instructions = find_instructions()
     if instructions is None:
         return "off: this CPU has neither AVX2 nor AVX-512 VNNI"
+    wait_for_rest()
     kernels = compile_kernels(instructions, model.num_threads)
-    check_wanted()
+    wait_for_rest()
     variants = few_rows.compile_few_rows(model, kernels)
     if variants is None:
         return "off: no weights that they can multiply, or too little free memory"
@@ -80,20 +86,25 @@ def _prepare(model: PagedModel, is_wanted: Callable[[], bool], clock: Callable[[
     for name, makers in (("whole steps", variants.whole), ("products", variants.operations)):
         if not makers:
             continue
-        check_wanted()
+        wait_for_rest()
         ours = model.twin()
         ours.use_for_few_rows({number: [make] for number, make in makers.items()})
         wrong = few_rows.why_wrong(plain, ours)
         if wrong is not None:
             raise _WrongError(wrong)
-        check_wanted()
-        gains = few_rows.gains(plain, ours, clock, max_seconds=_MAX_SECONDS, max_rounds=_NUM_ROUNDS)
+        gains = few_rows.gains(
+            plain,
+            ours,
+            clock,
+            before_each=wait_for_rest,
+            max_seconds=_MAX_SECONDS,
+            max_rounds=_NUM_ROUNDS,
+        )
         for number in few_rows.served_numbers(gains):
             chosen.setdefault(number, []).append(makers[number])
         if gains:
             listed = ", ".join(f"{number}: {gain:.2f}" for number, gain in gains.items())
             speeds.append(f"{name} {listed}")
-    check_wanted()
     if not chosen:
         return f"off: on {instructions}, no faster than OpenVINO"
     model.use_for_few_rows(chosen)

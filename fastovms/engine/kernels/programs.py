@@ -180,6 +180,22 @@ def _add_atomic(_: Any, address: Any, value: Any) -> Any:
     return numba.int64(numba.int64, numba.int64), generate
 
 
+def _request_line(_: Any, address: Any) -> Any:
+    """Requests a cache line of memory ahead of its use."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = ir.PointerType(ir.IntType(8))
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [place, number, number, number])
+        name = "llvm.prefetch.p0"
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        read, near, data = (ir.Constant(number, value) for value in (0, 3, 1))
+        builder.call(function, [builder.inttoptr(arguments[0], place), read, near, data])
+        return context.get_dummy_value()
+
+    return numba.void(numba.int64), generate
+
+
 def _pause_thread(_: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [])
@@ -217,6 +233,7 @@ _call: Any = intrinsic(_call_product)
 _fetch: Any = intrinsic(_fetch_atomic)
 _store: Any = intrinsic(_store_atomic)
 _fetch_add: Any = intrinsic(_add_atomic)
+_prefetch: Any = intrinsic(_request_line)
 _pause: Any = intrinsic(_pause_thread)
 _sched_yield: Any = numba.types.ExternalFunction("sched_yield", numba.int32())
 
@@ -406,6 +423,12 @@ def _load_cached(address, target, count, bits):
 
 
 @_helper
+def _request(address, size):
+    for line in range(0, size, 64):
+        _prefetch(address + line)
+
+
+@_helper
 def _store_cached(source, address, count, bits):
     x = _floats(source)
     if bits == 16:
@@ -419,19 +442,62 @@ def _store_cached(source, address, count, bits):
 
 
 @_helper
-def _dot(a, b, width):
-    x, y = _floats(a), _floats(b)
-    total = np.float32(0)
-    for k in range(width):
-        total += x[k] * y[k]
-    return total
+def _score_keys(query, keys, count, size, scale, scores):
+    """Multiplies a query with keys, four at a time, and returns the largest score."""
+    q, s = _floats(query), _floats(scores)
+    top = np.float32(-np.inf)
+    t = np.int64(0)
+    while t + 4 <= count:
+        k0, k1 = _floats(keys + 4 * t * size), _floats(keys + 4 * (t + 1) * size)
+        k2, k3 = _floats(keys + 4 * (t + 2) * size), _floats(keys + 4 * (t + 3) * size)
+        s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+        for k in range(size):
+            s0 += q[k] * k0[k]
+            s1 += q[k] * k1[k]
+            s2 += q[k] * k2[k]
+            s3 += q[k] * k3[k]
+        s[t], s[t + 1], s[t + 2], s[t + 3] = s0 * scale, s1 * scale, s2 * scale, s3 * scale
+        top = max(max(top, max(s[t], s[t + 1])), max(s[t + 2], s[t + 3]))
+        t += 4
+    while t < count:
+        k0 = _floats(keys + 4 * t * size)
+        s0 = np.float32(0)
+        for k in range(size):
+            s0 += q[k] * k0[k]
+        s[t] = s0 * scale
+        top = max(top, s[t])
+        t += 1
+    return top
 
 
 @_helper
-def _add_scaled(a, factor, out, width):
-    x, z = _floats(a), _floats(out)
-    for k in range(width):
-        z[k] += x[k] * factor
+def _add_values(weights, values, count, size, result):
+    """Adds values times their weights, four at a time."""
+    w, z = _floats(weights), _floats(result)
+    t = np.int64(0)
+    while t + 4 <= count:
+        v0, v1 = _floats(values + 4 * t * size), _floats(values + 4 * (t + 1) * size)
+        v2, v3 = _floats(values + 4 * (t + 2) * size), _floats(values + 4 * (t + 3) * size)
+        w0, w1, w2, w3 = w[t], w[t + 1], w[t + 2], w[t + 3]
+        for k in range(size):
+            z[k] += v0[k] * w0 + v1[k] * w1 + v2[k] * w2 + v3[k] * w3
+        t += 4
+    while t < count:
+        v0, w0 = _floats(values + 4 * t * size), w[t]
+        for k in range(size):
+            z[k] += v0[k] * w0
+        t += 1
+
+
+@_helper
+def _weigh(scores, count, top):
+    """Makes weights of scores, and returns their sum."""
+    s = _floats(scores)
+    total = np.float32(0)
+    for t in range(count):
+        s[t] = _exp(s[t] - top)
+        total += s[t]
+    return total
 
 
 @_helper
@@ -439,6 +505,13 @@ def _scale(out, factor, width):
     z = _floats(out)
     for k in range(width):
         z[k] *= factor
+
+
+@_helper
+def _clear(out, width):
+    z = _floats(out)
+    for k in range(width):
+        z[k] = np.float32(0)
 
 
 @_helper
@@ -492,43 +565,36 @@ def _attend_chunk(program, buffers, step, i, chunk):
     sequence = _sequence_of(step, row)
     end = np.int64(past_lens[sequence] + row - begins[sequence] + 1)
     start = max(np.int64(0), end - window) if window > 0 else np.int64(0)
-    room = np.empty(block_size * (size + 1) + 2 * num_queries, np.float32)
-    tile = room.ctypes.data
-    scores = room[block_size * size : block_size * (size + 1)]
-    largest = room[block_size * (size + 1) : block_size * (size + 1) + num_queries]
-    total = room[block_size * (size + 1) + num_queries :]
+    tile = np.empty((block_size, size), np.float32)
     weights = np.empty((num_queries, block_size), np.float32)
+    largest = np.full(num_queries, -np.inf, np.float32)
+    total = np.zeros(num_queries, np.float32)
+    keys, scores = tile.ctypes.data, weights.ctypes.data
     for q in range(num_queries):
-        largest[q], total[q] = np.float32(-np.inf), np.float32(0)
-        z = _floats(result + 4 * q * size)
-        for k in range(size):
-            z[k] = np.float32(0)
+        _clear(result + 4 * q * size, size)
     position = start
     while position < end:
         count = min(end, (position // block_size + 1) * block_size) - position
         at = _cached_at(step, sequence, position, heads, head, size, block_size) * (bits // 8)
-        _load_cached(step[cache] + at, tile, count * size, bits)
+        _load_cached(step[cache] + at, keys, count * size, bits)
+        _request(step[cache + 1] + at, count * size * (bits // 8))
         for q in range(num_queries):
-            top = largest[q]
-            for t in range(count):
-                score = _dot(query + 4 * q * size, tile + 4 * t * size, size) * scale
-                scores[t] = score
-                top = max(top, score)
-            shrunk = _exp(largest[q] - top) if total[q] > 0 else np.float32(0)
-            subtotal = np.float32(0)
-            for t in range(count):
-                weight = _exp(scores[t] - top)
-                weights[q, t] = weight
-                subtotal += weight
-            total[q] = total[q] * shrunk + subtotal
-            largest[q] = top
-            if shrunk != np.float32(1):
+            of_query = scores + 4 * q * block_size
+            top = _score_keys(query + 4 * q * size, keys, count, size, scale, of_query)
+            top = max(top, largest[q])
+            shrunk = _exp(largest[q] - top) if position > start else np.float32(0)
+            total[q] = total[q] * shrunk + _weigh(of_query, count, top)
+            if position > start and top > largest[q]:
                 _scale(result + 4 * q * size, shrunk, size)
-        _load_cached(step[cache + 1] + at, tile, count * size, bits)
-        for q in range(num_queries):
-            for t in range(count):
-                _add_scaled(tile + 4 * t * size, weights[q, t], result + 4 * q * size, size)
+            largest[q] = top
+        _load_cached(step[cache + 1] + at, keys, count * size, bits)
         position += count
+        if position < end:
+            at = _cached_at(step, sequence, position, heads, head, size, block_size) * (bits // 8)
+            _request(step[cache] + at, min(block_size, end - position) * size * (bits // 8))
+        for q in range(num_queries):
+            of_query = scores + 4 * q * block_size
+            _add_values(of_query, keys, count, size, result + 4 * q * size)
     for q in range(num_queries):
         _scale(result + 4 * q * size, np.float32(1) / total[q], size)
 

@@ -196,17 +196,22 @@ def gains(
     ours: PagedModel,
     clock: Callable[[], float],
     *,
+    before_each: Callable[[], None],
     max_seconds: float,
     max_rounds: int,
 ) -> dict[int, float]:
     """Measures how much faster steps are, by the number of their tokens. The models' caches are
     replaced.
 
+    Args:
+        before_each: is called before each number is measured.
+
     Returns:
         Those that are clearly faster alone; empty, too, if there was no time for enough rounds.
     """
     found: dict[int, float] = {}
     for num_tokens in _MEASURED:
+        before_each()
         case = MeasuredStep(num_tokens, CONTEXT, 1)
         times = measure(
             {"plain": plain, "ours": ours},

@@ -14,7 +14,7 @@ from fastovms.engine.kernels.whole_steps import WholeStep
 from fastovms.engine.model.model import Feed, RawLogits
 from fastovms.engine.model.step_inputs import StepInputs
 
-MAX_CONTEXT: Final = 1024
+MAX_CONTEXT: Final = 2048
 """The longest text, in tokens, that our attention is for."""
 
 

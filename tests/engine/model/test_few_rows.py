@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
+from fastovms.backends.paged import decode_kernels
 from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_kernels
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
 from fastovms.engine.model import few_rows
@@ -195,6 +196,11 @@ def prepared(model: PagedModel, caplog: pytest.LogCaptureFixture) -> str:
     with caplog.at_level("INFO"):
         prepare_kernels(model, lambda: True)
     return caplog.messages[-1]
+
+
+@pytest.fixture(autouse=True)
+def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_kernels, "_DELAY", 0.0)
 
 
 @pytest.mark.parametrize(

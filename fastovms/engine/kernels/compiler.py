@@ -10,7 +10,7 @@ from typing import Any, Final
 import numba
 from numba import float32, int64, uint8, void
 
-from fastovms.engine.kernels import products, programs
+from fastovms.engine.kernels import packing, products, programs
 
 _CPUINFO: Final = Path("/proc/cpuinfo")
 
@@ -39,7 +39,7 @@ class Kernels:
         instructions: one of `INSTRUCTION_SETS`.
         product: the address of the function that multiplies.
         run: see `programs.run_program`.
-        pack: see `programs.pack_rows`.
+        pack: see `packing.pack_rows`.
         address_of: returns the address of f32 [tokens, 1, width] or [tokens, width].
         num_threads: compute.
         references: what keeps the code in memory.
@@ -76,7 +76,7 @@ def compile_kernels(instructions: str, num_threads: int) -> Kernels:
         **options,
     )(programs.run_program)
     read_only = numba.types.Array(uint8, 1, "C", readonly=True)
-    pack = numba.njit([void(read_only, *[int64] * 8, uint8[::1])], **options)(programs.pack_rows)
+    pack = numba.njit([void(read_only, *[int64] * 8, uint8[::1])], **options)(packing.pack_rows)
     shapes = (float32[:, :, ::1], float32[:, ::1])
     address_of = numba.njit([int64(shape) for shape in shapes], cache=True)(programs.address_of)
     num_threads = min(num_threads, numba.config.NUMBA_NUM_THREADS)

@@ -46,21 +46,6 @@ class CompressedWeights:
     num_rows: int
     num_columns: int
 
-    def dense(self) -> NDArray[np.float32]:
-        """Returns the numbers that they stand for, [rows, columns]."""
-        values = self.integers
-        if self.bits == 4:
-            values = np.stack([values & 15, values >> 4], -1).reshape(-1)
-        integers = values[: self.num_rows * self.num_columns].astype(np.float32)
-        if self.is_signed:
-            half = MIDDLE[self.bits]
-            integers = (integers + half) % (2 * half) - half
-        grouped = integers.reshape(*self.scales.shape, -1)
-        if self.zero_points is not None:
-            grouped = grouped - self.zero_points[:, :, None]
-        dense: NDArray[np.float32] = grouped * self.scales[:, :, None]
-        return dense.reshape(self.num_rows, self.num_columns)
-
 
 def read_weights(node: Node) -> CompressedWeights | None:
     """Returns the weights that a node decompresses; None = they are of another form."""
@@ -226,7 +211,9 @@ def _pack_into(
     lanes = kind.num_lanes
     num_groups = weights.num_columns // columns
     num_blocks = -(-weights.num_rows // lanes)
-    flip = MIDDLE[weights.bits] if kind.is_unsigned == weights.is_signed else 0
+    flip = 0
+    if kind.is_unsigned == weights.is_signed:
+        flip = 0x88 if weights.bits == 4 else 0x80
     kernels.pack(
         np.ascontiguousarray(weights.integers),
         weights.num_rows,

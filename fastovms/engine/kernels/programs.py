@@ -748,51 +748,6 @@ def run_program(program, buffers, num_rows, scratch, product, step, num_threads)
         _take_part(program, buffers, num_rows, scratch, product, step)
 
 
-@_helper
-def _pack_loop(source, rows, columns, group, bits, activation_bits, lanes, flip, header, target):
-    unit = 32 if bits == 4 else 16
-    group_bytes = header + lanes * group * bits // 8
-    num_groups = columns // group
-    for row in range(rows):
-        block, lane = row // lanes, row % lanes
-        for g in range(num_groups):
-            base = (block * num_groups + g) * group_bytes + header
-            for k in range(group):
-                index = row * columns + g * group + k
-                place = base + (k // unit) * 16 * lanes
-                c = k % unit
-                if bits == 4:
-                    value = (source[index >> 1] >> (4 * (index & 1))) & 15 ^ flip
-                    place += (c // 8) * 4 * lanes + 4 * lane
-                    if activation_bits == 16:
-                        nibble = (c % 8) // 2
-                        target[place + 2 * (c & 1) + nibble // 2] |= np.uint8(
-                            value << 4 * (nibble & 1)
-                        )
-                    else:
-                        target[place + (c & 3)] |= np.uint8(value << 4 * ((c >> 2) & 1))
-                else:
-                    value = source[index] ^ flip
-                    if activation_bits == 16:
-                        place += (c // 2) * 2 * lanes + 2 * lane + (c & 1)
-                    else:
-                        place += (c // 4) * 4 * lanes + 4 * lane + (c & 3)
-                    target[place] = np.uint8(value)
-
-
-def pack_rows(source, rows, columns, group, bits, activation_bits, lanes, flip, header, target):
-    """Lays integers out as `products` reads them.
-
-    Args:
-        source: uint8, row by row, two integers of 4 bits in a byte, the first one in its low half.
-        group: the columns that share a scale.
-        flip: bits of an integer to be inverted, which adds half of its range to it.
-        header: bytes before a group of a block.
-        target: uint8, all zeros.
-    """
-    _pack_loop(source, rows, columns, group, bits, activation_bits, lanes, flip, header, target)
-
-
 def address_of(array):
     """Returns the address of an array. In the middle of a step, NumPy takes 10 times as long."""
     return array.ctypes.data

@@ -74,3 +74,18 @@ def quantized(rows: Floats, columns: int, largest: int) -> tuple[Floats, Floats]
     scales = np.abs(groups).max(-1, keepdims=True) / largest
     integers = np.rint(groups / np.where(scales, scales, 1))
     return integers.reshape(rows.shape), scales[..., 0]
+
+
+def dense(weights: CompressedWeights) -> Floats:
+    """Returns the numbers that weights stand for, [rows, columns]."""
+    values = weights.integers
+    if weights.bits == 4:
+        values = np.stack([values & 15, values >> 4], -1).reshape(-1)
+    integers = values[: weights.num_rows * weights.num_columns].astype(np.float32)
+    if weights.is_signed:
+        half = 2 ** (weights.bits - 1)
+        integers = (integers + half) % (2 * half) - half
+    grouped = integers.reshape(*weights.scales.shape, -1)
+    if weights.zero_points is not None:
+        grouped = grouped - weights.zero_points[:, :, None]
+    return (grouped * weights.scales[:, :, None]).reshape(weights.num_rows, weights.num_columns)

@@ -11,7 +11,7 @@ from openvino import opset13 as ops
 
 from bench.random_models.weights import QUANTIZATIONS, QuantizedMatrix
 from fastovms.engine.kernels.matrices import group_columns, packed_kind, read_weights
-from tests.engine.kernels.matrix_cases import random_weights
+from tests.engine.kernels.matrix_cases import dense, random_weights
 
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)
@@ -19,7 +19,7 @@ def test_weights_are_read_as_exports_hold_them(name: str) -> None:
     matrix = QuantizedMatrix.random(np.random.default_rng(0), 24, 256, 0.02, QUANTIZATIONS[name])
     weights = read_weights(matrix.node("weight"))
     assert weights is not None
-    assert np.array_equal(weights.dense(), matrix.dense())
+    assert np.array_equal(dense(weights), matrix.dense())
 
 
 def test_weights_of_gguf_files_are_read() -> None:
@@ -34,7 +34,7 @@ def test_weights_of_gguf_files_are_read() -> None:
     assert weights is not None
     values = np.stack([raw & 15, raw >> 4], -1).reshape(16, 2, 32)
     expected = (values - zero_points) * scales
-    np.testing.assert_allclose(weights.dense(), expected.reshape(16, 64), rtol=1e-6)
+    np.testing.assert_allclose(dense(weights), expected.reshape(16, 64), rtol=1e-6)
 
 
 def constant(values: Any) -> Any:

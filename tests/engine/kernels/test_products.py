@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from llvmlite import binding, ir
-from numpy.typing import NDArray
 
 from fastovms.engine.kernels.compiler import Kernels, find_instructions
 from fastovms.engine.kernels.matrices import pack, packed_kind
 from fastovms.engine.kernels.products import BlockArguments, ProductKind, emit_block
-from tests.engine.kernels.matrix_cases import activations, all_weights, quantized
+from tests.engine.kernels.matrix_cases import activations, all_weights, dense, quantized
 
 CPUS = {"avx2": "haswell", "avx_vnni": "alderlake", "avx512_vnni": "icelake-server"}
 TRIPLE = "x86_64-unknown-linux-gnu"
@@ -145,10 +144,10 @@ def test_the_layout_for_vnni_fits_the_code(
                 width,
             )
         seen = integers * scales.repeat(matrix.columns, -1)
-        dense: NDArray[np.float64] = weights.dense().astype(np.float64)
-        size = np.abs(seen) @ np.abs(dense).T
+        matrix_values = dense(weights).astype(np.float64)
+        size = np.abs(seen) @ np.abs(matrix_values).T
         found = found[:, : weights.num_rows]
-        assert np.all(np.abs(found - seen @ dense.T) <= 1e-5 * size + 1e-6), weights
+        assert np.all(np.abs(found - seen @ matrix_values.T) <= 1e-5 * size + 1e-6), weights
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tests.engine.kernels.matrix_cases import (
     Floats,
     activations,
     all_weights,
+    dense,
     quantized,
     random_weights,
 )
@@ -79,15 +80,15 @@ def test_products_are_those_of_the_decompressed_weights(kernels: Kernels) -> Non
         kind = packed_kind(weights, "avx2")
         assert kind is not None
         matrix = pack([weights], kind, kernels)
-        dense = weights.dense().astype(np.float64)
+        matrix_values = dense(weights).astype(np.float64)
         for num_rows in NUM_ROWS:
             rows = activations(num_rows, weights.num_columns)
             found = product_of(kernels, matrix, rows, 1 + num_rows % 3)
             integers, scales = quantized(rows, matrix.columns, 32767)
             seen = integers * scales.repeat(matrix.columns, -1)
             # Activations that are nearly halfway between two integers may become either.
-            size = np.abs(seen) @ np.abs(dense).T
-            assert np.all(np.abs(found - seen @ dense.T) <= 1e-4 * size + 1e-6), weights
+            size = np.abs(seen) @ np.abs(matrix_values).T
+            assert np.all(np.abs(found - seen @ matrix_values.T) <= 1e-4 * size + 1e-6), weights
             num_cases += 1
     assert num_cases == 88 * len(NUM_ROWS)
 

@@ -240,6 +240,8 @@ class _StepAssembler(Assembler):
         """Returns the program, and the buffer of the logits."""
         for node in self._graph.nodes:
             self._add_node(node)
+        if all(row[Field.OPCODE] != Opcode.GATHER for row in self._rows):
+            raise _UnknownError("logits of all tokens")
         logits = self._place(self._graph.result)
         if logits.start or logits.heads != 1 or logits.width != self._strides[logits.buffer]:
             width = logits.width
@@ -276,7 +278,7 @@ class _StepAssembler(Assembler):
         elif kind == "Concat":
             self._add_concat(node)
         elif kind == "Gather":
-            place = self._contiguous(node.input_value(0))
+            place = self._flat(node.input_value(0))
             target = self._new_place(1, place.width)
             self._emit_heads(Opcode.GATHER, place, place, target)
             self._places[node.get_instance_id(), 0] = target
@@ -287,7 +289,7 @@ class _StepAssembler(Assembler):
         if (step.id, 0) in self._places:
             return
         source = step.sources[0]
-        self._places[port_of(source)] = self._contiguous(source)
+        self._places[port_of(source)] = self._flat(source)
         products = self._products_with(step)
         self._multiply(products)
         for product in products:
@@ -324,6 +326,8 @@ class _StepAssembler(Assembler):
             if place.width != width or place.heads not in (1, heads):
                 raise _UnknownError(node.get_friendly_name())
         if len(places) == 2:
+            if len({len(value.get_partial_shape()) for value in node.input_values()}) != 1:
+                raise _UnknownError(node.get_friendly_name())
             self._emit_heads(OPCODES_OF_TWO[key], places[0], places[1], target)
         else:
             (constant,) = (one for one in constants if one is not None)
@@ -452,8 +456,6 @@ class _StepAssembler(Assembler):
             raise _UnknownError(port.get_node().get_friendly_name())
         width = place.heads * place.width
         return replace(place, heads=1, stride=width, width=width)
-
-    _contiguous = _flat
 
     def _emit_heads(self, opcode: Opcode, a: Place, b: Place, out: Place, *parameters: int) -> None:
         heads, width = out.heads, out.width

@@ -17,7 +17,9 @@ from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from fastovms.backends.paged import decode_kernels
 from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_kernels
+from fastovms.engine.kernels.assembler import packed_bytes
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
+from fastovms.engine.kernels.segments import find_segments
 from fastovms.engine.model import few_rows
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
 from fastovms.engine.model.few_rows import (
@@ -27,11 +29,12 @@ from fastovms.engine.model.few_rows import (
     served_numbers,
     why_wrong,
 )
+from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.model import PagedModel, RunnerFactory, as_float32
 from fastovms.engine.model.step_inputs import StepLayout
 from fastovms.engine.model.step_program import StepProgramRunner
 
-TEXT = array("q", range(40, 90))
+TEXT = array("q", range(40, 100))
 COMPRESSED = {
     "int8": SHAPES["tiny"],
     "tied, biases, int4": SHAPES["tiny-qwen2"],
@@ -77,7 +80,8 @@ def decode(model: PagedModel, num_sequences: int, num_tokens: int) -> NDArray[np
     """Returns the logits of a prompt's last token, and of steps of this many tokens after it."""
     model.allocate_cache(num_sequences * 2)
     rows = []
-    for start, end in ((0, 30), (30, 30 + num_tokens), (30 + num_tokens, 30 + 2 * num_tokens)):
+    ends = [44 + step * num_tokens for step in range(3)]
+    for start, end in zip([0, *ends], ends, strict=False):
         layout = StepLayout(model.block_size)
         last = [
             layout.add(TEXT, start, end, array("i", (2 * number, 2 * number + 1)))
@@ -117,6 +121,13 @@ def test_greedy_texts_are_openvinos(model: PagedModel, ours: PagedModel) -> None
 
 def test_right_kernels_pass_the_check(model: PagedModel, ours: PagedModel) -> None:
     assert why_wrong(model.twin(), ours) is None
+
+
+def test_both_ways_share_their_weights(model: PagedModel, variants: FewRowVariants) -> None:
+    graph = model.graph.model.clone()
+    fuse_projections(graph)
+    segments = find_segments(graph, "avx2")
+    assert variants.store.num_bytes == sum(map(packed_bytes, segments))
 
 
 def test_a_step_without_logits_fills_the_cache(model: PagedModel, ours: PagedModel) -> None:

@@ -427,7 +427,8 @@ class PagedModel:
         self._few_rows = {
             number: [runners[make] for make in makers] for number, makers in variants.items()
         }
-        if 1 in variants and self.has_single_rows:  # its memory is not needed any more
+        singles = self._few_rows.get(1, ())
+        if self.has_single_rows and any(one.max_context_len is None for one in singles):
             self._single_rows = self._small
             self._variants = self._variants._replace(single_rows=self._variants.small)
             self.has_single_rows = False

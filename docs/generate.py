@@ -38,7 +38,8 @@ from fastovms.app.supply import OneModelLoader
 from fastovms.backend_stats import BackendStats
 from fastovms.cli.environment import VARIABLES
 from fastovms.cli.flag import Flag
-from fastovms.cli.flags import GROUPS
+from fastovms.cli.flags import FLAGS, GROUPS
+from fastovms.cli.foreign_flags import ALIASES
 from fastovms.cli.main import parse
 from fastovms.cli.server_commands import BENCH_GROUPS, CHAT_FLAGS
 from fastovms.config import (
@@ -54,6 +55,7 @@ from fastovms.http.access_log import HttpMetrics
 from fastovms.http.messages import Exchange, Request
 from fastovms.http.routing import Dispatcher, Router
 from fastovms.http.server import HttpServer
+from fastovms.ovms.options import OVMS_OPTIONS
 from fastovms.params import SamplingFields, SamplingParams
 from fastovms.request_fields import Row, rows_by_name, rows_of
 from fastovms.service.export import OvmsMetrics
@@ -75,8 +77,13 @@ _WARNING: Final = "<!-- Made by docs/generate.py. Change the tables it reads, no
 def flags_page() -> str:
     """The command line: what `--help` says of models and commands, then every group of flags."""
     variables = defaultdict(list)
-    for variable in VARIABLES:
-        variables[variable.field].append(f"`{variable.name}`")
+    flags_by_name = {flag.name: flag for flag in FLAGS}
+    for variable, name in VARIABLES.items():
+        if set_flag := flags_by_name.get(ALIASES.get(name, name)):
+            variables[set_flag.field].append(f"`{variable}`")
+    for option in OVMS_OPTIONS:
+        if option.variable and option.field is not None:
+            variables[option.field].append(f"`{option.variable}`")
     parts = [
         "# Flags",
         _WARNING,

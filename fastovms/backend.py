@@ -1,4 +1,4 @@
-"""Declares what the API asks of a backend, which is whatever runs a model."""
+"""The interface between the API and the backends that run models."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ OutputCallback = Callable[[GenerationOutput], None]
 
 
 class Backend(Protocol):
-    """Runs a model, whatever it makes of its input. These methods are what is needed to start,
-    watch and stop it; each is called on the event loop's thread."""
+    """Runs a model of any task. These methods start, monitor and stop it; call them on the event
+    loop's thread."""
 
     @property
     def model(self) -> ModelInfo: ...
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be generated any more, or None while all is well."""
+        """The reason why the backend has failed, or None."""
 
     def start(self) -> None:
         """Starts work on the running event loop, to which the outputs will be handed."""
@@ -36,8 +36,8 @@ class Backend(Protocol):
     def stats(self) -> BackendStats: ...
 
     def fail(self, reason: str) -> None:
-        """Declares the backend dead, which it cannot find out itself when it hangs: requests in
-        flight end with `FinishReason.ERROR`, further ones are refused."""
+        """Marks the backend as failed, for example because it hangs. Requests in flight end with
+        `FinishReason.ERROR`, further ones are refused."""
 
     async def close(self) -> None:
         """Stops the work; requests in flight end with `FinishReason.ABORT`."""
@@ -50,19 +50,21 @@ class GenerationBackend(Backend, Protocol):
         """Makes a grammar ready for `submit`, which may take seconds.
 
         Args:
-            client: who has sent it. A request waits for at most one grammar of each other client.
+            client: the sender. A grammar waits for at most one grammar of each other client.
 
         Returns:
-            The grammar as `submit` wants it.
+            The grammar in the form that `submit` needs.
 
         Raises:
-            RequestError: the grammar is malformed or impossible, or this model takes none.
+            RequestError: the grammar is malformed or impossible, or the model does not support
+                grammars.
             Overloaded: too many grammars wait.
-            BackendUnavailable: nothing can be compiled now.
+            BackendUnavailable: the compiler is not available.
         """
 
     def check(self, params: SamplingParams) -> None:
-        """Raises RequestError for what this backend cannot do, whatever the prompt is."""
+        """Raises RequestError for parameters that this backend does not support, independent of the
+        prompt."""
 
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
         """Queues a request.
@@ -79,8 +81,8 @@ class GenerationBackend(Backend, Protocol):
         """
 
     def abort(self, request_id: str, index: int | None = None) -> None:
-        """Ends a request, or one of its samples, at any stage; its blocks are free at the next
-        step. Unknown and finished ids are ignored, so callers abort in `finally`."""
+        """Ends a request, or one of its samples, at any stage; its KV-cache blocks are freed at the
+        next step. Unknown and finished ids are ignored, so callers abort in `finally`."""
 
 
 class EncoderBackend(Backend, Protocol):
@@ -93,13 +95,12 @@ class EncoderBackend(Backend, Protocol):
     async def encode(
         self, texts: Sequence[EncoderText], client: str, priority: int = 0
     ) -> EncodedTexts:
-        """Encodes texts, of which there is at least one. A caller that cancels it gives them up:
-        the rest is not computed.
+        """Encodes at least one text. If the caller cancels, the remaining texts are not computed.
 
         Args:
             texts: none is longer than the model's context, and all ids are of its vocabulary.
-            client: who has sent them: clients take turns.
-            priority: lower is sooner, whichever clients they are from.
+            client: the sender; clients take turns.
+            priority: lower values are served first, across all clients.
 
         Raises:
             Overloaded: too many requests or tokens wait already.

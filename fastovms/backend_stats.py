@@ -1,4 +1,4 @@
-"""Counters of a backend, and the Prometheus series that each is exported as."""
+"""Counters of a backend, and the Prometheus series that export them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Series(NamedTuple):
     """The Prometheus series of a statistic, in the `Annotated` type of its field.
 
     Attributes:
-        name: without the prefix that all have.
+        name: the name without the common prefix.
         text: its description, for readers of a scrape.
         buckets: a histogram's upper bounds.
     """
@@ -41,7 +41,7 @@ Counter: Final = partial(Series, "counter")
 @cache
 def series_of(statistics: type) -> tuple[tuple[str, Series], ...]:
     """Returns the path of each field that is exported, such as "grammars.num_running", with its
-    series. A field whose type has such fields stands for these."""
+    series. Nested statistics are flattened."""
     found: list[tuple[str, Series]] = []
     for name, hint in get_type_hints(statistics, include_extras=True).items():
         if get_origin(hint) is Annotated:
@@ -71,12 +71,13 @@ class Histogram:
         return sum(self._counts)
 
     def add(self, other: Histogram) -> None:
-        """Takes over what `other`, of the same bounds, has recorded."""
+        """Adds the observations of another histogram with the same bounds."""
         self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
         self._sum += other._sum
 
     def buckets(self) -> tuple[list[tuple[str, float]], float]:
-        """Returns cumulative (upper bound, count) pairs as Prometheus wants them, and the sum."""
+        """Returns cumulative (upper bound, count) pairs in Prometheus' form, and the sum of the
+        values."""
         cumulative = []
         total = 0
         for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
@@ -101,8 +102,8 @@ BATCH_BUCKETS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 @dataclass(slots=True, kw_only=True)
 class EngineCounters:
-    """The counters of an engine since it began. Its parts add to it, on its thread; others get
-    copies of it."""
+    """The counters of an engine since its start. Updated on the engine's thread; other threads get
+    copies."""
 
     num_prefix_cache_queries: Annotated[
         int, Counter("prefix_cache_queries", "Prompt tokens looked up")
@@ -127,14 +128,14 @@ class EngineCounters:
 
 @dataclass(slots=True, kw_only=True)
 class StoredPrefixStats:
-    """The numbers of blocks of prompts that are kept on disk. They are zero if no blocks are kept.
+    """Statistics of prompt blocks cached on disk. All are zero without a disk cache.
 
     Attributes:
-        num_blocks, num_bytes: what the directory holds now, of this model.
-        num_tokens_restored: prompt tokens that were read, in addition to those found in memory.
-        seconds_saved: what computing these tokens would have taken longer than reading them.
-        num_bytes_written: what this model has written.
-        num_damaged: blocks that could not be read though they were stored.
+        num_blocks, num_bytes: this model's blocks and bytes in the directory now.
+        num_tokens_restored: prompt tokens read from disk.
+        seconds_saved: the time saved by reading these tokens instead of computing them.
+        num_bytes_written: bytes written by this model.
+        num_damaged: stored blocks that could not be read.
     """
 
     num_blocks: Annotated[
@@ -165,11 +166,11 @@ class StoredPrefixStats:
 
 @dataclass(slots=True, kw_only=True)
 class EncoderCounters:
-    """The counters of a model of embeddings or a reranker. Its thread adds to it; others get
+    """The counters of a model of embeddings or a reranker. Updated on its thread; other threads get
     copies.
 
     Attributes:
-        batch_sizes: texts of each batch; None before the first. It goes on to change.
+        batch_sizes: the number of texts per batch; None before the first. Still updated.
     """
 
     num_texts: Annotated[int, Counter("encoder_texts", "Texts and pairs of texts encoded")] = 0
@@ -184,11 +185,11 @@ class EncoderCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrammarStats:
-    """The counters of the grammars of clients.
+    """The counters of compiled grammars.
 
     Attributes:
-        num_trials: trials begun so far. A grammar that takes long has several.
-        num_overloads: grammars turned away, since too many waited or they waited too long.
+        num_trials: trials begun so far. A slow grammar may need several.
+        num_overloads: grammars refused because too many waited, or they waited too long.
     """
 
     num_running: Annotated[int, Gauge("num_grammars_running", "Grammars being tried")] = 0
@@ -202,15 +203,14 @@ class GrammarStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendStats:
-    """A snapshot, taken between two steps.
+    """A snapshot of a backend's statistics between two steps.
 
     Attributes:
-        step_allowance: seconds for which the step that has begun may go on without a sign of
-            life, and does not hang.
-        num_held: how many of those that wait do so for the disk: no step would take them.
-        block_size: tokens of a block of the KV cache.
-        num_blocks: how many blocks the cache has. Like their size, it does not change.
-        step_seconds: how long the steps took; None before the first. It goes on to change.
+        step_allowance: seconds after which the current step counts as hanging.
+        num_held: the number of waiting requests that wait for a disk read.
+        block_size: tokens per block of the KV cache.
+        num_blocks: the number of blocks of the cache; constant, like `block_size`.
+        step_seconds: the durations of steps; None before the first. Still updated.
     """
 
     num_running: Annotated[int, Gauge("num_requests_running", "Sequences in the running batch")] = 0
@@ -246,8 +246,8 @@ Statistics = TypeVar("Statistics", BackendStats, GrammarStats, EngineCounters, E
 
 
 def continued(before: Statistics, now: Statistics) -> Statistics:
-    """Returns `now` with what counts events going on where `before`, of the same model's backend
-    that is closed, has ended."""
+    """Returns `now` with the event counts of `before` added, so that counters continue when a model
+    is loaded again."""
     statistics: type = type(now)
     series = dict(series_of(statistics))
     changes: dict[str, Any] = {}

@@ -37,19 +37,19 @@ _COMMIT: Final = re.compile("[0-9a-f]{7,40}")
 
 
 class PulledRevision(NamedTuple):
-    """The model that was pulled.
+    """A downloaded revision of a model.
 
     Attributes:
-        revision: branch, tag or commit, as it was asked for.
-        commit: what that was then; "" = the hub did not say.
+        revision: the requested branch, tag or commit.
+        commit: the commit at that time; "" = unknown.
     """
 
     revision: str
     commit: str
 
     def is_named(self, revision: str) -> bool:
-        """Returns whether a requested revision means this one. A branch is not looked at again:
-        what was pulled of it counts."""
+        """Returns whether a requested revision means this one. A branch counts as the commit that
+        was downloaded."""
         is_commit = _COMMIT.fullmatch(revision) is not None and self.commit.startswith(revision)
         return revision == self.revision or is_commit
 
@@ -58,8 +58,8 @@ class PulledRevision(NamedTuple):
 
 
 def read_pulled(path: Path) -> PulledRevision | None:
-    """Returns the revision of the model at a path; None = it is unknown, as for a model that was
-    copied there."""
+    """Returns the revision of the model at a path; None = unknown, for example because the model
+    was copied there."""
     try:
         found = json.loads(_note(path).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -71,18 +71,20 @@ def read_pulled(path: Path) -> PulledRevision | None:
 
 
 def forget_pulled(path: Path) -> None:
-    """Forgets it, before something else comes to the path. Raises OSError."""
+    """Deletes the record of a download, before another model is stored at the path. Raises
+    OSError."""
     with suppress(FileNotFoundError, NotADirectoryError):
         _note(path).unlink()
 
 
 def note_pulled(path: Path, pulled: PulledRevision) -> None:
-    """Keeps it for `read_pulled`. Raises OSError."""
+    """Writes the record of a download for `read_pulled`. Raises OSError."""
     _note(path).write_text(f"{json.dumps(pulled._asdict())}\n", encoding="utf-8")
 
 
 def _note(path: Path) -> Path:
-    """Returns the file: in a model's directory, or next to a model that is one file."""
+    """Returns the path of the record: in a model's directory, or next to a model that is one
+    file."""
     return path / _FILE if path.is_dir() else path.with_name(f".{path.name}{_FILE}")
 
 
@@ -114,38 +116,39 @@ def repository_of(model_id: str) -> str:
 
 
 def model_root(path: Path | None, environ: Mapping[str, str]) -> Path:
-    """Returns where models are kept: `path`, or by default in the user's cache directory."""
+    """Returns the directory of downloaded models: `path`, or by default in the user's cache
+    directory."""
     return path or (user_directory("cache", environ) or NOWHERE) / "models"
 
 
 class Repository:
-    """The models of a hub that are kept here, each in ORG/NAME below `root`. A model that exists is
-    whole: a model that is being pulled is next to it, in NAME.partial, and an interrupted pull
-    resumes with the files that it had not finished."""
+    """The downloaded models of a hub, each in ORG/NAME below `root`. A download is made in
+    NAME.partial, so that an existing model is always complete. An interrupted download resumes with
+    the missing files."""
 
     def __init__(self, root: Path, *, endpoint: str | None = None) -> None:
         """
         Args:
-            endpoint: the hub's address; None = as huggingface_hub has it.
+            endpoint: the hub's address; None = the default of huggingface_hub.
         """
         self.root = root
         self._endpoint = endpoint
 
     def find(self, model_id: str) -> Path | None:
-        """Returns where the model is, or None when it must be pulled first."""
+        """Returns the path of the model, or None if it must be downloaded."""
         path = self.root / model_id
         return path if path.exists() else None
 
     def pull(self, model_id: str, *, revision: str | None = None, overwrite: bool = False) -> Path:
-        """Downloads a model that is not there yet, which takes as long as the network does.
+        """Downloads a model that is not stored yet.
 
         Args:
             revision: branch, tag or commit; None = the existing one, or the main branch.
-            overwrite: whether to take what the hub has now in the place of what is there.
+            overwrite: whether to replace an existing model.
 
         Raises:
-            ConfigurationError: there is no such model, it is not for OpenVINO, it is not available
-                from here, or another revision of it exists.
+            ConfigurationError: the model is unknown, is not an OpenVINO model, cannot be reached,
+                or another revision of it exists.
         """
         path = self.root / model_id
         if path.exists() and not overwrite:
@@ -175,8 +178,8 @@ class Repository:
     def _download(
         self, model_id: str, revision: str | None, folder: Path, file: str
     ) -> PulledRevision:
-        """Downloads the files of a model, and returns what they are. `file` is the only one that is
-        wanted; "" = all."""
+        """Downloads the files of a model and returns the revision. `file` is the only file to
+        download; "" = all."""
         # Imported here because it takes a moment that a model at hand need not wait.
         from huggingface_hub import HfApi, snapshot_download
         from huggingface_hub.errors import (
@@ -228,7 +231,7 @@ class Repository:
 
 
 def _check_revision(model_id: str, path: Path, revision: str) -> None:
-    """Raises ConfigurationError where another revision than the one that is asked for is there."""
+    """Raises ConfigurationError if another revision than the requested one is stored."""
     pulled = read_pulled(path)
     if pulled is None:
         logger.warning(
@@ -268,8 +271,7 @@ _NO_DEFAULTS: Final = Path("vllm")
 
 
 def parse_model(text: str) -> ModelSource:
-    """Reads a model as `--model` gives it: "MODEL" or "NAME=MODEL". A directory may have a "="
-    itself."""
+    """Parses a value of `--model`: "MODEL" or "NAME=MODEL". A directory may have a "=" itself."""
     name, separator, location = text.partition("=")
     if not separator or Path(text).exists():
         return ModelSource(text)
@@ -279,7 +281,7 @@ def parse_model(text: str) -> ModelSource:
 
 
 def with_names(sources: Sequence[ModelSource], names: Sequence[str]) -> list[ModelSource]:
-    """Gives the only model the names that were given apart from it."""
+    """Adds names that are given by a separate flag to the only model."""
     if not names:
         return list(sources)
     if len(sources) > 1:
@@ -301,7 +303,7 @@ def _looking() -> Iterator[None]:
 
 
 class ModelFinder:
-    """Finds models in directories and in the repository, which pulls what it lacks."""
+    """Finds models in directories and in the repository, and downloads missing ones."""
 
     def __init__(self, repository: Repository, config: RepositoryConfig) -> None:
         self._repository = repository
@@ -309,15 +311,16 @@ class ModelFinder:
 
     @_looking()
     def needs_network(self, source: ModelSource) -> bool:
-        """Returns whether `find` has something to pull. Raises ConfigurationError as that does."""
+        """Returns whether `find` has to download something. Raises ConfigurationError like
+        `find`."""
         return any(self._is_missing(location) for location in _locations(source))
 
     @_looking()
     def find(self, source: ModelSource) -> ModelConfig:
-        """Returns a model to serve. Whether what is there is a model is not looked at.
+        """Returns a model to serve. Does not check the files.
 
         Raises:
-            ConfigurationError: it cannot be pulled, or its graph is wrong.
+            ConfigurationError: the model cannot be downloaded, or its graph is invalid.
         """
         path = self.locate(source.location)
         is_id = not Path(source.location).exists() and is_model_id(source.location)
@@ -336,11 +339,13 @@ class ModelFinder:
             settings.section(EncoderConfig),
             settings.section(ModelLimits),
             _generation_config(files.generation_config),
+            files.override_generation_config,
             has_defaults=files.generation_config != _NO_DEFAULTS,
         )
 
     def _engine(self, engine: EngineConfig) -> EngineConfig:
-        """Parts what `plugin_config` says for others than the device, and finds the draft model."""
+        """Moves the members of `plugin_config` that are not for the device to their own fields, and
+        finds the draft model."""
         config = read_plugin_config(engine.plugin_config)
         for line in config.unused:
             logger.warning("%s", line)
@@ -351,8 +356,8 @@ class ModelFinder:
         return replace(engine, plugin_config=config.properties)
 
     def locate(self, location: str) -> Path:
-        """Returns a directory, if need be after pulling it. One that does not exist is returned as
-        it is, unless it may be an id."""
+        """Returns the directory of a model, after downloading it if needed. A missing directory is
+        returned unchanged unless it may be a model id."""
         path = Path(location)
         if path.exists() or not is_model_id(location):
             return path
@@ -381,7 +386,7 @@ def _locations(source: ModelSource) -> list[str]:
 
 
 def _generation_config(whence: Path) -> Path | None:
-    """Returns the file, if it is not the model's own."""
+    """Returns the path of the generation config file; None = the model's own."""
     if whence in (_OWN_DEFAULTS, _NO_DEFAULTS):
         return None
     path = whence / "generation_config.json" if whence.is_dir() else whence

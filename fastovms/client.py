@@ -24,11 +24,11 @@ _MAX_REASON: Final = 300
 
 
 class RequestFailed(FastovmsError):
-    """A server has not answered as it should.
+    """A request to a server has failed.
 
     Attributes:
-        kind: what failures are counted by, such as "HTTP 429" or "connection closed".
-        reason: what the server, or the system, says of it, in one line.
+        kind: the category for counting, such as "HTTP 429" or "connection closed".
+        reason: the message of the server or the system, in one line.
     """
 
     def __init__(self, kind: str, reason: str) -> None:
@@ -50,7 +50,7 @@ def failed_with(status: int, body: bytes) -> RequestFailed:
 
 
 def error_text(answer: object) -> str:
-    """Returns the words of an error that a server has sent as JSON."""
+    """Returns the message of a server's JSON error."""
     while isinstance(answer, dict):
         inner = next((answer[key] for key in ("error", "message", "detail") if key in answer), None)
         if inner is None:
@@ -63,11 +63,11 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class Target(NamedTuple):
-    """The API of a server.
+    """The address of a server's API.
 
     Attributes:
         host: name or address, in ASCII (RFC 5891).
-        path: what all its paths begin with, such as "/v1".
+        path: the prefix of all paths, such as "/v1".
     """
 
     host: str
@@ -83,7 +83,7 @@ class Target(NamedTuple):
             name: of the argument, for the error.
 
         Raises:
-            ConfigurationError: it is no such address.
+            ConfigurationError: the URL is invalid.
         """
         try:
             parts = urlsplit(url)
@@ -128,8 +128,8 @@ _MAX_LINE: Final = 16 * 1024 * 1024
 
 
 class EventStream:
-    """Finds the data of events. OpenAI's API writes each event as one line of data, so that a line
-    is an event here; comments and other fields are left out."""
+    """Parses an event stream. OpenAI's API sends each event as a single data line, so each line is
+    an event; comments and other fields are left out."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -159,7 +159,7 @@ class FunctionPart(msgspec.Struct):
 
 
 class CallPart(msgspec.Struct):
-    """The part of an event that is added to the call of that index."""
+    """A delta of the tool call at an index."""
 
     index: int = 0
     id: str | None = None
@@ -167,8 +167,8 @@ class CallPart(msgspec.Struct):
 
 
 class MessagePart(msgspec.Struct):
-    """The part of an event that is added to the message. vLLM has called reasoning
-    `reasoning_content` and then `reasoning`; servers write either."""
+    """A delta of a message. vLLM has named reasoning `reasoning_content` and then `reasoning`;
+    servers write either."""
 
     content: str | None = None
     reasoning: str | None = None
@@ -182,7 +182,7 @@ class MessagePart(msgspec.Struct):
 
 
 class StreamedChoice(msgspec.Struct):
-    """The part of an event that is added to one text."""
+    """A delta of one choice."""
 
     text: str | None = None
     delta: MessagePart | None = None
@@ -190,8 +190,8 @@ class StreamedChoice(msgspec.Struct):
 
     @property
     def brings_output(self) -> bool:
-        """Whether the model has made it: a chat begins with an event that names the role alone, and
-        either stream may end with one that has the reason only."""
+        """Whether the delta has model output. A chat begins with an event that has only the role,
+        and a stream may end with one that has only the finish reason."""
         part = self.delta
         if part is None:
             return bool(self.text) or self.finish_reason is None
@@ -223,10 +223,10 @@ _DECODER: Final = msgspec.json.Decoder(StreamEvent)
 
 
 def read_event(data: bytes) -> StreamEvent:
-    """Returns the event that has this data.
+    """Decodes the data of an event.
 
     Raises:
-        RequestFailed: it is an error, or does not belong to one of these APIs.
+        RequestFailed: the data are an error, or not an event of these APIs.
     """
     try:
         event = _DECODER.decode(data)
@@ -251,10 +251,10 @@ _MAX_BODY: Final = 64 * 1024 * 1024
 
 
 class HttpClient:
-    """Asks one server. Connections whose last answer was read to its end are used again.
+    """Sends requests to one server, and reuses connections whose last answer was read to its end.
 
     Args:
-        headers: further ones of every request.
+        headers: additional headers of every request.
         verify: whether the certificate of a server with TLS must be valid.
     """
 
@@ -272,7 +272,7 @@ class HttpClient:
         """Yields a connection for requests one after the other.
 
         Raises:
-            RequestFailed: there is none to be had.
+            RequestFailed: no connection can be made.
         """
         connection = await self._connect()
         try:
@@ -349,8 +349,8 @@ class ClientConnection(asyncio.Protocol):
         """Sends a request and reads its answer to the end.
 
         Args:
-            on_event: gets the events of a stream, which then are not returned. An `OSError` of
-                it, such as BrokenPipeError, ends the exchange and is raised.
+            on_event: called with each event of a stream; the body is then not returned. An
+                `OSError` that it raises, such as BrokenPipeError, ends the exchange and is raised.
 
         Returns:
             The body of the answer.
@@ -452,7 +452,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 def _words(error: OSError) -> str:
-    """Returns the system's words for an error, which asyncio replaces with its own."""
+    """Returns the operating system's message for an error, which asyncio replaces with its own."""
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)
     return error.strerror or str(error)
@@ -470,7 +470,7 @@ async def first_model(client: HttpClient) -> str:
     """Returns the name of the first model that the server lists.
 
     Raises:
-        RequestFailed: the server cannot be asked, or lists none.
+        RequestFailed: the server cannot be reached, or lists none.
     """
     path = f"{client.target.path}/models"
     answer = await client.ask("GET", path)
@@ -485,21 +485,21 @@ async def first_model(client: HttpClient) -> str:
 
 @dataclass(slots=True)
 class Cancellation:
-    """Holds which signal has cancelled a task, the first one; None = none has."""
+    """The first signal that has cancelled a task; None = none."""
 
     signal: signal.Signals | None = None
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a command that the signal has ended, as shells have it."""
+        """The exit code of a command ended by the signal, as in shells."""
         assert self.signal is not None
         return 128 + self.signal
 
 
 @contextmanager
 def cancelled_by(*signals: signal.Signals, task: asyncio.Task[Any]) -> Iterator[Cancellation]:
-    """Has each of the signals cancel the task for as long as the block runs, on the main thread.
-    What the signals did before, they do again afterwards. Yields the state of the signal."""
+    """While the context is open, SIGINT and SIGTERM cancel the task; the previous handlers are
+    restored at the end. Main thread only. Yields the `Cancellation`."""
     loop = asyncio.get_running_loop()
     cancellation = Cancellation()
 

@@ -14,42 +14,48 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """Where to listen and what a client may cost. Sizes in bytes, times in seconds.
+    """Addresses to listen on, and limits for clients. Sizes in bytes, times in seconds.
 
     Attributes:
-        host, port: the first address; port 0 = any free one, host "" = every interface, None =
-            only those of `listen`.
+        host, port: the first address; port 0 = any free one, host "" = every interface, None = only
+            those of `listen`.
         listen: further addresses, "host:port", "[ipv6]:port", "*:port" or "unix:/path".
-        root_path: what a proxy may leave in front of every path, such as "/llm"; "" = nothing.
-        forwarded_allow_ips: addresses and networks of proxies whose X-Forwarded-For is believed, a
+        root_path: the prefix that a proxy may leave before every path, such as "/llm"; "" =
+            nothing.
+        forwarded_allow_ips: addresses and networks of proxies whose X-Forwarded-For is trusted, a
             list separated by commas, "*" = any; None = none.
         unix_mode: permissions of Unix sockets.
         reuse_port: let other processes listen on the same ports (SO_REUSEPORT).
         backlog: connections that the kernel queues (it caps this at net.core.somaxconn).
         tls_certificate, tls_key: PEM files; None = plain HTTP. A key of None is looked for in the
             certificate's file.
-        max_request_line: 414 beyond it.
-        max_head: request line and header fields together, trailers likewise; 431 beyond it.
-        max_header_fields: 431 beyond it.
-        max_body: 413 beyond it; see also `largest_body`.
-        max_buffered_bodies: all request bodies in memory together, of which those of one client
-            are at most what is left for all others; 503 beyond it.
+        max_request_line: longer request lines get 414.
+        max_head: limit of request line and header fields together, and of trailers; more get 431.
+        max_header_fields: more header fields get 431.
+        max_body: larger bodies get 413; see also `largest_body`.
+        max_buffered_bodies: limit of all request bodies in memory. One client may use at most half
+            of what the others leave free; more get 503.
         max_pipelined: requests that wait on one connection after the current one.
-        max_connections: 503 beyond it. As many TLS handshakes may run besides; of more, the oldest
-            ends.
-        max_write_buffer: what a stream may queue for a client that does not read before it is cut.
-        head_timeout: how long a whole head may take, and a new connection's first byte.
-        body_timeout: how long a whole body may take, plus its size over `min_body_rate` (bytes a
-            second).
-        keep_alive_timeout: idle time between two requests; above that of the usual client pools
-            and proxies (60 s), so that the client closes first.
+        max_connections: more connections get 503. The same number of TLS handshakes may run in
+            addition; beyond that, the oldest one is ended.
+        max_write_buffer: bytes that a stream may queue for a slow client before it is cut.
+        head_timeout: limit for receiving a whole head, and for the first byte of a new connection.
+        body_timeout: limit for receiving a whole body, plus its size divided by `min_body_rate`
+            (bytes a second).
+        keep_alive_timeout: idle time between two requests; above that of the usual client pools and
+            proxies (60 s), so that the client closes first.
         write_timeout: a client that reads nothing of its answer for this time is disconnected.
-        linger_timeout: how long what a client still sends after its request was refused is read.
+        linger_timeout: how long to read and discard data that a client sends after its request was
+            refused.
         close_timeout: a client that reads nothing of its connection's last answer for this time is
             disconnected.
-        ping_interval: silence in an event stream before a comment is sent; 0 = never.
-        drain_timeout: how long, at shutdown, requests may take that run or still arrive over open
-            connections. Each connection is closed after its next answer.
+        ping_interval: time without an event in a stream before a comment is sent, and between the
+            pings of a WebSocket connection; 0 = never.
+        websocket_idle_timeout: time without a message or a running response after which a WebSocket
+            connection is closed.
+        websocket_max_age: time after which a WebSocket connection is closed, once no response runs.
+        drain_timeout: how long, at shutdown, running requests and new ones on open connections may
+            take. Each connection is closed after its next answer.
         drain_grace: how long, at shutdown, idle connections may still bring a request.
     """
 
@@ -79,6 +85,8 @@ class HttpConfig:
     linger_timeout: float = 2.0
     close_timeout: float = 5.0
     ping_interval: float = 15.0
+    websocket_idle_timeout: float = 900.0
+    websocket_max_age: float = 3600.0
     drain_timeout: float = 30.0
     drain_grace: float = 0.5
 
@@ -90,22 +98,23 @@ class HttpConfig:
 
 @dataclass(frozen=True, slots=True)
 class SecurityConfig:
-    """The clients and pages that may send requests.
+    """Which clients and web pages may send requests.
 
     Attributes:
         api_key_file: one key a line.
         api_keys: further keys. Without any, and without a file, the environment's API_KEY or
-            VLLM_API_KEY is the key; without keys, every client may.
-        allowed_origins: of pages that may send requests, in addition to the server's own; a list
-            separated by commas, "*" = any. None = any where a key is needed, since that is more
-            than a page has; where none is needed, no others.
-        allowed_methods, allowed_headers: what scripts of those pages may use; lists like it.
+            VLLM_API_KEY is the key; without any key, every client may send requests.
+        allowed_origins: origins of pages that may send requests, in addition to the server's own; a
+            list separated by commas, "*" = any. None = any if a key is needed, because other pages
+            do not have it; otherwise none.
+        allowed_methods, allowed_headers: methods and headers that scripts of those pages may use;
+            lists like `allowed_origins`.
         allow_credentials: let those scripts send cookies.
         allowed_hosts: names by which the server may be addressed, in addition to addresses,
             localhost and the machine's own; a list separated by commas, "*" = any. None = no others
             if no key is needed and only this machine can reach the server, otherwise any.
         enable_docs: serve the description of the API, without a key.
-        ui: serve the page at `/`, without a key. What it shows it asks for with a key.
+        ui: serve the page at `/` without a key. Its requests need a key.
     """
 
     api_key_file: Path | None = None
@@ -120,7 +129,7 @@ class SecurityConfig:
 
 
 DEFAULT_TOKEN_BUDGET: Final = 256
-"""The most tokens of one step, where nothing was measured."""
+"""The maximum number of tokens of one step, if nothing was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +141,7 @@ class EngineConfig:
         plugin_config: properties handed to `compile_model` unchanged.
         cache_size: KV cache in GB; 0 = a share of the memory that is free at start.
         max_num_seqs: sequences that run in one step.
-        precision: "auto" = the fastest, "exact" = f32 and, on the CPU, the same sums always.
+        precision: "auto" = the fastest, "exact" = f32, with bit-identical results on the CPU.
         max_num_batched_tokens: token budget of one step; None = the value measured for the model on
             this machine, or `DEFAULT_TOKEN_BUDGET`.
         tune: measure, when idle, which precisions and token budget are the fastest.
@@ -140,13 +149,16 @@ class EngineConfig:
             "off" = never.
         max_num_queued_requests: samples that may wait to run; more are refused as overload.
         enable_prefix_caching: reuse the KV blocks of equal prompt beginnings.
-        enable_prompt_lookup: draft from earlier text; None = with the paged backend.
-        suffix_index_tokens: of how many recent tokens; 0 = of each sample's own text alone.
+        enable_prompt_lookup: draft tokens from earlier text; None = only with the paged backend.
+        suffix_index_tokens: number of recent tokens of all requests to draft from; 0 = only each
+            sample's own text.
         draft_model: directory of a smaller model with the same vocabulary, which shares
-            `cache_size` and drafts where that pays; None = none.
-        cache_dir: keeps what makes the next start faster; None = the user's, "" = nothing.
-        max_model_len: context length to offer; None = the model's.
-        backend: "paged", "genai", or "auto" = genai for what the paged one does not run.
+            `cache_size` and drafts tokens if that is faster; None = none.
+        cache_dir: directory of files that make the next start faster; None = the user's cache
+            directory, "" = none.
+        max_model_len: context length to use; None = the model's.
+        backend: "paged", "genai", or "auto" = genai only for models that the paged backend cannot
+            run.
     """
 
     device: str = "CPU"
@@ -168,19 +180,19 @@ class EngineConfig:
 
     @property
     def token_budget(self) -> int:
-        """`max_num_batched_tokens`, or the default where nothing has been measured."""
+        """`max_num_batched_tokens`, or the default if it is not set."""
         return self.max_num_batched_tokens or DEFAULT_TOKEN_BUDGET
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixCacheConfig:
-    """The limits on the prompts that are kept on disk.
+    """The limits of the prompt cache on disk.
 
     Attributes:
-        directory: None = below the directory of the state.
-        max_bytes: 0 = nothing is kept, None = 2 GiB where the disk has 20 GiB free.
-        bytes_per_second, bytes_per_day: how much is written at most.
-        keeps_salted: keep prompts with a `cache_salt`, too.
+        directory: None = a folder of the state directory.
+        max_bytes: limit of the cache; 0 = no cache, None = 2 GiB if the disk has 20 GiB free.
+        bytes_per_second, bytes_per_day: limits of writing.
+        keeps_salted: also cache prompts with a `cache_salt`.
     """
 
     directory: Path | None = None
@@ -192,20 +204,19 @@ class PrefixCacheConfig:
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """The settings of models for vectors and scores.
+    """The settings of embedding models and rerankers.
 
     Attributes:
-        task: what the model does, "text_generation", "embeddings" or "rerank"; "auto" = as its
-            files say.
-        pooling: "cls", "mean" or "last"; "auto" = as the model's files say; without them "cls", or
-            "last" for a decoder.
-        normalize: give vectors the length 1.
-        truncate: cut texts that are too long for the model, rather than refuse them.
-        query_instruction, document_instruction: what is put before queries and documents.
-        max_inputs: texts of one request for embeddings or scores.
-        max_allowed_chunks: documents of one request to rerank, each of which counts as many times
-            as it is cut to fit the model.
-        max_batch_tokens: tokens that are computed together.
+        task: the model's task, "text_generation", "embeddings" or "rerank"; "auto" = by its files.
+        pooling: "cls", "mean" or "last"; "auto" = by the model's files; by default "cls", or "last"
+            for a decoder.
+        normalize: scale vectors to length 1.
+        truncate: cut texts that are too long for the model, instead of refusing them.
+        query_instruction, document_instruction: text put before queries and documents.
+        max_inputs: maximum number of texts in a request for embeddings or scores.
+        max_allowed_chunks: maximum number of documents in a rerank request; a document that is
+            split to fit the model counts once for each part.
+        max_batch_tokens: maximum number of tokens of a batch.
     """
 
     task: str = "auto"
@@ -224,10 +235,11 @@ class ResidencyConfig:
     """Which models are in memory. Times in seconds; None = no limit.
 
     Attributes:
-        max_loaded_models, model_memory: how many, and bytes of their weights and KV caches.
-        idle_unload: models that were not used for this time are unloaded; 0 = never.
-        wait_timeout: how long a request waits for its model; 503 beyond it.
-        poll_interval: between two looks at the file of `--config-path`; 0 = none.
+        max_loaded_models, model_memory: limits on their number, and on the bytes of their weights
+            and KV caches.
+        idle_unload: idle time after which a model is unloaded; 0 = never.
+        wait_timeout: how long a request waits for its model; then it gets 503.
+        poll_interval: interval for checking the file of `--config-path`; 0 = never.
     """
 
     max_loaded_models: int | None = None
@@ -242,20 +254,20 @@ class ResidencyConfig:
 
 @dataclass(frozen=True, slots=True)
 class ApiConfig:
-    """The limits on one request, in addition to those of the model and of the contracts.
+    """The limits on one request, in addition to those of the model and of the API dialects.
 
     Attributes:
         max_prompts: prompts in one completions request.
         max_choices: samples of all its prompts together.
-        max_stop_strings: stop strings, where the contract sets no lower limit.
+        max_stop_strings: stop strings, if the dialect sets no lower limit.
         max_stop_length: characters of one stop string.
         max_logprobs: top log probabilities of one token; -1 = as many as the vocabulary has.
         max_total_logprobs: log probabilities in the whole answer to one request, each about a
             hundred bytes while the answer is made.
-        max_grammar_length: characters of a schema, an expression or other grammar.
-        max_pending_chars: text that waits for a client which does not read its stream.
-        max_background_tokens: tokens of a response in the background whose request sets no limit;
-            0 = as many as the context holds.
+        max_grammar_length: maximum characters of a schema, regular expression or other grammar.
+        max_pending_chars: characters of text buffered for a client that does not read its stream.
+        max_background_tokens: token limit of a background response whose request sets none; 0 = the
+            context.
         per_request_metrics: answers of one sample report their duration.
     """
 
@@ -273,20 +285,21 @@ class ApiConfig:
 
 @dataclass(frozen=True, slots=True)
 class MediaConfig:
-    """The images that a request may bring.
+    """The limits on images in requests.
 
     Attributes:
         allowed_media_domains: hosts of images, separated by commas; "all" = any, None = none.
-        allowed_local_media_path: images are read from files below it; None = from none.
-        allow_media_redirects: whether to follow the redirects of those hosts, to those hosts.
+        allowed_local_media_path: directory from which images may be read; None = none.
+        allow_media_redirects: whether to follow the redirects of those hosts, if they lead to such
+            hosts.
         allow_private_media: whether to fetch from addresses that are not public.
         media_timeout: seconds for fetching an image.
-        max_images: how many one request may have.
-        max_image_bytes: the size of one, encoded.
-        max_image_pixels: the pixels of one, by its header.
-        shrink_images_to: the pixels that a model gets of an image; a larger one is shrunk. All
-            images of a request have twice as many together.
-        max_image_memory: bytes of all images that are decoded or wait for a model.
+        max_images: maximum number of images of a request.
+        max_image_bytes: maximum encoded size of an image.
+        max_image_pixels: maximum pixels of an image, by its header.
+        shrink_images_to: maximum pixels of an image for the model; larger images are shrunk. All
+            images of a request together get at most twice as many.
+        max_image_memory: maximum bytes of all images that are decoded or wait for a model.
     """
 
     allowed_media_domains: str | None = None
@@ -307,12 +320,15 @@ class ChatConfig:
 
     Attributes:
         chat_template: Jinja file in place of the model's templates, or such a template itself.
-        chat_template_content_format: how templates get the content of messages: "string", "openai"
-            (a list of parts), "auto" = as they read it.
+        chat_template_content_format: the form of message contents for templates: "string", "openai"
+            (a list of parts), "auto" = as the template expects.
         default_chat_template_kwargs: variables of templates that a request does not set itself.
-        trust_request_chat_template: a request may bring a template of its own.
-        tool_parser, reasoning_parser: names of the formats in which the model writes calls and
-            thoughts; "auto" = as its template says, "none" = it writes none.
+        trust_request_chat_template: requests may contain their own template.
+        tool_parser, reasoning_parser: names of the formats of tool calls and reasoning; "auto" = by
+            the model's template, "none" = not parsed.
+        reasoning_budget: tokens of reasoning after which it is ended, where a request sets no limit
+            by a number or an effort; -1 = no limit.
+        reasoning_budget_message: text before the end of reasoning whose budget is spent.
         response_role: the role of the messages that are generated.
     """
 
@@ -322,6 +338,8 @@ class ChatConfig:
     trust_request_chat_template: bool = False
     tool_parser: str = "auto"
     reasoning_parser: str = "auto"
+    reasoning_budget: int = -1
+    reasoning_budget_message: str = ""
     response_role: str = "assistant"
 
 
@@ -334,8 +352,8 @@ class ModelLimits:
     """The limits that the operator of an OVMS graph may set for each model.
 
     Attributes:
-        max_tokens_limit: new tokens per sample, also when the request names no number.
-        best_of_limit: how many candidates per prompt are too many: there must be fewer.
+        max_tokens_limit: new tokens per sample, also if the request sets none.
+        best_of_limit: upper limit of candidates per prompt, exclusive.
     """
 
     max_tokens_limit: int | None = None
@@ -347,13 +365,16 @@ class ModelFiles:
     """Which files of a model are read.
 
     Attributes:
-        path: directory of an exported model, or a GGUF file; None = where the model was found.
+        path: directory of an exported model, or a GGUF file; None = the path at which the model was
+            found.
         generation_config: a file in place of the directory's generation_config.json, or the
             directory of one; "auto" = the model's own, "vllm" = none.
+        override_generation_config: members that go before those of that file.
     """
 
     path: Path | None = None
     generation_config: Path = Path("auto")
+    override_generation_config: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,8 +383,9 @@ class ModelConfig:
 
     Attributes:
         path: directory of an exported model.
-        names: what clients may call it; the first one is the one that answers carry.
+        names: its names for clients; answers have the first one.
         generation_config: file in place of the directory's generation_config.json.
+        override_generation_config: members that go before those of that file.
         has_defaults: whether that file's values are defaults of requests.
     """
 
@@ -374,6 +396,7 @@ class ModelConfig:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     limits: ModelLimits = field(default_factory=ModelLimits)
     generation_config: Path | None = None
+    override_generation_config: Mapping[str, object] = field(default_factory=dict)
     has_defaults: bool = True
 
     @property
@@ -383,12 +406,12 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryConfig:
-    """Where models of a hub are kept, and what of them is taken.
+    """The directory of downloaded models, and what to download.
 
     Attributes:
-        path: ORG/NAME is below it; None = the user's cache directory.
+        path: directory that contains ORG/NAME; None = the user's cache directory.
         revision: branch, tag or commit; None = the main branch.
-        overwrite: pull a model again that is there.
+        overwrite: download a model again even if it is stored.
     """
 
     path: Path | None = None
@@ -398,12 +421,12 @@ class RepositoryConfig:
 
 @dataclass(frozen=True, slots=True)
 class FilesConfig:
-    """The files that clients upload, and those that batches leave.
+    """The files that clients upload and those that batches write.
 
     Attributes:
-        max_file_size: bytes of one upload; 413 beyond it.
-        max_files_size: bytes of all of them; uploads beyond it are refused.
-        max_files: how many there may be.
+        max_file_size: maximum bytes of an upload; larger ones get 413.
+        max_files_size: maximum bytes of all files; further uploads are refused.
+        max_files: maximum number of files.
     """
 
     max_file_size: int = 1024 * 1024 * 1024
@@ -413,14 +436,14 @@ class FilesConfig:
 
 @dataclass(frozen=True, slots=True)
 class BatchConfig:
-    """The batches that run, one line of a file after the other.
+    """The limits on batches.
 
     Attributes:
-        max_lines: of one batch.
-        max_unfinished: batches that have not ended; more are refused.
-        max_kept: batches that have ended and are still known.
+        max_lines: maximum number of lines of a batch.
+        max_unfinished: maximum number of unfinished batches; more are refused.
+        max_kept: maximum number of ended batches that are kept.
         num_at_once: lines that run at the same time while no other request runs.
-        num_beside_others: the same while other requests run.
+        num_beside_others: lines that run at the same time while other requests run.
     """
 
     max_lines: int = 1_000_000
@@ -437,19 +460,19 @@ class ServiceConfig:
     Attributes:
         engine_timeout: an engine that has work and finishes no step for this time is considered
             hung; 0 = no limit.
-        failure_grace: between the failure of an engine, which health checks then report, and the
+        failure_grace: time between the failure of an engine, which health checks report, and the
             end of the process.
-        drain_delay: how long, at shutdown, requests are still taken while readiness says no, so
-            that balancers may notice first.
+        drain_delay: how long, at shutdown, requests are still accepted while the readiness check
+            fails, so that balancers notice first.
         log_level: "trace" (the same as "debug"), "debug", "info", "warning" or "error".
         log_file: appended to, reopened on SIGHUP; None = stderr.
         log_format: "text" or "json".
-        access_log: a line a request, "text" or "json"; "off" = none.
-        access_log_file: where it is written, like `log_file`; None = where the log goes.
+        access_log: one line per request, "text" or "json"; "off" = none.
+        access_log_file: file of the access log, like `log_file`; None = the same as the log.
         access_log_skip: paths that get no line in the access log, separated by commas; "" = none.
         ovms_metrics: export the request counters of OpenVINO Model Server too.
-        otlp_traces_endpoint: the collector that gets spans, "http://host:4318"; None = the one
-            that OpenTelemetry's variables name, if they do.
+        otlp_traces_endpoint: the collector that gets spans, "http://host:4318"; None = the one in
+            OpenTelemetry's environment variables, if any.
     """
 
     engine_timeout: float = 60.0
@@ -467,24 +490,25 @@ class ServiceConfig:
 
 @dataclass(frozen=True, slots=True)
 class StateConfig:
-    """The limits on stored responses and conversations.
+    """The limits on stored maximum number of responses and conversations.
 
     Attributes:
-        enable_store: keep anything at all.
-        state_dir: directory of responses, files, batches and cached prompts; ":memory:" = none, and
-            responses last until the process ends; None = systemd's or the user's.
-        state_url: of a PostgreSQL database that other servers may share, which keeps responses and
-            conversations in place of the directory.
-        password_file: the password for it; None = systemd's credential, or wherever libpq finds it.
-        num_connections: to that database.
-        listen_url: of the same database for the connection that hears of changes, where `state_url`
-            leads through a pooler that does not let sessions listen; None = `state_url`.
-        lease: seconds for which a response in the background is its server's, if not renewed.
-        max_age: seconds since the last use.
-        max_objects: responses and conversations.
-        max_bytes: the bytes of all of them with their items.
-        max_background: responses that run without a client.
-        resume: go on with those that were cut off.
+        enable_store: store maximum number of responses and conversations.
+        state_dir: directory of responses, files, batches and cached prompts; ":memory:" = responses
+            are kept only in memory; None = systemd's or the user's state directory.
+        state_url: URL of a PostgreSQL database, which servers may share, for maximum number of
+            responses and conversations in place of the directory.
+        password_file: file with its password; None = systemd's credential, or wherever libpq finds
+            it.
+        num_connections: connections to that database.
+        listen_url: URL of the same database for the connection that listens for changes, if
+            `state_url` goes through a pooler that does not support LISTEN; None = `state_url`.
+        lease: seconds after which a background response is released by its server if not renewed.
+        max_age: seconds since the last use after which a response is deleted.
+        max_objects: maximum number of responses and conversations.
+        max_bytes: maximum bytes of all of them with their items.
+        max_background: maximum number of background responses that run.
+        resume: resume interrupted responses.
     """
 
     enable_store: bool = True
@@ -524,8 +548,8 @@ class ConfigField(NamedTuple):
 
 
 class Fields:
-    """The fields of a section, such as `Fields(HttpConfig).port`. Another name is an error, so that
-    a table with a wrong one cannot be imported."""
+    """The fields of a section, such as `Fields(HttpConfig).port`. An unknown name raises an error
+    at import."""
 
     def __init__(self, section: type[Any]) -> None:
         for known in dataclasses.fields(section):
@@ -537,10 +561,10 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The fields that are set. `low | high` is both, of which `high` goes before.
+    """The fields that are set. `low | high` merges two; `high` takes precedence.
 
     Attributes:
-        given: their values; of other fields nothing is said.
+        given: the values of the fields that are set.
     """
 
     given: Mapping[ConfigField, Any] = field(default_factory=dict)
@@ -579,10 +603,10 @@ class ModelSource:
     """A model as the operator names it.
 
     Attributes:
-        location: its directory or GGUF file, a graph of OVMS or the directory of one, or its id on
-            the hub, "ORG/NAME".
-        names: what clients may call it; none = the directory's name, or the id.
-        settings: what the operator has set of `MODEL_SECTIONS`. It goes before what a graph says.
+        location: its directory or GGUF file, an OVMS graph file or its directory, or its id on the
+            hub, "ORG/NAME".
+        names: its names for clients; none = the directory's name, or the id.
+        settings: the operator's settings in `MODEL_SECTIONS`, which override those of a graph.
     """
 
     location: str = str(DEMO_MODEL)

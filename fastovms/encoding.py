@@ -1,5 +1,4 @@
-"""Declares what layers say to each other of texts that are encoded: their tokens, and what becomes
-of them."""
+"""The types that layers exchange about encoding: texts as tokens, and results."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ class Task(Enum):
 
 
 class Pooling(Enum):
-    """The way from the states of all tokens to one vector."""
+    """How the states of all tokens are reduced to one vector."""
 
     CLS = "cls"
     MEAN = "mean"
@@ -32,7 +31,8 @@ class EncoderText(NamedTuple):
 
     Attributes:
         token_ids: int64 [T].
-        type_ids: to which text of a pair each belongs, int64 [T]; None = to the first.
+        type_ids: the index of the text that each token belongs to, int64 [T]; None = all to the
+            first.
     """
 
     token_ids: NDArray[np.int64]
@@ -43,10 +43,10 @@ class EncodedTexts(NamedTuple):
     """The result of encoding texts.
 
     Attributes:
-        rows: one for each text, in their order, f32 [N, width]: pooled states as they are, or the
+        rows: one row for each text, in order, f32 [N, width]: pooled states, not normalized, or the
             logits of a classifier.
         queue_time: seconds until the first of them was computed.
-        compute_time: seconds from there to the last one.
+        compute_time: seconds from then to the last one.
     """
 
     rows: NDArray[np.float32]
@@ -56,7 +56,7 @@ class EncodedTexts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EncoderInfo:
-    """The result for one text.
+    """What an encoder computes for a text.
 
     Attributes:
         task: EMBEDDINGS or RERANK.

@@ -24,7 +24,7 @@ class UnsupportedModel(ConfigurationError):
 
 
 class RequestError(FastovmsError):
-    """The client's request is faulty.
+    """The client's request is invalid.
 
     The message and the parameter may repeat what the client wrote; `quotable` makes them safe.
 
@@ -41,7 +41,7 @@ class RequestError(FastovmsError):
 
 
 class MalformedBody(RequestError):
-    """The body is not the JSON object that every endpoint expects, whatever its fields say."""
+    """The body is not the JSON object that every endpoint expects, regardless of its fields."""
 
 
 class InvalidField(RequestError):
@@ -49,22 +49,21 @@ class InvalidField(RequestError):
 
 
 class FieldFault(InvalidField):
-    """A field is invalid that may have another name for the client than in the code that finds the
-    fault.
+    """An invalid field that may have a different name in the client's request.
 
     Attributes:
         field: its name in `SamplingParams`, or among the arguments of a chat template.
     """
 
     def __init__(self, field: str, after: str, *, before: str = "") -> None:
-        """Makes a fault whose message is the field's name with the text before and after it."""
+        """Creates an error whose message is the field's name with the text before and after it."""
         super().__init__(f"{before}{field}{after}", param=field)
         self.field = field
         self._around = before, after
 
     def named(self, param: str, words: str) -> InvalidField:
-        """Returns the same fault of the field that the client calls `param`, with `words` for it in
-        the message."""
+        """Returns the error with the client's name of the field, `param`, and with `words` for it
+        in the message."""
         before, after = self._around
         return InvalidField(f"{before}{words}{after}", param=param)
 
@@ -78,11 +77,11 @@ class ModelNotFound(NotFound):
 
 
 class TooLarge(RequestError):
-    """The data to keep for this request would exceed the limit for all requests together."""
+    """The data to store for this request would exceed the limit for all requests together."""
 
 
 class BackendError(FastovmsError):
-    """The request is fine, but cannot be run now."""
+    """The request is valid but cannot be run now."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(quotable(message))
@@ -124,6 +123,6 @@ class BrokenLogits(EngineFailed):
 
 
 def description_of(error: Exception) -> str:
-    """Returns the message that a client receives about an error that ended its request. Errors that
-    are raised on purpose speak for themselves."""
+    """Returns the message that a client receives about an error that ended its request. For a
+    FastovmsError that is its own message; other errors are not described in detail."""
     return str(error) if isinstance(error, FastovmsError) else f"{type(error).__name__}: {error}"

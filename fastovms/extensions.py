@@ -22,7 +22,7 @@ class Extension(NamedTuple):
     """The function that an entry point names.
 
     Attributes:
-        entry: the entry point: its group, its name, and where the function is.
+        entry: the entry point: its group, its name, and the function's location.
         function: the function itself.
     """
 
@@ -34,7 +34,7 @@ def load_extensions(group: str, name: str | None = None) -> list[Extension]:
     """Imports and returns the extensions of a group, or the one of this name.
 
     Raises:
-        ConfigurationError: one cannot be imported, or is not a function.
+        ConfigurationError: an extension cannot be imported, or is not a function.
     """
     found = entry_points(group=group) if name is None else entry_points(group=group, name=name)
     extensions = []

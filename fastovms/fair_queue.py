@@ -12,16 +12,16 @@ Item = TypeVar("Item")
 
 
 class Shares:
-    """Counts what each owner holds of one pool, and decides who may take more. It is not
-    thread-safe.
+    """Counts the units of one pool that each owner holds, and decides which owner may take more.
+    Not thread-safe.
 
-    Up to `free` units, any owner may take. Beyond that, an owner may hold no more than is then left
-    of `most`, so that something is always left for an owner that holds nothing. (That is the
-    dynamic threshold by which switches share their buffers: Choudhury and Hahne, 1998.)
+    While at most `free` units are taken, any owner may take more. Beyond that, an owner may hold at
+    most as many units as are left of `most`, so that some are always left for other owners.
+    (Dynamic thresholds, as in switch buffers: Choudhury and Hahne, 1998.)
 
     Args:
-        free: units that one owner may take all of.
-        most: units of all owners together.
+        free: units that a single owner may take.
+        most: maximum units of all owners together.
     """
 
     def __init__(self, free: int, most: int) -> None:
@@ -32,8 +32,8 @@ class Shares:
 
     @classmethod
     def of_places(cls, limit: int) -> Shares:
-        """Returns the shares of `limit` places: one owner may take all of them, and the others as
-        many again."""
+        """Returns the shares of `limit` places: one owner may take all of them, and the others
+        together as many again."""
         return cls(limit, 2 * limit + 1)
 
     def held(self, owner: str) -> int:
@@ -46,7 +46,7 @@ class Shares:
         return used <= self.free or self.held(owner) + size <= self.most - used
 
     def take(self, owner: str, size: int = 1) -> bool:
-        """Takes units, and returns whether the owner may have them."""
+        """Takes units if the owner may have them, and returns whether it may."""
         if not self.may_take(owner, size):
             return False
         self.hold(owner, size)
@@ -71,13 +71,13 @@ class Shares:
 
 
 class FairQueue(Generic[Item]):
-    """A bounded queue that takes one item of each client in turn. It is not thread-safe.
+    """A bounded queue that takes one item of each client in turn. Not thread-safe.
 
     Args:
-        items: what the items are, in the plural, for messages.
+        items: the plural noun for the items, for messages.
         per_client: how many items of one client may wait.
         total: how many items may wait in all. At this number of items, the newest item of the
-            client with the most of them makes room for a client with fewer.
+            client with the most of them is dropped in favour of a client with fewer.
     """
 
     def __init__(self, items: str, *, per_client: int, total: int) -> None:
@@ -91,13 +91,13 @@ class FairQueue(Generic[Item]):
         return self._num_items
 
     def add(self, client: str, item: Item) -> Item | None:
-        """Puts the item after the client's others.
+        """Queues an item after the client's other items.
 
         Returns:
-            The item that had to make room for it, if one had to.
+            The item that was dropped in favour of it, if any.
 
         Raises:
-            Overloaded: too many wait, and none of them has to make room.
+            Overloaded: too many items wait, and none may be dropped.
         """
         num_own = len(self._waiting.get(client, ()))
         if num_own >= self._per_client:
@@ -114,8 +114,7 @@ class FairQueue(Generic[Item]):
         return displaced
 
     def take(self, may_have: Callable[[str, Item], bool] | None = None) -> Item | None:
-        """Removes and returns the next item, or None if there is none. The client's next item comes
-        after one of each other client.
+        """Removes and returns the next item, or None if there is none. Clients take turns.
 
         Args:
             may_have: returns whether a client may have its first item now; other clients do not

@@ -29,9 +29,9 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The record of a file.
 
     Attributes:
-        tenant: the key that may see it; "" without keys.
-        owner: the key or address in whose share it counts; "" = the tenant.
-        name: the client's name for it, which is not a path here.
+        tenant: the key that it belongs to; "" without keys.
+        owner: the key or address that it counts for; "" = the tenant.
+        name: the client's name for it; not used as a path.
         size: in bytes.
         created_at, expires_at: Unix times; None = it does not expire.
     """
@@ -47,7 +47,7 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shared_by(self) -> str:
-        """The owner in whose share it counts."""
+        """The owner that the file counts for."""
         return self.owner or self.tenant
 
 
@@ -61,10 +61,10 @@ _DRAFT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOE
 
 
 class RecordFolder(Generic[Record]):
-    """A directory of records by their ids. All of it blocks: it is for threads.
+    """A directory with one file per record, by id. Its methods block, so call them in a thread.
 
     Args:
-        directory: is made, where it is not there.
+        directory: created if missing.
     """
 
     def __init__(self, directory: Path, kind: type[Record]) -> None:
@@ -73,7 +73,7 @@ class RecordFolder(Generic[Record]):
         private_directory(directory)
 
     def read_all(self) -> Iterator[Record]:
-        """Yields every record. One that cannot be read is passed over, and the log tells so."""
+        """Yields every record. An unreadable record is skipped and logged."""
         for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
             try:
                 with open(path, "rb", opener=_open_no_link) as file:
@@ -86,7 +86,7 @@ class RecordFolder(Generic[Record]):
         return {path.stem for path in self._directory.glob(f"*{_SUFFIX}")}
 
     def write(self, id: str, record: Record) -> None:
-        """Writes a record in place of the one with this id. Raises OSError: the old one stays."""
+        """Writes or replaces a record. Raises OSError; an old record is then unchanged."""
         path = self._path(id)
         draft = _draft(path)
         descriptor = os.open(draft, _DRAFT_FLAGS, 0o600)
@@ -98,7 +98,7 @@ class RecordFolder(Generic[Record]):
         sync_directory(self._directory)
 
     def delete(self, id: str) -> None:
-        """Deletes a record, or what a write that has failed has left of it."""
+        """Deletes a record, including the rest of a failed write."""
         path = self._path(id)
         path.unlink(missing_ok=True)
         _draft(path).unlink(missing_ok=True)
@@ -116,7 +116,7 @@ def _draft(path: Path) -> Path:
 
 
 def sync_directory(path: Path) -> None:
-    """Returns when the names in a directory are on the disk."""
+    """Syncs a directory, so that its names are on disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -141,13 +141,13 @@ class FileStore:
     """The files of all tenants. Its methods run on the event loop, those that write in threads.
 
     Args:
-        directory: is made, and locked until `close`.
+        directory: created if missing, and locked until `close`.
         clock: returns the Unix time.
-        threads: what is done with contents runs there. They are closed before the store is.
+        threads: the threads for reading and writing contents; close them before the store.
 
     Attributes:
-        files: how many each owner has.
-        bytes: of each owner's files and uploads.
+        files: the shares of the number of files.
+        bytes: the shares of bytes of files and uploads.
 
     Raises:
         ConfigurationError: the directory is not available, or another process uses it.
@@ -187,8 +187,8 @@ class FileStore:
             ) from None
 
     def _load(self) -> None:
-        """Reads the records, and deletes what a process has left unfinished. What has a record that
-        cannot be read is whole: it is kept, for a start that can."""
+        """Reads the records, and deletes unfinished files of earlier processes. A content whose
+        record is unreadable is kept, because it is complete."""
         contents = {path.name: path for path in self._contents.iterdir()}
         for record in self._folder.read_all():
             if record.id in contents:
@@ -225,8 +225,8 @@ class FileStore:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all files, including those that are being uploaded, or have no record that
-        can be read."""
+        """The bytes of all files including uploads in progress and files with an unreadable
+        record."""
         return self.bytes.used
 
     def find(self, tenant: str, id: str) -> FileRecord | None:
@@ -246,11 +246,11 @@ class FileStore:
     # Uploads
 
     def new_partial(self) -> Path:
-        """Returns where the content of another file may be gathered, for `add`."""
+        """Returns a path for the content of a new file, for `add`."""
         return self._partial / secrets.token_hex(8)
 
     def has_room(self, owner: str = "") -> bool:
-        """Returns whether the owner may have another file."""
+        """Returns whether the owner may add another file."""
         self.drop_expired()
         return self.files.may_take(owner)
 
@@ -259,15 +259,15 @@ class FileStore:
         return self.bytes.take(owner, size)
 
     def give_back(self, size: int, owner: str = "") -> None:
-        """Gives back what was reserved: the upload has failed, or is a file now."""
+        """Releases reserved bytes after an upload has failed or become a file."""
         self.bytes.give_back(owner, size)
 
     async def add(self, partial: Path, record: FileRecord) -> None:
-        """Makes a file of a content that is complete. For who is cancelled here it is a file too,
-        unless the disk has failed.
+        """Makes a complete content a file. If the caller is cancelled, the file is added
+        nevertheless, unless the disk fails.
 
         Raises:
-            OSError: the file does not exist, and the content is in its old place.
+            OSError: the file was not added; the content stays at `partial`.
         """
         await run_to_end(self._add(partial, record))
 
@@ -309,7 +309,7 @@ class FileStore:
 
         Raises:
             RequestError: a batch uses it.
-            OSError: it cannot be deleted, and is still there.
+            OSError: the file cannot be deleted and still exists.
         """
         record = self.find(tenant, id)
         if record is None:
@@ -351,7 +351,7 @@ class FileStore:
             logger.error("the file %s is gone for clients, and cannot be erased: %s", id, error)
 
     def drop_expired(self) -> None:
-        """Deletes what has expired, as every use of the store does."""
+        """Deletes expired files; called at every use of the store."""
         now = self._clock()
         if now < self._next_expiry:
             return

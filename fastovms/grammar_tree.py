@@ -1,5 +1,5 @@
-"""Declares grammars of answers as trees of values: formats of text build them, and each compiler of
-grammars has a renderer of its own."""
+"""Grammars of answers as trees of values. Text formats build trees, and each grammar compiler has
+its own renderer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from msgspec.structs import astuple, replace
 
 
 class _Part(Struct, frozen=True, cache_hash=True):
-    """Any part of a tree: a value, which a cache of grammars compares and looks up."""
+    """Any part of a tree, usable as a cache key."""
 
 
 class Literal(_Part, frozen=True):
-    """A part that is the text itself, which is not empty."""
+    """A part that is a fixed, non-empty text."""
 
     text: str
 
@@ -29,13 +29,13 @@ class Tag(_Part, frozen=True):
 
 
 class Until(_Part, frozen=True):
-    """A part that is anything, special tokens too, up to and including the tag."""
+    """A part of any text, including special tokens, up to and including the tag."""
 
     tag: str
 
 
 class TriggeredTag(_Part, frozen=True):
-    """A part that is anything without the tag, or with the tag where `rest` follows it.
+    """A part of any text in which each occurrence of the tag is followed by `rest`.
 
     Attributes:
         once: whether the text ends with the first `rest`; otherwise it continues, perhaps with
@@ -48,11 +48,11 @@ class TriggeredTag(_Part, frozen=True):
 
 
 class FirstTag(_Part, frozen=True):
-    """A part that is anything up to the first of some tags, that tag, and what goes with it.
+    """A part of any text up to the first of some tags, the tag, and what must follow it.
 
     Attributes:
         cases: the tags, each with what follows it.
-        must_come: whether one of them has to come; otherwise the part may be anything without them.
+        must_come: whether one of the tags is required; otherwise the part may be text without them.
     """
 
     cases: tuple[tuple[str, Node], ...]
@@ -60,13 +60,13 @@ class FirstTag(_Part, frozen=True):
 
 
 class Regex(_Part, frozen=True):
-    """A part that is text without special tokens and as a whole matches expressions, as Rust's
-    `regex` reads them.
+    """A part of text without special tokens that as a whole matches regular expressions in the
+    syntax of Rust's `regex`.
 
     Attributes:
-        pattern: one that it matches.
-        also: more that it matches.
-        unlike: expressions that it does not match.
+        pattern: an expression that the text matches.
+        also: further expressions that it must match.
+        unlike: expressions that it must not match.
     """
 
     pattern: str
@@ -74,18 +74,18 @@ class Regex(_Part, frozen=True):
     unlike: tuple[str, ...] = ()
 
     def excluding(self, *patterns: str) -> Regex:
-        """Returns the same with more expressions that it does not match."""
+        """Returns the part with further expressions that it must not match."""
         return replace(self, unlike=(*self.unlike, *patterns))
 
 
 class OtherText(_Part, frozen=True):
-    """A part that is text without special tokens, in which no tag stands, and which does not begin
-    as something else does, white space before that or not.
+    """A part of text without special tokens and tags, which does not begin with certain texts, even
+    after white space.
 
     Attributes:
-        begins: what it does not begin with. Where a compiler cannot tell beginnings apart, they
-            stand nowhere in it.
-        tags: what it does not have in it.
+        begins: texts that it must not begin with. A compiler that cannot check beginnings excludes
+            them everywhere.
+        tags: tags that must not occur in it.
     """
 
     begins: tuple[str, ...]
@@ -96,7 +96,7 @@ class TextBefore(_Part, frozen=True):
     """A part that consists of text up to its first end tag.
 
     Attributes:
-        gap: text that stands between the two.
+        gap: the text between the two.
     """
 
     tag: str
@@ -105,7 +105,8 @@ class TextBefore(_Part, frozen=True):
 
 
 class Json(_Part, frozen=True):
-    """A part that is a JSON value with no more white space than a blank after a colon or a comma.
+    """A part that is a JSON value without white space, except for optional spaces after colons and
+    commas.
 
     Attributes:
         schema: JSON text of its schema.
@@ -115,8 +116,8 @@ class Json(_Part, frozen=True):
 
     @classmethod
     def of(cls, schema: Mapping[str, Any]) -> Json:
-        """Takes a schema without the options of llguidance that it may bring: the renderers know
-        which they need."""
+        """Returns the part for a schema, without llguidance's options in it; the renderers set
+        their own."""
         return cls(json.dumps({key: schema[key] for key in schema if key != "x-guidance"}))
 
 
@@ -124,9 +125,9 @@ class OtherTag(_Part, frozen=True):
     """A part that is a name between two texts, other than some names.
 
     Attributes:
-        before: the text in front of the name; special tokens are not looked for in it.
+        before: the text before the name; special tokens in it are not recognized.
         patterns: expressions that the name matches as a whole.
-        names: what the name is not. Where a compiler cannot tell, it may be.
+        names: names that are excluded, if the compiler supports that.
     """
 
     before: str
@@ -140,36 +141,36 @@ class Answer(_Part, frozen=True):
 
 
 class InOrder(_Part, frozen=True):
-    """A part that is its parts, one after the other."""
+    """A sequence of parts."""
 
     items: tuple[Node, ...]
 
 
 class OneOf(_Part, frozen=True):
-    """A part that is one of its parts."""
+    """A choice between parts."""
 
     items: tuple[Node, ...]
 
 
 class Repeat(_Part, frozen=True):
-    """A part that is nothing, or the item, once or often."""
+    """Zero or more repetitions of an item."""
 
     item: Node
 
 
 class Several(_Part, frozen=True):
-    """A part that is the item, once or often, with the separator between one and the next."""
+    """One or more repetitions of an item, with a separator in between."""
 
     item: Node
     separator: Node
 
 
 class Separated(_Part, frozen=True):
-    """A part that is items in their order, with the separator between one and the next.
+    """Items in a fixed order, with a separator in between.
 
     Attributes:
-        items: each with whether it has to be there.
-        more: what may follow them, any number of times; None = nothing.
+        items: the items, each with whether it is required.
+        more: an item that may follow any number of times; None = none.
     """
 
     items: tuple[tuple[Node, bool], ...]
@@ -188,7 +189,7 @@ MAYBE_LINE_BREAK = Regex(r"\n?")
 
 
 def in_order(*parts: Node | str) -> Node:
-    """Returns the parts, texts among them as literals, in their order."""
+    """Returns the sequence of the parts; strings become literals."""
     items: list[Node] = []
     for part in map(_node, parts):
         items += part.items if isinstance(part, InOrder) else [part]
@@ -196,7 +197,7 @@ def in_order(*parts: Node | str) -> Node:
 
 
 def one_of(*parts: Node | str) -> Node:
-    """Returns a choice of the parts, texts among them as literals."""
+    """Returns a choice of the parts; strings become literals."""
     return _node(parts[0]) if len(parts) == 1 else OneOf(tuple(map(_node, parts)))
 
 
@@ -206,7 +207,7 @@ def optional(part: Node) -> Node:
 
 
 def several(item: Node, separator: Node | str) -> Node:
-    """Returns the item, once or often, with the separator between one and the next."""
+    """Returns one or more repetitions of the item, with the separator in between."""
     return Several(item, _node(separator))
 
 

@@ -1,4 +1,4 @@
-"""Types of JSON values as JSON Schema names them, resolution of `$ref`, and JSON on one line."""
+"""JSON types with the names of JSON Schema, resolution of `$ref`, and JSON on one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INDEX = re.compile("[0-9]{1,9}")
 
 
 def json_type(value: object) -> str:
-    """Returns the type of a value as JSON is read: "integer" for what was written as one."""
+    """Returns the JSON Schema type of a decoded value, such as "integer"."""
     match value:
         case None:
             return "null"
@@ -33,7 +33,7 @@ def resolve(reference: str, root: object) -> object:
     """Returns the part of a document that a reference within it points to (RFC 6901 6).
 
     Raises:
-        LookupError: it points to nothing, or elsewhere.
+        LookupError: the target does not exist, or is outside the document.
     """
     start, *keys = unquote(reference).split("/")
     if start != "#":
@@ -59,9 +59,8 @@ would `httpx`'s `iter_lines`. JSON always escapes the rest of what they split at
 
 
 def on_one_line(written: bytes) -> bytes:
-    """Returns JSON, as orjson writes it, with what ends lines for Unicode escaped. A line feed at
-    its end stays. In a long text each call looks at one piece, because it holds the GIL during the
-    call."""
+    """Returns JSON, as orjson writes it, with Unicode line separators escaped. A final line feed is
+    kept. Long texts are processed in pieces, because each step holds the GIL."""
     if written.isascii():
         return written
     return b"".join(map(_escaped, _pieces(written)))

@@ -1,5 +1,4 @@
-"""Declares what layers say to each other of a generation: what to generate, what came out, and for
-which model."""
+"""The types that layers exchange about a generation: parameters, outputs and model facts."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ from fastovms.grammar_tree import Node
 from fastovms.request_fields import INT64, UINT32_MAX, Field, GenaiUse, Range, rows_of
 
 GREEDY_TEMPERATURE: Final = 1e-5
-"""The temperature at and below which the likeliest token is taken: dividing by less only
+"""The temperature at and below which the most likely token is taken: dividing by less only
 overflows."""
 
 MAX_DRAFT_TOKENS: Final = 32
-"""The most tokens of one draft, from any source. Requests for more get as many."""
+"""The maximum number of tokens of one draft, from any source. Requests for more get as many."""
 
 
 class FinishReason(Enum):
@@ -33,7 +32,7 @@ class FinishReason(Enum):
 
 
 class GrammarKind(Enum):
-    """Says what a grammar's source is. The values name it in messages."""
+    """The kind of a grammar's source. The values are its names in messages."""
 
     JSON_SCHEMA = "JSON schema"
     JSON_OBJECT = "JSON object"
@@ -49,13 +48,13 @@ class Grammar:
     """A constraint on the text of a sample.
 
     Attributes:
-        source: JSON text of the schema, of the list of choices or of the structural tag's format;
-            the expression; the Lark, GBNF or EBNF rules; nothing for JSON_OBJECT and CALLS.
+        source: JSON text of the schema, of the list of choices or of the structural tag's format; a
+            regular expression; Lark, GBNF or EBNF rules; "" for JSON_OBJECT and CALLS.
         param: the request's field, for messages.
-        tree: the whole text, in which `Answer` is what `source` constrains, with reasoning before
-            it perhaps, or, for CALLS, nothing is; None = there is no other text.
-        compiled: what the backend has made of it, of a type that only the backend knows; None =
-            nothing yet.
+        tree: the grammar of the whole text, for example with reasoning, in which `Answer` stands
+            for the part constrained by `source` (absent for CALLS); None = `source` constrains the
+            whole text.
+        compiled: the backend's compiled form; None = not compiled yet.
     """
 
     kind: GrammarKind
@@ -77,16 +76,16 @@ class EarlyStopping(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BeamSearch:
-    """Deterministic search for the likeliest texts, in place of sampling.
+    """Deterministic search for the most likely texts, in place of sampling.
 
-    The request's `n` best of all beams are its samples. They come whole, when the search has
-    ended, one output each, best first.
+    The request's `n` best of all beams are its samples. They are returned when the search has
+    ended, as one output each, best first.
 
     Attributes:
         num_beams: beams in all groups together, a multiple of `num_beam_groups`, at least 2.
         num_beam_groups: groups that `diversity_penalty` keeps apart.
         length_penalty: candidates are ranked by sum of log probabilities / length**penalty.
-        param: the field of the request that says how many beams there are, for errors.
+        param: the field of the request with the number of beams, for errors.
     """
 
     num_beams: int
@@ -225,7 +224,7 @@ class SamplingFields(Struct, frozen=True, kw_only=True):
 
 
 class SamplingDefaults(SamplingFields, frozen=True, kw_only=True):
-    """The recommendations of the model's generation_config.json; None = it gives none."""
+    """The recommendations of the model's generation_config.json; None = not given."""
 
     max_new_tokens: Annotated[
         int | None, Field(recommended=Range(1), names={"ollama": "num_predict"})
@@ -236,42 +235,85 @@ ALL_LOGPROBS = -1
 """The value, in place of a number of top log probabilities, for the whole vocabulary."""
 
 
+class ReasoningTags(NamedTuple):
+    """The markup of reasoning in generated text.
+
+    Attributes:
+        begin: the text that opens it.
+        end: the text that the model ends it with.
+        closing_token_ids: the tokens that end it when the budget is spent.
+    """
+
+    begin: bytes
+    end: bytes
+    closing_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningBudget:
+    """A limit on the tokens of reasoning. When they are spent, the tokens that end the reasoning
+    follow, and the answer after them.
+
+    Attributes:
+        num_tokens: the limit. Tokens of the markup that opens and ends reasoning do not count
+            towards it, those of several sections of reasoning do.
+        tags: the forms of a section. A text that begins within reasoning is in the first one.
+        is_inside: whether the text begins within reasoning.
+        is_anywhere: whether reasoning may begin in the middle of the text; otherwise it comes
+            first or not at all.
+        other_ends: further texts that end a section, such as those that begin a tool call.
+        token_bytes: the text of each token, by id.
+    """
+
+    num_tokens: int
+    tags: tuple[ReasoningTags, ...]
+    is_inside: bool
+    is_anywhere: bool
+    other_ends: tuple[bytes, ...]
+    token_bytes: Sequence[bytes] = field(compare=False, repr=False)
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """The way to choose tokens. Values are already validated; the defaults mean "off".
+    """The parameters for choosing tokens. Values are validated; the defaults mean "off".
 
     Attributes:
         max_tokens: new tokens per sample; None = up to the model's context length.
         temperature: `GREEDY_TEMPERATURE` and below = greedy.
         top_p: 0 < top_p <= 1.
         top_k: 0 = off.
-        min_p: tokens less likely than `min_p` times the likeliest are dropped; 0 <= min_p < 1.
-        seed: any integer, or None for a random one. A seeded request gives the same tokens alone
-            and in a crowd; sample `i` of the request draws from its own stream of (seed, i).
+        min_p: tokens less likely than `min_p` times the most likely one are dropped; 0 <= min_p <
+            1.
+        seed: any integer, or None for a random one. A seeded request gives the same tokens
+            regardless of other requests; sample `i` of the request draws from its own stream of
+            (seed, i).
         n: number of samples drawn from the prompt.
         ignore_eos: do not stop at `eos_token_ids`.
         eos_token_ids: tokens that end a sample and are not part of its text.
-        stop_token_ids: further such tokens, which `ignore_eos` does not concern.
+        stop_token_ids: further such tokens, not affected by `ignore_eos`.
         min_tokens: neither of the two kinds is drawn before a sample has this number of tokens.
         repetition_penalty: > 0; divides positive logits of tokens in prompt and output.
-        frequency_penalty: taken from a token's logit for each time it is in the output.
-        presence_penalty: taken once from the logit of each token in the output.
+        frequency_penalty: subtracted from a token's logit for each occurrence in the output.
+        presence_penalty: subtracted once from the logit of each token in the output.
         logit_bias: (token id, number added to its logit) pairs.
         allowed_token_ids: if not None, only these are drawn.
         bad_words_token_ids: sequences of ids that never appear in the output.
         logprobs: number of top log probabilities to report with each token (0 = the token's own
             only, `ALL_LOGPROBS` = all), or None for no report.
-        prompt_logprobs: the same for the prompt's tokens. Rules out prefix cache hits.
+        logprob_token_ids: the tokens whose log probabilities are reported with each token, in place
+            of the top ones, if `logprobs` is not None; empty = the top ones are.
+        prompt_logprobs: the same for the prompt's tokens. Disables prefix cache hits.
         grammar: what the text must look like; it ends where the grammar does.
         beam_search: search instead of sampling, if not None; `temperature` and the filters that
             go with it are then not used.
-        num_assistant_tokens: tokens to draft at a time; 0 = none but what a grammar forces, None =
-            as many as pay.
-        max_ngram_size: the longest end of the text that prompt lookup searches for.
+        num_assistant_tokens: tokens to draft at a time; 0 = only tokens forced by a grammar, None =
+            as many as are worth their cost.
+        max_ngram_size: the maximum length of the suffix that prompt lookup searches for.
         assistant_confidence_threshold: a draft ends where its model is less sure than this;
             0 <= threshold <= 1. None = drafts have a fixed length.
         stop_strings: a hint: the reader of the text cuts it where one of them begins, and aborts
             the sample. A backend that sees them itself may end it.
+        reasoning_budget: the limit on reasoning; None = there is none.
     """
 
     max_tokens: int | None = None
@@ -292,6 +334,7 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] | None = None
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] = ()
     prompt_logprobs: int | None = None
     grammar: Grammar | None = None
     beam_search: BeamSearch | None = None
@@ -299,15 +342,16 @@ class SamplingParams:
     max_ngram_size: int | None = None
     assistant_confidence_threshold: float | None = None
     stop_strings: tuple[str, ...] = ()
+    reasoning_budget: ReasoningBudget | None = None
 
 
 def sampling_numbers(
     requested: SamplingFields, recommended: SamplingFields, dialect: str
 ) -> dict[str, Any]:
-    """Returns the attributes of `SamplingParams` that have a row, by name.
+    """Returns the attributes of `SamplingParams` that are in `SamplingFields`, by name.
 
-    The value is the request's, or the model's, or the dialect's, in this order. A name that is
-    absent has the default of `SamplingParams`.
+    The request's value takes precedence over the model's, then the dialect's. A missing name means
+    the default of `SamplingParams`.
     """
     numbers = {}
     for name, row in rows_of(SamplingFields).items():
@@ -331,8 +375,8 @@ class TokenLogprobs:
     Attributes:
         token_id: the token at this position.
         logprob: its log probability.
-        rank: 1 = it was the likeliest.
-        top_token_ids: the likeliest tokens, in descending order; `token_id` may be among them.
+        rank: 1 = it is the most likely.
+        top_token_ids: the most likely tokens, in descending order; `token_id` may be among them.
         top_logprobs: their log probabilities.
     """
 
@@ -375,17 +419,17 @@ class GenerationRequest:
 
     Attributes:
         request_id: unique among the requests in flight.
-        prompt_token_ids: the prompt; where there are images, the tokens of its text alone.
-        priority: requests of a lower one run first among those that wait.
+        prompt_token_ids: the prompt; with images, only the tokens of its text.
+        priority: waiting requests with lower values run first.
         cache_salt: cached prompt beginnings are shared only by requests of the same salt.
-        tenant: what is kept of it beyond the process, and as a text to guess drafts from, is found
-            only by requests of the same tenant; "" without keys.
+        tenant: its cached prompt on disk, and its text for drafting, are shared only with requests
+            of the same tenant; "" without keys.
         owner: the key or address that shares the engine with others; "" = the tenant.
-        prompt: the prompt again, for a model that takes images.
-        ends_text: where a stop string does. For a search, which cannot be aborted for one of its
-            texts. Called by whichever thread computes.
-        generated_token_ids: what was generated of its one sample before, by a process that has
-            ended. The sample continues after them, and they are not sent again.
+        prompt: the prompt as text with images, for a vision model.
+        ends_text: returns whether a text ends with a stop string. For a beam search, whose single
+            texts cannot be aborted. Called on the engine thread.
+        generated_token_ids: tokens of its only sample that an earlier process has generated. The
+            sample continues after them; they are not sent again.
     """
 
     request_id: str
@@ -402,7 +446,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request can never run, where only trying could tell. As `RequestError`."""
+    """Why a request can never run, as found while running it. Fields as in `RequestError`."""
 
     message: str
     param: str | None = None
@@ -413,15 +457,15 @@ class Refusal:
 class GenerationOutput:
     """The tokens and results of one step for one sample of one request.
 
-    Not frozen, though nobody changes it: a step makes one for every running sample, and a frozen
-    dataclass takes three times as long to make.
+    Not frozen, because creating a frozen dataclass takes three times as long and each step creates
+    one per sample. Must not be changed.
 
     Attributes:
-        index: which of the request's `n` samples, from 0.
+        index: the index of the sample in the request, from 0.
         token_ids: the new tokens, without the end-of-text token that finished the sample.
         finish_reason: set on the sample's last output only.
-        num_generated_tokens: tokens generated so far for this sample, the end-of-text token
-            included: this is what usage counts.
+        num_generated_tokens: tokens generated so far for this sample, including the end-of-text
+            token, as usage counts them.
         num_cached_tokens: prompt tokens that came from the prefix cache.
         stop_token_id: the token that ended the sample, if one of `stop_token_ids` did.
         logprobs: one entry per token of `token_ids`, and after them one for `stop_token_id` if it
@@ -429,11 +473,11 @@ class GenerationOutput:
         prompt_logprobs: one entry per prompt token, the first being None; on the first output of
             sample 0, if the request asked for them.
         queue_time: seconds that the request waited to run; on its first output only.
-        error: what happened, when `finish_reason` is `ERROR`.
-        refusal: set when the request itself is to blame for the `ERROR`.
-        num_prompt_tokens: those of the images included, where `prompt_token_ids` does not say; on
-            the sample's last output only.
-        num_accepted_tokens: how many of the new tokens were drafted, where the backend knows it.
+        error: the error message if `finish_reason` is `ERROR`.
+        refusal: set if the request itself caused the `ERROR`.
+        num_prompt_tokens: prompt tokens including image tokens, if `prompt_token_ids` does not have
+            them; on the sample's last output only.
+        num_accepted_tokens: the number of new tokens that were accepted drafts, if known.
     """
 
     index: int
@@ -452,7 +496,7 @@ class GenerationOutput:
 
 
 class EngineOutput(NamedTuple):
-    """An output, and whose it is."""
+    """An output and the id of its request."""
 
     request_id: str
     output: GenerationOutput
@@ -462,8 +506,8 @@ class WeightCount(NamedTuple):
     """The size and the storage of a model's weights.
 
     Attributes:
-        num_parameters: how many numbers.
-        element_type: how most of them are stored, in OpenVINO's words ("u4", "f16").
+        num_parameters: the number of parameters.
+        element_type: the storage type of most of them, as named by OpenVINO ("u4", "f16").
     """
 
     num_parameters: int
@@ -478,15 +522,15 @@ class ModelInfo:
         name: the name clients use.
         created: unix seconds, reported by `/models`.
         max_model_len: context length in tokens, prompt and output together.
-        context_reason: why it is shorter than the model's, as a sentence for clients; empty = it
-            is not, or the operator has set it.
+        context_reason: why it is shorter than the model's own, as a sentence for clients; "" = it
+            is not, or the operator set it.
         vocab_size: token ids are 0 <= id < vocab_size.
-        eos_token_ids: all that generation_config.json, config.json and the tokenizer name.
+        eos_token_ids: all end tokens of generation_config.json, config.json and the tokenizer.
         defaults: sampling defaults of the model.
         config: config.json as read.
         takes_images: prompts may have images, and are `TextPrompt`s.
-        fingerprint: the same for equal files, and for no others; empty = not known.
-        weights: what its weights are; None = not known.
+        fingerprint: a hash of the files; "" = unknown.
+        weights: size and storage of its weights; None = unknown.
     """
 
     name: str

@@ -30,8 +30,8 @@ class ModelContents:
     """The blocks of one model.
 
     Attributes:
-        folder: where they are, below the directory.
-        used_at: when one of them was used last, in seconds since 1970.
+        folder: their folder below the directory.
+        used_at: when a block was last used, in Unix time.
     """
 
     folder: str
@@ -64,11 +64,11 @@ def read_contents_by_model(directory: Path) -> list[ModelContents]:
 
 
 def erase(directory: Path, model: str | None) -> int:
-    """Removes the blocks of a model, or all of them, and returns how many these were. A server that
-    uses them computes their tokens again.
+    """Deletes the cached blocks of a model, or all. Returns their number. A server that uses them
+    computes their tokens again.
 
     Raises:
-        OSError: they cannot be removed.
+        OSError: blocks cannot be deleted.
     """
     num_erased = 0
     for entry in list(block_files(directory)):
@@ -85,11 +85,11 @@ KEY_SIZE = 32
 
 
 class PrefixNamespace(NamedTuple):
-    """Whose prefixes these are, and of which kind.
+    """The scope within which prefixes are shared.
 
     Attributes:
-        tenant: who may find them; "" without keys.
-        salt: that of the requests.
+        tenant: the tenant that may use them; "" without keys.
+        salt: the `cache_salt` of the requests.
         root: the root of the prefix cache in memory; see `engine.scheduling.blocks`.
     """
 
@@ -101,11 +101,11 @@ class PrefixNamespace(NamedTuple):
 def prefix_keys(
     fingerprint: bytes, namespace: PrefixNamespace, token_ids: array[int], block_size: int
 ) -> Iterator[bytes]:
-    """Yields the keys of the full blocks of a text, each of which stands for all tokens up to the
-    block's end.
+    """Yields the keys of the full blocks of a text each of which identifies all tokens up to the
+    end of its block.
 
     Args:
-        fingerprint: stands for the model, and for all else that decides what a block holds.
+        fingerprint: a hash of the model and everything else that affects a block's content.
     """
     tenant = namespace.tenant.encode()
     head = f"{namespace.root} {len(tenant)} {len(namespace.salt)} ".encode()
@@ -140,14 +140,14 @@ _MAX_VECTORS: Final = 1024
 
 
 class DamagedBlock(Exception):
-    """A file does not hold what its name says. The text says why."""
+    """The content of a block file is invalid. The message is the reason."""
 
 
 def write_block(path: Path, key: bytes, content: NDArray[np.uint8]) -> int:
     """Writes the file of a block, and returns its size in bytes.
 
     Raises:
-        OSError: it cannot be written; nothing of it is left.
+        OSError: the file cannot be written; a partial file is deleted.
     """
     unsigned = _HEAD.pack(_MAGIC, key, content.nbytes, 0)
     head = _HEAD.pack(_MAGIC, key, content.nbytes, zlib.crc32(content.data, zlib.crc32(unsigned)))
@@ -182,11 +182,12 @@ def _after(vectors: list[memoryview], num_bytes: int) -> list[memoryview]:
 
 
 def read_block(path: Path, key: bytes, rows: Rows) -> int:
-    """Reads the file of a block into `rows`, whatever is in them, and returns its size in bytes.
+    """Reads the file of a block into `rows`, which are overwritten, and returns its size in bytes.
 
     Raises:
-        DamagedBlock: it is cut, changed or another one's. The contents of `rows` are then useless.
-        OSError: it cannot be read, or is not there.
+        DamagedBlock: the file is truncated, corrupt or of another block. The contents of `rows` are
+            then invalid.
+        OSError: the file cannot be read or is missing.
     """
     expected = sum(row.nbytes for row in rows)
     head = bytearray(HEAD_SIZE)
@@ -233,14 +234,14 @@ NOTHING_WRITTEN = WrittenToday(0, 0)
 
 
 class WriteBudget:
-    """Says when the next bytes may be written. It may be asked by several threads.
+    """Limits the bytes written per second and per day. Thread-safe.
 
     Args:
-        bytes_per_second: the rate, over any time.
-        bytes_per_day: the most of a day, which begins at midnight, UTC.
-        written: what was written before, perhaps by another process.
-        clock: seconds, of a clock that goes on steadily.
-        unix_time: seconds since 1970.
+        bytes_per_second: the maximum rate.
+        bytes_per_day: the maximum per day, which begins at midnight UTC.
+        written: the bytes written earlier, also by other processes.
+        clock: seconds, from a monotonic clock.
+        unix_time: returns the Unix time.
     """
 
     def __init__(
@@ -270,11 +271,10 @@ class WriteBudget:
         return self.written.num_bytes + num_bytes <= self._bytes_per_day
 
     def spend(self, num_bytes: int, share: float = 1.0) -> float:
-        """Takes note of bytes that have been written, and returns for how many seconds nothing is
-        to be written now.
+        """Records written bytes, and returns the seconds to wait before the next write.
 
         Args:
-            share: the share of the rate that may be used.
+            share: the fraction of the rate that may be used.
         """
         with self._lock:
             day, before = self.written
@@ -300,10 +300,10 @@ LOCK_FILE: Final = "lock"
 WRITTEN_FILE: Final = "written.json"
 
 MIN_FREE_SHARE: Final = 0.05
-"""The share of the disk that is left free, for others."""
+"""The fraction of the disk that is left free, for others."""
 
 _EVICTED_SHARE: Final = 0.05
-"""The share of what there is that is made free at once, since to find the oldest takes a look at
+"""The fraction of what there is that is made free at once, since to find the oldest takes a look at
 all."""
 
 _USED_EVERY: Final = 3600.0
@@ -323,7 +323,7 @@ class DirectoryInUse(Exception):
 
 
 class NoRoom(Exception):
-    """A block is not to be written now. The text says why."""
+    """A block must not be written now. The message is the reason."""
 
 
 class Held(NamedTuple):
@@ -335,7 +335,7 @@ class Held(NamedTuple):
 
 @dataclass(slots=True)
 class _Block:
-    """A block on the disk, with when it was last used, in seconds since 1970."""
+    """A block on the disk, with the Unix time of its last use."""
 
     path: Path
     size: int
@@ -347,8 +347,8 @@ class _Block:
 
 
 def block_files(directory: Path) -> Iterator[os.DirEntry[str]]:
-    """Yields the files of all blocks, and those that were never finished. An entry that is not a
-    file, but has such a name, is left alone: to open a pipe may take for ever.
+    """Yields the files of all blocks including unfinished ones. Other entries with such a name are
+    skipped, because opening a pipe could block forever.
 
     Raises:
         OSError: the directory cannot be read.
@@ -370,8 +370,8 @@ def _is_ours(name: str) -> bool:
 
 
 class BlockDirectory:
-    """The directory of one process. Its methods may be called by any thread; those that read or
-    write take as long as the disk."""
+    """A directory of cached blocks, used by one process. Thread-safe; reading and writing block
+    while the disk is slow."""
 
     def __init__(
         self,
@@ -384,8 +384,8 @@ class BlockDirectory:
     ) -> None:
         """
         Raises:
-            DirectoryInUse: another process has it.
-            OSError: it cannot be made or read.
+            DirectoryInUse: another process uses the directory.
+            OSError: the directory cannot be created or read.
         """
         self.directory = directory
         self._max_bytes = max_bytes
@@ -409,7 +409,7 @@ class BlockDirectory:
         self.budget = WriteBudget(bytes_per_second, bytes_per_day, written, unix_time=unix_time)
 
     def close(self) -> None:
-        """Lets the directory go."""
+        """Unlocks the directory."""
         self._keep_written()
         os.close(self._lock)
 
@@ -422,18 +422,18 @@ class BlockDirectory:
         return self._num_bytes
 
     def held(self, folder: str) -> Held:
-        """Returns the contents of one of its folders."""
+        """Returns the statistics of one of its folders."""
         return self._held.get(folder, Held())
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._blocks
 
     def read(self, key: bytes, rows: Rows, position: int) -> int:
-        """Reads a block into `rows` and returns the bytes of its file; 0 = it is not readable,
-        which has been logged, and it is deleted.
+        """Reads a block into `rows` and returns the bytes of its file; 0 = the block is unreadable
+        and was deleted, which is logged.
 
         Args:
-            position: how many blocks its text has before it.
+            position: the number of preceding blocks of its text.
         """
         with self._guard:
             block = self._blocks.get(key)
@@ -458,11 +458,11 @@ class BlockDirectory:
         """Writes a block below a folder of the directory, and returns the bytes of its file.
 
         Args:
-            position: how many blocks its text has before it.
+            position: the number of preceding blocks of its text.
 
         Raises:
-            NoRoom: the budget of the day is spent, or the disk is nearly full.
-            OSError: it cannot be written.
+            NoRoom: the daily write budget is spent, or the disk is nearly full.
+            OSError: the block cannot be written.
         """
         size = HEAD_SIZE + content.nbytes
         if not self.budget.has_room(size):
@@ -483,7 +483,7 @@ class BlockDirectory:
         return size
 
     def _keep_written(self) -> None:
-        """Writes down what has been written today, for the next process."""
+        """Stores the number of bytes written today, for the next process."""
         self._unkept = 0
         with suppress(OSError):
             descriptor = os.open(
@@ -505,8 +505,8 @@ class BlockDirectory:
             self._note(bytes.fromhex(entry.name), block)
 
     def _forget_missing(self) -> None:
-        """Forgets the blocks that were erased by another process, so that they may be written
-        again."""
+        """Removes blocks from the index that another process has deleted, so that they may be
+        written again."""
         with self._guard:
             blocks = list(self._blocks.items())
         missing = [(key, block) for key, block in blocks if not os.path.exists(block.path)]
@@ -537,7 +537,8 @@ class BlockDirectory:
         block.used_at = used_at
 
     def _make_room(self, size: int) -> bool:
-        """Removes the blocks that were not used for longest, and returns whether there is room."""
+        """Deletes the least recently used blocks until `size` bytes fit. Returns whether they
+        fit."""
         missing = self._num_bytes + size - self._max_bytes
         disk = os.statvfs(self.directory)
         num_free = disk.f_bavail * disk.f_frsize
@@ -566,7 +567,7 @@ class BlockDirectory:
 
 
 def _read_written(path: Path) -> WrittenToday:
-    """Returns the content of the file; nothing, if it is damaged or missing."""
+    """Returns the stored number of bytes written; zero if the file is damaged or missing."""
     try:
         content = json.loads(path.read_bytes())
         return WrittenToday(int(content["day"]), int(content["num_bytes"]))
@@ -584,11 +585,11 @@ _ENOUGH_FREE: Final = 20 * 1024**3
 def open_block_directory(
     config: PrefixCacheConfig, state_dir: Path | None
 ) -> BlockDirectory | None:
-    """Opens the directory; None = nothing is kept, which has been logged unless the operator wants
-    it so.
+    """Opens the directory of cached blocks; None = no disk cache, which is logged unless the
+    operator chose it.
 
     Args:
-        state_dir: that of the state; None = there is none.
+        state_dir: the state directory; None = none.
     """
     directory = config.directory or (None if state_dir is None else state_dir / FOLDER)
     if directory is None or config.max_bytes == 0:

@@ -1,5 +1,4 @@
-"""Makes texts of clients safe to repeat to them and to write into logs, cut if they are long, and
-says which texts may be ids."""
+"""Makes clients' texts safe for error messages and logs, shortens them, and checks ids."""
 
 from __future__ import annotations
 
@@ -7,21 +6,20 @@ import json
 from typing import Final
 
 MAX_QUOTED: Final = 2000
-"""How many characters a message may have that repeats what a client wrote."""
+"""The maximum number of characters of a message that repeats what a client wrote."""
 
 
 def quotable(text: str) -> str:
-    """Returns the text with each lone surrogate as its escape, because UTF-8 has no surrogates
-    (RFC 3629, 3), and with what is beyond `MAX_QUOTED` characters left out."""
+    """Returns the text cut to `MAX_QUOTED` characters, with lone surrogates escaped, because UTF-8
+    cannot encode them (RFC 3629, 3)."""
     if len(text) > MAX_QUOTED:
         text = f"{text[: MAX_QUOTED - 3]}..."
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def one_line(text: str) -> str:
-    """Returns the text with JSON's escape for every character that ends a line for some reader,
-    controls a terminal or changes the direction of writing, and for lone surrogates. JSON stays
-    JSON, and means the same."""
+    """Returns the text with JSON's escape for all line separators, terminal controls, direction
+    controls and lone surrogates. JSON keeps its meaning."""
     if text.isprintable():
         return text
     return "".join(

@@ -1,4 +1,4 @@
-"""The table of request fields: what a row says, and how rows are read.
+"""The table of request fields: the content of a row, and how to read rows.
 
 A field of a request is a member of a struct, `params.SamplingFields` or one of
 `api.request_schemas`. Its annotation holds its row: `Annotated[float | None, Field(...)]`. The
@@ -24,11 +24,11 @@ INT64: Final = (-(2**63), 2**63 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Values a numeric field may take; `str()` words it for an error message.
+    """The allowed values of a numeric field; `str()` gives the text for an error message.
 
     Attributes:
         low, high: the bounds; None = unbounded.
-        low_open, high_open: the bound itself is refused.
+        low_open, high_open: whether the bound itself is excluded.
         also: one value outside the bounds that is accepted too (the -1 of `top_k`).
     """
 
@@ -58,13 +58,13 @@ class Range:
 
 
 class GenaiUse(Enum):
-    """The treatment of a sampling parameter by the genai backend.
+    """How the genai backend handles a sampling parameter.
 
     Attributes:
         REFUSED: a request that sets it gets an error.
-        ALWAYS: the member of `GenerationConfig` that has its name gets its value.
-        SAMPLING: the same, for requests that sample.
-        OTHER: `backends.genai.support` states it.
+        ALWAYS: the member of `GenerationConfig` with the same name is set.
+        SAMPLING: the same, but only if the request samples.
+        OTHER: `backends.genai.support` defines it.
     """
 
     REFUSED = "refused"
@@ -75,24 +75,24 @@ class GenaiUse(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One row of the table. Everything that a row leaves out does not apply to its field.
+    """One row of the table. Members that are not given do not apply to the field.
 
     Attributes:
         description: one sentence, for OpenAPI.
-        range: values that requests may give.
-        ranges: the same by the name of a dialect, where it differs.
-        recommended: values that generation_config.json may give, under the same name.
-        is_param: whether the attribute of the same name of `SamplingParams` takes the value: the
-            request's, or the model's, or that of `defaults`, or the attribute's default, in this
-            order.
-        defaults: values by the name of a dialect; by "gguf" llama.cpp's, for files in its format.
+        range: the values allowed in requests.
+        ranges: the values allowed in a dialect, by its name, if different.
+        recommended: the values allowed in generation_config.json, under the same name.
+        is_param: whether the attribute of the same name of `SamplingParams` gets the value. The
+            request's value takes precedence, then the model's, then `defaults`, then the
+            attribute's default.
+        defaults: default values by dialect; "gguf" = llama.cpp's defaults for GGUF files.
         names: other names: Ollama's option by "ollama", GGUF's key by "gguf", the attribute of
             traces by "trace".
-        genai: what the genai backend does with it.
-        echo: the dialects that repeat the parameter in a response. "*" = all of them, always; the
-            others repeat it if it is in the request.
-        neutral: for a field that is not supported: the values, in addition to null, that ask for
-            nothing. None = it is supported.
+        genai: how the genai backend handles it.
+        echo: the dialects that repeat the parameter in a response. "*" = all of them, always; other
+            dialects repeat it if the request has it.
+        neutral: for an unsupported field: the values, in addition to null, that are accepted
+            because they have no effect. None = the field is supported.
         peers: what OpenAI, vLLM and OVMS accept, for the compatibility page.
     """
 
@@ -118,7 +118,7 @@ class Examples(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row with what the struct says of its field: name and types, without None and `UNSET`."""
+    """A row with the name and types of its field in the struct, without None and `UNSET`."""
 
     name: str
     types: tuple[Any, ...]
@@ -129,12 +129,12 @@ class Row:
         return int in self.types
 
     def range_in(self, dialect: str) -> Range | None:
-        """Returns the values that requests of a dialect, by its name, may give."""
+        """Returns the allowed values in a dialect, given by name."""
         return self.field.ranges.get(dialect, self.field.range)
 
     def examples(self, dialect: str) -> Examples:
-        """Returns the outermost of some usual numbers that the dialect accepts, the next ones
-        beyond, and values of other types."""
+        """Returns test values: the smallest and largest common numbers that the dialect accepts,
+        the nearest ones that it refuses, and values of other types."""
         allowed = self.range_in(dialect) or Range()
         usual = [-21, -20, -2.1, -2, -1, -0.1, 0, 0.1, 0.5, 1, 1.1, 2, 2.1, 20, 21, 100.1]
         if self.is_integer:
@@ -152,7 +152,7 @@ class Row:
 
 @cache
 def rows_of(struct: type[Struct]) -> Mapping[str, Row]:
-    """Returns the rows of a struct's fields, by name, those of its base classes included."""
+    """Returns the rows of a struct's fields, by name including those of its base classes."""
     hints = get_type_hints(struct, include_extras=True)
     rows = {}
     for name in struct.__struct_fields__:
@@ -169,8 +169,8 @@ def rows_of(struct: type[Struct]) -> Mapping[str, Row]:
 
 @cache
 def rows_by_name(struct: type[Struct], whose: str) -> Mapping[str, Row]:
-    """Returns the rows of a struct's fields by their names elsewhere, such as "ollama" (see
-    `Field.names`). Fields without such a name are left out."""
+    """Returns the rows of a struct's fields by their names for `whose`, such as "ollama" (see
+    `Field.names`), without fields that have no such name."""
     rows = rows_of(struct).values()
     return {row.field.names[whose]: row for row in rows if whose in row.field.names}
 

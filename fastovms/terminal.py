@@ -42,10 +42,10 @@ class TerminalConfig:
     """The initial settings of a chat; its commands change most of them.
 
     Attributes:
-        model: what requests ask for; None = the first that the server lists.
+        model: the requested model; None = the first one that the server lists.
         api_key: None = none.
         insecure: accept any certificate.
-        system: the first message; None = there is none.
+        system: the first message; None = no system message.
     """
 
     model: str | None = None
@@ -62,14 +62,13 @@ _DIES_WITH_PARENT: Final = "fastovms.backends.dies_with_parent"
 
 @contextmanager
 def local_server(model: str | None) -> Iterator[tuple[str, str]]:
-    """Starts a server of one model on a free port, and yields its URL and the key that it wants,
-    once it answers.
+    """Starts a server of one model on a free port, and yields its URL and API key once it answers.
 
     Args:
         model: as `serve` takes it; None = the demo model.
 
     Raises:
-        EngineFailed: it ended before it answered.
+        EngineFailed: the server ended before it answered.
     """
     key = secrets.token_hex(16)
     command = [sys.executable, "-m", _DIES_WITH_PARENT, str(os.getpid())]
@@ -129,8 +128,8 @@ def terminal_line(prompt: str) -> str:
 
 
 def read_text(read_line: ReadLine, prompt: str) -> str | None:
-    """Returns a line, or what stands between three quotes, without them; Ctrl-C drops what was
-    typed. None = the user ends the chat."""
+    """Reads a line, or the text between triple quotes; Ctrl-C discards the input. None = the user
+    ends the chat."""
     try:
         text = read_line(prompt)
         if not text.startswith(_QUOTES):
@@ -154,11 +153,11 @@ class Leave(Exception):
 
 
 class SlashCommand(NamedTuple):
-    """The action of a command.
+    """A slash command of the chat.
 
     Attributes:
-        usage: what follows its name.
-        run: does it, given what follows, and returns what to tell; "" = nothing.
+        usage: its arguments, for the help.
+        run: runs it with its arguments and returns the text to print; "" = none.
     """
 
     usage: str
@@ -170,7 +169,7 @@ def run_command(dialogue: Dialogue, line: str) -> str:
     """Runs a line that begins with a slash, and returns the text to print.
 
     Raises:
-        WrongInput: there is no such command, or it cannot be done.
+        WrongInput: the command is unknown, or failed.
         Leave: the chat is to end.
     """
     name, _, rest = line[1:].partition(" ")
@@ -273,7 +272,7 @@ def _read(rest: str) -> str:
 
 
 def _reason(error: OSError | ValueError) -> str:
-    """Says why a file is not available; ValueError is of names and texts that files cannot have."""
+    """Returns the reason why a file is not available. ValueError means an invalid name or text."""
     if isinstance(error, UnicodeDecodeError):
         return "it is no UTF-8"
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
@@ -287,7 +286,7 @@ class WrongInput(FastovmsError):
 
 
 def _number(value: str) -> float:
-    """Raises ValueError: JSON has no such number."""
+    """Parses a number. Raises ValueError if JSON cannot represent it."""
     number = float(value)
     if not math.isfinite(number):
         raise ValueError
@@ -295,7 +294,7 @@ def _number(value: str) -> float:
 
 
 def _integer(value: str) -> int:
-    """Raises ValueError: it is not a number, or too large for readers of JSON."""
+    """Parses an integer. Raises ValueError if it is invalid, or too large for JSON readers."""
     integer = int(value)
     if not -(2**63) <= integer < 2**64:
         raise ValueError
@@ -320,9 +319,9 @@ class Dialogue:
     """The messages of a chat, and the options of its requests.
 
     Attributes:
-        model: what requests ask for.
-        system: the first message; None = there is none.
-        tools: the functions that the model may call, as OpenAI's API has them.
+        model: the requested model.
+        system: the first message; None = no system message.
+        tools: the functions that the model may call, in the format of OpenAI's API.
     """
 
     def __init__(self, model: str, system: str | None = None) -> None:
@@ -347,7 +346,7 @@ class Dialogue:
         """Sets an option, or removes it if the value is empty, so that the server decides.
 
         Raises:
-            WrongInput: there is no such option, or the value is not valid for it.
+            WrongInput: the option is unknown, or the value is not valid for it.
         """
         read = OPTIONS.get(name)
         if read is None:
@@ -362,7 +361,7 @@ class Dialogue:
             raise WrongInput(f"{name} must be {kind}, not {value!r}") from None
 
     def to_json(self) -> str:
-        """Returns all of it but the model, for `restore`."""
+        """Returns the dialogue, except the model, as JSON for `restore`."""
         kept = {
             "system": self.system,
             "tools": self.tools,
@@ -372,7 +371,8 @@ class Dialogue:
         return json.dumps(kept, indent=2, ensure_ascii=False)
 
     def restore(self, text: str) -> None:
-        """Raises WrongInput: the text is not one of `to_json`."""
+        """Replaces the dialogue by one saved with `to_json`. Raises WrongInput if the text is
+        invalid."""
         try:
             kept = orjson.loads(text)  # which refuses what no request can have, as lone surrogates
             system, tools = kept["system"], kept["tools"]
@@ -410,18 +410,18 @@ cannot be written at all."""
 
 
 def visible(text: str) -> str:
-    """Returns the text with escapes for what a terminal would obey, or cannot have."""
+    """Returns the text with terminal control characters and unencodable characters escaped."""
     return text.translate(_CONTROLS)
 
 
 class AnswerPrinter:
-    """Takes the events of one answer.
+    """Prints the events of one answer.
 
     Args:
-        output: where the answer goes.
-        is_terminal: whether thoughts and calls are shown there; otherwise it gets the content
-            alone.
-        in_colour: whether thoughts may be dimmed.
+        output: the stream for the answer.
+        is_terminal: whether the output is a terminal, which also gets reasoning and tool calls;
+            otherwise only content is written.
+        in_colour: whether reasoning may be dimmed.
     """
 
     def __init__(self, output: TextIO, *, is_terminal: bool, in_colour: bool) -> None:
@@ -434,10 +434,10 @@ class AnswerPrinter:
         self._ends_line = True
 
     def on_event(self, data: bytes, now: float) -> None:
-        """Prints what the event adds.
+        """Prints the delta of an event.
 
         Raises:
-            RequestFailed: it is an error.
+            RequestFailed: the event is an error.
         """
         if data == DONE:
             return
@@ -456,7 +456,7 @@ class AnswerPrinter:
                 self._call(call)
 
     def finish(self) -> Message | None:
-        """Ends the last line, and returns the answer as a message; None = there was none."""
+        """Ends the last line, and returns the answer as a message; None = no answer."""
         self._end_thought()
         if not self._ends_line:
             self._write("\n")
@@ -511,9 +511,9 @@ class ChatSession:
     """A chat with a server.
 
     Args:
-        runner: its loop runs while the server answers.
-        output: gets the answers, and what commands tell.
-        errors: gets what has failed, a line each.
+        runner: its event loop runs while the server answers.
+        output: the stream for answers and command output.
+        errors: the stream for errors, one line each.
         is_terminal, in_colour: see `AnswerPrinter`.
     """
 
@@ -537,7 +537,7 @@ class ChatSession:
         self._in_colour = in_colour
 
     def talk(self, read_line: ReadLine) -> None:
-        """Goes on until the user ends it. An error is shown, and the chat continues."""
+        """Runs the chat until the user ends it. Errors are shown, and the chat continues."""
         while (text := read_text(read_line, _PROMPT)) is not None:
             if not text:
                 continue
@@ -555,7 +555,7 @@ class ChatSession:
         print(file=self._output)  # the shell's prompt goes to a line of its own
 
     def answer(self, text: str) -> bool:
-        """Answers one text, and returns whether that has succeeded."""
+        """Sends one message and prints the answer. Returns whether that succeeded."""
         return self._ask({"role": "user", "content": text}) is not None
 
     def _turn(self, message: Message, read_line: ReadLine) -> None:
@@ -570,8 +570,8 @@ class ChatSession:
             answer = self._ask(None)
 
     def _ask(self, message: Message | None) -> Message | None:
-        """Prints the answer and keeps it, also one that was stopped. None = it has failed, and the
-        message is forgotten."""
+        """Sends a message, and prints and keeps the answer, even if it was interrupted. None = the
+        request failed, and the message is dropped."""
         messages = self._dialogue.messages
         before = len(messages)
         if message is not None:
@@ -599,7 +599,7 @@ class ChatSession:
         return answer
 
     async def _stream(self, printer: AnswerPrinter) -> bool:
-        """Returns whether Ctrl-C has stopped it."""
+        """Prints the streamed answer. Returns whether Ctrl-C interrupted it."""
         task = asyncio.create_task(self._post(printer))
         with cancelled_by(signal.SIGINT, task=task):
             await asyncio.wait([task])
@@ -624,8 +624,8 @@ _FAILED = 1
 
 
 def chat(place: str | None, config: TerminalConfig, *, in_colour: bool) -> int:
-    """Chats until the user ends it, and returns the exit code. Input from a pipe is one message,
-    and only its answer is written.
+    """Runs a chat until the user ends it, and returns the exit code. Input from a pipe is one
+    message, and only its answer is written.
 
     Args:
         place: the URL of a server, or a model to start one on; None = the demo model.
@@ -633,7 +633,7 @@ def chat(place: str | None, config: TerminalConfig, *, in_colour: bool) -> int:
     Raises:
         ConfigurationError: the value is not a URL, or the pipe was empty.
         EngineFailed: the server did not start.
-        RequestFailed: the server cannot be asked which models it has.
+        RequestFailed: the server does not answer the request for its models.
     """
     if isinstance(sys.stdin, io.TextIOWrapper):
         # A few bytes of another encoding, as a diff of old files has, do not stand in the way.

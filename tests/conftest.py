@@ -33,10 +33,14 @@ def is_slow(path: Path) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skips slow files where only fast tests are wanted: to import them takes long, too."""
-    is_fast = config.option.markexpr == "not slow"
-    is_test = collection_path.name.startswith("test_")
-    return True if is_fast and is_test and is_slow(collection_path) else None
+    """Skips files that hold no test of the part asked for, because importing them takes long."""
+    if not collection_path.name.startswith("test_"):
+        return None
+    if config.option.markexpr == "not slow":
+        return True if is_slow(collection_path) else None
+    if config.option.markexpr == "slow" and not is_slow(collection_path):
+        return True if "mark.slow" not in collection_path.read_text() else None
+    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import orjson
 
@@ -70,6 +71,7 @@ class ByteTokenizer:
 
     vocab_size = EOS + 1
     pad_token_id = 0
+    all_token_bytes = (*(bytes([value]) for value in range(EOS)), b"<end>")
 
     def __init__(self, **named_tokens: int) -> None:
         """`named_tokens` are what the vocabulary is said to have beyond bytes."""
@@ -273,6 +275,12 @@ class FakeBackend:
         if params.logprobs is not None:
             told = tokens if stop_token_id is None else [*tokens, stop_token_id]
             output.logprobs = [token_logprobs(token, params.logprobs) for token in told]
+            if listed := params.logprob_token_ids:
+                values = [-0.5 * (index + 1) for index in range(len(listed))]
+                output.logprobs = [
+                    replace(entry, top_token_ids=listed, top_logprobs=values)
+                    for entry in output.logprobs
+                ]
         if params.prompt_logprobs is not None and index == start == 0:
             scored = request.prompt_token_ids[1:]
             of_prompt = [token_logprobs(token, params.prompt_logprobs) for token in scored]

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.cli.environment import EXTRA_ARGUMENTS, IGNORED, VARIABLES
+from fastovms.cli.environment import CONFIG_FILE, EXTRA_ARGUMENTS, IGNORED, VARIABLES
 from fastovms.cli.flags import FLAGS
-from fastovms.cli.foreign_flags import ALIASES, FOREIGN_FLAGS
+from fastovms.cli.foreign_flags import ALIASES
+from fastovms.cli.foreign_tables import FOREIGN_FLAGS
+from fastovms.ovms.options import OVMS_OPTIONS
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLES = (DOCS / "compatibility.md").read_text()
@@ -36,6 +38,7 @@ def test_flags(title):
     known = OF_MODELS | {flag.name for flag in FLAGS}
     known |= {f"--no-{flag.name[2:]}" for flag in FLAGS if flag.parse is None}
     unused = {flag.name for flag in FOREIGN_FLAGS}
+    known |= {flag.name for flag in FOREIGN_FLAGS if flag.settings} | {"--config"}
     count = 0
     for quoted, meaning in rows(title):
         for text in quoted:
@@ -54,7 +57,9 @@ def test_variables():
     unused, used = set(), set()
     for quoted, meaning in rows("Environment"):
         (unused if "no use" in meaning or "always" in meaning else used).update(quoted)
-    assert used == {variable.name for variable in VARIABLES} | {EXTRA_ARGUMENTS} | OF_LIBRARIES
+    of_ovms = {option.variable for option in OVMS_OPTIONS if option.variable}
+    own = {name for name, flag in VARIABLES.items() if name != flag[2:].replace("-", "_").upper()}
+    assert used == own | of_ovms | {EXTRA_ARGUMENTS, CONFIG_FILE} | OF_LIBRARIES
     assert unused == set(IGNORED)
 
 

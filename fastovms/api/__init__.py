@@ -1,7 +1,6 @@
-"""Answers requests in both dialects: clients' JSON becomes requests of a backend, tokens become
-answers.
+"""The HTTP API: turns clients' JSON into backend requests, and generated tokens into answers.
 
-`routes` adds all endpoints to a router; the rooms below go from the wire (`wire`) to the endpoints.
+`routes` adds all endpoints to a router; `chat` is the one to read first.
 The API knows a model by `fastovms.backend.GenerationBackend`, and nothing of the engine or of
 sockets.
 """

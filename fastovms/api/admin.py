@@ -47,7 +47,7 @@ KEY_LENGTH: Final = 16
 """The number of hexadecimal digits of a key's digest that identify the key."""
 
 _MOST: Final = 1000
-"""How many pieces of work one page may have."""
+"""The maximum number of work items on a page."""
 
 
 class WorkItem(NamedTuple):
@@ -56,8 +56,8 @@ class WorkItem(NamedTuple):
     Attributes:
         tenant: the digest of the key that started it; "" = none was needed.
         detail: the path of a request, the model of a response, the endpoint of a batch.
-        created_at: Unix time; None = another server knows it.
-        cancel: ends it.
+        created_at: Unix time; None = it is recorded by another server.
+        cancel: stops the work.
     """
 
     kind: Literal["request", "response", "batch"]
@@ -87,10 +87,11 @@ class WorkRoutes:
         return Response(200, list_page(found, query.page(usual=100, most=_MOST), _describe))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
-        """Cancels all work with an id. Clients may choose ids, so that several keys may use one.
+        """Cancels all running work with this id. Clients may choose ids, so several API keys may
+        use the same one.
 
         Raises:
-            NotFound: no work that has not ended has the id.
+            NotFound: no running work has the id.
         """
         if (refusal := operator_refusal(request)) is not None:
             return refusal
@@ -139,8 +140,8 @@ class _Outline(msgspec.Struct, frozen=True):
 
 
 class StartWait:
-    """The handler of all requests that come before the routes of the models are known. A client
-    that wants an event stream gets comments while it waits.
+    """Handles all requests that arrive before the routes of the models are known. A client that
+    wants an event stream gets comments while it waits.
 
     Args:
         timeout: seconds for which a request may wait.
@@ -176,7 +177,7 @@ class StartWait:
         return await answer if isawaitable(answer) else answer
 
     async def _wait(self, request: Request) -> None:
-        """Returns when the models are loaded, or never will be.
+        """Returns once the models are loaded, or loading has failed.
 
         Raises:
             BackendUnavailable: loading takes too long.
@@ -225,16 +226,16 @@ class HealthRoutes:
         )
 
     def health(self, request: Request) -> Response:
-        """Answers 200 with an empty body, or 503 while a model loads or when it can generate no
-        more."""
+        """Answers 200 with an empty body; 503 while a model loads or after its backend has
+        failed."""
         return _report(request, self._status.unhealthy)
 
     def ready(self, request: Request) -> Response:
-        """Answers as `health` does, and 503 too once the server is about to shut down."""
+        """Like `health`, but answers 503 also before shutdown."""
         return _report(request, self._status.unready)
 
     def live(self, request: Request) -> Response:
-        """Answers KServe's question for liveness: the process is there."""
+        """Answers KServe's liveness check with 200 while the process runs."""
         return _OK
 
     def version(self, request: Request) -> Response:
@@ -245,8 +246,8 @@ class HealthRoutes:
         return self._server
 
     def metrics(self, request: Request) -> Response:
-        """Answers with all series, or with those that `name[]` names, as servers that use
-        Prometheus' client for Python do."""
+        """Returns all Prometheus series, or only those listed in `name[]`, like Prometheus' client
+        for Python."""
         try:
             query = parse_qs(request.query, max_num_fields=_MAX_NAMES)
         except ValueError:
@@ -277,9 +278,9 @@ _ALWAYS_ANSWERED: Final = frozenset({*HEALTH_PATHS, "/metrics", "/version", "/v2
 class ServerPhase(Enum):
     """The phases of the server's life.
 
-    LOADING: there is no model yet. LEAVING: whatever still comes is served, but balancers are asked
-    to send no more. CLOSING: the time for that is over; what still runs ends with an error, and
-    what is new is refused.
+    LOADING: the models are not loaded yet. LEAVING: requests are still served, but balancers are
+    asked to send no more. CLOSING: the shutdown time is over; running requests end with an error
+    and new ones are refused.
     """
 
     LOADING = "the model is loading"
@@ -293,7 +294,7 @@ _LOADING, _SERVING, _LEAVING = ServerPhase.LOADING, ServerPhase.SERVING, ServerP
 
 
 class ServerStatus:
-    """Answers what health checks report and what admits requests.
+    """The server's state: answers health checks and decides whether to admit requests.
 
     Args:
         may_wait: returns whether a request is admitted while the models are loaded at start, since
@@ -327,31 +328,32 @@ class ServerStatus:
         return status
 
     def open(self, models: ServedModels) -> None:
-        """Takes note that the models are loaded; requests are welcome."""
+        """Records that the models are loaded; from now on requests are admitted."""
         self.models = models
         self.phase = ServerPhase.SERVING
 
     @property
     def failure(self) -> str | None:
-        """Why one of the models can generate no more, or None while all is well."""
+        """The reason why a model's backend can no longer generate, or None."""
         failure = None if self.models is None else self.models.failure
         return None if failure is None else f"the engine has failed: {failure}"
 
     @property
     def unhealthy(self) -> str | None:
-        """Returns why a request would fail that came now over an open connection, or None. A server
-        that leaves is healthy."""
+        """Returns the reason why a new request on an open connection would fail, or None. A server
+        in the phase LEAVING is healthy."""
         return self.failure or (
             ServerPhase.LOADING.value if self.phase is ServerPhase.LOADING else None
         )
 
     @property
     def unready(self) -> str | None:
-        """Returns why balancers should send their requests elsewhere, or None."""
+        """Returns the reason why balancers should send requests to another server, or None."""
         return self.failure or (None if self.phase is ServerPhase.SERVING else self.phase.value)
 
     def admit(self, request: Request) -> Response | None:
-        """Refuses what cannot be served now; an `http.messages.Check`."""
+        """Returns a refusal if the request cannot be served now, otherwise None; implements
+        `http.messages.Check`."""
         if self._refusal is None or request.path in _ALWAYS_ANSWERED:
             return None
         if self._phase is _LOADING and self._may_wait(request):
@@ -374,7 +376,7 @@ class ServerStatus:
 
 
 class ModelRoutes:
-    """The model routes of one dialect."""
+    """The handlers for loading, unloading and listing models in one dialect."""
 
     def __init__(self, models: ServedModels, dialect: Dialect) -> None:
         self._models = models
@@ -405,8 +407,8 @@ class ModelRoutes:
         """Loads a model, and answers when it is in memory.
 
         Raises:
-            BackendError: it cannot be loaded now.
-            ModelNotFound: it is unknown.
+            BackendError: the model cannot be loaded now.
+            ModelNotFound: the model is unknown.
         """
         if (refusal := operator_refusal(request)) is not None:
             return refusal
@@ -416,11 +418,11 @@ class ModelRoutes:
         return _json(_card(model, dialect))
 
     async def unload(self, request: Request, dialect: Dialect) -> Response:
-        """Unloads a model when the requests on it have ended, and answers when it is out of memory.
+        """Unloads a model when the requests on it have ended, and answers when its memory is freed.
 
         Raises:
-            BackendUnavailable: requests run on it for too long.
-            ModelNotFound: it is unknown.
+            BackendUnavailable: running requests do not end in time.
+            ModelNotFound: the model is unknown.
         """
         if (refusal := operator_refusal(request)) is not None:
             return refusal
@@ -448,8 +450,8 @@ def operator_refusal(request: Request) -> Response | None:
 
 
 def _is_anthropics(request: Request) -> bool:
-    """Returns whether Anthropic's client asks, which asks for the models at the same path as
-    OpenAI's, but says which version of its API it speaks."""
+    """Returns whether the client is Anthropic's. It uses the same path for models as OpenAI's, but
+    sends the version of its API in a header."""
     return "anthropic-version" in request.headers
 
 
@@ -492,7 +494,7 @@ _INSTRUCTIONS: Final = (
     "Use the tools to look things up rather than to guess, run the tests that cover a change, and "
     "go on until the task is done. Then say in a few sentences what you did and what is left."
 )
-"""What Codex tells a model first: it takes that from the list of models, and needs a text."""
+"""The base instructions that Codex reads from the list of models; it requires a text."""
 
 _LEVELS: Final = ("low", "medium", "high")
 _MAX_OUTPUT: Final = 10_000
@@ -501,7 +503,8 @@ _OUTPUT_SHARE: Final = 4
 
 
 def client_cards(model: KnownModel) -> list[dict[str, object]]:
-    """Returns the entry of a model in the list that these clients read, under each of its names."""
+    """Returns the model's entries, one per name, in the list that Codex and Ollama's clients
+    read."""
     return [{**_ollama_members(model, name), **_codex_members(model, name)} for name in model.names]
 
 
@@ -511,7 +514,7 @@ def _ollama_members(model: KnownModel, name: str) -> dict[str, object]:
 
 
 def _codex_members(model: KnownModel, name: str) -> dict[str, object]:
-    """Returns the members of Codex 0.169's `ModelInfo`, and those that earlier versions require."""
+    """Returns the fields of Codex 0.169's `ModelInfo`, and those that earlier versions require."""
     context, thinks = model.max_model_len, "thinking" in (model.capabilities or ())
     levels = [{"effort": level, "description": f"{level} effort"} for level in _LEVELS]
     limit = _MAX_OUTPUT if context is None else min(_MAX_OUTPUT, context // _OUTPUT_SHARE)
@@ -540,7 +543,7 @@ def _codex_members(model: KnownModel, name: str) -> dict[str, object]:
 
 
 def anthropic_list(models: Sequence[KnownModel]) -> dict[str, object]:
-    """Returns the list of all models, which is one page."""
+    """Returns the list of all models as a single page."""
     return {
         "data": [anthropic_card(model) for model in models],
         "has_more": False,
@@ -550,7 +553,7 @@ def anthropic_list(models: Sequence[KnownModel]) -> dict[str, object]:
 
 
 def anthropic_card(model: KnownModel) -> dict[str, object]:
-    """Returns the description of one model. Prompt and answer share its context."""
+    """Returns the description of one model. The prompt and the answer share its context."""
     return {
         "type": "model",
         "id": model.name,
@@ -578,7 +581,7 @@ class ReloadOutcome(NamedTuple):
 
     Attributes:
         has_changed: whether a model was added, changed or removed.
-        faults: what is wrong with models of the list, a sentence each.
+        faults: the errors in models of the list, one sentence each.
     """
 
     has_changed: bool
@@ -590,12 +593,12 @@ Reload = Callable[[], Awaitable[ReloadOutcome]]
 
 
 class ServableRoutes:
-    """The handlers of KServe's and OVMS's questions about models. Errors are in OVMS's form."""
+    """The handlers of KServe's and OVMS's requests about models. Errors are in OVMS's form."""
 
     def __init__(self, models: ServedModels, reload: Reload | None = None) -> None:
         """
         Args:
-            reload: reads the list of models again; None = there is none.
+            reload: reads the list of models again; None = the server has no list.
         """
         self._models = models
         self._reload = reload
@@ -618,8 +621,8 @@ class ServableRoutes:
         )
 
     def ready(self, request: Request) -> Response:
-        """Answers 200 with an empty body; 404 for an unknown model, 503 for one that has failed or
-        is not in memory."""
+        """Answers 200 with an empty body; 404 for an unknown model, 503 for a model that has failed
+        or is not loaded."""
         model = self._find(request)
         if model is None:
             return _unknown(request)
@@ -631,7 +634,7 @@ class ServableRoutes:
         return error_response(BackendUnavailable(f"the model is {model.state.value}"), OVMS)
 
     def infer(self, request: Request) -> Response:
-        """Refuses KServe's inference, of which a language model has none."""
+        """Refuses KServe's inference requests, which language models do not support."""
         if self._find(request) is None:
             return _unknown(request)
         error = MalformedBody("tensors cannot be sent to a language model: use /v3/completions")
@@ -643,8 +646,8 @@ class ServableRoutes:
 
     async def reload(self, request: Request) -> Response:
         """Reads the list of models again, and answers when the new models are loaded: 201 with the
-        status of every model, 200 if nothing has changed, 412 if the list or a model is faulty.
-        Models without a fault are served either way. Only operators may ask for it."""
+        status of every model, 200 if nothing has changed, 412 if the list or a model has an error.
+        Models without an error are served either way. Only operators may reload."""
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         if self._reload is None:

@@ -35,7 +35,7 @@ Run = Callable[[DeltaCallback], Awaitable[None]]
 
 
 async def collect(run: Run, num_samples: int) -> list[list[SampleDelta]]:
-    """Returns each sample's deltas."""
+    """Runs a generation to its end and returns the deltas of each sample."""
     deltas: list[list[SampleDelta]] = [[] for _ in range(num_samples)]
     await run(lambda delta: deltas[delta.choice].append(delta))
     return deltas
@@ -44,7 +44,7 @@ async def collect(run: Run, num_samples: int) -> list[list[SampleDelta]]:
 def format_cost(
     deltas: Sequence[Sequence[SampleDelta]], report: TokenReport, model: ModelInfo
 ) -> int:
-    """Returns how much there is to format about generated tokens: the work for `offload`."""
+    """Returns the number of token details to format, as the cost of the work for `offload`."""
     num_tokens = sum(len(delta.tokens) for parts in deltas for delta in parts)
     if report.num_logprobs is not None:
         num_tokens *= num_values(report.num_logprobs, model)
@@ -53,12 +53,12 @@ def format_cost(
 
 @dataclass(frozen=True, slots=True)
 class AnswerWriter:
-    """How an endpoint writes the answer to one request.
+    """The functions with which an endpoint encodes the answer to one request.
 
     Attributes:
         whole: encodes the whole answer, given the merged deltas of each sample.
         frames: makes the encoder of the stream's events.
-        prompt_cost: how much a whole answer formats in addition to the generated tokens.
+        prompt_cost: number of prompt details that a whole answer formats.
         handshake: whether a stream sends the first delta even when it has no text.
         content_type: the type of a stream.
         stream_headers: further header fields of a stream.
@@ -79,14 +79,14 @@ async def write_answer(
     writer: AnswerWriter,
     run: Run | None = None,
 ) -> Response | None:
-    """Runs a generation and answers the request, as a stream (None is returned) or as a whole. A
-    whole answer that costs much is encoded in a thread.
+    """Runs a generation and answers the request, as a stream (returns None) or as one body. A large
+    body is encoded in a thread.
 
     Args:
         run: runs the generation; None = `generation.run`.
 
     Raises:
-        Exception: what `run` raises, unless a stream has begun, which then ends with an error.
+        Exception: errors of `run`; once a stream has begun, it ends with an error event instead.
     """
     run = run or generation.run
     headers = warning_headers(job.warnings, request.id)
@@ -133,7 +133,7 @@ it."""
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The members that every part of one answer repeats."""
+    """The members that are the same in every part of one answer."""
 
     id: str
     created: int
@@ -150,8 +150,8 @@ class Envelope:
 
 
 class AnswerSchema(Struct, forbid_unknown_fields=True):
-    """The base of all types of answers, which have no other members than those they declare.
-    Members that are not always there are `UNSET` by default."""
+    """The base of all types of answers. Answers have only the declared members. Optional members
+    are `UNSET` by default."""
 
 
 class CachedTokens(AnswerSchema, kw_only=True):
@@ -204,13 +204,13 @@ def usage_body(usage: Usage) -> dict[str, object]:
 
 
 def closing_members(usage: Usage) -> dict[str, object]:
-    """Returns the members that report a request's cost, once all of it is known."""
+    """Returns the members that report a request's cost, after the last token."""
     return {"usage": usage_body(usage), **metrics_member(usage.timings)}
 
 
 def metrics_member(timings: SampleTimings | None) -> dict[str, object]:
-    """Returns `metrics` as vLLM has it, in milliseconds; nothing if the request does not ask for
-    it."""
+    """Returns `metrics` in vLLM's form, in milliseconds; an empty dict if the request does not ask
+    for it."""
     if timings is None:
         return {}
     per_token, rate = timings.per_token, timings.tokens_per_second
@@ -229,7 +229,7 @@ def _milliseconds(seconds: float) -> float:
 
 
 class StreamUsage:
-    """The usage of one stream.
+    """Formats the token usage in the frames of one stream.
 
     Attributes:
         is_continuous: whether each frame has the usage of its choice so far.
@@ -241,11 +241,11 @@ class StreamUsage:
         self.is_continuous = options.include_usage and options.continuous_usage_stats
 
     def member(self, choice: int | None) -> bytes:
-        """Returns the `usage` of a frame, with a comma before it: null where only the last frame
-        tells it, nothing where none does.
+        """Returns the `usage` of a frame, with a comma before it: null if only the last frame
+        reports usage, empty if no frame does.
 
         Args:
-            choice: the frame's; None = the frame is the same for several.
+            choice: the index of the frame's choice; None = the frame is shared by several choices.
         """
         if not self._is_told:
             return b""
@@ -254,11 +254,11 @@ class StreamUsage:
         return b',"usage":' + orjson.dumps(usage_body(self._generation.usage_of(choice)))
 
     def last_frame(self, head: bytes) -> bytes:
-        """Returns the frame with the usage of all choices, and perhaps the duration, and without
-        choices; nothing where no frame is to.
+        """Returns the last frame, with the usage of all choices, optionally the duration, and no
+        choices; empty if the client did not ask for it.
 
         Args:
-            head: the frame up to the bracket that opens its choices.
+            head: the frame's JSON up to the opening bracket of its choices.
         """
         if not self._is_told:
             return b""
@@ -271,14 +271,14 @@ class StreamUsage:
 
 
 class ClientTooSlow(FastovmsError):
-    """The client left more of its stream unread than the server is willing to keep."""
+    """The client's unread output has exceeded the server's limit."""
 
 
 class DeltaFrames(Protocol):
     """Encodes the deltas of one stream."""
 
     def delta(self, delta: SampleDelta) -> bytes:
-        """Returns the event of a delta; nothing if the client is told nothing of it yet."""
+        """Returns the event of a delta; empty if there is nothing to send yet."""
 
     def opening_length(self, choice: int) -> int:
         """Returns the number of bytes in the choice's next event before the delta's text."""
@@ -291,14 +291,15 @@ class Frames(DeltaFrames, Protocol):
         """Returns the frames after the last delta: usage, end marker."""
 
     def failure(self, error: Exception) -> bytes:
-        """Returns the last event of a stream that cannot go on."""
+        """Returns the last event of a stream that fails."""
 
 
 class DeltaSender:
-    """Writes once for each delta; those that come while the client does not read are merged.
+    """Writes each delta to the stream; deltas that arrive while the client does not read are
+    merged.
 
     Args:
-        max_pending_chars: how much text to keep for a client that does not read.
+        max_pending_chars: characters of text to buffer for a client that does not read.
     """
 
     def __init__(self, stream: Stream, frames: DeltaFrames, *, max_pending_chars: int) -> None:
@@ -310,10 +311,10 @@ class DeltaSender:
         stream.on_writable = self._release
 
     def send(self, delta: SampleDelta) -> None:
-        """Sends a delta, or keeps it while the client does not read.
+        """Sends a delta, or buffers it while the client does not read.
 
         Raises:
-            ClientTooSlow: nothing can be sent any more.
+            ClientTooSlow: the buffer is full.
         """
         if self._held or not self._stream.writable:
             self._hold(delta)
@@ -345,7 +346,7 @@ class DeltaSender:
 
 
 class DeltaStream:
-    """The stream of one request, whose last delta is sent together with what ends it."""
+    """The stream of one request. The last delta is sent together with the closing frames."""
 
     def __init__(
         self,
@@ -359,7 +360,7 @@ class DeltaStream:
         """
         Args:
             handshake: whether to send the first delta even when it has no text.
-            max_pending_chars: how much text to keep for a client that does not read.
+            max_pending_chars: characters of text to buffer for a client that does not read.
         """
         self._stream = stream
         self._frames = frames
@@ -371,7 +372,7 @@ class DeltaStream:
         """Sends a delta.
 
         Raises:
-            ClientTooSlow: nothing can be sent any more.
+            ClientTooSlow: the buffer is full.
         """
         if delta.finish_reason is not None:
             self._num_open -= 1

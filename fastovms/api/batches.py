@@ -89,12 +89,12 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptBatches:
-    """The batches of this server, or why it has none.
+    """The batches of this server, or the reason why batches are not available.
 
     Args:
-        runner: None = there are none.
-        reason: why not, in words.
-        is_fault: whether there are to be some.
+        runner: None = batches are not available.
+        reason: the message of the error.
+        is_fault: whether batches are configured but could not be opened.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class KeptBatches:
         """Returns the runner.
 
         Raises:
-            StateFailed: there is none, through a fault.
-            RequestError: there is to be none.
+            StateFailed: batches could not be opened.
+            RequestError: batches are switched off.
         """
         if self._runner is not None:
             return self._runner
@@ -123,7 +123,7 @@ class KeptBatches:
 
 
 async def batch_work(kept: KeptBatches) -> list[WorkItem]:
-    """Returns the batches of all tenants that have not ended."""
+    """Returns the running batches of all tenants."""
     if not kept.has_runner:
         return []
     runner = kept.runner
@@ -146,8 +146,8 @@ class Batches:
     belongs to another tenant.
 
     Args:
-        files: has the inputs.
-        kept: has the batches.
+        files: the store of input files.
+        kept: the runner, or the reason why there is none.
         new_id: makes ids of 32 random hexadecimal digits.
     """
 
@@ -168,7 +168,7 @@ class Batches:
         self._unix_time = unix_time
 
     async def create(self, request: Request, dialect: Dialect) -> Response:
-        """Makes a batch, which begins at once."""
+        """Creates a batch and starts it."""
         body = await self._bodies.read(request, BatchRequest)
         runner = self._kept.runner
         runner.check_room(request.sender)
@@ -203,10 +203,10 @@ class Batches:
         return Response(200, list_page(records, page, batch_object))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
-        """Cancels a batch; a second time changes nothing.
+        """Cancels a batch. Cancelling it again changes nothing.
 
         Raises:
-            RequestError: it has ended otherwise.
+            RequestError: the batch has already completed, failed or expired.
         """
         record = self._find(request)
         if record.has_ended and record.cancelled_at is None:
@@ -281,12 +281,13 @@ _URLS: Final = frozenset(
 
 
 def refuse_line(error: RequestError, request: Request) -> Response:
-    """Returns the answer to a line that is not asked, in the form of the errors of its path."""
+    """Returns the error response for a batch line that is not run, in the error format of its
+    path."""
     return error_response(error, dialect_of(request.path), request.id)
 
 
 class BatchEndpoints:
-    """The endpoints of this server that batches may ask."""
+    """The endpoints of this server that batch lines may use."""
 
     def __init__(self, router: Router, models: ServedModels, max_lines: int) -> None:
         self._router = router
@@ -304,7 +305,7 @@ class BatchEndpoints:
         """Returns the rules for the lines of a batch.
 
         Args:
-            endpoint: of all of them; None = they may differ.
+            endpoint: the path that all lines must use; None = lines may use different paths.
         """
         return InputRules(endpoint, self.exists, self._find_model, self._max_lines, scan)
 
@@ -322,7 +323,8 @@ UPLOAD_ROUTES: Final = tuple(
 
 
 def add_batch_routes(router: Router, files: Files, batches: Batches) -> None:
-    """Adds the routes of files, and of batches, whose lines those of the models answer."""
+    """Adds the routes of files and batches. Batch lines are answered by the routes already added
+    for models."""
     handlers = (
         ("GET", "/files", files.list),
         ("GET", "/files/{id}", files.get),

@@ -1,4 +1,4 @@
-"""Decodes JSON bodies, large ones in a thread."""
+"""Decodes JSON bodies; large ones are decoded in a thread."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from fastovms.http.messages import Request
 
 
 MAX_NESTING: Final = 100
-"""The most levels of arrays and objects in a body, OVMS's limit."""
+"""The maximum number of levels of arrays and objects in a body, OVMS's limit."""
 
 MAX_WEIGHT: Final = 500_000
-"""The most that all values together may weigh, a plain one being 1. A decoder makes some 20 million
+"""The maximum total weight of all values; a plain value weighs 1. A decoder makes some 20 million
 of these a second."""
 
 MAX_STRUCTURE: Final = 8 * 1024 * 1024
-"""The most bytes outside of strings, white space included."""
+"""The maximum number of bytes outside of strings, white space included."""
 
 LONG_STRING: Final = 8 * 1024
-"""Bytes from which a string counts as long."""
+"""The number of bytes from which a string counts as long."""
 
 _WINDOW: Final = 64 * 1024
 _BACKSLASH: Final = ord("\\")
@@ -65,7 +65,7 @@ _HUGE: Final = re.compile(rb"[\d.]{20,}|[eE][+-]?\d{3}")
 
 
 class Span(NamedTuple):
-    """Returns the place of a string's content in the text, without its quotes."""
+    """The range of a long string's content in the text, without its quotes."""
 
     start: int
     end: int
@@ -79,7 +79,7 @@ def scan(text: bytes | mmap) -> list[Span]:
     """Returns the strings of at least `LONG_STRING` bytes, in order.
 
     Raises:
-        MalformedBody: there are more values than `MAX_WEIGHT` or more levels than `MAX_NESTING`.
+        MalformedBody: the body has more values than `MAX_WEIGHT` or more levels than `MAX_NESTING`.
     """
     structure = _Structure()
     spans: list[Span] = []
@@ -108,8 +108,8 @@ def scan(text: bytes | mmap) -> list[Span]:
 
 
 def blotted(text: bytes) -> bytes:
-    """Returns the text, which does not begin within an escape, without escaped backslashes: of
-    those left each begins an escape."""
+    """Returns the text with escaped backslashes masked, so that each remaining backslash begins an
+    escape. The text must not begin within an escape."""
     return text.replace(rb"\\", b"..")
 
 
@@ -144,10 +144,10 @@ class _Structure:
         self._depth = 0
 
     def add(self, text: bytes, *, num_strings: int) -> None:
-        """Counts a piece of the text.
+        """Counts the values and nesting levels in a piece of the text.
 
         Raises:
-            MalformedBody: there is too much, or it is too deep.
+            MalformedBody: too many values, or nested too deeply.
         """
         self._size += len(text)
         if self._size > MAX_STRUCTURE:
@@ -176,8 +176,8 @@ class _Structure:
 
 
 def _weight_of_numbers(text: bytes) -> int:
-    """Returns the weight of those numbers that are not plain. The text has only numbers and what is
-    between them."""
+    """Returns the weight of the numbers that are not plain integers. The text has only numbers and
+    separators."""
     longest = max(map(len, text.split(b",")))
     if longest < _EXACT_LENGTH and b"e" not in text and b"E" not in text:
         return 0
@@ -189,8 +189,8 @@ def _weight_of_numbers(text: bytes) -> int:
 
 
 MAX_WIDE: Final = 8 * 1024 * 1024
-"""The most characters of a string that has some beyond ASCII: joining its pieces takes up to four
-bytes for each. Base64 has none."""
+"""The maximum number of characters of a string that has some beyond ASCII: joining its pieces takes
+up to four bytes for each. Base64 has none."""
 
 _PIECE: Final = 512 * 1024
 _ESCAPE: Final = 6
@@ -202,11 +202,11 @@ _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]..", re.DOTALL)
 
 
 def take_out(text: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
-    """Returns the text with a short stand-in for each of the strings, and the strings by their
-    stand-ins. Clients cannot guess those.
+    """Replaces each long string by a short placeholder. Returns the shortened text and the strings
+    by placeholder. Clients cannot guess placeholders.
 
     Raises:
-        MalformedBody: a string is not JSON, or too long.
+        MalformedBody: a string is not valid JSON, or too long.
     """
     secret = secrets.token_hex(8)
     parts: list[bytes] = []
@@ -221,7 +221,7 @@ def take_out(text: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str
 
 
 def put_back(body: msgspec.Struct, strings: Mapping[str, str]) -> None:
-    """Replaces the stand-ins in a body that was just decoded and is not shared."""
+    """Replaces the placeholders in a decoded body by their strings, in place."""
     for name in body.__struct_fields__:
         value = getattr(body, name)
         whole = whole_value(value, strings)
@@ -230,8 +230,8 @@ def put_back(body: msgspec.Struct, strings: Mapping[str, str]) -> None:
 
 
 def whole_value(value: Any, strings: Mapping[str, str]) -> Any:
-    """Returns the value with the strings for their stand-ins. Lists, objects and structs are
-    changed."""
+    """Returns the value with placeholders replaced by their strings. Lists, objects and structs are
+    changed in place."""
     kind = type(value)
     if kind is str:
         return strings.get(value, value)
@@ -252,7 +252,8 @@ def whole_value(value: Any, strings: Mapping[str, str]) -> Any:
 
 
 def whole_text(text: str, strings: Mapping[str, str], max_length: int) -> str:
-    """Returns a text about the body, with the beginnings of the strings for their stand-ins."""
+    """Returns an error text in which placeholders are replaced by the beginnings of their
+    strings."""
 
     def whole(word: re.Match[str]) -> str:
         name = word[0]
@@ -288,8 +289,8 @@ def _decode(text: bytes | mmap, span: Span) -> str:
 
 
 def _piece_end(text: bytes | mmap, at: int, end: int) -> int:
-    """Returns where a piece of a string may end that begins at `at`: not within an escape, a
-    character, or a pair of escapes that is one character."""
+    """Returns the position at which a piece of a string that begins at `at` may end: not within an
+    escape, a character, or a surrogate pair of escapes."""
     if end - at <= _PIECE:
         return end
     end = at + _PIECE
@@ -320,11 +321,10 @@ class _QueuedWork(Generic[Result]):
 
 
 class FairThread(Generic[Result]):
-    """Runs calls one after the other in a thread of its own, and takes the clients in turn. It
-    belongs to an event loop.
+    """Runs calls one at a time in its own thread; clients take turns. Belongs to one event loop.
 
     Args:
-        items: what the calls are for, in the plural, for messages and the thread's name.
+        items: the plural noun for the calls, for messages and the thread's name.
         per_client: how many calls of one client may wait.
         total: how many calls may wait in all.
     """
@@ -339,15 +339,15 @@ class FairThread(Generic[Result]):
         self._is_closed = False
 
     async def run(self, client: str, call: Callable[[], Result]) -> Result:
-        """Returns the result of the call.
+        """Runs the call in the thread and returns its result.
 
         Args:
-            client: who has sent it: all of one client's wait for one another.
+            client: the sender; calls of one client run in order.
 
         Raises:
             Overloaded: too many wait.
             BackendUnavailable: the thread is closed.
-            Exception: what the call raises.
+            Exception: an error of the call.
         """
         if self._is_closed:
             raise _closed()
@@ -365,7 +365,7 @@ class FairThread(Generic[Result]):
             del job
 
     def close(self) -> None:
-        """Refuses all that wait. The thread ends when the call that it is at has ended."""
+        """Refuses all waiting calls. The thread ends after its current call."""
         self._is_closed = True
         for job in self._queue.clear():
             _refuse(job, _closed())
@@ -404,19 +404,20 @@ def _refuse(job: _QueuedWork[Result], error: BaseException) -> None:
 
 
 LARGE: Final = 64 * 1024
-"""Bytes from which a body is decoded in a thread."""
+"""The number of bytes from which a body is decoded in a thread."""
 
 _SCANNED: Final = 16 * 1024
-"""Bytes from which a body is weighed before it is decoded: a smaller one never takes long."""
+"""The number of bytes from which a body is weighed before it is decoded: a smaller one never takes
+long."""
 
 _TAKEN_APART: Final = 1024 * 1024
-"""Bytes from which long strings are decoded apart."""
+"""The number of bytes from which long strings are decoded apart."""
 
 _MAX_REST: Final = 8 * 1024 * 1024
-"""The most bytes of a body besides its long strings."""
+"""The maximum number of bytes of a body besides its long strings."""
 
 _MAX_EXAMINED: Final = 1024 * 1024
-"""Bytes up to which a faulty body is read again to say more about the fault."""
+"""The number of bytes up to which a faulty body is read again to say more about the fault."""
 
 _MAX_SHOWN: Final = 60
 """Characters of a value that an error repeats."""
@@ -445,10 +446,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def decode(content: bytes | mmap, schema: type[T]) -> T:
-    """Parses a body.
+    """Parses a JSON body into `schema`.
 
     Raises:
-        MalformedBody: it is not UTF-8, not JSON, not an object, or nested too deeply.
+        MalformedBody: the body is not UTF-8, not JSON, not an object, or nested too deeply.
         InvalidField: a field has the wrong type, or is a number that no float can hold.
     """
     strings: Mapping[str, str] = {}
@@ -481,9 +482,8 @@ def decode(content: bytes | mmap, schema: type[T]) -> T:
 def show(value: object) -> str:
     """Renders a value as JSON for an error message, in 60 characters at most.
 
-    A longer text is cut, and ends with dots. The time does not grow with the value: elements beyond
-    those that may be shown are not looked at. A value that JSON cannot express is shown as Python's
-    repr.
+    Longer texts are cut and end with dots. The time does not grow with the value: only the elements
+    that are shown are visited. A value that JSON cannot express is shown as Python's repr.
     """
     value = _beginning(value, iter(range(_MAX_SHOWN)))
     try:
@@ -494,15 +494,15 @@ def show(value: object) -> str:
 
 
 def wrong(name: str, words: str, value: object) -> InvalidField:
-    """Returns the error about the value of a field, with words for what it must be."""
+    """Returns the error about the value of a field. `words` say what the field must be."""
     return InvalidField(f"{name} must be {words}, not {show(value)}", param=name)
 
 
 def one_of(value: object, allowed: Collection[str], name: str) -> str:
-    """Returns the value of a field.
+    """Returns the value, after checking that it is one of `allowed`.
 
     Raises:
-        InvalidField: it is not one of those that are allowed.
+        InvalidField: the value is not allowed.
     """
     if not isinstance(value, str) or value not in allowed:
         raise wrong(name, f"one of {', '.join(allowed)}", value)
@@ -510,8 +510,8 @@ def one_of(value: object, allowed: Collection[str], name: str) -> str:
 
 
 def _beginning(value: object, room: Iterator[int]) -> object:
-    """Returns as much of a value as may be shown. `room` has an element for each element that may
-    be."""
+    """Returns the beginning of a value for `show`. Each visited element removes one entry from
+    `room`."""
     if isinstance(value, str):
         return value[:_MAX_SHOWN]
     if isinstance(value, list):
@@ -527,10 +527,10 @@ def _not_utf8(error: UnicodeDecodeError) -> MalformedBody:
 
 
 def _taken_apart(body: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
-    """Returns the result of `take_out`.
+    """Calls `take_out` and checks the size of the remaining text.
 
     Raises:
-        MalformedBody: as `take_out`, and too much is left.
+        MalformedBody: as in `take_out`, or the remaining text is too large.
     """
     rest = len(body) - sum(span.end - span.start for span in spans)
     if rest > _MAX_REST:
@@ -545,8 +545,8 @@ def _taken_apart(body: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict
 
 
 def _check_constants(text: str, strings: Mapping[str, str]) -> None:
-    """Names the field that holds a NaN or an Infinity, which is not JSON, though Python's clients
-    may send it."""
+    """Raises MalformedBody, with the name of the field, if the text contains NaN or Infinity.
+    Python's clients may send these although they are not JSON."""
     if "NaN" not in text and "Infinity" not in text:
         return
     try:
@@ -562,7 +562,7 @@ def _check_constants(text: str, strings: Mapping[str, str]) -> None:
 
 
 def _check_surrogates(text: str) -> None:
-    """Says so where the only fault is half of a character that JSON writes as a pair."""
+    """Raises MalformedBody if the text has an unpaired surrogate escape and is otherwise valid."""
     if "\\u" not in text:
         return
     try:
@@ -614,7 +614,7 @@ def _invalid_field(
 def _wrong_member(
     path: str, types: list[str], body: bytes, strings: Mapping[str, str]
 ) -> tuple[str, Any]:
-    """Returns the path and the value of an object's first member that is of none of the types."""
+    """Returns the path and the value of an object's first member whose type is not in `types`."""
     members = _value_at(path, body, strings)
     if isinstance(members, dict):
         for key, value in members.items():
@@ -642,8 +642,8 @@ def _value_at(path: str, body: bytes, strings: Mapping[str, str]) -> Any:
 
 
 def _unrepeated(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the members whose keys come once: of several members with one key (RFC 8259, 4,
-    leaves open which of them counts) it cannot be said which one is at fault."""
+    """Returns the members whose keys occur only once. For repeated keys, RFC 8259 (section 4) does
+    not define which value counts, so an error cannot name one."""
     counts = Counter([key for key, _ in members])
     return {key: value for key, value in members if counts[key] == 1}
 
@@ -651,24 +651,24 @@ def _unrepeated(members: list[tuple[str, Any]]) -> dict[str, Any]:
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 _HUGE_BODY: Final = 1024 * 1024
-"""Bytes from which a body may take more than a second of its thread. A smaller one takes some
-hundredths."""
+"""The number of bytes from which a body may take more than a second of its thread. A smaller one
+takes some hundredths."""
 
 
 class BodyReader:
-    """Decodes small bodies at once, large ones in a thread, and huge ones in another, for which no
-    large one waits. There are not more threads: a piece of that work holds the GIL, and the event
-    loop should wait for few such pieces."""
+    """Decodes small bodies at once, large ones in a thread, and huge ones in a second thread, so
+    that large bodies do not wait for huge ones. There are only two threads, because decoding holds
+    the GIL and would block the event loop."""
 
     def __init__(self) -> None:
         self._large: FairThread[Any] = FairThread("large bodies", per_client=1024, total=4096)
         self._huge: FairThread[Any] = FairThread("huge bodies", per_client=64, total=256)
 
     async def read(self, request: Request, schema: type[Body], *, default: bytes = b"") -> Body:
-        """Returns the body as `decode` reads it.
+        """Reads and decodes the body; see `decode`.
 
         Args:
-            default: stands for an empty body.
+            default: the value for an empty body.
 
         Raises:
             Overloaded: too many bodies wait for a thread.
@@ -683,6 +683,6 @@ class BodyReader:
         return decoded
 
     def close(self) -> None:
-        """Refuses what waits, and ends the threads."""
+        """Refuses waiting bodies and stops the threads."""
         self._large.close()
         self._huge.close()

@@ -71,10 +71,10 @@ from fastovms.text.scanning import (
 
 @dataclass(slots=True)
 class Call:
-    """A call of an answer.
+    """A tool call in an answer.
 
     Attributes:
-        texts: what the model has written for the tool.
+        texts: the pieces of the tool's arguments or input.
     """
 
     target: ToolTarget
@@ -83,12 +83,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class CallForms:
-    """The form in which the calls of one request's answers are written.
+    """Formats the tool calls of one request's answers.
 
     Attributes:
-        target: returns what a function that the model calls is to the client.
+        target: maps the function name that the model wrote to the client's tool.
         new_id: makes the ids of calls.
-        is_legacy: whether the one call is a `function_call`.
+        is_legacy: whether the answer uses the legacy member `function_call`.
     """
 
     target: Callable[[str], ToolTarget]
@@ -101,14 +101,14 @@ class CallForms:
         return "function_call" if self.is_legacy else "tool_calls"
 
     def members(self, calls: Sequence[Call]) -> dict[str, Any]:
-        """Returns the members of a message that describe calls; there must be some."""
+        """Returns the message members for the tool calls. There must be at least one call."""
         told = [self._told(call.target, "".join(call.texts)) for call in calls]
         if self.is_legacy:
             return {"function_call": told[0]["function"]}
         return {"tool_calls": [{"id": self.new_id(), **call} for call in told]}
 
     def beginning(self, index: int, target: ToolTarget) -> bytes:
-        """Returns the delta that begins a call."""
+        """Returns the delta that begins a tool call."""
         told = self._told(target, "")
         if self.is_legacy:
             return orjson.dumps({"function_call": told["function"]})
@@ -116,7 +116,7 @@ class CallForms:
         return orjson.dumps({"tool_calls": [call]})
 
     def more(self, index: int, target: ToolTarget, text: str) -> bytes:
-        """Returns the delta with more of what the model writes for the tool."""
+        """Returns the delta with more of the arguments or input of a tool call."""
         if self.is_legacy:
             return b'{"function_call":{"arguments":%b}}' % orjson.dumps(text)
         return b'{"tool_calls":[{"index":%d,"%b":{"%b":%b}}]}' % (
@@ -133,18 +133,17 @@ class CallForms:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessageForm:
-    """The form in which the pieces of an answer are written.
+    """The options for writing the pieces of a chat answer.
 
     Attributes:
-        role: the message's.
-        prefix: what its content begins with: the end of the prompt, where it is echoed.
+        role: the role of the message.
+        prefix: text at the start of the content: the end of the prompt if `echo` is set.
         shown: which pieces the client gets.
         is_named: whether the request names the function to call.
-        drops_cut_call: whether, in an answer that is whole, a call that is not complete is left
-            out.
-        may_call: whether the answer may be calls.
-        calls: the form in which they are written.
-        new_content_tokens: makes what finds the tokens of one sample's content.
+        drops_cut_call: whether an incomplete call is left out of an answer that is not streamed.
+        may_call: whether the answer may contain tool calls.
+        calls: formats the tool calls.
+        new_content_tokens: makes the `ContentTokens` of one sample.
     """
 
     role: str
@@ -166,8 +165,8 @@ class ChatMessageForm:
         """Returns the `finish_reason` of a choice.
 
         Args:
-            are_whole: whether each call is. Where a stop string has cut one, agents must not be
-                asked to run it, and a stream cannot take back what it has told of it.
+            are_whole: whether each tool call is complete. A call that a stop string has cut must
+                not be run by agents, and a stream cannot retract it.
         """
         is_plain_stop = self.is_named and dialect.ends_named_call_with_stop
         has_called = bool(are_whole) and all(are_whole)
@@ -186,12 +185,12 @@ _VLLM_MEMBERS: Final = (
     "prompt_token_ids",
     "kv_transfer_params",
 )
-"""Members that vLLM's answers always have, null where there is nothing to tell."""
+"""Members that vLLM's answers always have, null where there is no value."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPromptReport:
-    """The information about its prompt in an answer; None = none."""
+    """The details about the prompt in an answer; None = not reported."""
 
     logprobs: Sequence[TokenLogprobs | None] | None = None
     token_ids: Sequence[int] | None = None
@@ -246,7 +245,7 @@ def chat_body(
 
 
 def _are_whole(pieces: Iterable[Piece]) -> list[bool]:
-    """Returns, for each call that ends in the pieces, whether it is whole."""
+    """Returns, for each tool call that ends in the pieces, whether it is complete."""
     return [piece.complete for piece in pieces if isinstance(piece, CallEnd)]
 
 
@@ -254,7 +253,7 @@ def _message(pieces: Iterable[Piece], form: ChatMessageForm, dialect: Dialect) -
     """Returns the message of a choice.
 
     Args:
-        pieces: those that the client gets.
+        pieces: the pieces that are shown to the client.
     """
     content, reasoning = [form.prefix], []
     calls: list[Call] = []
@@ -318,8 +317,8 @@ _UNFINISHED = b',"logprobs":null,"finish_reason":null'
 
 
 class ChatFrames:
-    """Encodes one stream (`answer.Frames`). A piece of text costs its own encoding alone,
-    unless the client wants to know more about its tokens."""
+    """Encodes one stream (`answer.Frames`). Unless token details are requested, a piece costs only
+    the encoding of its text."""
 
     def __init__(
         self,
@@ -399,8 +398,8 @@ class ChatFrames:
     def _told(
         self, choice: int, tokens: Sequence[TextToken], finish_reason: bytes, members: bytes
     ) -> bytes:
-        """Returns the members that follow a piece, or end the choice: the log probabilities of its
-        tokens, and the ids of all that nothing has told of yet."""
+        """Returns the members that follow a piece or end the choice: log probabilities, and the ids
+        of all tokens not reported yet."""
         logprobs = orjson.dumps(chat_logprobs_body(tokens, self._report)) if tokens else b"null"
         if untold_ids := self._untold_ids[choice]:
             self._untold_ids[choice] = []
@@ -422,10 +421,9 @@ class ChatFrames:
         return members + b"}]" + self._usage.member(choice) + b"}" + END
 
     def _make_opening(self, prompt: ChatPromptReport) -> bytes:
-        """Returns the first frames of every choice, in order: that is where clients expect the
-        role. In a message that only calls, clients would show an empty text as a part of its own
-        (AI SDK 6: `@ai-sdk/openai`). The content is therefore null if calls may follow, as OpenAI's
-        is."""
+        """Returns the first frame of every choice, in order, with the role. The content is null if
+        tool calls may follow, as in OpenAI's API: some clients show an empty text as a separate
+        part (AI SDK 6: `@ai-sdk/openai`)."""
         is_text = not (self._dialect.handshake or self._form.may_call)
         message = {"role": self._form.role, "content": "" if is_text else None}
         frames = []
@@ -447,8 +445,8 @@ class ChatFrames:
 async def prepare(
     request: Preparation[ChatRequest], new_call_id: Callable[[], str]
 ) -> tuple[ChatJob[ChatRequest], ChatMessageForm]:
-    """Checks a request and makes what runs it, and the form of its answer. Long
-    chats are rendered and encoded in a thread.
+    """Checks a request. Returns the job to run and the form of its answer. Long chats are rendered
+    and encoded in a thread.
 
     Raises:
         RequestError: a field is invalid.
@@ -470,7 +468,7 @@ async def prepare(
         maker = PromptMaker(request, tools, template, options.truncation)
         prompt = maker.make(messages, len(images))
         wanted = constraint(request, tools, prompt.end, template)
-        return ReadChat(prompt, tools, images, wanted, unseen), messages[-1]
+        return ReadChat(prompt, tools, images, template, wanted, unseen), messages[-1]
 
     chat, last = await offload.run(read, request.size)
     form = _form(request, options, chat.tools, template, last, new_call_id)
@@ -482,14 +480,14 @@ async def prepare(
 
 
 def names_of(body: ChatRequest) -> FieldNames:
-    """Returns the names of a chat request's fields, for messages."""
+    """Returns the names of a chat request's fields, for error messages."""
     limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     logprobs = "top_logprobs" if body.top_logprobs else "logprobs"
     return FieldNames(prompt="messages", max_tokens=limit, logprobs=logprobs)
 
 
 def _tools(body: ChatRequest, dialect: Dialect) -> ToolUse:
-    """Reads the tools, or the functions that OpenAI had before them."""
+    """Reads `tools`, or the older `functions`."""
     given = (body.functions, body.function_call)
     if given == (None, None):
         return read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, dialect)
@@ -507,8 +505,8 @@ def _check_modalities(body: ChatRequest) -> None:
 
 
 def _top_logprobs(body: ChatRequest) -> int | None:
-    """Returns the number of alternatives that are reported for each token; None = no log
-    probabilities are reported for the tokens."""
+    """Returns the number of alternatives that are reported for each token; None = log probabilities
+    are not reported."""
     if body.logprobs:
         return body.top_logprobs or 0
     if body.top_logprobs:
@@ -575,7 +573,7 @@ def _form(
 def _content_tokens_maker(
     request: Preparation[ChatRequest], options: GenerationOptions, tools: ToolUse
 ) -> Callable[[], ContentTokens]:
-    """Returns a function that makes the finder of one sample's content tokens."""
+    """Returns a factory of `ContentTokens`, one per sample."""
     if not finds_markup(request, options, tools):
         return partial(ContentTokens, None)
     tags = request.model.chat.tags
@@ -593,10 +591,10 @@ class ChatCompletions:
         self._context = context
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers a request.
+        """Answers a request to `/chat/completions`.
 
         Raises:
-            RequestError, BackendError: the answer has not begun, and cannot.
+            RequestError, BackendError: the request failed before the answer began.
         """
         context = self._context
         preparation = await context.read(request, ChatRequest, dialect, names_of)
@@ -620,8 +618,8 @@ def _writer(
     options, report = job.options, job.options.report
 
     def prompt_report() -> ChatPromptReport:
-        """Returns the members that describe the prompt; its log probabilities are known when the
-        generation has run."""
+        """Returns the members that describe the prompt; call it after the generation, which
+        computes the log probabilities."""
         return ChatPromptReport(
             None if report.num_prompt_logprobs is None else generation.prompt_logprobs[0],
             job.task.token_ids if report.has_token_ids else None,

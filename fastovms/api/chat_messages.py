@@ -1,4 +1,5 @@
-"""Messages of a chat: checks, images in them, and messages that a context window forces out."""
+"""The messages of a chat: checks them, finds their images, and drops the oldest if they do not fit
+into the context."""
 
 from __future__ import annotations
 
@@ -32,11 +33,11 @@ _TEXT_PARTS: Final = {
 """Types of parts that are text, with the member that holds it."""
 
 _REASONING: Final = ("reasoning_content", "reasoning", "thinking")
-"""The names under which clients send back what a model thought."""
+"""The names under which clients send reasoning back."""
 
 
 _RESULTS: Final = ("tool", "function")
-"""The roles of messages with what tools have answered."""
+"""The roles of messages with tool results."""
 
 _MAX_ROLE: Final = 64
 """Characters of a role: templates know a few words, and write into their prompts what they get."""
@@ -46,8 +47,8 @@ class ChatMessages(NamedTuple):
     """The messages of a chat in the form that templates get.
 
     Attributes:
-        images: those of the messages, in whose texts tags stand for them.
-        warnings: the parts that the model cannot read, in words for a warning.
+        images: the images of the messages; their texts contain a tag for each image.
+        warnings: names of the parts that the model cannot read, for a warning.
     """
 
     messages: list[Message]
@@ -60,17 +61,17 @@ def read_messages(
     dialect: Dialect,
     images: GivenImages | None = None,
 ) -> ChatMessages:
-    """Returns messages whose content is text, the parts of a list joined by line ends as vLLM and
-    OVMS do. A text in place of messages is what the user says (Runpod). Unknown members are left
-    out. A note takes the place of media that the model cannot read in results of tools and in all
-    messages before the last one.
+    """Returns the messages with contents as plain text; the parts of a list are joined by line
+    ends, as in vLLM and OVMS. A string in place of the list becomes one user message (Runpod).
+    Unknown members are dropped. Media that the model cannot read are replaced by a note, except in
+    the last message.
 
     Args:
-        images: collects those of the messages; None = the model takes none.
+        images: collects the images of the messages; None = the model does not support images.
 
     Raises:
-        InvalidField: they are absent, empty, of a wrong type, or have parts of unknown types, or
-            the last message has media that the model cannot read.
+        InvalidField: the messages are missing, empty or of a wrong type, or have parts of unknown
+            types, or the last message has media that the model cannot read.
     """
     if given is None:
         raise InvalidField("messages is required", param="messages")
@@ -92,14 +93,15 @@ def read_messages(
 
 
 class ContentReader:
-    """Makes text of the contents of messages.
+    """Converts the contents of messages to text.
 
     Args:
-        images: collects those of the contents; None = the model takes none.
+        images: collects the images; None = the model does not support images.
 
     Attributes:
         unseen: collects the media that the model cannot read.
-        refuses_media: whether they are refused where the reader is now.
+        refuses_media: whether such media are refused in the current message, not replaced by a
+            note.
     """
 
     def __init__(self, dialect: Dialect, images: GivenImages | None = None) -> None:
@@ -112,8 +114,8 @@ class ContentReader:
         """Returns the text of a content.
 
         Raises:
-            InvalidField: it is of a wrong type, or has parts of unknown types, or an image too
-                many.
+            InvalidField: the content is of a wrong type, has parts of unknown types, or has too
+                many images.
         """
         if content is None:
             return ""
@@ -147,14 +149,14 @@ class ContentReader:
 
 
 class ContentPart(NamedTuple):
-    """A part of a content: its text, and whether that is the tag of an image."""
+    """A part of a content: its text, and whether that text is an image tag."""
 
     text: str
     is_image: bool = False
 
 
 def join_parts(parts: Sequence[ContentPart]) -> str:
-    """Joins texts by line ends; an image stands where it is."""
+    """Joins the texts by line ends; image tags stay in their place."""
     joined = "".join(part.text for part in parts[:1])
     for before, part in pairwise(parts):
         joined += part.text if before.is_image or part.is_image else f"\n{part.text}"
@@ -162,8 +164,8 @@ def join_parts(parts: Sequence[ContentPart]) -> str:
 
 
 def _add_legacy_ids(given: Sequence[Mapping[str, Any]], messages: Sequence[Message]) -> None:
-    """Gives each `function_call` and the message of the role `function` after it, which have none,
-    an id: some templates need ids."""
+    """Adds an id to each `function_call` without one, and to the following message of the role
+    `function`, because some templates need ids."""
     last_id = ""
     for position, (legacy, message) in enumerate(zip(given, messages, strict=True)):
         if legacy.get("tool_calls") is None and legacy.get("function_call") is not None:
@@ -196,7 +198,7 @@ def _message(message: Mapping[str, Any], name: str, read_content: ContentReader)
 
 
 def _add_answer(read: Message, message: Mapping[str, Any], name: str) -> None:
-    """Adds the members that only an answer of the model has."""
+    """Adds the members that only assistant messages have."""
     refusal = _string(message, "refusal", name)
     if refusal and not read["content"]:
         read["content"] = refusal
@@ -238,7 +240,7 @@ def _call(call: object, name: str) -> dict[str, Any]:
 
 
 def _custom(custom: object, name: str) -> dict[str, Any]:
-    """Reads a call to a custom tool as one to the function that stands for it."""
+    """Converts a call of a custom tool to a call of the function that represents it."""
     if not isinstance(custom, dict):
         raise wrong(name, "an object", custom)
     called = _called(custom, name)
@@ -279,14 +281,14 @@ def fitting(
     make_prompt: Callable[[Sequence[Message]], Prompt],
     max_tokens: int,
 ) -> Prompt:
-    """Returns the prompt of as many of the newest messages as fit, and of those at the beginning by
-    which the system sets the rules. The kept part begins with a message of the user, if there is
-    one. Neither an answer nor the output of a tool then refers to something that was dropped.
+    """Returns the prompt of the system messages at the beginning and as many of the newest messages
+    as fit. The kept part begins with a user message, if there is one, so that no answer or tool
+    output refers to a dropped message.
 
     Args:
-        make_prompt: takes time in proportion to the messages, and is called a few times. It raises
-            InvalidField (`context_length_exceeded`) where there are far too many.
-        max_tokens: how many the prompt may have.
+        make_prompt: renders messages in time proportional to their length; called a few times.
+            Raises InvalidField (`context_length_exceeded`) if the messages are far too long.
+        max_tokens: the maximum number of prompt tokens.
 
     Raises:
         InvalidField: not even the last messages fit.
@@ -326,7 +328,8 @@ def fitting(
 
 
 def _starts(messages: Sequence[Message], first: int) -> list[int]:
-    """Returns where a chat may begin. The last of these is where the shortest one does."""
+    """Returns the indices at which the kept part of a chat may begin, in ascending order; the last
+    one gives the shortest chat."""
     users = [index for index in range(first, len(messages)) if messages[index]["role"] == "user"]
     others = [index for index in range(first, len(messages)) if messages[index]["role"] != "tool"]
     return [first, *[index for index in users or others if index > first]]
@@ -339,12 +342,13 @@ _BEFORE_SUMMARY: Final = "Summary of the conversation so far:"
 
 
 def seal(reasoning: str) -> str:
-    """Returns reasoning as `encrypted_content`, for clients that store it without showing it."""
+    """Returns reasoning encoded as `encrypted_content`, for clients that store it without showing
+    it."""
     return base64.b64encode(reasoning.encode()).decode()
 
 
 def unseal(content: str) -> str:
-    """Returns the text of sealed reasoning; nothing if another server has made it."""
+    """Decodes `encrypted_content` to reasoning; "" if another server has made it."""
     try:
         return base64.b64decode(content, validate=True).decode()
     except ValueError:
@@ -357,7 +361,7 @@ def seal_summary(summary: str) -> str:
 
 
 def unseal_summary(content: str) -> str:
-    """Returns the text of a sealed summary; nothing if another server has made it."""
+    """Decodes a sealed summary; "" if another server has made it."""
     return unseal(content.removeprefix(_SUMMARY)) if content.startswith(_SUMMARY) else ""
 
 

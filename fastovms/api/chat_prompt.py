@@ -37,11 +37,11 @@ _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 @dataclass(frozen=True, slots=True)
 class TemplateOptions:
-    """The variables that a request gives to its template.
+    """The chat template's variables from a request.
 
     Attributes:
         kwargs: further variables of the template.
-        source: a template in place of the model's.
+        source: a template that replaces the model's.
     """
 
     add_generation_prompt: bool = True
@@ -52,7 +52,7 @@ class TemplateOptions:
 
 
 class TemplateFields(NamedTuple):
-    """The fields of a request that its template is concerned with, as the client has sent them."""
+    """The request fields that affect the chat template, as the client has sent them."""
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -65,8 +65,8 @@ class TemplateFields(NamedTuple):
 
 def template_options(model: ServedModel, given: TemplateFields) -> TemplateOptions:
     """Reads the variables for the template. The request's values override the operator's defaults,
-    and its `chat_template_kwargs` before other fields. An effort switches thinking on or off, as in
-    vLLM.
+    and its `chat_template_kwargs` override its other fields. An effort switches thinking on or off,
+    as in vLLM.
 
     Raises:
         InvalidField: a field is wrong.
@@ -123,7 +123,7 @@ def render_prompt(
 
     Args:
         name: the field that the messages come from.
-        warnings: is extended by what the template cannot show as the client sent it.
+        warnings: a list to which losses in rendering are added.
 
     Raises:
         RequestError: the model has no template, the template refuses the messages, or there are
@@ -170,14 +170,14 @@ def render_prompt(
 
 
 def _begun(messages: Sequence[Message], options: TemplateOptions) -> str:
-    """Returns the beginning of the answer that the model is to continue; "" = none."""
+    """Returns the beginning of the assistant's answer that the model must continue; "" = none."""
     content = messages[-1].get("content") if messages and options.continue_final_message else None
     return content if isinstance(content, str) else ""
 
 
 def adds_special_tokens(given: bool | None) -> bool:
-    """Returns whether the tokenizer adds its special tokens, such as the first one, to a chat's
-    prompt. It does so only if the request asks for it, since a template writes them itself."""
+    """Returns whether the tokenizer adds its special tokens, such as BOS, to a chat's prompt. By
+    default it does not, since the template writes them."""
     return given is True
 
 
@@ -186,9 +186,9 @@ class PromptMaker:
     """Makes the prompt of one request's messages.
 
     Attributes:
-        options: the template's.
-        truncation: of the prompt's tokens; None = all are kept.
-        may_lose_images: whether messages may have been dropped with theirs.
+        options: the template's variables.
+        truncation: how to cut the prompt's tokens; None = the prompt is not cut.
+        may_lose_images: whether messages with images may have been dropped.
     """
 
     request: Preparation[GenerationFields]
@@ -230,8 +230,8 @@ class PromptMaker:
         return Prompt(token_ids, text, warnings, opening)
 
     def _without_images(self, text: str, num_images: int) -> str:
-        """Raises InvalidField: what a client wrote would be taken for an image, one has got lost,
-        or tokens are to be cut from a prompt with images."""
+        """Checks the images of a prompt. Raises InvalidField if text of the client looks like an
+        image tag, an image is missing, or a prompt with images would be truncated."""
         images = self.request.model.images
         if images is None:
             return text
@@ -245,12 +245,12 @@ class PromptMaker:
 
 
 class ShownPieces(NamedTuple):
-    """Which pieces a client gets: all, but for those that are left out.
+    """Selects the pieces of an answer that the client gets.
 
     Attributes:
         hides_reasoning: whether pieces of reasoning are left out.
-        hides_content: whether content is left out; in an answer that must be calls, only broken
-            calls are content.
+        hides_content: whether content is left out. If tool calls are required, content can only be
+            broken calls.
         one_call: whether calls after the first are left out.
     """
 

@@ -3,10 +3,10 @@ the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from fastovms.api.body import show
 from fastovms.api.chat_prompt import TemplateOptions
@@ -14,12 +14,13 @@ from fastovms.api.chat_tools import ToolUse
 from fastovms.api.endpoint import passed_over
 from fastovms.api.prompt import Preparation, Prompt
 from fastovms.api.request_schemas import GenerationFields
+from fastovms.api.served import ServedModel
 from fastovms.api.structured import check_length, compile_grammar, grammar_of
 from fastovms.api.task import GenerationOptions, ModelInput, PromptTask, make_tasks, with_images
-from fastovms.errors import BackendUnavailable, InvalidField
+from fastovms.errors import BackendUnavailable, FieldFault, InvalidField
 from fastovms.grammar.json_schema import enforceable_schema
 from fastovms.media.loader import ImageSource
-from fastovms.params import Grammar
+from fastovms.params import Grammar, ReasoningBudget, ReasoningTags
 from fastovms.text.output import (
     CustomCallParser,
     answer_grammar,
@@ -28,7 +29,9 @@ from fastovms.text.output import (
     output_parser,
 )
 from fastovms.text.parameters import Tool
+from fastovms.text.reasoning import ReasoningFormat, ThoughtTags
 from fastovms.text.scanning import OutputParser, PlainParser
+from fastovms.text.tools.tool_format import TaggedCalls
 
 # Turns a chat that is rendered and encoded into the backend's task, and makes the parsers of its
 # answer.
@@ -38,18 +41,20 @@ Body = TypeVar("Body", bound=GenerationFields, covariant=True)
 
 
 class ReadChat(NamedTuple):
-    """A chat as the model reads it.
+    """The checked chat of a request.
 
     Attributes:
-        images: those of the prompt.
-        constraint: what the answer must look like; None = anything.
-        unseen: the parts that the model cannot read, in words for a warning.
-        skipped: what else of the request is passed over.
+        images: the images of the prompt.
+        template: the variables that the prompt was rendered with.
+        constraint: the constraint on the answer; None = none.
+        unseen: names of the parts that the model cannot read, for a warning.
+        skipped: names of other ignored parts of the request.
     """
 
     prompt: Prompt
     tools: ToolUse
     images: Sequence[ImageSource]
+    template: TemplateOptions
     constraint: Constraint | None
     unseen: Sequence[str] = ()
     skipped: Sequence[str] = ()
@@ -60,10 +65,9 @@ class ChatJob(Generic[Body]):
     """A request with a chat that is ready to run.
 
     Attributes:
-        prompt: what the model is given.
-        new_parser: makes the parser of one sample's text, which finds calls and reasoning in it.
-        warnings: what of the request is passed over, is not seen by the model, or is not followed
-            by its answer.
+        prompt: the input of the model.
+        new_parser: makes a parser, which finds tool calls and reasoning in one sample's text.
+        warnings: parts of the request that are ignored, not visible to the model, or not enforced.
     """
 
     preparation: Preparation[Body]
@@ -81,18 +85,20 @@ async def chat_job(
     chat: ReadChat,
     num_prompt_logprobs: int | None = None,
 ) -> ChatJob[Body]:
-    """Makes the backend's input for a chat, and what reads its answer.
+    """Returns the backend's input for a chat, and the parsers of its answer.
 
     Args:
         num_prompt_logprobs: top log probabilities of the prompt's tokens that are needed.
 
     Raises:
-        RequestError: the chat does not fit, or cannot be answered so.
-        BackendError: the grammar cannot be compiled, or the images not be kept, now.
+        RequestError: the chat does not fit into the context, or its options are not supported.
+        BackendError: the grammar cannot be compiled, or image memory is exhausted.
     """
     grammar = await usable(request, chat.constraint)
     given = ModelInput([chat.prompt.token_ids], grammar, num_prompt_logprobs)
     [task] = await make_tasks(request, options, given)
+    unlimited: list[str] = []
+    task = _with_reasoning_budget(request, task, chat, unlimited)
     task = await with_images(request, options, task, chat.prompt.text, chat.images)
     warnings = [
         *passed_over([*chat.tools.skipped, *chat.skipped]),
@@ -100,9 +106,86 @@ async def chat_job(
         *(chat.constraint.warnings if chat.constraint else ()),
         *chat.tools.warnings_for(request.model.chat.tool_format),
         *chat.prompt.warnings,
+        *unlimited,
     ]
     new_parser = _parser_maker(request, options, chat)
     return ChatJob(request, options, task, chat.tools, chat.prompt, warnings, new_parser)
+
+
+_EFFORT_BUDGETS: Final[Mapping[object, int]] = {
+    "minimal": 512,
+    "low": 1024,
+    "medium": 8192,
+    "high": 24576,
+}
+"""Tokens of reasoning by `reasoning_effort`, where the template has no levels of its own. The
+numbers are those of Google's API in OpenAI's form; higher efforts have no limit."""
+
+
+def _with_reasoning_budget(
+    request: Preparation[GenerationFields], task: PromptTask, chat: ReadChat, warnings: list[str]
+) -> PromptTask:
+    """Returns the task with the limit on its reasoning, if there is one: that of the request, of
+    its effort, or of the operator, in this order.
+
+    Args:
+        warnings: is extended where the limit is not kept.
+
+    Raises:
+        InvalidField: the backend cannot limit reasoning, and the request asks for it.
+    """
+    asked, model = request.body.thinking_token_budget, request.model
+    limit = asked
+    if limit is None:
+        effort = chat.template.kwargs.get("reasoning_effort")
+        template = model.chat.template
+        if isinstance(effort, str) and template is not None and not template.knows_effort:
+            limit = _EFFORT_BUDGETS.get(effort)
+    if limit is None:
+        limit = model.chat.config.reasoning_budget
+    if limit < 0:
+        return task
+    thoughts = model.chat.reasoning_format
+    if thoughts is None:
+        if asked is not None:
+            warnings.append("thinking_token_budget: no reasoning is known of this model")
+        return task
+    budget = _reasoning_budget(model, thoughts, limit, chat)
+    params = replace(task.params, reasoning_budget=budget)
+    try:
+        model.backend.check(params)
+    except FieldFault as fault:
+        if asked is not None:
+            raise request.names.named(fault) from fault
+        warnings.append(f"reasoning is not limited: {fault}")
+        return task
+    return task._replace(params=params)
+
+
+def _reasoning_budget(
+    model: ServedModel, thoughts: ReasoningFormat, limit: int, chat: ReadChat
+) -> ReasoningBudget:
+    message, tokenizer = model.chat.config.reasoning_budget_message, model.tokenizer
+    tags = tuple(
+        ReasoningTags(
+            begin.encode(),
+            end.encode(),
+            tuple(tokenizer.encode(message + end, add_special_tokens=False)),
+        )
+        for begin, end in thoughts.sections
+    )
+    calls = model.chat.tool_format.parse if model.chat.tool_format and chat.tools.tools else None
+    is_tagged = isinstance(thoughts.parse, ThoughtTags)
+    return ReasoningBudget(
+        limit,
+        tags,
+        is_inside=opens_reasoning(thoughts, chat.prompt.end),
+        is_anywhere=not isinstance(thoughts.parse, ThoughtTags) or thoughts.parse.anywhere,
+        other_ends=tuple(begin.encode() for begin in calls.begins)
+        if is_tagged and isinstance(calls, TaggedCalls) and calls.end_thoughts
+        else (),
+        token_bytes=tokenizer.all_token_bytes,
+    )
 
 
 def _parser_maker(
@@ -124,7 +207,7 @@ def _parser_maker(
 def finds_markup(
     request: Preparation[GenerationFields], options: GenerationOptions, tools: ToolUse
 ) -> bool:
-    """Returns whether anything but content may be found in the answers."""
+    """Returns whether the answers are parsed for tool calls or reasoning."""
     chat = request.model.chat
     has_calls = chat.tool_format is not None and bool(tools.tools)
     return _parses(request, options) and (has_calls or chat.reasoning_format is not None)
@@ -133,8 +216,8 @@ def finds_markup(
 def hides_content(
     request: Preparation[GenerationFields], options: GenerationOptions, tools: ToolUse
 ) -> bool:
-    """Returns whether an answer that must be calls reports only the calls. Where nothing looks for
-    them, all that the model says is content."""
+    """Returns whether only the tool calls of an answer are reported, because calls are required.
+    Without a parser, all text is content."""
     return tools.is_required and _parses(request, options)
 
 
@@ -154,9 +237,9 @@ class Constraint(NamedTuple):
     """The constraint on the text of an answer.
 
     Attributes:
-        is_optional: whether it may be left out where no grammar can be made of it.
-        parts: grammars within it that may be faulty, each with its own field.
-        warnings: what of the request is not enforced.
+        is_optional: whether the constraint is dropped with a warning if it cannot be compiled.
+        parts: the grammars that it consists of, each with the field that errors name.
+        warnings: parts of the request that are not enforced.
     """
 
     grammar: Grammar | None
@@ -172,8 +255,8 @@ def constraint(
     schemas.
 
     Args:
-        prompt: the rendered one; it may have opened reasoning.
-        options: those with which it was rendered. They may switch reasoning off.
+        prompt: the rendered prompt, which may have opened reasoning.
+        options: the template's variables, which may switch reasoning off.
 
     Raises:
         InvalidField: fields contradict each other, or are malformed.
@@ -216,12 +299,12 @@ def constraint(
 async def usable(
     request: Preparation[GenerationFields], wanted: Constraint | None
 ) -> Grammar | None:
-    """Makes the grammar ready and returns it; None where there is none, or an optional one cannot
-    be compiled, of which there is a warning then.
+    """Compiles the grammar and returns it. Returns None if there is none, or if an optional one
+    cannot be compiled, which adds a warning.
 
     Raises:
-        InvalidField: it cannot be used. Where a part of it cannot either, the error is that part's.
-        BackendError: it cannot be made ready now.
+        InvalidField: the grammar is invalid. The error names the invalid part if there is one.
+        BackendError: the compiler is overloaded.
     """
     if wanted is None or wanted.grammar is None:
         return None
@@ -238,12 +321,12 @@ async def usable(
 
 
 def _enforceable(tools: ToolUse, warnings: list[str]) -> Sequence[Tool]:
-    """Returns the tools with what grammars enforce of their schemas. Each keyword that is left out
-    is warned of.
+    """Returns the tools with only the schema keywords that grammars can enforce. Adds a warning for
+    each other keyword.
 
     Raises:
-        InvalidField: a strict tool has such a keyword, or the schema of a tool that is strict or
-            must be called is malformed.
+        InvalidField: a strict tool has a keyword that cannot be enforced, or the schema of a tool
+            that is strict or must be called is malformed.
     """
     found: list[Tool] = []
     for tool in tools.tools:

@@ -37,12 +37,12 @@ class OfferedTool(NamedTuple):
     """A tool of a request.
 
     Attributes:
-        tool: what the model calls.
-        function: the same in OpenAI's form, for the template.
-        target: what it is to the client.
-        is_strict: whether its arguments have to follow its schema in any case.
-        warning: what cannot be done of it; empty = nothing.
-        input_grammar: what the text of a custom tool is enforced to be; None = free.
+        tool: the function that the model calls.
+        function: the function in OpenAI's form, for the template.
+        target: the tool as its client names it.
+        is_strict: whether its arguments are always constrained by its schema.
+        warning: the unsupported feature; empty = none.
+        input_grammar: the grammar for the text of a custom tool; None = free text.
     """
 
     tool: Tool
@@ -63,11 +63,11 @@ def read_function(
     """Reads `{"name", "description", "parameters", "strict"}`.
 
     Args:
-        place: its path in the request.
-        schema: what the client calls `parameters`.
+        place: the path of the function in the request.
+        schema: the client's name for `parameters`.
 
     Raises:
-        InvalidField: it is malformed.
+        InvalidField: the function is malformed.
     """
     target = ToolTarget(read_name(function, place), namespace)
     for key, kind, words in (
@@ -88,12 +88,12 @@ def read_function(
 
 
 def read_custom(custom: Mapping[str, Any], place: str, namespace: str | None = None) -> OfferedTool:
-    """Reads `{"name", "description", "format"}`, a tool that takes text. The form of the text is in
-    the description of the function, for the model, and in its schema, as far as a regular
-    expression says it: JSON schemas have no grammars.
+    """Reads `{"name", "description", "format"}`, a tool that takes text. The text's format is added
+    to the function's description for the model. A regular expression also becomes a `pattern` in
+    its schema; JSON Schema cannot express grammars.
 
     Raises:
-        InvalidField: it is malformed.
+        InvalidField: the tool is malformed.
     """
     target = ToolTarget(read_name(custom, place), namespace, is_custom=True)
     description = custom.get("description")
@@ -114,10 +114,10 @@ def read_custom(custom: Mapping[str, Any], place: str, namespace: str | None = N
 
 
 def read_name(named: Mapping[str, Any], place: str) -> str:
-    """Reads `name`.
+    """Returns the member `name` of a tool.
 
     Raises:
-        InvalidField: it is not a string, or it is empty or too long.
+        InvalidField: the name is not a string, is empty or is too long.
     """
     name = named.get("name")
     place = f"{place}.name"
@@ -137,10 +137,10 @@ def members_of(
     after the type, or otherwise the members next to the type.
 
     Args:
-        flat: whether it is allowed there.
+        flat: whether the members may stand next to the type.
 
     Raises:
-        InvalidField: there is none.
+        InvalidField: the member is missing.
     """
     members = tool.get(kind)
     if members is None and flat:
@@ -152,13 +152,14 @@ def members_of(
 
 
 def _check_arguments(kind: object, name: str) -> None:
-    """Checks that arguments are an object, whatever else the schema says of them."""
+    """Raises InvalidField unless the schema `kind` of the arguments allows objects only."""
     if kind not in (None, "object") and not (isinstance(kind, list) and "object" in kind):
         raise wrong(name, '"object"', kind)
 
 
 def _format(form: object, place: str) -> tuple[str, Grammar | None, str]:
-    """Returns a format in words, as a regular expression, and what cannot be done of it."""
+    """Returns the format of a custom tool's text: a description, its grammar (None = free text),
+    and a warning about what is not supported."""
     if form is None:
         return _ANY_TEXT, None, ""
     if not isinstance(form, dict):
@@ -198,11 +199,11 @@ def _one_of(given: Mapping[str, Any], key: str, allowed: tuple[str, ...], place:
 
 
 def _without_anchors(expression: str) -> str:
-    """Returns an expression without the marks of the beginning and the end of the text, which is
-    matched as a whole in any case. If alternatives are combined, a mark belongs to one alternative.
+    """Returns an expression without its `^` and `$` anchors; the text is always matched as a whole.
+    In alternatives without parentheses, an anchor belongs to one alternative.
 
     Raises:
-        ValueError: it closes a group that it has not opened, which would close a group of the
+        ValueError: the expression has an unmatched `)`, which would close a group of the
             surrounding pattern.
     """
     depth, has_alternatives = 0, False
@@ -219,11 +220,11 @@ def _without_anchors(expression: str) -> str:
 
 
 class ToolTarget(NamedTuple):
-    """A tool as its client knows it.
+    """The client's name and type of a tool.
 
     Attributes:
-        namespace: the one that it is in; None = none.
-        is_custom: whether it takes text in place of arguments.
+        namespace: the namespace of the tool; None = none.
+        is_custom: whether its input is free text, not JSON arguments.
     """
 
     name: str
@@ -232,12 +233,12 @@ class ToolTarget(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The type of the tool, as chats have it."""
+        """The type of the tool in the Chat Completions API."""
         return "custom" if self.is_custom else "function"
 
     @property
     def text_member(self) -> str:
-        """The member of a call with what the model has written for the tool."""
+        """The name of the member of a call that holds its arguments or text."""
         return "input" if self.is_custom else "arguments"
 
     @property
@@ -247,8 +248,8 @@ class ToolTarget(NamedTuple):
 
 
 def flat_name(name: str, namespace: str | None) -> str:
-    """Returns the one name of a function in a namespace, as Codex makes it where it has to. A
-    function at the top may have its own name as its namespace in the history (openai 3.54)."""
+    """Returns the function name that combines a namespace and a name, in Codex's form. In histories
+    of openai 3.54, a function without a namespace may have its own name as its namespace."""
     if not namespace or namespace == name:
         return name
     has_gap = namespace.endswith("_") or name.startswith("_")
@@ -262,12 +263,12 @@ WORDS: Final = ("none", "auto", "required")
 
 
 class ToolChoice(NamedTuple):
-    """Which tools an answer may call.
+    """The tools that an answer may call.
 
     Attributes:
-        names: those of their functions.
+        names: the names of their functions.
         is_required: whether one of them must be called.
-        is_named: whether the request names the one.
+        is_named: whether the request names a single tool.
     """
 
     names: Sequence[str]
@@ -276,13 +277,13 @@ class ToolChoice(NamedTuple):
 
 
 def read_choice(choice: str | Mapping[str, Any] | None, reader: ToolReader) -> ToolChoice:
-    """Reads a choice.
+    """Reads `tool_choice`.
 
     Args:
-        reader: has read the tools.
+        reader: the reader of the request's tools.
 
     Raises:
-        InvalidField: it is malformed, or of a tool that there is not.
+        InvalidField: the choice is malformed, or names an unknown tool.
     """
     if choice is None:
         return ToolChoice(list(reader.offered))
@@ -326,8 +327,8 @@ _KINDS: Final = ("function", "custom")
 
 
 def _found(choice: Mapping[str, Any], place: str, reader: ToolReader) -> Sequence[str]:
-    """Returns the function of the tool that `{"type": "function", "function": {"name"}}` names, or
-    the same with the name next to the type."""
+    """Returns the names of the functions of a tool choice such as `{"type": "function", "function":
+    {"name"}}`, or with the name next to the type."""
     kind = choice.get("type")
     if reader.checks and kind not in _KINDS:
         raise wrong(f"{place}.type", '"function" or "custom"', kind)
@@ -374,17 +375,17 @@ class ToolUse:
     """Which functions an answer may call, and how.
 
     Attributes:
-        tools: what may be called.
-        shown: the same in OpenAI's form, for the template.
-        targets: what they are to the client, by the names of the functions.
+        tools: the functions that may be called.
+        shown: the functions in OpenAI's form, for the template.
+        targets: the client's tools, by function name.
         is_required: whether at least one call must be made.
         is_named: whether the request names the one function to call.
         is_parallel: whether more than one call may be made.
-        strict: the functions whose arguments have to follow their schema in any case.
+        strict: the functions whose arguments are always constrained by their schema.
         is_legacy: whether the request has `functions`, and gets a `function_call`.
-        skipped: tools that are passed over, in words for a warning.
-        warnings: what cannot be done of the others.
-        input_grammars: what the texts of custom tools are enforced to be.
+        skipped: names of the ignored tools, for a warning.
+        warnings: unsupported features of the other tools.
+        input_grammars: the grammars for the texts of custom tools.
     """
 
     tools: Sequence[Tool] = ()
@@ -405,7 +406,7 @@ class ToolUse:
 
     @property
     def choice(self) -> CallChoice:
-        """The same in the words of the format of calls. There must be tools."""
+        """The choice in the form that tool-call formats use. There must be tools."""
         return CallChoice(
             self.tools,
             required=self.is_required,
@@ -419,14 +420,14 @@ class ToolUse:
         return frozenset(name for name, target in self.targets.items() if target.is_custom)
 
     def warnings_for(self, tool_format: ToolFormat | None) -> Sequence[str]:
-        """Returns the features of the tools that are not supported where a model writes its calls
-        in this form; None = it makes none."""
+        """Returns the features of the tools that this tool-call format does not support; None = the
+        model has no format."""
         if not self.tools or tool_format is not None:
             return self.warnings
         return [*self.warnings, _NO_CALLS]
 
     def target(self, function: str) -> ToolTarget:
-        """Returns how a function is presented to the client; the model may make up others."""
+        """Returns the client's tool of a function. The model may also invent function names."""
         return self.targets.get(function) or ToolTarget(function)
 
 
@@ -439,8 +440,7 @@ def read_tools(
     flat: bool = False,
     skips_others: bool = False,
 ) -> ToolUse:
-    """Reads the tools of a request. Those that must not be called are not shown to the model
-    either.
+    """Reads the tools of a request. Tools that must not be called are hidden from the model.
 
     Args:
         flat: whether members of tools and choices may be given next to the type, in every dialect,
@@ -448,7 +448,7 @@ def read_tools(
         skips_others: whether tools of other types are passed over; otherwise they are refused.
 
     Raises:
-        InvalidField: a tool or the choice is malformed, or they do not go together.
+        InvalidField: a tool or the choice is malformed, or they contradict each other.
     """
     check_number_of_tools(given, "tools")
     reader = ToolReader(
@@ -464,10 +464,10 @@ def read_functions(
     choice: str | Mapping[str, Any] | None,
     dialect: Dialect,
 ) -> ToolUse:
-    """Reads `functions` and `function_call`, of which an answer has at most one.
+    """Reads the legacy fields `functions` and `function_call`. An answer has at most one call.
 
     Raises:
-        InvalidField: one of them is malformed, or they do not go together.
+        InvalidField: one of them is malformed, or they contradict each other.
     """
     name = "function_call"
     check_number_of_tools(given, "functions")
@@ -504,7 +504,7 @@ class ToolReader:
     Attributes:
         flat: whether members of tools and choices may be given next to the type.
         skips_others: whether tools of other types are passed over.
-        checks: whether a choice must be of tools that there are.
+        checks: whether a choice must name an offered tool.
         offered: the tools, by the names of their functions.
     """
 
@@ -540,14 +540,14 @@ class ToolReader:
             raise wrong(f"{place}.type", '"function" or "custom"', kind)
 
     def skip(self, kind: str, place: str) -> None:
-        """Notes that a tool is passed over, which is of a type that there is not."""
+        """Records that a tool of an unsupported type is ignored."""
         self._skipped.append(f"{place} of type {kind[:MAX_NAME]}")
 
     def add(self, tool: OfferedTool, place: str) -> None:
         """Adds a tool; of two of the same name, the later one counts.
 
         Raises:
-            InvalidField: the model could not tell it from another one.
+            InvalidField: the tool has the same function name as another one.
         """
         if len(self.offered) == MAX_TOOLS:
             raise InvalidField(f"there must be at most {MAX_TOOLS} tools in all", param="tools")
@@ -577,7 +577,7 @@ class ToolReader:
         )
 
     def _read_namespace(self, tool: Mapping[str, Any], place: str) -> None:
-        """Reads `{"name", "description", "tools"}`: its tools become functions like the others.
+        """Reads `{"name", "description", "tools"}`: its tools are read like top-level functions.
         Raises InvalidField."""
         name = read_name(tool, place)
         description, tools = tool.get("description"), tool.get("tools")
@@ -596,8 +596,8 @@ class ToolReader:
             self.read(inner_tool, f"{place}.tools[{position}]", name)
 
     def _shown(self, tools: Sequence[OfferedTool]) -> Iterator[Mapping[str, Any]]:
-        """Returns functions for the template. The description of a namespace comes before that of
-        its first function."""
+        """Yields the functions for the template. The first function of a namespace gets the
+        namespace's description before its own."""
         told: set[str | None] = {None}
         for tool in tools:
             namespace = tool.target.namespace

@@ -65,12 +65,12 @@ from fastovms.text.tokenizer import FimFinder, FimTokens, Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """The common beginning of the texts of one prompt's choices.
+    """The echoed prompt before the texts of its choices.
 
     Attributes:
         text: the text before each of the prompt's choices.
         length: the length of `text`, in the unit of the offsets.
-        tokens: the prompt's, if their log probabilities were asked for.
+        tokens: the prompt's tokens, if their log probabilities are requested.
     """
 
     text: str = ""
@@ -89,7 +89,7 @@ def make_echo(
     *,
     skip_special_tokens: bool = True,
 ) -> Echo:
-    """Returns the text that the client sent or, for token ids, what they decode to."""
+    """Returns the echo: the client's text, or the decoded token ids."""
     text = prompt.text
     if text is None:
         text = tokenizer.decode(prompt.token_ids, skip_special_tokens=skip_special_tokens)
@@ -107,8 +107,8 @@ def make_echo(
 def _offsets(
     token_ids: Sequence[int], text: str, tokenizer: Tokenizer, measure: Measure
 ) -> Iterator[int]:
-    """Returns where in `text` each token begins. Special tokens may be written out in it or, as the
-    one at the beginning of many prompts, not be part of it."""
+    """Yields the offset in `text` at which each token begins. Special tokens, such as BOS, may be
+    missing from the text."""
     for skip_special_tokens in (False, True):
         tracking = TrackingDetokenizer(
             tokenizer.detokenizer(skip_special_tokens=skip_special_tokens), measure
@@ -126,7 +126,7 @@ def _offsets(
 
 
 class CompletionPromptReport(NamedTuple):
-    """The information about one prompt that its choices report."""
+    """The information about one prompt in its choices."""
 
     echo: Echo
     token_ids: Sequence[int]
@@ -146,7 +146,7 @@ def generated_logprobs(delta: SampleDelta, echo: Echo, report: TokenReport) -> L
 
 
 _CHOICE_MEMBERS: Final = ("token_ids", "prompt_logprobs", "prompt_token_ids")
-"""Members that vLLM's choices always have, null where there is nothing to tell."""
+"""Members that vLLM's choices always have, null where there is no value."""
 
 
 def completion_body(
@@ -213,7 +213,7 @@ def _choice(
 
 @dataclass(frozen=True, slots=True)
 class ChoiceOpening:
-    """The beginnings of the choices of one prompt in a stream, encoded beforehand.
+    """The encoded start of one prompt's choices in a stream.
 
     Attributes:
         logprobs: the elements of each of the arrays, without brackets.
@@ -226,7 +226,7 @@ class ChoiceOpening:
 
     @property
     def length(self) -> int:
-        """About how many bytes it will be."""
+        """The approximate size in bytes."""
         return len(self.echo.text) + sum(map(len, self.logprobs or ())) + len(self.members)
 
 
@@ -245,8 +245,8 @@ def _elements(arrays: LogprobArrays) -> tuple[bytes, ...]:
 
 
 class CompletionFrames:
-    """Encodes one stream (`answer.Frames`). A delta costs the encoding of its text alone,
-    unless the client wants to know more about its tokens."""
+    """Encodes one stream (`answer.Frames`). Unless token details are requested, a delta costs only
+    the encoding of its text."""
 
     def __init__(
         self,
@@ -336,10 +336,10 @@ class CompletionJob:
     """A completions request that is ready to run.
 
     Attributes:
-        prompts: the prompts with their texts, as the client sees them.
-        tasks: the same, as the model sees them.
+        prompts: the prompts with their texts, for the answer.
+        tasks: the model's inputs, one for each prompt.
         num_prompt_logprobs: how many top log probabilities of the prompts' tokens the report needs.
-        warnings: what of the request is not done.
+        warnings: ignored parts of the request.
     """
 
     preparation: Preparation[CompletionRequest]
@@ -357,10 +357,10 @@ class CompletionJob:
 
 
 async def prepare(request: Preparation[CompletionRequest], fim: FimTokens | None) -> CompletionJob:
-    """Checks a request and makes what runs it. Long texts are encoded in a thread.
+    """Checks a request and returns its job. Long texts are encoded in a thread.
 
     Args:
-        fim: the model's tokens for a suffix, if it has them.
+        fim: the model's fill-in-the-middle tokens, if it has them.
 
     Raises:
         RequestError: a field is invalid.
@@ -393,7 +393,7 @@ async def prepare(request: Preparation[CompletionRequest], fim: FimTokens | None
 
 
 def names_of(body: CompletionRequest) -> FieldNames:
-    """Returns the names of a completion request's fields, for messages."""
+    """Returns the names of a completion request's fields, for error messages."""
     names = FieldNames(prompt="prompt", max_tokens="max_tokens", logprobs="logprobs")
     if body.prompt_logprobs is not None:
         return names
@@ -453,7 +453,7 @@ async def _encode(
     truncation: Truncation | None,
     fim: FimTokens | None,
 ) -> tuple[list[Prompt], list[Sequence[int]]]:
-    """Returns the prompts, and what the model gets for each of them."""
+    """Encodes the texts. Returns the prompts for the answer, and the token ids for the model."""
     body, tokenizer, model = request.body, request.model.tokenizer, request.model.info
     add_special_tokens = body.add_special_tokens is not False
     if not body.suffix:
@@ -484,10 +484,10 @@ class Completions:
         self._fim = FimFinder()
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers a request.
+        """Answers a request to `/completions`.
 
         Raises:
-            RequestError, BackendError: the answer has not begun, and cannot.
+            RequestError, BackendError: the request failed before the answer began.
         """
         context = self._context
         preparation = await context.read(request, CompletionRequest, dialect, names_of)
@@ -526,11 +526,11 @@ async def _writer(
     generation: TextGeneration,
     prompt_logprobs: PromptLogprobs | None,
 ) -> AnswerWriter:
-    """Returns how the answer to a completions request is written.
+    """Returns the writer of the answer to a completions request.
 
     Args:
-        prompt_logprobs: of the prompts that were scored; None = they are known when the generation
-            has run, if they are needed.
+        prompt_logprobs: log probabilities of prompts that are scored already; None = the generation
+            computes them if they are requested.
     """
     options, report, cost = job.options, job.options.report, _prompt_cost(job)
 
@@ -592,7 +592,7 @@ def _prompt_reports(
 
 
 def _prompt_cost(job: CompletionJob) -> int:
-    """Returns how much there is to format about the prompts: their tokens and log probabilities."""
+    """Returns the number of prompt details to format: tokens and log probabilities."""
     if not job.is_echoed and job.num_prompt_logprobs is None:
         return 0
     num_tokens = sum(len(task.token_ids) for task in job.tasks)

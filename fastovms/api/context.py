@@ -1,5 +1,4 @@
-"""Holds what the handlers of all generating endpoints share: models, configuration, metrics,
-ids."""
+"""The shared dependencies of all generating endpoints: models, configuration, metrics, ids."""
 
 from __future__ import annotations
 
@@ -50,13 +49,13 @@ class ApiContext:
         dialect: Dialect,
         names_of: Callable[[Body], FieldNames],
     ) -> Preparation[Body]:
-        """Reads a body and finds its model, which is noted for logs and metrics, and notes whether
-        the answer is streamed. The request holds the model to its end. If the model must be loaded
-        first, a client that wants a stream gets comments while it waits.
+        """Reads a body and finds its model. Records the model and whether the answer is streamed
+        for logs and metrics. The model stays loaded until the request ends. If the model must be
+        loaded first, a client that wants a stream gets comments while it waits.
 
         Raises:
             BackendError: the model cannot be loaded now.
-            RequestError: as `read_named` does, and the model generates no text.
+            RequestError: as in `read_named`, or the model does not generate text.
         """
         body, known = await read_named(request, schema, self.models, dialect, self.bodies)
         tasks, streams = (Task.TEXT_GENERATION,), is_streamed(body)
@@ -72,7 +71,8 @@ class ApiContext:
         dialect: Dialect,
         names: FieldNames,
     ) -> Preparation[Body]:
-        """Returns a request that is read, and notes whether the answer is streamed."""
+        """Returns the `Preparation` of a decoded request, and records whether the answer is
+        streamed."""
         request.log_fields["stream"] = is_streamed(body)
         return Preparation(
             body,
@@ -93,8 +93,8 @@ class ApiContext:
 
         Args:
             prefix: the beginning of the answer's id.
-            new_id: makes the rest of it, unless the client has given one.
-            model: its name.
+            new_id: makes the rest of the id, unless the client has given an id.
+            model: the name of the model.
         """
         return Envelope(
             id=f"{prefix}{request_id(body, new_id)}",

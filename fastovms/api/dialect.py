@@ -33,7 +33,7 @@ END: Final = b"\n\n"
 
 
 def frame(data: bytes, name: str = "") -> bytes:
-    """Returns the frame of one event; it has an `event:` line where a name is given."""
+    """Returns the frame of one event, with an `event:` line if `name` is given."""
     event = START + data + END
     return _NAME + name.encode() + b"\n" + event if name else event
 
@@ -57,11 +57,11 @@ DONE: Final = frame(b"[DONE]")
 
 
 class ToldError(NamedTuple):
-    """The members of an error that a client receives.
+    """The details of an error that a client receives.
 
     Attributes:
         param: the faulty field; None = not a single field.
-        code: the reason, for programs; None = there is none.
+        code: the reason, for programs; None = no code.
         request_id: the id of the request that has failed.
     """
 
@@ -74,11 +74,11 @@ class ToldError(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ErrorForm:
-    """The form in which one family of clients receives errors.
+    """The error format of one family of clients.
 
     Attributes:
         members: makes the JSON object of an error.
-        last_frames: makes, of that object's JSON, what ends a stream.
+        last_frames: makes the frames that end a stream from the error's JSON.
     """
 
     members: Callable[[ToldError], Mapping[str, Any]]
@@ -199,13 +199,13 @@ def error_body(error: Exception, dialect: Dialect, request_id: str = "") -> byte
 
 
 def last_frames(error: Exception, dialect: Dialect, request_id: str = "") -> bytes:
-    """Returns the frames that end a stream that had begun and fails with `error`."""
+    """Returns the frames that end a running stream with `error`."""
     return dialect.error_form.last_frames(error_body(error, dialect, request_id))
 
 
 def describe(error: Exception) -> tuple[str, str | None, str | None]:
     """Returns the message, the invalid field and the reason's code that a client receives.
-    Unexpected errors are logged here, and tell it nothing about the server's insides."""
+    Unexpected errors are logged here, and described to the client without internal details."""
     if not isinstance(error, (RequestError, BackendError)):
         logger.error("request failed", exc_info=error)
     return _words(error)
@@ -256,18 +256,17 @@ class ResponsesStyle:
     """The differences between the dialects of the Responses API.
 
     Attributes:
-        id_separator: what stands between an id's prefix and the rest.
+        id_separator: the separator between an id's prefix and the rest.
         names_events: whether frames have an `event:` line.
-        has_error_events: whether one comes before `response.failed`.
-        length_reason: why an answer that became too long is incomplete.
+        has_error_events: whether an `error` event precedes `response.failed`.
+        length_reason: the incomplete reason of an answer that reached its limit.
         summarizes_reasoning: whether reasoning is written as a summary, rather than as text.
-        efforts: the values of `reasoning.effort` that are taken.
-        skips_unknown_types: whether tools of types that the server does not have are passed over
-            with a warning, rather than refused.
+        efforts: the values of `reasoning.effort` that are accepted.
+        skips_unknown_types: whether tools of unknown types are ignored with a warning, not refused.
         takes_empty_input: whether the input may be an empty text or list.
         outputs_need_call_ids: whether outputs of function calls must have a `call_id`.
-        takes_stream_options: whether there may be `stream_options`.
-        takes_logprobs_field: whether `logprobs` in a stream is taken.
+        takes_stream_options: whether `stream_options` is accepted.
+        takes_logprobs_field: whether `logprobs` is accepted in a stream.
         tells_response_format: whether `response_format` is repeated as `text.format`.
     """
 
@@ -290,46 +289,44 @@ class Dialect:
     """The protocol details of one family of clients.
 
     Attributes:
-        name: what logs and tests call it.
+        name: the dialect's name in logs and tests.
         prefixes: URL prefixes, each serving the same routes.
         error_form: the form of errors.
         malformed_body_status: the status for a body that is not a JSON object.
         body_level_fields: fields whose faults count as a malformed body.
         model_required: whether a request must name its model.
         unknown_model: the error about a model that is not served, with braces for its name.
-        refuses_null: fields in which null is not the same as absent, in the order in which they
-            are checked.
+        refuses_null: fields in which null is not the same as absent, in the order in which they are
+            checked.
         default_max_tokens: the default for completions; None = the model's default, or its context
             if it has none.
         clamps_max_tokens: whether a `max_tokens` beyond the context or the model's limit is
             lowered, not refused.
-        max_stop_strings: how many a request may have; None = the server's own limit only.
+        max_stop_strings: the maximum number of stop strings; None = only the server's own limit.
         stop_in_streams: whether a stream includes, by default, the stop string that ended it.
         strict_stream_options: whether unknown `stream_options` are refused.
-        best_of_is_beam_search: whether `best_of` is a beam width, has the model's limit, and cannot
-            be streamed.
+        best_of_is_beam_search: whether `best_of` is a beam width, limited by the model and not
+            available in streams.
         has_ids: whether responses carry `id`, `system_fingerprint` and `stop_reason`.
         has_meta: whether sorted documents come with Cohere's `meta`.
         stream_object: the `object` of a completion's stream chunks.
-        handshake: whether a stream opens with an empty chunk when its first token releases no text.
+        handshake: whether a stream opens with an empty chunk if the first token gives no text yet.
         takes_text_for_messages: whether `messages` may be one text.
         takes_image_url_strings: whether `image_url` of a part may be the URL itself.
-        completes_vision_models: whether prompts without messages go to models that take images,
-            too.
+        completes_vision_models: whether vision models accept prompts without messages.
         flat_tools: whether a tool's members may be given next to its type.
-        checks_tool_choice: whether a choice without tools, or of one that is not among them, is
-            refused, rather than leaving none to call.
-        parses_special_tokens: whether calls and reasoning are found in a text that keeps its
-            special tokens too.
-        continues_roles: whether an answer without a generation prompt has the role of the last
+        checks_tool_choice: whether a choice of an unknown tool is refused; otherwise no tool is
+            called.
+        parses_special_tokens: whether tool calls and reasoning are parsed also with
+            `skip_special_tokens: false`.
+        continues_roles: whether an answer without a generation prompt gets the role of the last
             message.
         reasoning_members: the members of a message that hold its reasoning.
         lists_no_calls: whether a message without calls has an empty list of them.
-        has_null_content: whether a message that only calls has no content, rather than an empty
-            one.
+        has_null_content: whether the content of a message with only tool calls is null, not empty.
         ends_named_call_with_stop: whether `finish_reason` is "stop" after a call whose function the
             request names.
-        responses: what this dialect of the Responses API is like.
+        responses: the differences in the Responses API.
         text_length: the unit of `text_offset`.
         owned_by: the member of model cards; `describes_models` adds vLLM's fields to them.
     """

@@ -42,7 +42,7 @@ from fastovms.text.tokenizer import TokenIds
 
 
 class EncodingFields(ModelField, frozen=True, kw_only=True):
-    """The fields that all of them share. None = absent."""
+    """The fields that all embedding and reranking endpoints share. None = absent."""
 
     truncate_prompt_tokens: Truncation = None
     truncation_side: str | None = None
@@ -78,7 +78,7 @@ class RerankRequest(EncodingFields, frozen=True, kw_only=True):
 
 
 class ScoreRequest(EncodingFields, frozen=True, kw_only=True):
-    """The body of `POST /score`. The texts have one of four pairs of names."""
+    """The body of `POST /score`. The two texts are given under one of four pairs of field names."""
 
     text_1: str | list[str] | None = None
     text_2: str | list[str] | None = None
@@ -96,7 +96,7 @@ def read_limit(body: EncodingFields, model: ServedEncoder, num_added: int) -> Te
     """Reads the limit on the length of a text.
 
     Args:
-        num_added: the tokens that surround it.
+        num_added: the number of special tokens around the text.
 
     Raises:
         InvalidField: a number is out of its range, or the side unknown.
@@ -139,8 +139,7 @@ async def read_encoding(
     """Returns the body of a request and the model that it names.
 
     Raises:
-        InvalidField: the priority is one that no request may have, though none changes anything
-            here.
+        InvalidField: the priority is out of range; otherwise it has no effect here.
         RequestError, BackendError: as `read_encoder_body` does.
     """
     body, model = await read_encoder_body(
@@ -153,10 +152,10 @@ async def read_encoding(
 
 
 def answer_id(body: EncodingFields, prefix: str, new_id: str) -> str:
-    """Returns the id of an answer, with the rest that the client wants, or a new one.
+    """Returns the answer's id: the prefix and the id that the client chose, or a new one.
 
     Raises:
-        InvalidField: it is not valid in an answer.
+        InvalidField: the client's id is not valid.
     """
     given = body.request_id
     return f"{prefix}{new_id if given is None else check_id(given, 'request_id')}"
@@ -176,10 +175,10 @@ BeginSpan = Callable[[], GenerationSpan | None]
 
 
 class EncodingCall:
-    """A request's use of a model. It begins when the model is loaded.
+    """One request's use of an encoder model, from when the model is loaded.
 
     Attributes:
-        client: who has sent it: clients take turns.
+        client: the sender; clients take turns.
     """
 
     def __init__(
@@ -201,11 +200,11 @@ class EncodingCall:
         self._started_at = self._now()
 
     async def encode(self, texts: Sequence[EncoderText], priority: int) -> NDArray[float32]:
-        """Returns a row for each text, as `EncoderBackend.encode` makes them. To be called once: a
-        request is counted with it.
+        """Returns a row for each text, as `EncoderBackend.encode` makes them. Call it once: it
+        counts the request in the metrics.
 
         Raises:
-            BackendError: they cannot be encoded now.
+            BackendError: the texts cannot be encoded now.
         """
         num_tokens = sum(len(text.token_ids) for text in texts)
         self._log_fields["prompt_tokens"] = num_tokens
@@ -253,12 +252,12 @@ def encoding_call(
     response_id: str = "",
     form: EncodingFormat | None = None,
 ) -> EncodingCall:
-    """Returns the call of a request, whose span is noted as the request's.
+    """Returns the `EncodingCall` of a request. Its span is recorded as the request's.
 
     Args:
-        asked_model: as the client names it; None = not at all.
-        response_id: that of the answer; "" = it has none.
-        form: how vectors are asked for.
+        asked_model: the client's name of the model; None = it named none.
+        response_id: the id of the answer; "" = none.
+        form: the encoding format of the vectors.
     """
     tracer = context.tracer
     if tracer is None:
@@ -309,11 +308,10 @@ class TextLimit:
     """The maximum length of a text, and the treatment of a longer one.
 
     Attributes:
-        max_tokens: without those that the tokenizer puts around it.
-        truncates: whether it is cut, rather than refused.
-        keeps_end: whether its end is what is left.
-        max_together: tokens of all texts of a request, beyond which they are refused; None = any
-            number.
+        max_tokens: the limit, without the tokenizer's special tokens.
+        truncates: whether a longer text is cut, not refused.
+        keeps_end: whether the end of a cut text is kept.
+        max_together: the limit for all texts of a request together; None = unlimited.
     """
 
     max_tokens: int
@@ -322,8 +320,7 @@ class TextLimit:
     max_together: int | None = None
 
     def at_most(self, max_tokens: int | None) -> TextLimit:
-        """Returns the limit of texts that are always cut to this number of tokens; None = as many
-        as this one takes."""
+        """Returns a limit that cuts texts to this number of tokens; None = to this limit's own."""
         if max_tokens is None or max_tokens > self.max_tokens:
             return self
         return replace(self, max_tokens=max_tokens, truncates=True)
@@ -357,13 +354,13 @@ async def tokenize(
     """Returns the tokens of each text.
 
     Args:
-        names: the texts' fields, for messages.
-        encloses: whether texts come with the tokens that the tokenizer puts around them. Tokens
-            that a client sends are taken as they are.
+        names: the texts' fields, for error messages.
+        encloses: whether the tokenizer's special tokens are added. Token ids of clients are not
+            changed.
 
     Raises:
-        InvalidField: one is empty, too long, has ids outside the vocabulary, or is not a text, or
-            all are too long together.
+        InvalidField: a text is empty, too long, not a text, or has ids outside the vocabulary, or
+            all texts together are too long.
         Overloaded: too many texts of the client wait.
     """
     check_texts(model, texts, names, limit)
@@ -390,7 +387,7 @@ async def tokenize(
 def check_texts(
     model: ServedEncoder, texts: Sequence[InputText], names: Sequence[str], limit: TextLimit
 ) -> None:
-    """Raises InvalidField for a text that is empty, or too long whatever its tokens are."""
+    """Raises InvalidField for a text that is empty, or too long to fit with any tokenization."""
     for text, name in zip(texts, names, strict=True):
         if isinstance(text, list):
             _check_ids(text, name, model, limit)
@@ -402,10 +399,10 @@ def check_texts(
 
 
 def together_exceeded(max_tokens: int, name: str) -> InvalidField:
-    """Returns the error about texts that have too many tokens together.
+    """Returns the error about too many tokens in all texts together.
 
     Args:
-        name: the field of the one that was too much.
+        name: the field of the text that exceeded the limit.
     """
     return InvalidField(
         f"{name} is too much: all texts together must have at most {max_tokens} tokens",
@@ -414,7 +411,7 @@ def together_exceeded(max_tokens: int, name: str) -> InvalidField:
 
 
 def num_units(text: InputText) -> int:
-    """Returns how many characters a text has, or how many tokens."""
+    """Returns the number of characters of a text, or of token ids."""
     return sum(map(len, text)) if isinstance(text, tuple) else len(text)
 
 
@@ -437,8 +434,8 @@ def _pieces(texts: Sequence[InputText]) -> Iterator[range]:
 async def _long(
     model: ServedEncoder, text: str, name: str, limit: TextLimit, client: str, encloses: bool
 ) -> TokenIds:
-    """Returns the tokens of a text of which one slice after the other is tokenized, until it is
-    found to be too long."""
+    """Returns the tokens of a long text. It is tokenized in slices and stops when the limit is
+    exceeded."""
     found: list[TokenIds] = []
     num_tokens = 0
     for part in slices(
@@ -506,7 +503,7 @@ def _excess(num_tokens: int, model: ServedEncoder, limit: TextLimit) -> str:
 
 
 def _named_fault(texts: Sequence[str | list[int]], names: Sequence[str]) -> RequestError:
-    """Returns the fault of the first text that has one, with its field."""
+    """Returns the error of the first invalid text, with its field."""
     for text, name in zip(texts, names, strict=True):
         if isinstance(text, str):
             try:
@@ -536,15 +533,15 @@ Vectors = NDArray[np.float32]
 
 
 class EmbeddingOptions(NamedTuple):
-    """The way from texts to vectors.
+    """The options for computing vectors from texts.
 
     Attributes:
-        limit: how long a text may be, without what the tokenizer puts around it.
-        normalizes: whether vectors have the length 1; None = as the operator wants it.
+        limit: the maximum length of a text, without special tokens.
+        normalizes: whether vectors are scaled to length 1; None = the operator's setting.
         dimensions: how many numbers of each are kept; None = all.
-        adds_special_tokens: whether the tokenizer puts its tokens around each text.
-        instruction: what is put before each text.
-        priority: lower is sooner.
+        adds_special_tokens: whether special tokens are added to each text.
+        instruction: the text put before each input.
+        priority: lower values are served first.
     """
 
     limit: TextLimit
@@ -571,7 +568,7 @@ def default_limit(model: ServedEncoder, *, truncates: bool | None = None) -> Tex
     """Returns the maximum length of a text if a request does not give one.
 
     Args:
-        truncates: whether longer ones are cut; None = as the operator wants it.
+        truncates: whether longer texts are cut; None = the operator's setting.
     """
     length = max(1, model.info.max_model_len - model.texts.num_added)
     return TextLimit(length, model.config.truncate if truncates is None else truncates)
@@ -583,14 +580,14 @@ async def embed(
     names: Sequence[str],
     options: EmbeddingOptions,
 ) -> Embeddings:
-    """Returns a vector for each text, of which there is at least one.
+    """Returns a vector for each text, of at least one.
 
     Args:
-        names: the texts' fields, for messages.
+        names: the texts' fields, for error messages.
 
     Raises:
         InvalidField: a text or the number of dimensions is invalid.
-        BackendError: they cannot be encoded now.
+        BackendError: the texts cannot be encoded now.
     """
     model = call.model
     width = model.backend.encoder.width
@@ -651,7 +648,7 @@ async def answer_embeddings(context: ApiContext, request: Request, dialect: Dial
     """Answers `POST /embeddings`, for every dialect.
 
     Raises:
-        RequestError, BackendError: there is no answer.
+        RequestError, BackendError: the request failed.
     """
     body, model = await read_encoding(
         context, request, EmbeddingRequest, dialect, (Task.EMBEDDINGS,)
@@ -689,8 +686,8 @@ async def answer_embeddings(context: ApiContext, request: Request, dialect: Dial
 
 
 def write_embeddings(found: Embeddings, head: dict[str, object], *, is_base64: bool) -> bytes:
-    """Returns the body of an answer. Vectors are written one by one, so that other threads get the
-    GIL in between."""
+    """Returns the JSON body of the answer. Vectors are written one by one, so that other threads
+    get the GIL in between."""
     parts = [orjson.dumps(head)[:-1], b',"data":[']
     for index, vector in enumerate(np.ascontiguousarray(found.vectors)):
         value: object = b64encode(vector.tobytes()).decode() if is_base64 else vector
@@ -704,7 +701,7 @@ def read_input(body: EmbeddingRequest, max_inputs: int) -> Sequence[InputText]:
     """Returns the texts of a request.
 
     Raises:
-        InvalidField: they are absent, too many or of mixed forms.
+        InvalidField: the input is missing, has too many texts, or mixes texts and token ids.
     """
     given = body.input
     if given is None:
@@ -727,7 +724,7 @@ def read_input(body: EmbeddingRequest, max_inputs: int) -> Sequence[InputText]:
 
 
 def input_names(texts: Sequence[object], name: str, *, is_list: bool) -> list[str]:
-    """Returns the name of each of a field's texts in messages."""
+    """Returns, for each text of a field, its name in error messages."""
     return [f"{name}[{position}]" for position in range(len(texts))] if is_list else [name]
 
 

@@ -31,8 +31,8 @@ ApiHandler = Callable[[Request, Dialect], Awaitable[Response | None]]
 
 
 def endpoint(handler: ApiHandler, dialect: Dialect) -> Handler:
-    """Returns the `Handler` of one route. Cancellation passes through. The resources of the request
-    are released at its end."""
+    """Returns the `Handler` of one route. It converts errors to responses, except cancellation, and
+    releases the request's resources at its end."""
 
     async def answer(request: Request) -> Response | None:
         try:
@@ -57,24 +57,25 @@ Example = Mapping[str, Any]
 
 
 class Nothing:
-    """Stands for an answer without content."""
+    """The type of an answer without content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """The description of an operation.
+    """Describes an API operation for the OpenAPI document.
 
     Attributes:
-        answer: the type of what it answers with 200; None = it refuses everything.
-        media_type: what the answer is, where it is not JSON.
+        answer: the type of the 200 answer; None = every request is refused.
+        media_type: the answer's media type, if not JSON.
         body: the type that reads the request's body.
-        body_type: what the body is, where it is not JSON.
-        required: the fields of the body that must be there.
+        body_type: the body's media type, if not JSON.
+        required: the body's required fields.
         events: the type of the frames of a streamed answer; None = it never streams.
-        lines: the type of its lines, where it is streamed as JSON lines.
+        lines: the type of the lines, if the answer is streamed as JSON lines.
         query: the types of the query's parameters.
-        examples: bodies by what they show; the model's name is added to each that has one.
-        answered: an answer, as an example.
+        examples: example bodies by title; the model's name is added to bodies with a `model` field.
+        answered: an example answer.
+        upgrades: whether the path takes WebSocket connections only.
     """
 
     summary: str
@@ -88,14 +89,15 @@ class Operation:
     query: Mapping[str, Any] | None = None
     examples: Mapping[str, Example] | None = None
     answered: Example | None = None
+    upgrades: bool = False
 
 
 class Route(NamedTuple):
-    """An endpoint: what answers a method and a path.
+    """An endpoint: the handler of a method and a path.
 
     Attributes:
         path: the pattern, as `Router.add` reads it.
-        operation: what OpenAPI says of it; None = `openapi.operations` has it.
+        operation: its OpenAPI description; None = see `openapi.operations`.
     """
 
     method: str
@@ -117,10 +119,10 @@ T = TypeVar("T")
 
 
 class UrlQuery:
-    """The parameters of one request, by name. Where one is given several times, the last counts.
+    """The query parameters of one request, by name. The last of repeated values counts.
 
     Raises:
-        RequestError: there are too many.
+        RequestError: too many parameters.
     """
 
     def __init__(self, request: Request) -> None:
@@ -135,25 +137,25 @@ class UrlQuery:
         self._values = {name.removesuffix("[]"): found for name, found in values.items()}
 
     def texts(self, name: str) -> Sequence[str]:
-        """Returns all values that are given."""
+        """Returns all values of a parameter, in order."""
         return self._values.get(name, ())
 
     def text(self, name: str) -> str | None:
         return self._values.get(name, [None])[-1]
 
     def flag(self, name: str) -> bool:
-        """Reads a boolean, also as Python and vLLM's clients write it.
+        """Reads a boolean parameter, in the spellings of Python and vLLM's clients too.
 
         Raises:
-            InvalidField: it is none.
+            InvalidField: the value is not a boolean.
         """
         return self._choice(name, _FLAGS, default=False)
 
     def number(self, name: str, low: int, high: int = _MAX_NUMBER) -> int | None:
-        """Reads an integer.
+        """Reads an integer parameter; None = absent.
 
         Raises:
-            InvalidField: it is none, or out of range.
+            InvalidField: the value is not an integer, or out of range.
         """
         text = self.text(name)
         if text is None:
@@ -167,11 +169,11 @@ class UrlQuery:
         """Reads `limit`, `order` and `after`.
 
         Args:
-            usual: the limit where none is given.
-            most: the largest one that may be.
+            usual: the default of `limit`.
+            most: the maximum of `limit`.
 
         Raises:
-            InvalidField: one of them is wrong.
+            InvalidField: a parameter is invalid.
         """
         limit = self.number("limit", 1, most)
         ascending = self._choice("order", {"asc": True, "desc": False}, default=False)
@@ -202,11 +204,11 @@ _MAX_FOREIGN: Final = 2
 
 
 class ApiPaths:
-    """Implements `dispatch.PathReader` for the paths of both dialects."""
+    """Implements `routing.PathReader` for the paths of both dialects."""
 
     def tidy(self, raw_path: str) -> str:
-        """Returns the path as it is registered: with one slash instead of several, none at its end,
-        and its version once, as `//v1/models/` or `/v1/v1/models`."""
+        """Returns the normalized path: single slashes, no trailing slash, and the version once.
+        `//v1/models/` and `/v1/v1/models` become `/v1/models`."""
         if not _UNTIDY.search(raw_path):
             return raw_path
         segments = _segments(raw_path)
@@ -231,7 +233,7 @@ def _segments(raw_path: str) -> list[str]:
 
 
 class HasId(Protocol):
-    """A record that is found by its id."""
+    """A record with an id."""
 
     @property
     def id(self) -> str: ...
@@ -243,15 +245,14 @@ Record = TypeVar("Record", bound=HasId)
 def list_page(
     records: Sequence[Record], page: Page, describe: Callable[[Record], dict[str, Any]]
 ) -> bytes:
-    """Returns the body of the answer.
+    """Returns the JSON of one page of records.
 
     Args:
-        records: all of them, the oldest first.
-        describe: returns the object of a record. Only those of the page are asked for: there may be
-            thousands of others.
+        records: all records, oldest first.
+        describe: returns the JSON object of a record; called only for the records of the page.
 
     Raises:
-        InvalidField: `after` names none of them.
+        InvalidField: `after` is not the id of a record.
     """
     ordered = records if page.ascending else records[::-1]
     start = 0
@@ -281,7 +282,7 @@ def read_metadata(given: Mapping[str, Any] | None) -> dict[str, str]:
     """Reads `metadata`.
 
     Raises:
-        InvalidField: it is beyond OpenAI's limits.
+        InvalidField: `metadata` exceeds OpenAI's limits.
     """
     metadata = dict(given or {})
     if len(metadata) > _MAX_KEYS:
@@ -301,14 +302,14 @@ def read_metadata(given: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 MAX_ID: Final = 256
-"""The most characters of an id."""
+"""The maximum number of characters of an id."""
 
 
 def check_id(text: str, name: str) -> str:
-    """Returns the id.
+    """Returns the id after checking it.
 
     Raises:
-        InvalidField: it is not valid in a path, in a header or on a line of a log.
+        InvalidField: the id has characters that are not safe in paths, headers or logs.
     """
     if not is_id(text, MAX_ID):
         raise InvalidField(
@@ -325,8 +326,8 @@ _CODE: Final = "299"
 
 
 def passed_over(names: Sequence[str]) -> Sequence[str]:
-    """Returns the warning that parts of a request are passed over: agents offer every server the
-    tools of OpenAI's."""
+    """Returns the warning about ignored parts of a request. They are not refused, because agents
+    send the tools of OpenAI's servers to every server."""
     return [f"passed over, as this server does not have it: {', '.join(names)}"] if names else ()
 
 
@@ -334,7 +335,7 @@ def warning_headers(warnings: Sequence[str], request_id: str) -> HeaderPairs:
     """Returns a header with the warnings, if there are any, and logs them.
 
     Args:
-        request_id: what the log calls the request.
+        request_id: the request's id in the log.
     """
     if not warnings:
         return ()

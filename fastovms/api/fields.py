@@ -41,10 +41,10 @@ _MAX_CACHE_SALT: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """Strings at which a sample ends, and whether its text keeps them.
+    """The stop strings of a sample, and whether its text keeps them.
 
-    A string that is complete within the first `min_tokens` tokens is passed over, as in vLLM. One
-    in reasoning or in a call ends the sample only with `in_reasoning`.
+    A stop string within the first `min_tokens` tokens is ignored, as in vLLM. A stop string in
+    reasoning or in a tool call ends the sample only with `in_reasoning`.
     """
 
     strings: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Queueing(NamedTuple):
 
 
 def check_ranges(body: GenerationFields, dialect: Dialect) -> None:
-    """Raises InvalidField for a null where the dialect wants none, or a number out of range."""
+    """Raises InvalidField for a null that the dialect does not allow, or a number out of range."""
     for name in dialect.refuses_null:
         if getattr(body, name, UNSET) is None:
             raise InvalidField(f"{name} must not be null", param=name)
@@ -81,7 +81,7 @@ def stream_options(body: GenerationFields, dialect: Dialect) -> StreamOptions:
     """Reads the options of a stream.
 
     Raises:
-        InvalidField: they are given without `stream`, or hold what is not allowed.
+        InvalidField: they are given without `stream`, or are invalid.
     """
     options = body.stream_options
     if options is None:
@@ -114,10 +114,10 @@ def stopping(
     """Reads the stop strings.
 
     Args:
-        field: what the client calls them.
+        field: the client's name of the field.
 
     Raises:
-        InvalidField: they are too many, empty or oversized.
+        InvalidField: there are too many, or one is empty or too long.
     """
     given = body.stop
     strings: list[str] = [] if given is None else [given] if isinstance(given, str) else given
@@ -147,10 +147,10 @@ def stopping(
 
 
 def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:
-    """Returns a number of top log probabilities.
+    """Returns the requested number of top log probabilities per token, after checking it.
 
     Raises:
-        InvalidField: it is beyond the server's limit.
+        InvalidField: the number exceeds the server's limit.
     """
     limit = config.max_logprobs
     if value is None or 0 <= value <= limit or (limit == ALL_LOGPROBS and value >= limit):
@@ -165,11 +165,11 @@ def queueing(
     """Reads the fields that decide a tenant's place in the queue.
 
     Args:
-        owner: the key or address that asks.
-        priority: replaces the body's; None = nothing does.
+        owner: the key or address of the client.
+        priority: replaces the body's; None = the body's value.
 
     Raises:
-        InvalidField: vLLM would refuse the salt.
+        InvalidField: `cache_salt` is invalid.
     """
     salt = body.cache_salt
     if salt is not None and (
@@ -187,7 +187,7 @@ def request_id(body: GenerationFields, default: str) -> str:
     """Returns the id that the client gave, or `default`.
 
     Raises:
-        InvalidField: it is not an id.
+        InvalidField: the id is not valid.
     """
     given = body.request_id
     if given is None:
@@ -201,12 +201,12 @@ def request_id(body: GenerationFields, default: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The texts that are made for a prompt.
+    """The number of texts generated and returned for a prompt.
 
     Attributes:
         n: how many are returned for each prompt.
-        num_samples: how many are generated; of more than `n` the likeliest are returned.
-        is_greedy: whether a single beam is left of the search that was asked for.
+        num_samples: how many are generated; if more than `n`, the most likely are returned.
+        is_greedy: whether the requested beam search has one beam, which is greedy decoding.
     """
 
     n: int
@@ -216,17 +216,17 @@ class Candidates:
 
     @property
     def are_ranked(self) -> bool:
-        """Whether the candidates must be compared. The beams of a search come in order."""
+        """Whether the samples must be ranked. The results of a beam search are already in order."""
         return self.num_samples > self.n
 
 
 def candidates(
     body: GenerationFields, dialect: Dialect, defaults: SamplingDefaults, limits: ModelLimits
 ) -> Candidates:
-    """Reads the fields that say how many texts are made.
+    """Reads the fields `n`, `best_of` and beam search.
 
     Raises:
-        InvalidField: numbers contradict each other or cannot be streamed.
+        InvalidField: the numbers contradict each other, or are not available in streams.
     """
     n = body.n or 1
     best_of = body.best_of
@@ -261,7 +261,7 @@ def _beam_search(
     early_stopping: EarlyStopping,
     defaults: SamplingDefaults,
 ) -> BeamSearch | None:
-    """Returns the search that is asked for; None = a single beam, which is greedy decoding."""
+    """Returns the requested beam search; None = one beam, which is greedy decoding."""
     num_groups = body.num_beam_groups or 1
     diversity_penalty = body.diversity_penalty or 0.0
     if num_beams % num_groups:
@@ -289,7 +289,7 @@ def _beam_search(
 
 
 def check_num_choices(chosen: Candidates, config: ApiConfig, num_prompts: int = 1) -> None:
-    """Raises InvalidField: more samples than one request may ask for."""
+    """Raises InvalidField if a request asks for more samples than the limit."""
     most = config.max_choices
     if num_prompts * chosen.num_samples <= most:
         return
@@ -325,10 +325,11 @@ class TokenRules:
 
 
 def token_rules(body: GenerationFields, model: ModelInfo, config: ApiConfig) -> TokenRules:
-    """Reads these fields.
+    """Reads the fields that ban, bias or allow tokens.
 
     Raises:
-        InvalidField: the vocabulary does not have an id, or words are empty, oversized or too many.
+        InvalidField: a token id is not in the vocabulary, or `bad_words` are empty, too long or too
+            many.
     """
     allowed = body.allowed_token_ids
     if allowed is not None:
@@ -350,9 +351,9 @@ def token_rules(body: GenerationFields, model: ModelInfo, config: ApiConfig) -> 
 
 
 def bad_words_token_ids(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Returns the token ids of each word as it is spelt at the beginning of a text and after a
-    space; of one that begins with a space only so. (vLLM bans the second spelling only where it is
-    as many tokens.)"""
+    """Returns the token ids of each word at the beginning of a text and after a space; a word that
+    begins with a space has only that form. (vLLM bans the second form only if it has the same
+    number of tokens.)"""
     found: list[tuple[int, ...]] = []
     for word in words:
         first = tuple(tokenizer.encode(word, add_special_tokens=False))
@@ -367,7 +368,7 @@ def bad_words_token_ids(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tup
 
 
 async def encode_bad_words(rules: TokenRules, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Does what `bad_words_token_ids` does, in a thread when the words are long."""
+    """Runs `bad_words_token_ids`, in a thread if the words are long."""
     words = rules.bad_words
     return await offload.run(partial(bad_words_token_ids, words, tokenizer), encoding_cost(words))
 
@@ -419,10 +420,10 @@ class TokenBudget(NamedTuple):
     """The number of new tokens that each sample may have.
 
     Attributes:
-        requested: what the request says; None = nothing.
-        max_tokens: what applies, the context apart; None = what it leaves, 0 = nothing is
-            generated.
-        may_be_cut: whether `max_tokens` is lowered to what the context leaves, rather than refused.
+        requested: the request's number; None = not given.
+        max_tokens: the limit apart from the context; None = as many as fit into the context, 0 =
+            nothing is generated.
+        may_be_cut: whether `max_tokens` is lowered to fit into the context, not refused.
     """
 
     requested: int | None
@@ -437,15 +438,15 @@ def token_budget(
     *,
     may_reach_limit: bool = False,
 ) -> TokenBudget:
-    """Reads the budget.
+    """Returns the token budget of a request.
 
     Args:
-        default: what applies where neither the request nor the model says anything.
-        may_reach_limit: whether the operator's limit is allowed itself, otherwise only what is
-            less.
+        default: the number if neither the request nor the model sets one.
+        may_reach_limit: whether a request may equal the operator's limit; otherwise it must be
+            lower.
 
     Raises:
-        InvalidField: it is more than the operator allows, where the dialect has that refused.
+        InvalidField: the number exceeds the operator's limit, and the dialect refuses that.
     """
     model, dialect, name = request.model, request.dialect, request.names.max_tokens
     limit = model.limits.max_tokens_limit
@@ -466,13 +467,13 @@ def token_budget(
 def fit_max_tokens(
     request: Preparation[GenerationFields], budget: TokenBudget, num_prompt_tokens: int, name: str
 ) -> int | None:
-    """Returns `budget.max_tokens` as the context allows it.
+    """Returns `budget.max_tokens`, lowered to fit into the context if allowed.
 
     Args:
-        name: the prompt's, for error messages.
+        name: the name of the prompt's field, for error messages.
 
     Raises:
-        InvalidField: they do not fit (`context_length_exceeded`), with the counts.
+        InvalidField: prompt and answer do not fit (`context_length_exceeded`), with the counts.
     """
     max_tokens, model = budget.max_tokens, request.model.info
     room = model.max_model_len - num_prompt_tokens
@@ -502,7 +503,7 @@ def fit_max_tokens(
 def truncation(
     body: GenerationFields, model: ModelInfo, max_tokens: int | None, clamps: bool
 ) -> Truncation | None:
-    """Reads how much of a long prompt is kept.
+    """Reads how many tokens of a long prompt are kept, and from which side.
 
     Raises:
         InvalidField: a number is beyond the context, or the side unknown.
@@ -525,9 +526,9 @@ def truncation(
 
 
 def _longest_prompt(model: ModelInfo, max_tokens: int | None, clamps: bool) -> int:
-    """Returns how many tokens of prompt `max_tokens` leaves room for. Where that would be less than
-    half of the context, a `max_tokens` that may be lowered is: it is more often a large number than
-    a need."""
+    """Returns the maximum number of prompt tokens with this `max_tokens`. If that were less than
+    half of the context and `max_tokens` may be lowered, half of the context is returned: a large
+    `max_tokens` is usually only an upper bound."""
     context = model.max_model_len
     if max_tokens is None or (clamps and max_tokens > context // 2):
         return context - 1

@@ -58,13 +58,13 @@ Otherwise they would fill the disk of a server that runs a batch a night."""
 
 
 def seconds_of(given: Mapping[str, Any] | None, name: str) -> int | None:
-    """Returns the seconds; None = nothing is given.
+    """Reads `expires_after` and returns its seconds; None = not given.
 
     Args:
-        name: of the field, for messages.
+        name: the field's name, for error messages.
 
     Raises:
-        InvalidField: a member is wrong.
+        InvalidField: a member is invalid.
     """
     if given is None:
         return None
@@ -90,21 +90,21 @@ _FILE: Final = "file"
 
 
 class FormReader:
-    """Reads one form. All of it blocks: it is for a thread.
+    """Parses a multipart form with one file. Its methods block, so call them in a thread.
 
     Args:
-        content_type: with the boundary of the parts.
+        content_type: the header, with the boundary.
         path: where the file is written.
-        max_size: bytes of the file.
+        max_size: the limit of the file, in bytes.
 
     Attributes:
-        fields: the parts that are texts, by name.
-        file_name: what the client calls the file; None = none has come.
+        fields: the text fields, by name.
+        file_name: the client's file name; None = no file yet.
         path: where the file is.
         size: the file's bytes so far.
 
     Raises:
-        RequestError: there is not a boundary.
+        RequestError: the header has no boundary.
     """
 
     def __init__(self, content_type: str, path: Path, max_size: int) -> None:
@@ -153,7 +153,7 @@ class FormReader:
             raise RequestError(f"the form cannot be read: {error}") from None
 
     def finish(self) -> None:
-        """Ends a form whose last piece has come; its file is on the disk then. Raises as `feed`
+        """Ends a form after its last piece; its file is then synced to disk. Raises as `feed`
         does."""
         if not self._is_whole:
             raise RequestError("the form ends before its last boundary")
@@ -163,7 +163,7 @@ class FormReader:
         self._close()
 
     def discard(self) -> None:
-        """Throws the file away, unless it has been taken from its path."""
+        """Deletes the file, unless it has been moved away."""
         self._close()
         self.path.unlink(missing_ok=True)
 
@@ -236,7 +236,7 @@ class FormReader:
 
 
 class FileTooLarge(RequestError):
-    """The file of a form is larger than files may be."""
+    """The file of a form is larger than the limit."""
 
     def __init__(self, max_size: int) -> None:
         super().__init__(f"the file is larger than {max_size} bytes", param=_FILE)
@@ -262,12 +262,12 @@ MIN_RATE: Final = 16 * 1024
 
 
 class UploadSink:
-    """Implements `BodySink`: one form with one file.
+    """Implements `BodySink`: receives an upload, a form with one file.
 
     Args:
-        on_close: is called when nothing of it is left but the file, if that was taken.
-        owner: the key or address in whose share it counts.
-        min_rate: returns how many bytes a second the client must send now.
+        on_close: called when the upload is closed and its temporary file moved or deleted.
+        owner: the key or address that the upload counts for.
+        min_rate: returns the minimum rate of the client, in bytes per second.
     """
 
     def __init__(
@@ -320,11 +320,11 @@ class UploadSink:
         self._begin()
 
     async def form(self) -> FormReader:
-        """Returns the form once all of it is on the disk.
+        """Returns the form once it is written to disk.
 
         Raises:
             RequestError: the form is invalid.
-            StateFailed: the disk is.
+            StateFailed: the disk failed.
         """
         while self._work is not None:
             await asyncio.wait([self._work])
@@ -347,7 +347,7 @@ class UploadSink:
             self._discard()
 
     def close(self) -> None:
-        """Deletes an upload that was not taken, once no thread works on it any more."""
+        """Deletes an upload that was not taken, after its thread has finished."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -421,11 +421,11 @@ _RANGE: Final = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
 async def send_content(
     request: Request, record: FileRecord, path: Path, threads: DiskThreads
 ) -> Response | None:
-    """Answers with the content.
+    """Sends the content of a file, or the requested range.
 
     Raises:
-        NotFound: it is gone, for example because the file has expired in the meantime.
-        StateFailed: it cannot be read.
+        NotFound: the file no longer exists, for example because it has expired.
+        StateFailed: the file cannot be read.
     """
     wanted = byte_range(request.headers.get("range"), record.size)
     if wanted is None:
@@ -456,9 +456,9 @@ async def send_content(
 
 
 class _Content:
-    """A content that threads read: all of it blocks. It is opened by the first read, and closed
-    once, after the last: a cancelled caller leaves a read running, and a descriptor that is closed
-    in the meantime may be another file's by then."""
+    """A file that threads read; its methods block. It is opened by the first read and closed once,
+    after the last: a cancelled caller may leave a read running, whose descriptor must not be
+    reused."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -483,8 +483,8 @@ class _Content:
 
 
 def byte_range(asked: str | None, size: int) -> range | None:
-    """Returns the requested bytes; None = they do not exist. A header that is not understood, or
-    asks for several ranges, counts as none."""
+    """Returns the requested bytes; None = they do not exist. An invalid header, or one with several
+    ranges, is ignored."""
     found = None if asked is None else _RANGE.fullmatch(asked.replace(" ", ""))
     if found is None or found.groups() == ("", ""):
         return range(size)
@@ -501,7 +501,7 @@ def byte_range(asked: str | None, size: int) -> range | None:
 async def _send(
     stream: Stream, threads: DiskThreads, content: _Content, wanted: range, piece: bytes
 ) -> None:
-    """Sends what is wanted, of which `piece` is the beginning."""
+    """Sends the wanted range, of which `piece` is the first part."""
     writable = asyncio.Event()
     stream.on_writable = writable.set
     while piece:
@@ -518,7 +518,7 @@ async def _send(
 
 
 async def _read(threads: DiskThreads, content: _Content, wanted: range) -> bytes:
-    """Reads the first piece of what is wanted. Raises OSError."""
+    """Reads the first piece of the wanted range. Raises OSError."""
     return await threads.run(content.read, min(_PIECE, len(wanted)), wanted.start)
 
 
@@ -533,11 +533,11 @@ _FORM: Final = "multipart/form-data"
 
 
 class KeptFiles:
-    """The files of this server, or why it has none.
+    """The files of this server, or the reason why files are not available.
 
     Args:
-        store: None = there are none.
-        reason: why not, in words.
+        store: None = files are not available.
+        reason: the message of the error.
     """
 
     def __init__(self, store: FileStore | None, reason: str = "") -> None:
@@ -546,7 +546,7 @@ class KeptFiles:
 
     @property
     def store(self) -> FileStore:
-        """Returns the store. Raises RequestError: there is none."""
+        """Returns the store. Raises RequestError: files are not available."""
         if self._store is None:
             raise RequestError(f"this server keeps no files: {self._reason}")
         return self._store
@@ -565,7 +565,7 @@ class Files:
         self._uploads = Shares.of_places(_MAX_UPLOADS)
 
     def open_upload(self, request: Request, dialect: Dialect) -> BodySink | Response:
-        """Opens what takes the body of an upload, or refuses it by its head."""
+        """Returns the sink for the body of an upload, or a refusal by its headers."""
         try:
             return self._open_upload(request)
         except (RequestError, Overloaded) as error:
@@ -595,8 +595,9 @@ class Files:
         )
 
     def _min_rate(self, owner: str) -> float:
-        """Returns how fast each upload of an owner must be. If all places are taken, an owner is
-        charged for each place, so that none of its slow uploads blocks other owners for hours."""
+        """Returns the minimum rate of each upload of an owner, in bytes per second. If all places
+        are taken, it grows with the owner's number of uploads, so that slow uploads cannot block
+        other owners for hours."""
         is_full = self._uploads.used >= self._uploads.free
         return MIN_RATE * (self._uploads.held(owner) if is_full else 1)
 
@@ -647,7 +648,7 @@ class Files:
         return _answer(self._find(request))
 
     async def content(self, request: Request, dialect: Dialect) -> Response | None:
-        """Sends the content of a file, or the range of it that is asked for."""
+        """Sends the content of a file, or the range that the request asks for."""
         record = self._find(request)
         store = self._kept.store
         return await send_content(request, record, store.path_of(record.id), store.threads)
@@ -674,7 +675,7 @@ def _answer(record: FileRecord) -> Response:
 
 
 def _expires_after(fields: Mapping[str, str]) -> dict[str, object] | None:
-    """Returns `expires_after`, of which a form has each member by itself."""
+    """Returns `expires_after`, assembled from the form fields `expires_after[...]`."""
     members: dict[str, object] = {}
     for name in ("anchor", "seconds"):
         text = fields.get(f"expires_after[{name}]")

@@ -1,4 +1,4 @@
-"""Runs a request on its backend: submits samples, follows their tokens, and yields deltas of
+"""Runs a request on its backend: submits samples, collects their tokens, and yields deltas of
 text."""
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from fastovms.text.stop import completes_stop
 def submit_all(
     backend: GenerationBackend, submissions: Iterable[tuple[GenerationRequest, OutputCallback]]
 ) -> None:
-    """Queues the prompts. Nothing runs before it has returned: when it raises, the caller aborts
-    what was queued.
+    """Queues all prompts. None runs before the function returns; if it raises, the caller aborts
+    the queued ones.
 
     Raises:
-        InvalidField: even an empty queue is too short, so that trying again would not help.
+        InvalidField: the request has more prompts than the queue can ever hold.
         RequestError: a prompt can never run.
         BackendError: the backend cannot take the prompts.
     """
@@ -78,15 +78,15 @@ class SampleDelta(NamedTuple):
 
     Attributes:
         choice: prompt position * n + sample.
-        text: new text, often empty: it may be held back. Where it is parsed, `pieces` hold it.
+        text: new text, empty while it is held back or if the text is parsed into `pieces`.
         finish_reason: set on the sample's last delta only.
         stop_reason: the stop string that ended the sample, or the id among `stop_token_ids`.
         num_tokens: tokens of the sample so far, as usage counts them.
-        tokens: those whose text begins in `text`, if they are tracked. None of the tokens that a
-            stop string has cut off is there.
-        pieces: what the text is made of, where it is parsed.
-        parsed: the text that the pieces are found in, and the offsets of `tokens` count in; it may
-            come before its pieces. Empty where no tokens are tracked.
+        tokens: the tokens whose text begins in `text`, if tracked; without tokens that a stop
+            string has cut off.
+        pieces: the parts of the parsed text.
+        parsed: the raw text that was parsed, to which the offsets of `tokens` refer; it may come
+            before its pieces. Empty if tokens are not tracked.
     """
 
     choice: int
@@ -100,13 +100,12 @@ class SampleDelta(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing in it for a client."""
+        """Whether the delta has nothing to send to a client."""
         return not self.text and not self.pieces and not self.tokens
 
     @property
     def size(self) -> int:
-        """The number of characters that it counts for while it waits for a client that does not
-        read."""
+        """The number of characters by which it counts against the buffer of a slow client."""
         size = len(self.text) + len(self.parsed) + _TOKEN_COST * len(self.tokens)
         for piece in self.pieces:
             size += len(piece.text) if isinstance(piece, TEXT_PIECES) else _CALL_COST
@@ -128,9 +127,9 @@ class Usage(NamedTuple):
     """The cost of a request so far; a prompt counts once, regardless of the number of samples.
 
     Attributes:
-        reasoning_tokens: how many of the completion tokens are reasoning; None where the text is
-            not parsed.
-        timings: how long its one sample took; None where the answer is not to tell it.
+        reasoning_tokens: how many of the completion tokens are reasoning; None if the text is not
+            parsed.
+        timings: the durations of its one sample; None = not reported.
     """
 
     prompt_tokens: int
@@ -154,9 +153,9 @@ class SampleProgress:
     """The tokens of one sample so far.
 
     Attributes:
-        position: which of the request's prompts it continues.
-        num_tokens: how many there are, as usage counts them.
-        first_token_at, last_token_at: seconds on the clock; None = there is none yet.
+        position: the index of its prompt in the request.
+        num_tokens: the number of tokens, as usage counts them.
+        first_token_at, last_token_at: seconds on the clock; None = no token yet.
     """
 
     __slots__ = ("first_token_at", "last_token_at", "num_tokens", "position")
@@ -169,11 +168,11 @@ class SampleProgress:
 
 
 class RequestProgress:
-    """The tokens of one request so far, and when they came.
+    """The tokens of one request so far, with their times.
 
     Attributes:
-        samples: those of the first prompt, those of the next, ...
-        num_prompt_tokens, num_cached_tokens: of each prompt.
+        samples: all samples, ordered by prompt...
+        num_prompt_tokens, num_cached_tokens: the counts of each prompt.
         started_at: seconds on the clock.
     """
 
@@ -187,9 +186,9 @@ class RequestProgress:
     ) -> None:
         """
         Args:
-            log_fields: always hold the tokens counted so far: a caller that cancels a request reads
-                them at once.
-            params: those of each prompt.
+            log_fields: updated with the token counts at each step, so that they are right also
+                after a cancellation.
+            params: the parameters of each prompt.
         """
         self._metrics = metrics
         self._log_fields = log_fields
@@ -214,17 +213,17 @@ class RequestProgress:
         log_fields["completion_tokens"] = 0
 
     def note_scored(self, num_cached_tokens: Sequence[int]) -> None:
-        """Takes over each prompt's cached tokens from the time when the same request scored it. The
-        blocks from that scoring are not a saving."""
+        """Sets each prompt's number of cached tokens from an earlier scoring of the same request.
+        Blocks that this scoring itself has cached do not count."""
         self.num_cached_tokens = list(num_cached_tokens)
         self._log_fields["cached_tokens"] = sum(num_cached_tokens)
         self._is_scored = True
 
     def note_heard(self, sample: SampleProgress, output: GenerationOutput, num_tokens: int) -> None:
-        """Takes note of an output of a process that has ended, of whose times nothing is known.
+        """Records an output that an earlier process produced, without times.
 
         Args:
-            num_tokens: how many the sample now has.
+            num_tokens: the sample's number of tokens now.
         """
         self._has_times = False
         self.num_cached_tokens[sample.position] = output.num_cached_tokens
@@ -234,16 +233,16 @@ class RequestProgress:
         sample.num_tokens = num_tokens
 
     def note_submitted(self) -> None:
-        """Takes note that the prompts begin to wait."""
+        """Records that the prompts were queued."""
         self._submitted_at = self._clock()
 
     def note_output(
         self, sample: SampleProgress, output: GenerationOutput, num_tokens: int
     ) -> None:
-        """Takes note of an output of a sample.
+        """Records an output of a sample.
 
         Args:
-            num_tokens: how many the sample now has.
+            num_tokens: the sample's number of tokens now.
         """
         position = sample.position
         if output.queue_time is not None:
@@ -278,8 +277,8 @@ class RequestProgress:
         sample.last_token_at = now
 
     def timings(self, sample: SampleProgress) -> SampleTimings | None:
-        """Returns the phases of a sample; None if it has no token, or its waiting time is unknown,
-        or another process computed a part of it."""
+        """Returns the durations of a sample's phases; None if it has no token, its waiting time is
+        unknown, or another process computed a part of it."""
         if not self._has_times:
             return None
         queue, submitted_at = self._queue_times[sample.position], self._submitted_at
@@ -293,8 +292,8 @@ class RequestProgress:
         """Returns the attributes that a span gets at its end.
 
         Args:
-            reasons: one for each sample.
-            error: what made the request fail.
+            reasons: the finish reasons, one for each sample.
+            error: the error that ended the request, if any.
         """
         return GenerationEnd(
             [reason.value for reason in reasons],
@@ -306,7 +305,7 @@ class RequestProgress:
         )
 
     def _phases(self) -> list[Phase]:
-        """Returns the phases that the first sample has come to, and how long ago."""
+        """Returns the phases that the first sample has reached, and how many seconds ago."""
         now, sample, submitted_at = self._clock(), self.samples[0], self._submitted_at
         if submitted_at is None:
             return []
@@ -319,7 +318,7 @@ class RequestProgress:
         return phases
 
     def finish(self, reasons: Sequence[FinishReason]) -> None:
-        """Records in the metrics that all samples have ended, each for its reason."""
+        """Records in the metrics that all samples have ended, with their reasons."""
         n = self._params.n
         by_prompt = [self.samples[first : first + n] for first in range(0, len(self.samples), n)]
         timings = map(self.timings, self.samples)
@@ -363,13 +362,12 @@ class _Sample:
 
 
 class Observed(NamedTuple):
-    """How a generation appears in the engine, the access log and the trace.
+    """The names under which a generation appears in the engine, the access log and the trace.
 
     Attributes:
         request_id: the beginning of the ids of its prompts in the engine.
         log_fields: the access log's fields for the request; see `RequestProgress`.
-        begin_span: is called when the generation is entered as a context; the span that it returns
-            ends with the context. None = there is no trace.
+        begin_span: begins a span, which ends with the generation; None = tracing is off.
     """
 
     request_id: str
@@ -380,11 +378,11 @@ class Observed(NamedTuple):
 class TextGeneration:
     """Runs the prompts of one API request.
 
-    Use as a context manager: leaving it, for whatever reason, frees what still runs.
+    Use as a context manager: leaving it aborts running samples.
 
     Attributes:
-        prompt_logprobs: for each prompt, one entry a token, where its `SamplingParams` asked for
-            them; complete when `run` has returned.
+        prompt_logprobs: for each prompt, one entry per token, if its `SamplingParams` ask for them;
+            complete when `run` has returned.
     """
 
     def __init__(
@@ -401,8 +399,8 @@ class TextGeneration:
         """
         Args:
             measure: the unit in which the offsets of tokens count.
-            new_parser: makes the parser of one sample's text; None = the text goes on with the
-                prompt's, instead of beginning a new one.
+            new_parser: makes the parser of one sample's text; None = plain text that continues the
+                prompt's.
         """
         stopping, queueing = options.stopping, options.queueing
         self._parses = new_parser is not None
@@ -486,7 +484,7 @@ class TextGeneration:
 
     @property
     def has_lost_backend(self) -> bool:
-        """Whether nothing can be generated any more, whatever is asked for."""
+        """Whether the backend has failed and cannot generate any more."""
         return self._backend.failure is not None
 
     @property
@@ -518,7 +516,7 @@ class TextGeneration:
         )
 
     def note_scored(self, num_cached_tokens: Sequence[int]) -> None:
-        """Takes over each prompt's cached tokens; see `RequestProgress`."""
+        """Sets each prompt's number of cached tokens; see `RequestProgress`."""
         self._progress.note_scored(num_cached_tokens)
 
     async def run(self, on_delta: DeltaCallback) -> None:
@@ -528,8 +526,8 @@ class TextGeneration:
         await self.finished()
 
     def hear(self, outputs: Iterable[GenerationOutput], on_delta: DeltaCallback) -> None:
-        """Restores the output of the only sample of a process that has ended: `submit` continues
-        after it. It may be passed in pieces.
+        """Restores the output of an earlier process for the only sample; `submit` then continues
+        after it. May be called several times.
 
         Args:
             on_delta: as for `submit`.
@@ -553,13 +551,13 @@ class TextGeneration:
         on_delta: DeltaCallback,
         on_output: Callable[[GenerationOutput], None] | None = None,
     ) -> None:
-        """Queues the prompts, unless all of their samples are known to be finished.
+        """Queues the prompts, unless all of their samples are already finished.
 
-        `on_delta` is called on the event loop for every step of every sample; what it raises ends
-        the run.
+        `on_delta` is called on the event loop for every step of every sample; an exception in it
+        ends the run.
 
         Args:
-            on_output: called with what the backend has said, before the delta that is made of it.
+            on_output: called with each output of the backend, before its delta.
 
         Raises:
             RequestError: a prompt can never run.
@@ -581,12 +579,13 @@ class TextGeneration:
         )
 
     async def finished(self) -> None:
-        """Returns when every sample is finished. Raises BackendError, or what `on_delta` raised."""
+        """Returns when every sample is finished. Raises BackendError, or the error of
+        `on_delta`."""
         assert self._done is not None
         await self._done
 
     def _abort(self) -> BaseException | None:
-        """Frees what still runs. Returns what has made the run fail."""
+        """Aborts running samples. Returns the error that made the run fail, if any."""
         error = None
         if self._done is not None and not self._done.cancel() and not self._done.cancelled():
             # Also so that asyncio does not complain that nobody has asked for it.
@@ -682,10 +681,10 @@ def _new_sample(
 
 
 class CheckedRequest(Protocol):
-    """A request that is checked, whatever its endpoint.
+    """A checked request of any endpoint.
 
     Attributes:
-        warnings: the parts of the request that are not followed.
+        warnings: the parts of the request that are ignored.
     """
 
     @property
@@ -709,7 +708,7 @@ class Job(CheckedRequest, Protocol):
 
 
 def generation_of(job: Job, observed: Observed) -> TextGeneration:
-    """Returns the generation of a job. The offsets of its tokens count characters."""
+    """Returns the generation of a job. Token offsets are in characters."""
     return TextGeneration(
         job.preparation.model,
         [job.task],

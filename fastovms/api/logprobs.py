@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fastovms.api.fields import is_streamed, num_logprobs
-from fastovms.api.prompt import Preparation
+from fastovms.api.prompt import Preparation, check_token_range
 from fastovms.api.request_schemas import GenerationFields
 from fastovms.errors import InvalidField
 from fastovms.params import ALL_LOGPROBS, ModelInfo, TokenLogprobs
@@ -15,6 +15,9 @@ from fastovms.text.detokenizer import TextToken
 
 # Writes log probabilities in the forms of the completions and chat APIs.
 
+
+MAX_LISTED: Final = 128
+"""The most entries of `logprob_token_ids`, as in vLLM."""
 
 LOWEST: Final = -9999.0
 """Replaces minus infinity, which JSON cannot express; vLLM's value."""
@@ -24,7 +27,7 @@ LOWEST: Final = -9999.0
 class LogprobArrays:
     """The `logprobs` object of a choice: parallel arrays with an entry for each token.
 
-    Where nothing is known of a token, as of the first one of a prompt, it is None.
+    An entry without data, such as a prompt's first token, is None.
     """
 
     tokens: list[str]
@@ -42,9 +45,8 @@ class LogprobArrays:
 
 
 class TokenNames:
-    """Names tokens: by their text, or as `token_id:<id>`. The text of a token that is not whole
-    characters is `bytes:` and each byte as `\\x..`, OpenAI's form, in which no two tokens look the
-    same."""
+    """Names tokens: by their text, or as `token_id:<id>`. A token that is not valid UTF-8 is named
+    `bytes:` followed by each byte as `\\x..`, OpenAI's form, which is unique."""
 
     def __init__(self, token_bytes: Callable[[int], bytes], *, as_ids: bool = False) -> None:
         self.token_bytes = token_bytes
@@ -67,8 +69,8 @@ def logprob_arrays(
     """Returns the `logprobs` of a completion's choice.
 
     Args:
-        num_top: how many of the likeliest tokens are listed, and the token itself always.
-        start: length of the text before the one in which the offsets count.
+        num_top: how many of the most likely tokens are listed, in addition to the token itself.
+        start: the offset of the text's beginning.
     """
     entries = [token.logprobs for token in tokens]
     return LogprobArrays(
@@ -82,7 +84,7 @@ def logprob_arrays(
 
 
 def _by_name(entry: TokenLogprobs, num_top: int, names: TokenNames) -> dict[str, float]:
-    """Returns log probabilities by name; of two tokens with the same text the likelier one
+    """Returns log probabilities by name; of tokens with the same text, the most likely one
     counts."""
     found: dict[str, float] = {}
     for token_id, logprob, _ in likeliest(entry, num_top):
@@ -93,8 +95,8 @@ def _by_name(entry: TokenLogprobs, num_top: int, names: TokenNames) -> dict[str,
 def chat_logprobs(
     tokens: Sequence[TextToken], num_top: int, names: TokenNames
 ) -> list[dict[str, object]]:
-    """Returns the `content` of a chat choice's `logprobs`. Exactly the `num_top` likeliest tokens
-    are listed with each."""
+    """Returns the `content` of a chat choice's `logprobs`. Each entry lists exactly the `num_top`
+    most likely tokens."""
     return [
         {
             **_chat_entry(entry.token_id, entry.logprob, names),
@@ -140,7 +142,7 @@ def prompt_logprobs_body(
 
 
 def likeliest(entry: TokenLogprobs, num_top: int) -> Iterator[tuple[int, float, int]]:
-    """Returns (id, log probability, rank) of the `num_top` likeliest tokens; the token itself is
+    """Returns (id, log probability, rank) of the `num_top` likeliest tokens; the sampled token is
     among them or follows them."""
     num_listed = len(entry.top_token_ids) if num_top == ALL_LOGPROBS else num_top
     seen = False
@@ -155,17 +157,18 @@ def likeliest(entry: TokenLogprobs, num_top: int) -> Iterator[tuple[int, float, 
 
 
 def finite(logprob: float) -> float:
-    """Returns a log probability that JSON can hold; rounding may have lifted one above 0."""
+    """Returns the log probability limited to the range that JSON can hold and to at most 0;
+    rounding may exceed it."""
     return min(0.0, max(LOWEST, logprob))
 
 
 @dataclass(frozen=True, slots=True)
 class TokenReport:
-    """The information about its tokens that an answer reports in addition to their text.
+    """The details about tokens that an answer reports in addition to their text.
 
     Attributes:
         num_logprobs: how many top log probabilities of each token; None = no `logprobs` object.
-        num_prompt_logprobs: the same for vLLM's `prompt_logprobs`.
+        num_prompt_logprobs: as for `num_logprobs`, for vLLM's `prompt_logprobs`.
         has_token_ids: whether log probabilities of the prompt and of the text are reported.
         has_timings: whether the answer reports its duration.
     """
@@ -182,16 +185,21 @@ class TokenReport:
 
 
 def token_report(request: Preparation[GenerationFields], logprobs: int | None) -> TokenReport:
-    """Reads the report that the answer is to have.
+    """Reads which token details the answer reports.
 
     Args:
         logprobs: how many top log probabilities of each token the request asks for.
 
     Raises:
-        InvalidField: it is more than the server allows, or what no stream has.
+        InvalidField: the number exceeds the server's limit, or the detail is not available in
+            streams.
     """
     body, config, name = request.body, request.config, request.names.logprobs
-    logprobs = num_logprobs(logprobs, name, config)
+    if body.logprob_token_ids is not None:
+        _check_listed(body.logprob_token_ids, logprobs, name, request.model.info)
+        logprobs = len(body.logprob_token_ids)
+    else:
+        logprobs = num_logprobs(logprobs, name, config)
     prompt_logprobs = num_logprobs(body.prompt_logprobs, "prompt_logprobs", config)
     if is_streamed(body):
         if logprobs == ALL_LOGPROBS:
@@ -213,9 +221,23 @@ def token_report(request: Preparation[GenerationFields], logprobs: int | None) -
     )
 
 
+def _check_listed(
+    token_ids: Sequence[int], logprobs: int | None, name: str, model: ModelInfo
+) -> None:
+    """Raises InvalidField for tokens whose log probabilities cannot be listed."""
+    param = "logprob_token_ids"
+    if not 0 < len(token_ids) <= MAX_LISTED:
+        raise InvalidField(
+            f"{param} must have 1 to {MAX_LISTED} entries, not {len(token_ids)}", param=param
+        )
+    check_token_range(token_ids, param, model)
+    if logprobs is None:
+        raise InvalidField(f"{param} needs {name}", param=param)
+
+
 def num_values(num_top: int | None, model: ModelInfo) -> int:
     """Returns the number of log probabilities reported for a token if its `num_top` likeliest
-    alternatives are requested for."""
+    alternatives are requested."""
     if num_top is None:
         return 0
     return 1 + (model.vocab_size if num_top == ALL_LOGPROBS else num_top)

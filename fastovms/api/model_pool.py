@@ -46,12 +46,12 @@ KeepAlive = str | int | float | None
 
 
 class Departure(NamedTuple):
-    """Whether a request has its model leave memory.
+    """Whether a request unloads its model.
 
     Attributes:
-        is_wanted: whether the client wants that.
-        happens: whether the model leaves, as soon as it is idle.
-        warnings: why it does not, if it is wanted.
+        is_wanted: whether the client asks for it.
+        happens: whether the model is unloaded once it is idle.
+        warnings: the reasons why it is not unloaded although the client asks for it.
     """
 
     is_wanted: bool
@@ -109,12 +109,12 @@ def unloads(keep_alive: KeepAlive) -> bool:
 
 
 class ModelWaiters:
-    """Each waits for a future, which is done once the model is in use on its behalf. All of it runs
-    on the event loop.
+    """The requests that wait for models. Each waits for a future, which is done once the model is
+    held for it. Belongs to the event loop.
 
     Args:
         residency: is notified of the requests that wait.
-        clock: seconds, of a clock that goes on steadily.
+        clock: seconds, from a monotonic clock.
     """
 
     def __init__(self, residency: Residency, clock: Callable[[], float]) -> None:
@@ -132,10 +132,10 @@ class ModelWaiters:
         return [name for name, waiting in self._waiting.items() if waiting]
 
     def add(self, name: str, *, is_order: bool = False) -> asyncio.Future[None]:
-        """Returns the future of one more who waits.
+        """Adds a waiting request and returns its future.
 
         Args:
-            is_order: whether the model is to be loaded as it is configured now, and not otherwise.
+            is_order: whether the model must be loaded with its current configuration.
         """
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[name].append(waiting)
@@ -146,7 +146,7 @@ class ModelWaiters:
         return waiting
 
     def remove(self, name: str, waiting: asyncio.Future[None]) -> bool:
-        """Ends a wait, and returns whether it had not ended yet."""
+        """Removes a waiting request, and returns whether it was still waiting."""
         if waiting not in self._waiting[name]:
             return False
         self._waiting[name].remove(waiting)
@@ -155,7 +155,7 @@ class ModelWaiters:
 
     def hand_over(self, name: str) -> None:
         """Marks the model as used by each waiting request, so that it cannot be unloaded before
-        they have used it."""
+        those requests have used it."""
         for waiting in self._waiting.pop(name, ()):
             self._residency.stop_waiting(name)
             if not waiting.done():
@@ -194,9 +194,9 @@ class ModelPlan(NamedTuple):
     """A model that may be loaded.
 
     Attributes:
-        known: what is known of it before.
-        size: the bytes of memory that it takes, about.
-        file_size: the bytes of its weights' files.
+        known: the description known before loading.
+        size: the approximate memory in bytes.
+        file_size: the size of its weight files in bytes.
     """
 
     config: ModelConfig
@@ -210,7 +210,7 @@ class ModelChanges(NamedTuple):
 
     Attributes:
         is_any: whether anything has changed.
-        loads: are done when what is to be loaded is loaded, or could not be.
+        loads: futures that are done when each model to load is loaded, or has failed to.
     """
 
     is_any: bool
@@ -218,25 +218,24 @@ class ModelChanges(NamedTuple):
 
 
 class ModelLoader(Protocol):
-    """Loads models and gives their memory back, in threads that may take their time."""
+    """Loads models and frees their memory. Its methods may block; call them in threads."""
 
     async def load(self, config: ModelConfig, num_loaded: int) -> ServedModels:
-        """Returns the model alone. Raises ConfigurationError: it cannot be loaded.
+        """Loads one model and returns it. Raises ConfigurationError if it cannot be loaded.
 
         Args:
-            num_loaded: how many models are in memory already.
+            num_loaded: how many models are loaded already.
         """
 
     async def reclaim(self) -> None:
-        """Gives back to the system what an unloaded model has left."""
+        """Returns the freed memory of an unloaded model to the operating system."""
 
 
 class ModelPool:
-    """Has the models in memory that are asked for. Implements `ModelHolder`; all of it runs on the
-    event loop.
+    """Loads and unloads models on demand. Implements `ModelHolder`; belongs to the event loop.
 
     Attributes:
-        num_loads, num_unloads, num_failures: moves so far, by the model's name.
+        num_loads, num_unloads, num_failures: counts so far, by the model's name.
     """
 
     def __init__(
@@ -250,7 +249,7 @@ class ModelPool:
     ) -> None:
         """
         Args:
-            models: is kept up to date; `plan` says which there are.
+            models: the models in memory; the pool updates it.
             wait_timeout: how many seconds a request may wait for its model.
         """
         self._models = models
@@ -275,14 +274,14 @@ class ModelPool:
     # What there is
 
     def start(self, plans: Sequence[ModelPlan]) -> None:
-        """Takes over these models, of which some may be in memory."""
+        """Sets the models that may be loaded; some may be in memory already."""
         for plan in plans:
             self._adopt(plan, is_loaded=plan.known.served is not None)
         self._tell()
         self._advance()
 
     def apply(self, plans: Sequence[ModelPlan]) -> ModelChanges:
-        """Makes these the models there are: adds, changes and removes. Models in use leave when
+        """Replaces the list of models: adds, changes and removes. Models in use are unloaded when
         their last request has ended."""
         given = {plan.known.name: plan for plan in plans}
         removed = [name for name in self._configs if name not in given]
@@ -326,7 +325,7 @@ class ModelPool:
         return self._residency.loads_on_demand
 
     def num_waiting(self) -> dict[str, int]:
-        """Returns how many wait for each model."""
+        """Returns the number of waiting requests of each model."""
         return {model.name: model.num_waiting for model in self._residency}
 
     # Requests
@@ -369,7 +368,7 @@ class ModelPool:
         return waiting
 
     def _give_up(self, name: str, waiting: asyncio.Future[None]) -> None:
-        """Ends the wait of a client that has left, or of which the time is over."""
+        """Ends the wait of a client that has disconnected, or whose time is over."""
         if self._waiters.remove(name, waiting):
             self._advance()
         elif not waiting.cancelled() and waiting.exception() is None:
@@ -386,24 +385,24 @@ class ModelPool:
     # Operators
 
     async def load(self, name: str) -> None:
-        """Loads a model, and returns when it is in memory. Raises as `hold` does."""
+        """Loads a model and returns when it is in memory. Raises as `hold` does."""
         self._residency.retry_now(name)
         (await self.hold(name))()
 
     def seconds_to_leave(self, name: str) -> float | None:
-        """Returns the seconds that a model stays loaded without requests; None = for ever."""
+        """Returns the seconds that a model stays loaded without requests; None = without limit."""
         return self._residency.seconds_to_leave(name, self._clock())
 
     def dismiss(self, name: str) -> None:
-        """Has a model leave when the last request on it has ended."""
+        """Unloads a model when its last request has ended; returns at once."""
         self._residency.ask_to_leave(name)
         self._advance()
 
     async def unload(self, name: str) -> None:
-        """Has a model leave, and returns when it is out of memory.
+        """Unloads a model and returns when its memory is freed.
 
         Raises:
-            BackendUnavailable: requests still run on it. It leaves when they have ended.
+            BackendUnavailable: requests still run on it; it is unloaded when they have ended.
         """
         self.dismiss(name)
         if self._residency[name].is_away:
@@ -419,7 +418,7 @@ class ModelPool:
             ) from None
 
     def _want(self, name: str) -> asyncio.Future[None]:
-        """Has a model loaded that no request waits for."""
+        """Queues the load of a model without a request for it. Returns the future of the load."""
 
         def end(waiting: asyncio.Future[None]) -> None:
             if not waiting.cancelled() and waiting.exception() is None:
@@ -432,7 +431,7 @@ class ModelPool:
     # Moves
 
     def _advance(self) -> None:
-        """Begins the next move, if there is one, or sets the timer for when there may be one."""
+        """Begins the next load or unload, if there is one, or sets the timer for the next one."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -522,7 +521,7 @@ class ModelPool:
             known.served = replace(known.served, hold=partial(self._hold_again, name))
 
     def _change(self, plan: ModelPlan) -> None:
-        """Has a model be another one from its next load on."""
+        """Changes the configuration of a model for its next load."""
         known = self._known[plan.known.name]
         known.aliases, known.size = plan.config.names[1:], plan.size
         known.file_size = plan.file_size
@@ -530,7 +529,7 @@ class ModelPool:
         self._residency.change(known.name, plan.size)
 
     def _tell(self) -> None:
-        """Publishes the models, and the state of each; who waits for one to leave, too."""
+        """Publishes the models and their states, and notifies those that wait for an unload."""
         for name in list(self._known):
             if name in self._residency:
                 self._known[name].state = self._residency[name].state
@@ -545,7 +544,7 @@ class ModelPool:
                         left.set_result(None)
 
     async def close(self) -> None:
-        """Loads and unloads nothing any more; waiting requests get this error."""
+        """Stops loading and unloading; waiting requests get an error."""
         self._closed = True
         self._advance()
         for name in self._waiters.names:
@@ -559,8 +558,8 @@ class ModelPool:
 
 
 async def _warm_up(model: AnyServed) -> None:
-    """Starts a model's backend, and returns once its first request need not wait. Closes the
-    backend otherwise.
+    """Starts a model's backend and returns once it is ready for requests. Closes the backend if
+    that fails.
 
     Raises:
         EngineFailed: the model cannot compute anything.

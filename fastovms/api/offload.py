@@ -1,4 +1,4 @@
-"""Runs work in a thread where it may be too long for the event loop."""
+"""Runs long work in a thread so that it does not block the event loop."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 MUCH: Final = 2000
-"""Units of work from which a thread does it, so that no stream waits for it. A unit is a byte to
-render, a character to encode, a token to decode or a log probability to format."""
+"""The units of work from which it is run in a thread, so that streams do not wait.
+A unit is a byte to render, a character to encode, a token to decode or a log probability to
+format."""
 
 
 async def run(work: Callable[[], T], cost: int) -> T:
-    """Does the work, in a thread where it costs `MUCH` units."""
+    """Returns the result of `work`, run in a thread if it costs at least `MUCH` units."""
     return await asyncio.to_thread(work) if cost >= MUCH else work()

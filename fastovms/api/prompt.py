@@ -28,7 +28,7 @@ class FieldName(NamedTuple):
 
     Attributes:
         param: its name in the body.
-        words: what messages call it: its name, with how it came to ask for something.
+        words: its description in error messages.
     """
 
     param: str
@@ -40,16 +40,16 @@ _PROMPT_LOGPROBS = FieldName("prompt_logprobs", "prompt_logprobs")
 
 @dataclass(frozen=True, slots=True)
 class FieldNames:
-    """The names of the fields that differ between endpoints, for messages.
+    """The names of the fields that differ between endpoints, for error messages.
 
     Attributes:
-        prompt: what is continued or answered.
-        max_tokens: how long a sample may become.
+        prompt: the field of the input.
+        max_tokens: the limit of generated tokens.
         logprobs: the number of log probabilities reported for each token.
-        prompt_logprobs: the same of the prompt's tokens.
-        response_format: what the text must look like.
-        json_schema: where its schema is a member, with its name and its strictness.
-        stop: the strings at which a sample ends.
+        prompt_logprobs: the number for each prompt token.
+        response_format: the output format.
+        json_schema: the format's member that holds the schema, its name and `strict`.
+        stop: the stop strings.
     """
 
     prompt: str
@@ -77,15 +77,15 @@ class FieldNames:
 
 @dataclass(frozen=True, slots=True)
 class Preparation(Generic[Body]):
-    """A request that is read, with everything that its checks look at.
+    """A decoded request with its model, client and dialect.
 
     Attributes:
-        body: as the client sends it.
-        size: the body's, in bytes.
-        client: who asks.
-        tenant: the same by its key alone; "" where none is needed.
-        priority: replaces the body's; None = nothing does.
-        text_format: replaces the body's `response_format`, in the form of chats.
+        body: the decoded body.
+        size: the length of the body in bytes.
+        client: the key or address of the client.
+        tenant: the digest of the API key; "" = no key needed.
+        priority: replaces the body's `priority`; None = the body's value.
+        text_format: replaces the body's `response_format`, in Chat Completions form.
     """
 
     body: Body
@@ -101,7 +101,7 @@ class Preparation(Generic[Body]):
 
     @property
     def response_format(self) -> Mapping[str, Any] | None:
-        """The constraint on the text, in the form of chats; None = any text."""
+        """The constraint on the text, in Chat Completions form; None = any text."""
         return self.body.response_format if self.text_format is None else self.text_format
 
 
@@ -135,9 +135,9 @@ class Prompt:
 
     Attributes:
         text: None = the client sent token ids, or a part of them was cut off.
-        warnings: what of the request's messages is not shown as the client sent it.
-        opening: the text in place of the prompt's if an answer is continued: its end shows whether
-            the answer begins within reasoning; None = the text does.
+        warnings: parts of the messages that the template cannot show.
+        opening: if an answer is continued: the text whose end shows whether the answer begins
+            within reasoning; None = use `text`.
     """
 
     token_ids: Sequence[int]
@@ -172,8 +172,8 @@ def split_prompts(
     """Returns the prompts of a request, in order, each checked but not yet encoded.
 
     Raises:
-        InvalidField: they are absent, empty, too many, of mixed forms, longer than the context and
-            not to be truncated, or have ids outside the vocabulary.
+        InvalidField: the prompts are missing, empty, too many, of mixed forms, too long for the
+            context without truncation, or have ids outside the vocabulary.
     """
     if prompt is None:
         raise InvalidField("prompt is required", param="prompt")
@@ -206,10 +206,11 @@ def split_prompts(
 
 @dataclass(frozen=True, slots=True)
 class PromptEncoder:
-    """Texts to the token ids of a prompt.
+    """Encodes texts to the token ids of prompts.
 
     Attributes:
-        truncation: texts that are far longer are encoded in part; None = they are refused.
+        truncation: how to cut long texts, which are then encoded only in part; None = too long
+            texts are refused.
     """
 
     tokenizer: Tokenizer
@@ -224,7 +225,7 @@ class PromptEncoder:
             name: the text's field.
 
         Raises:
-            InvalidField: it is far too long (`context_length_exceeded`).
+            InvalidField: the text is far too long (`context_length_exceeded`).
         """
         truncation = self.truncation
         limit = self.model.max_model_len if truncation is None else truncation.max_tokens + _CUT
@@ -241,7 +242,7 @@ class PromptEncoder:
         return token_ids
 
     def prompt(self, given: str | list[int], name: str) -> Prompt:
-        """Returns a prompt that is truncated where it has to be. Raises as `encode` does."""
+        """Returns the encoded prompt, truncated if needed. Raises as `encode` does."""
         text = given if isinstance(given, str) else None
         token_ids = given if isinstance(given, list) else self.encode(given, name)
         if self.truncation is not None and len(token_ids) > self.truncation.max_tokens:
@@ -252,7 +253,7 @@ class PromptEncoder:
 async def encode_prompts(
     prompts: Sequence[str | list[int]], encoder: PromptEncoder
 ) -> list[Prompt]:
-    """Encodes the prompts that are text, on a thread when there is much of it.
+    """Encodes the prompts that are text, in a thread if they are long.
 
     Raises InvalidField (`context_length_exceeded`) for a text that is far too long;
     `token_budget.fit_max_tokens` finds the others.
@@ -279,7 +280,7 @@ def prompt_name(position: int, num_prompts: int) -> str:
 
 
 def context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:
-    """Returns the error about what is longer than the context.
+    """Returns the error that a field is longer than the context.
 
     Args:
         name: the invalid field.
@@ -293,8 +294,8 @@ def context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:
 
 
 def check_text(text: str, name: str, model: ModelInfo) -> None:
-    """Raises InvalidField for a text that is empty, or longer than the context whatever its tokens
-    are."""
+    """Raises InvalidField for a text that is empty, or longer than the context with any
+    tokenization."""
     check_num_chars(len(text), name, model)
 
 
@@ -317,7 +318,7 @@ def _check_token_ids(
 
 
 def check_token_range(token_ids: Sequence[int], name: str, model: ModelInfo) -> None:
-    """Raises InvalidField for an id that the vocabulary does not have."""
+    """Raises InvalidField for a token id outside the vocabulary."""
     if not token_ids or (min(token_ids) >= 0 and max(token_ids) < model.vocab_size):
         return
     position, wrong = next(

@@ -2,8 +2,7 @@
 ignored.
 
 `5.0` is not an integer and `true` is not a number (msgspec's strict rules). Integers are accepted
-where numbers are expected. The allowed values of a field, in addition to its type, are in its row,
-see `request_fields`.
+where numbers are expected. The allowed values of each field are in the table of `request_fields`.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
 
 
 class ModelField(Struct, frozen=True, kw_only=True):
-    """The field that every body has that is for a model."""
+    """The field `model`, which every body for a model has."""
 
     model: str | None = None
 
 
 class GenerationFields(SamplingFields, frozen=True, kw_only=True):
-    """The fields that every generating endpoint shares. None = absent; `UNSET` tells null from
-    absent."""
+    """The fields that every generating endpoint shares. None = absent; Fields that distinguish null
+    from absent use `UNSET`."""
 
     model: str | None = None
     stream: bool | UnsetType | None = UNSET
@@ -94,8 +93,14 @@ class GenerationFields(SamplingFields, frozen=True, kw_only=True):
     cache_salt: str | None = None
     request_id: str | None = None
 
-    logprob_token_ids: Annotated[list[int] | None, NotSupported] = None
-    thinking_token_budget: Annotated[int | None, Field(neutral=(-1,))] = None
+    logprob_token_ids: list[int] | None = None
+    thinking_token_budget: Annotated[
+        int | None,
+        Field(
+            description="Ends reasoning after this number of tokens; -1 = without a limit.",
+            range=Range(0, UINT32_MAX, also=-1),
+        ),
+    ] = None
     repetition_detection: Annotated[dict[str, Any] | None, NotSupported] = None
     stream_interval: Annotated[int | None, Field(range=Range(1), neutral=(1,))] = None
     kv_transfer_params: Annotated[dict[str, Any] | None, NotSupported] = None
@@ -114,6 +119,7 @@ class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
     echo: bool | None = None
     logprobs: int | None = None
     suffix: str | None = None
+    thinking_token_budget: Annotated[int | None, Field(neutral=(-1,))] = None
 
 
 class ChatRequest(GenerationFields, frozen=True, kw_only=True):

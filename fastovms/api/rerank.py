@@ -51,11 +51,11 @@ from fastovms.text.tokenizer import PairTemplate, TokenIds
 def read_pair_options(
     body: EncodingFields, model: ServedEncoder, *, chunks: bool, priority: int | None = None
 ) -> PairOptions:
-    """Reads the options of scoring.
+    """Reads the options for scoring pairs.
 
     Args:
-        chunks: whether documents that are too long are scored in parts, rather than refused.
-        priority: that the server assigns to the request; None = the usual one.
+        chunks: whether documents that are too long are scored in parts, not refused.
+        priority: the priority that the server assigns; None = the default.
 
     Raises:
         InvalidField: a value is out of its range.
@@ -113,17 +113,18 @@ class PairTexts:
 
 @dataclass(frozen=True, slots=True)
 class PairOptions:
-    """The way in which pairs are scored.
+    """The options for scoring pairs.
 
     Attributes:
-        max_tokens: of a pair, with what the tokenizer puts around it.
+        max_tokens: the limit of a pair, including special tokens.
         truncates: whether pairs that are longer are cut, the longer text first.
-        chunks: whether documents that do not fit are scored in parts, of which the best counts.
-        max_chunks_per_document: further parts are left out; None = none are.
-        max_chunks: of all pairs together.
+        chunks: whether documents that do not fit are scored in parts, of which the best score
+            counts.
+        max_chunks_per_document: further parts are ignored; None = no limit.
+        max_chunks: the limit for all pairs together.
         uses_activation: whether scores are from 0 to 1.
-        priority: lower is sooner.
-        max_document_tokens: to which documents are cut in any case; None = to none.
+        priority: lower values are served first.
+        max_document_tokens: documents are always cut to this length; None = not cut.
     """
 
     max_tokens: int
@@ -145,7 +146,7 @@ class FittedPair(NamedTuple):
     Attributes:
         owner: the position of the pair among those of the request.
         query_length: how many tokens of the query are kept.
-        start, stop: which tokens of the document it has.
+        start, stop: the range of the document's tokens.
     """
 
     owner: int
@@ -155,7 +156,7 @@ class FittedPair(NamedTuple):
 
 
 class PairTokens(NamedTuple):
-    """The tokens of the texts of a request, without those around them."""
+    """The tokens of the texts of a request, without special tokens."""
 
     queries: Sequence[TokenIds]
     documents: Sequence[TokenIds]
@@ -170,14 +171,14 @@ def fit_pairs(
     model: ModelInfo,
     max_together: int,
 ) -> list[FittedPair]:
-    """Returns the model's input for each pair, in order, once all of them have the tokens
-    `max_together` at most.
+    """Returns the parts of each pair that fit into the model's context, in order, with at most
+    `max_together` tokens in all.
 
     Args:
-        room: how many tokens of a query and a document it reads at once.
+        room: the maximum number of tokens of query and document together.
 
     Raises:
-        InvalidField: a pair is too long, or there is too much of them.
+        InvalidField: a pair is too long, or all together have too many tokens.
     """
     found: list[FittedPair] = []
     num_tokens = 0
@@ -186,8 +187,8 @@ def fit_pairs(
         name = texts.document_names[document]
         if length + other > room and not options.truncates and not options.chunks:
             raise context_exceeded(
-                f"the pair has {length + other} tokens, and {options.max_tokens - room} stand "
-                "around it",
+                f"the pair has {length + other} tokens, and {options.max_tokens - room} "
+                "special tokens are added",
                 model,
                 name,
             )
@@ -208,7 +209,7 @@ def fit_pairs(
 def _parts(
     owner: int, query: int, document: int, room: int, options: PairOptions
 ) -> Iterator[FittedPair]:
-    """Yields one pair of texts of such lengths that fits, or several with parts of the document."""
+    """Yields the pair cut to fit, or several parts of its document."""
     if query + document <= room:
         yield FittedPair(owner, query, 0, document)
     elif options.truncates:
@@ -224,7 +225,7 @@ def _parts(
 def join_pairs(
     fitted: Iterable[FittedPair], pairs: Sequence[Pair], tokens: PairTokens, template: PairTemplate
 ) -> list[EncoderText]:
-    """Returns the model's input, as its tokenizer joins pairs."""
+    """Returns the model's inputs, joined as the tokenizer joins pairs."""
     found = []
     for owner, query_length, start, stop in fitted:
         query, document = pairs[owner]
@@ -235,8 +236,8 @@ def join_pairs(
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Returns how much is kept of two lengths that are more than `room` together, where one by one
-    is taken of the longer."""
+    """Returns the two lengths reduced to at most `room` together, by shortening the longer one
+    first."""
     half = room // 2
     if first <= half:
         return first, room - first
@@ -264,8 +265,8 @@ class PairScores(NamedTuple):
     """Scores of pairs.
 
     Attributes:
-        scores: one for each pair, 0 to 1 unless they are asked for as they are.
-        num_tokens: of all pairs together.
+        scores: one score for each pair, from 0 to 1 unless raw scores are requested.
+        num_tokens: the number of tokens of all pairs together.
     """
 
     scores: Scores
@@ -282,7 +283,7 @@ async def score_pairs(
 
     Raises:
         InvalidField: a text is invalid.
-        BackendError: they cannot be scored now.
+        BackendError: the pairs cannot be scored now.
     """
     model, client = call.model, call.client
     if model.task is Task.EMBEDDINGS:
@@ -300,7 +301,8 @@ async def score_pairs(
 
 
 def _relevance(logits: Scores, *, uses_activation: bool) -> Scores:
-    """Returns one number for each row of one or two logits, of which the second is for "yes"."""
+    """Returns one score for each row of one or two logits. With two, the second one is for
+    "yes"."""
     margin = logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
     if not uses_activation:
         return margin
@@ -311,7 +313,7 @@ def _relevance(logits: Scores, *, uses_activation: bool) -> Scores:
 async def _alike(
     call: EncodingCall, texts: PairTexts, pairs: Sequence[Pair], options: PairOptions
 ) -> PairScores:
-    """Returns the cosines between the vectors of each pair."""
+    """Returns the cosine similarity of the vectors of each pair."""
     model, config = call.model, call.model.config
     usual = default_limit(model, truncates=options.truncates or options.chunks)
     limit = replace(usual, max_together=_MAX_TOKENS)
@@ -355,7 +357,7 @@ async def _joined(
     options: PairOptions,
     client: str,
 ) -> list[EncoderText]:
-    """Returns pairs as one text each: the query and the document after it."""
+    """Returns each pair as one text: the query, then the document."""
     room = options.max_tokens - model.texts.num_added
     limit = TextLimit(room, options.truncates, max_together=_MAX_TOKENS)
     check_texts(model, texts.queries, texts.query_names, limit)
@@ -385,8 +387,8 @@ async def _paired(
     options: PairOptions,
     client: str,
 ) -> tuple[list[EncoderText], list[int]]:
-    """Returns pairs as the tokenizer joins them, and to which pair each text belongs: documents may
-    be cut into several."""
+    """Returns the inputs joined by the tokenizer, and the index of the pair that each belongs to.
+    Long documents may be cut into several inputs."""
     room = options.max_tokens - template.num_added
     if room < 2:
         raise InvalidField(
@@ -426,7 +428,7 @@ async def answer_rerank(context: ApiContext, request: Request, dialect: Dialect)
     """Answers `POST /rerank`, for every dialect.
 
     Raises:
-        RequestError, BackendError: there is no answer.
+        RequestError, BackendError: the request failed.
     """
     body, model = await read_encoding(context, request, RerankRequest, dialect, TASKS)
     texts = _texts(body, model.config.max_allowed_chunks)
@@ -507,7 +509,7 @@ def _texts(body: RerankRequest, max_documents: int) -> PairTexts:
 
 
 def _top_n(body: RerankRequest, num_documents: int) -> int:
-    """Returns how many results there are; 0 = all, as in vLLM."""
+    """Returns the number of results to return; 0 = all, as in vLLM."""
     given = body.top_n
     if given is not None and given < 0:
         raise wrong("top_n", "at least 0", given)
@@ -524,14 +526,14 @@ _NAMES: Final = (
     ("queries", "items"),
     ("data_1", "data_2"),
 )
-"""What the two sides may be called."""
+"""The pairs of names of the two sides."""
 
 
 async def answer_score(context: ApiContext, request: Request, dialect: Dialect) -> Response:
     """Answers `POST /score`, for every dialect.
 
     Raises:
-        RequestError, BackendError: there is no answer.
+        RequestError, BackendError: the request failed.
     """
     body, model = await read_encoding(context, request, ScoreRequest, dialect, TASKS)
     texts, pairs = _read_pairs(body, model.config.max_inputs)
@@ -557,10 +559,10 @@ async def answer_score(context: ApiContext, request: Request, dialect: Dialect) 
 
 
 def _read_pairs(body: ScoreRequest, max_inputs: int) -> tuple[PairTexts, list[Pair]]:
-    """Returns the texts of both sides, and which go together.
+    """Returns the texts of both sides, and the pairs of their indices.
 
     Raises:
-        InvalidField: a side is absent, empty or too long, or the lengths do not go together.
+        InvalidField: a side is absent, empty or too long, or the lengths do not match.
     """
     first, second = _sides(body)
     (queries, query_names), (documents, document_names) = (
@@ -590,7 +592,7 @@ def _sides(body: ScoreRequest) -> tuple[str, str]:
 
 
 def _side(body: ScoreRequest, name: str, max_inputs: int) -> tuple[list[str], list[str]]:
-    """Returns the texts of one side, and how messages call them."""
+    """Returns the texts of one side, and their names in error messages."""
     given = getattr(body, name)
     texts = [given] if isinstance(given, str) else given
     if not texts:

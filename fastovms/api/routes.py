@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from fastovms.api import rerank, tokenize
+from fastovms.api import decisions, rerank, tokenize
 from fastovms.api.admin import (
     HealthRoutes,
     ModelRoutes,
@@ -26,6 +26,7 @@ from fastovms.api.responses.background import ResponsesState
 from fastovms.api.responses.conversations import Conversations, StoredResponses
 from fastovms.api.responses.create import Compaction, Responses
 from fastovms.api.responses.resumption import response_work
+from fastovms.api.responses.socket import websocket_handler
 from fastovms.errors import ConfigurationError
 from fastovms.extensions import Extension, faults_named
 from fastovms.http.routing import Router
@@ -35,6 +36,7 @@ PARTS: Final = (
     rerank.endpoints,
     messages.endpoints,
     ollama.endpoints,
+    decisions.endpoints,
 )
 """The optional parts of the API. Each returns its routes. Entry points of other packages
 (`extensions.ENDPOINTS`) have the same interface."""
@@ -48,13 +50,13 @@ def add_model_routes(
     work: Sequence[WorkSource] = (),
     extensions: Iterable[Extension] = (),
 ) -> Mapping[str, Operation]:
-    """Adds the routes that need the models, and returns the operations of those that describe
-    themselves, by method and path.
+    """Adds the routes that need the models, and returns the OpenAPI descriptions of routes that
+    have one, by method and path.
 
     Args:
-        state: what outlives requests; None = nothing does.
-        reload: reads the list of models again; None = there is none.
-        work: return the work that operators may list and cancel, in addition to responses.
+        state: the stored responses; None = responses are not stored.
+        reload: reads the list of models again; None = the server has no list.
+        work: returns the running work that operators may list and cancel, in addition to responses.
 
     Raises:
         ConfigurationError: an extension fails, or adds a route that exists.
@@ -125,6 +127,8 @@ def _add_response_routes(
     for prefix in dialect.prefixes:
         for method, path, handler in handlers:
             router.add(method, f"{prefix}{path}", endpoint(handler, dialect))
+        socket = websocket_handler(endpoint(responses.create, dialect))
+        router.add("GET", f"{prefix}/responses", socket)
 
 
 def _add_servable_routes(router: Router, servables: ServableRoutes) -> None:
@@ -139,7 +143,7 @@ def _add_servable_routes(router: Router, servables: ServableRoutes) -> None:
 
 
 def add_health_routes(router: Router, health: HealthRoutes) -> None:
-    """Adds the routes that can be asked at any time."""
+    """Adds the health routes, which answer at any time."""
     probes = (
         ("GET", "/health", health.health),
         ("GET", "/ping", health.health),

@@ -27,14 +27,14 @@ from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, P
 
 
 class TokenAligner:
-    """Finds the pieces of a text, in order, and so the tokens that they were generated as.
+    """Finds the tokens that each piece of a text was generated as. Pieces are taken in order.
 
-    Between the pieces there may be markup. A token belongs to the piece that its text begins in or,
-    from markup, reaches into. A token without text belongs to the piece that it is in or precedes;
-    one after a piece, to none.
+    There may be markup between pieces. A token belongs to the piece in which its text begins. A
+    token that begins in markup belongs to the piece that it reaches into. A token without text
+    belongs to the piece around or after it, and to none at the end.
 
     Args:
-        tags: markup. In a token that is a tag no piece begins but at its beginning.
+        tags: the markup. In a token that is a tag, a piece can begin only at its start.
     """
 
     def __init__(self, tags: Collection[str] = frozenset()) -> None:
@@ -46,13 +46,13 @@ class TokenAligner:
         self._tokens: deque[TextToken] = deque()
 
     def push(self, text: str, tokens: Iterable[TextToken]) -> None:
-        """Adds text. `tokens` are those that begin in `text`, with offsets in characters."""
+        """Adds text. `tokens` are the tokens that begin in `text`, with offsets in characters."""
         self._texts.append(text)
         self._tokens += tokens
 
     def take(self, piece: str) -> list[TextToken]:
-        """Returns the tokens of the piece; what is before them is forgotten. None where the piece
-        is not a part of the text."""
+        """Returns the tokens of the piece and drops the text before them. Returns [] if the piece
+        is not in the text."""
         text = "".join(self._texts)
         self._texts = [text]
         found = self._find(text, piece)
@@ -71,8 +71,7 @@ class TokenAligner:
         return taken
 
     def skip_to(self, position: int) -> None:
-        """Forgets the text before a position, which is not a piece, and the tokens that begin in
-        it."""
+        """Drops the text before a position, and the tokens that begin in it."""
         num_chars = position - self._position
         if num_chars <= 0:
             return
@@ -92,18 +91,18 @@ class TokenAligner:
         return found
 
     def _spans(self, length: int) -> Iterator[tuple[int, int]]:
-        """Returns where in the text that is left the tokens begin and end."""
+        """Yields the begin and end of each token in the remaining text."""
         ends = [token.offset - self._position for token in islice(self._tokens, 1, None)]
         for token, end in zip(self._tokens, [*ends, length], strict=False):
             yield token.offset - self._position, end
 
 
 class ContentTokens:
-    """Finds which tokens of an answer its content was made of, piece by piece.
+    """Finds the tokens of an answer's content, piece by piece.
 
     Args:
-        aligner: finds the tokens of a piece; None = the answer is content and nothing else, so that
-            all of its tokens are.
+        aligner: finds the tokens of a piece; None = the answer is only content, so all tokens
+            belong to it.
     """
 
     def __init__(self, aligner: TokenAligner | None) -> None:
@@ -111,7 +110,7 @@ class ContentTokens:
         self._untold: list[TextToken] = []
 
     def push(self, text: str, tokens: Sequence[TextToken]) -> None:
-        """Adds the text that pieces are found in, and the tokens that begin in it."""
+        """Adds the parsed text, and the tokens that begin in it."""
         if self._aligner is None:
             self._untold += tokens
         else:
@@ -136,7 +135,8 @@ class ContentTokens:
 
 
 def best_samples(samples: Sequence[SampleDelta], candidates: Candidates) -> Sequence[SampleDelta]:
-    """Returns the likeliest `n` of each prompt's samples, which are consecutive."""
+    """Returns the `n` most likely samples of each prompt. The samples of a prompt must be
+    consecutive."""
     n, num_samples = candidates.n, candidates.num_samples
     if num_samples == n:
         return samples
@@ -152,8 +152,8 @@ def best_samples(samples: Sequence[SampleDelta], candidates: Candidates) -> Sequ
 
 
 def mean_logprob(tokens: Sequence[TextToken]) -> float:
-    """Returns the mean log probability of the tokens of a text; one without tokens is the least
-    likely."""
+    """Returns the mean log probability of the tokens of a text; minus infinity for a text without
+    tokens."""
     values = [token.logprobs.logprob for token in tokens if token.logprobs is not None]
     return sum(values) / len(values) if values else float("-inf")
 
@@ -166,30 +166,16 @@ class PromptScore(NamedTuple):
     num_cached_tokens: int
 
 
-async def score_prompts(
-    backend: GenerationBackend,
-    prompts: Sequence[Sequence[int]],
-    num_top: int,
-    *,
-    request_id: str,
-    queueing: Queueing,
-) -> list[PromptScore]:
-    """Runs the prompts for one token each, which is dropped.
-
-    Args:
-        num_top: how many top log probabilities of each token, or `ALL_LOGPROBS`.
+async def run_single_steps(
+    backend: GenerationBackend, requests: Sequence[GenerationRequest]
+) -> list[GenerationOutput]:
+    """Runs requests for one token each, and returns their outputs in order.
 
     Raises:
-        RequestError: a prompt can never run.
-        BackendError: the backend cannot take the prompts, or failed on the way.
+        RequestError: one can never run.
+        BackendError: the backend cannot take them, or failed on the way.
     """
-    requests = [
-        _scoring_request(
-            f"{request_id}-{position}", token_ids, num_top, backend.model.max_model_len, queueing
-        )
-        for position, token_ids in enumerate(prompts)
-    ]
-    scores: dict[int, PromptScore] = {}
+    outputs: dict[int, GenerationOutput] = {}
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_output(position: int, output: GenerationOutput) -> None:
@@ -198,9 +184,8 @@ async def score_prompts(
         if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
             done.set_exception(failure(output))
             return
-        logprobs = (*output.prompt_logprobs, *output.logprobs)
-        scores[position] = PromptScore(logprobs, output.num_cached_tokens)
-        if len(scores) == len(requests):
+        outputs[position] = output
+        if len(outputs) == len(requests):
             done.set_result(None)
 
     try:
@@ -210,10 +195,40 @@ async def score_prompts(
         )
         await done
     finally:
-        if len(scores) < len(requests):
+        if len(outputs) < len(requests):
             for request in requests:
                 backend.abort(request.request_id)
-    return [scores[position] for position in range(len(requests))]
+    return [outputs[position] for position in range(len(requests))]
+
+
+async def score_prompts(
+    backend: GenerationBackend,
+    prompts: Sequence[Sequence[int]],
+    num_top: int,
+    *,
+    request_id: str,
+    queueing: Queueing,
+) -> list[PromptScore]:
+    """Returns the log probabilities of the prompts. Each runs for one token, which is dropped.
+
+    Args:
+        num_top: the number of top log probabilities for each token, or `ALL_LOGPROBS`.
+
+    Raises:
+        RequestError: a prompt can never run.
+        BackendError: the backend cannot take the prompts, or failed.
+    """
+    requests = [
+        _scoring_request(
+            f"{request_id}-{position}", token_ids, num_top, backend.model.max_model_len, queueing
+        )
+        for position, token_ids in enumerate(prompts)
+    ]
+    outputs = await run_single_steps(backend, requests)
+    return [
+        PromptScore((*output.prompt_logprobs, *output.logprobs), output.num_cached_tokens)
+        for output in outputs
+    ]
 
 
 def _scoring_request(
@@ -223,9 +238,9 @@ def _scoring_request(
     max_model_len: int,
     queueing: Queueing,
 ) -> GenerationRequest:
-    """Returns a request that scores a prompt. One that fills the context leaves no room for a token
-    to drop: its last one is then generated, as the only one allowed. The reported log probabilities
-    are still those of the raw logits."""
+    """Returns a request that scores a prompt. The engine generates at least one token. If the
+    prompt fills the context, its last token is removed and generated as the only allowed token; the
+    reported log probabilities are still those of the raw logits."""
     params = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, prompt_logprobs=num_top)
     if len(token_ids) == max_model_len:
         params = replace(params, logprobs=num_top, allowed_token_ids=(token_ids[-1],))

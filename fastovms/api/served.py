@@ -30,11 +30,11 @@ from fastovms.text.tools.json_formats import PLAIN_JSON
 from fastovms.text.tools.tool_format import ToolFormat
 
 Release = Callable[[], None]
-"""Gives back what was taken into use, once."""
+"""Releases a held model. Call it once."""
 
 
 def no_hold() -> Release:
-    """Returns a function that releases a model that is never unloaded."""
+    """Returns a function that does nothing, as the release of a model that is never unloaded."""
     return lambda: None
 
 
@@ -81,11 +81,11 @@ _TAG_KEYS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ImageInput:
-    """The source of one model's images.
+    """Loads the images of one model's requests.
 
     Attributes:
-        reserved: the model's own texts that stand for images.
-        bound: the size to which a larger image is shrunk; None = `--shrink-images-to`.
+        reserved: the model's image tags.
+        bound: the size to which larger images are shrunk; None = `--shrink-images-to`.
     """
 
     loader: ImageLoader
@@ -115,11 +115,12 @@ class ImageInput:
 
 
 def images_of_request(model: ImageInput | None, *, may_drop: bool = False) -> GivenImages | None:
-    """Returns an object that collects the images of a request; None = the model takes none.
+    """Returns an object that collects the images of a request; None = the model does not support
+    images.
 
     Args:
-        may_drop: whether the request may be left without some of its messages: then images are
-            counted when they are loaded.
+        may_drop: whether messages may be dropped; images are then counted when they are loaded, not
+            when they are read.
     """
     if model is None:
         return None
@@ -127,10 +128,10 @@ def images_of_request(model: ImageInput | None, *, may_drop: bool = False) -> Gi
 
 
 class UnseenParts:
-    """Collects the parts of one history that the model cannot read, and writes a note for each.
+    """Collects the parts of one history that the model cannot read, and returns a note for each.
 
-    Clients send their whole history with every turn: if such a part were refused there, every
-    later turn would be refused too.
+    Clients send their whole history with every turn: if such a part were refused in old messages,
+    every later turn would be refused too.
     """
 
     def __init__(self) -> None:
@@ -217,7 +218,7 @@ class ChatModel:
 
     Attributes:
         template: None = the model cannot chat, for the reason that `missing` gives.
-        tool_format: None = the model makes no calls.
+        tool_format: None = the model does not make tool calls.
     """
 
     template: ChatTemplate | None = None
@@ -228,25 +229,25 @@ class ChatModel:
 
     @property
     def template_calls(self) -> bool:
-        """Whether the template, if it shows tools, teaches the format of calls; otherwise the
-        messages must have them."""
+        """Whether the template describes the tool-call format if tools are given; otherwise the
+        messages must."""
         return self.tool_format is not PLAIN_JSON
 
     @property
     def tags(self) -> frozenset[str]:
-        """The tags that must stay in the text, though they may be special tokens."""
+        """The tags that must stay in the text even if they are special tokens."""
         return kept_tags(self.tool_format, self.reasoning_format)
 
     @classmethod
     def load(cls, model_dir: Path, config: ChatConfig, cache: DiskCache | None = None) -> ChatModel:
-        """Reads the chat features of a model. With a broken template of its own it has none.
+        """Reads the chat features of a model. A model whose own template is broken gets none.
 
         Args:
-            cache: keeps what is found out about templates; None = nothing is kept.
+            cache: stores the results of template analysis; None = not stored.
 
         Raises:
             ConfigurationError: the operator's template is broken, or a parser unknown, or the
-                parsers do not go together.
+                parsers are incompatible.
         """
         missing = "has no chat template"
         try:
@@ -297,9 +298,9 @@ class ServedEncoder:
     """A model in memory that encodes texts.
 
     Attributes:
-        tokenizing: makes tokens of texts, and pairs of them, a few at a time.
-        aliases: names that requests may use in place of the model's, which answers carry.
-        hold: takes it into use; it is not unloaded then.
+        tokenizing: tokenizes texts and pairs, a few at a time.
+        aliases: names that requests may use in place of the model's and which answers repeat.
+        hold: holds the model in memory until released.
     """
 
     backend: EncoderBackend
@@ -320,7 +321,7 @@ class ServedEncoder:
 
     @property
     def joins_pairs(self) -> bool:
-        """Whether it is a reranker that reads the two texts of a pair as one."""
+        """Whether the model is a reranker that reads a pair as one joined text."""
         is_pairless = self.texts.pair is None or self.backend.encoder.joins_pairs
         return self.task is Task.RERANK and is_pairless
 
@@ -343,8 +344,8 @@ _LAST_RETRY: Final = 300.0
 
 
 class ModelState(Enum):
-    """Where a model is on its way into memory and out of it. A model that has FAILED to load is
-    not in memory."""
+    """The loading state of a model. A model in the state FAILED could not be loaded and is not in
+    memory."""
 
     UNLOADED = "unloaded"
     LOADING = "loading"
@@ -361,7 +362,7 @@ class MoveKind(Enum):
 
 
 class Move(NamedTuple):
-    """One step into memory, or out of it."""
+    """One load or unload of a model."""
 
     kind: MoveKind
     name: str
@@ -369,16 +370,16 @@ class Move(NamedTuple):
 
 @dataclass(slots=True)
 class Resident:
-    """The known facts about one model.
+    """The loading state and use counts of one model.
 
     Attributes:
-        size: the bytes of memory that it takes.
-        num_uses: requests that run on it, or are about to.
-        num_waiting: requests, and orders of an operator, that wait for it to be loaded.
-        last_used: when it was taken or given back for the last time.
-        waits_since: when the first of the waiting requests came.
-        leaves: whether it takes no further request, and is unloaded when the last has ended.
-        is_removed: whether it is forgotten once it is unloaded.
+        size: its memory in bytes.
+        num_uses: requests that run on it or are about to.
+        num_waiting: requests and operator commands that wait for it to be loaded.
+        last_used: when it was last acquired or released.
+        waits_since: when the oldest waiting request arrived.
+        leaves: whether it accepts no further requests and is unloaded after the last one.
+        is_removed: whether it is removed from the list after unloading.
         retry_at: when a model that could not be loaded may be tried again.
     """
 
@@ -396,7 +397,7 @@ class Resident:
 
     @property
     def is_away(self) -> bool:
-        """Whether it takes no memory."""
+        """Whether the model uses no memory."""
         return self.state in (ModelState.UNLOADED, ModelState.FAILED)
 
     @property
@@ -409,11 +410,11 @@ class Resident:
 
 
 class Residency:
-    """A state machine over all models. A caller that loads or unloads models asks `next_move`, does
-    it, and reports the outcome; there is one move at a time.
+    """The loading state machine of all models. The caller asks for `next_move`, performs the load
+    or unload, and reports the outcome; one move at a time.
 
     Args:
-        config: how many models, and bytes, there may be in memory, and for how long.
+        config: the limits on models and bytes in memory, and the idle time before unloading.
     """
 
     def __init__(self, config: ResidencyConfig) -> None:
@@ -439,8 +440,7 @@ class Residency:
     # What there is
 
     def add(self, name: str, size: int, *, is_loaded: bool = False, now: float = 0.0) -> None:
-        """Adds a model that no request waits for yet, or restores one that is about to be
-        forgotten."""
+        """Adds a model that no request waits for yet, or keeps one that was about to be removed."""
         if name in self._models:
             assert self._models[name].is_removed
             self._models[name].is_removed = False
@@ -450,7 +450,7 @@ class Residency:
         self._models[name] = Resident(name, size, state, last_used=now)
 
     def change(self, name: str, size: int) -> None:
-        """Takes note that a model is another one from its next load on: the present one leaves."""
+        """Records that a model's configuration has changed; the loaded version is unloaded."""
         model = self._models[name]
         model.size = size
         model.num_failures, model.retry_at = 0, 0.0
@@ -459,7 +459,7 @@ class Residency:
             model.state = ModelState.UNLOADED
 
     def remove(self, name: str) -> None:
-        """Forgets a model, at once or when the last request on it has ended. No request may wait
+        """Removes a model, at once or when the last request on it has ended. No request may wait
         for it."""
         model = self._models[name]
         assert not model.num_waiting
@@ -471,7 +471,8 @@ class Residency:
     # What requests want
 
     def acquire(self, name: str, now: float) -> bool:
-        """Takes a model into use, if it is there and does not leave."""
+        """Acquires a model for a request. Returns False if it is not loaded or is being
+        unloaded."""
         model = self._models[name]
         if model.state is not ModelState.AVAILABLE or model.leaves:
             return False
@@ -480,51 +481,51 @@ class Residency:
         return True
 
     def hold(self, name: str) -> None:
-        """Takes a model into use once more that is in use."""
+        """Acquires a model that is already in use once more."""
         model = self._models[name]
         assert model.state is ModelState.AVAILABLE
         model.num_uses += 1
 
     def release(self, name: str, now: float) -> None:
-        """Gives a model back that was taken into use."""
+        """Releases an acquired model."""
         model = self._models[name]
         assert model.num_uses > 0
         model.num_uses -= 1
         model.last_used = now
 
     def wait(self, name: str, now: float) -> None:
-        """Takes note of one more who waits for a model."""
+        """Records one more request that waits for a model."""
         model = self._models[name]
         if not model.num_waiting:
             model.waits_since = now
         model.num_waiting += 1
 
     def stop_waiting(self, name: str) -> None:
-        """Takes note of one who waits no longer, for whatever reason."""
+        """Records that a request no longer waits, for any reason."""
         model = self._models[name]
         assert model.num_waiting > 0
         model.num_waiting -= 1
 
     def seconds_to_retry(self, name: str, now: float) -> float:
-        """Returns in how many seconds a model may be loaded that could not be; 0 = at once."""
+        """Returns the seconds until the load of a failed model may be retried; 0 = now."""
         model = self._models[name]
         if model.state is not ModelState.FAILED:
             return 0.0
         return max(0.0, model.retry_at - now)
 
     def seconds_to_leave(self, name: str, now: float) -> float | None:
-        """Returns the seconds that a model stays loaded without requests; None = for ever."""
+        """Returns the seconds that a model stays loaded without requests; None = without limit."""
         idle, model = self._config.idle_unload, self._models[name]
         if not idle:
             return None
         return max(0.0, model.last_used + idle - now) if model.is_idle else idle
 
     def retry_now(self, name: str) -> None:
-        """Lets a model that has failed be loaded at once."""
+        """Allows an immediate retry of a model that failed to load."""
         self._models[name].retry_at = 0.0
 
     def ask_to_leave(self, name: str) -> None:
-        """Has a model unloaded when the last request on it has ended."""
+        """Marks a model to be unloaded after its last request."""
         model = self._models[name]
         if model.state is not ModelState.UNLOADING:
             model.leaves = not model.is_away
@@ -532,7 +533,7 @@ class Residency:
     # What is done
 
     def next_move(self, now: float) -> Move | None:
-        """Begins the next move and returns it; None = there is nothing to do, or to be done."""
+        """Begins the next move and returns it; None = nothing to do at present."""
         if self._move is not None:
             return None
         leaving = next((model for model in self if model.may_leave), None)
@@ -568,14 +569,13 @@ class Residency:
         return min((time for time in times if time > now), default=None)
 
     def loaded(self, now: float) -> None:
-        """Takes note that the load has ended well."""
+        """Records that the current load has succeeded."""
         model = self._end(MoveKind.LOAD)
         model.state = ModelState.AVAILABLE
         model.num_failures, model.last_used = 0, now
 
     def failed(self, now: float) -> None:
-        """Takes note that the load has failed. It is tried again at the next request, but not too
-        soon."""
+        """Records that the current load has failed. The next request retries it, after a delay."""
         model = self._end(MoveKind.LOAD)
         model.state, model.leaves = ModelState.FAILED, False
         model.retry_at = now + min(_FIRST_RETRY * 2**model.num_failures, _LAST_RETRY)
@@ -584,7 +584,7 @@ class Residency:
             del self._models[model.name]
 
     def unloaded(self) -> None:
-        """Takes note that the model has left memory."""
+        """Records that the current unload has finished."""
         model = self._end(MoveKind.UNLOAD)
         model.state, model.leaves = ModelState.UNLOADED, False
         if model.is_removed:
@@ -618,7 +618,7 @@ class Residency:
         return model
 
     def _wanted(self, now: float) -> Resident | None:
-        """Returns the model that has been waited for the longest and may be loaded."""
+        """Returns the model with the oldest waiting request that may be loaded."""
         waiting = [m for m in self if m.num_waiting and m.is_away and m.retry_at <= now]
         return min(waiting, key=lambda model: model.waits_since, default=None)
 
@@ -637,7 +637,7 @@ class Residency:
         return min(idle, key=lambda model: model.last_used, default=None)
 
     def _choose_to_leave(self) -> None:
-        """Has the model in use that was taken least recently take no more requests."""
+        """Marks the least recently used model that has requests to be unloaded after them."""
         if not any(model.leaves for model in self):
             used = [model for model in self if model.num_uses]
             if used:
@@ -653,12 +653,12 @@ _LATEST: Final = ":latest"
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model in memory, with what turns its tokens into text and counts them.
+    """A model in memory with its tokenizer, parsers and metrics.
 
     Attributes:
-        aliases: names that requests may use in place of the model's, which answers carry.
-        images: None = it takes none.
-        hold: takes it into use; it is not unloaded then.
+        aliases: names that requests may use in place of the model's and which answers repeat.
+        images: None = the model does not support images.
+        hold: holds the model in memory until released.
     """
 
     backend: GenerationBackend
@@ -676,8 +676,7 @@ class ServedModel:
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """The capabilities that a client may offer its user with the model, in the words of
-        Ollama's `/api/show`."""
+        """The names of the model's capabilities in Ollama's `/api/show`."""
         chat = self.chat
         found = {
             "completion": True,
@@ -694,7 +693,7 @@ class ServedModel:
 
 
 AnyServed = ServedModel | ServedEncoder
-"""A model in memory, whatever it does."""
+"""A model in memory, of any task."""
 
 
 @dataclass(slots=True)
@@ -703,19 +702,18 @@ class KnownModel:
 
     Attributes:
         created: seconds since the epoch.
-        max_model_len: its context length; None = that is known when it was loaded once.
-        takes_images: whether it does, by its files.
-        task: what it does.
-        capabilities: as of its last load; None = it was not loaded yet.
-        state: where it is.
-        reason: why it could not be loaded; "" = it could.
-        info: what its files say, as far as they were read; None = not at all yet.
+        max_model_len: its context length; None = unknown until the first load.
+        takes_images: whether it supports images, by its files.
+        task: the model's task.
+        capabilities: its capabilities at the last load; None = not loaded yet.
+        state: its loading state.
+        reason: the error of the last load; "" = no error.
+        info: the facts from its files; None = not read yet.
         served: the model itself, while it is AVAILABLE or UNLOADING.
-        fingerprint: distinguishes its files from others; "" = it is not known before the first
-            load.
-        metrics: what happened to its requests, also before it was unloaded; None = nothing yet.
-        size: the bytes of memory that it takes, about; 0 = that is not known.
-        file_size: the bytes of its weights' files; 0 = that is not known.
+        fingerprint: a hash of its files; "" = unknown before the first load.
+        metrics: the metrics of its requests, kept across unloads; None = no requests yet.
+        size: its approximate memory in bytes; 0 = unknown.
+        file_size: the size of its weight files in bytes; 0 = unknown.
     """
 
     name: str
@@ -736,7 +734,7 @@ class KnownModel:
 
     @classmethod
     def of(cls, served: AnyServed) -> KnownModel:
-        """Returns a model that is in memory."""
+        """Returns the description of a loaded model."""
         known = cls(served.info.name, served.aliases)
         known.note_loaded(served)
         return known
@@ -747,16 +745,16 @@ class KnownModel:
 
     @property
     def is_identified(self) -> bool:
-        """Whether it is known which files it has."""
+        """Whether the fingerprint of the model's files is known."""
         return self.served is not None or self.fingerprint != ""
 
     @property
     def failure(self) -> str | None:
-        """Why its engine can generate no more, or None."""
+        """The reason why its backend can no longer generate, or None."""
         return None if self.served is None else self.served.backend.failure
 
     def note_loaded(self, served: AnyServed) -> None:
-        """Takes note of what is known of a model once it is in memory."""
+        """Updates the description with the facts of the loaded model."""
         self.info = info = served.info
         self.created, self.max_model_len = info.created, info.max_model_len
         self.takes_images = info.takes_images
@@ -767,38 +765,37 @@ class KnownModel:
 
 
 class ModelHolder(Protocol):
-    """Has models in memory while they are in use."""
+    """Holds models in memory while they are in use."""
 
     @property
     def loads_on_demand(self) -> bool:
-        """Whether models come and go as they are asked for, rather than being there from the
-        start."""
+        """Whether models are loaded and unloaded on demand, not all at the start."""
 
     def try_hold(self, name: str) -> Release | None:
-        """Takes a model into use; None = it is not in memory, or about to leave."""
+        """Holds a model and returns its release; None = it is not loaded, or is being unloaded."""
 
     async def hold(self, name: str) -> Release:
-        """Takes a model into use, for which it is loaded where it is not in memory.
+        """Holds a model and returns its release. Loads the model first if needed.
 
         Raises:
-            BackendUnavailable: it cannot be loaded now.
-            Overloaded: too many wait for it.
+            BackendUnavailable: the model cannot be loaded now.
+            Overloaded: too many wait for the model.
         """
 
     async def load(self, name: str) -> None:
         """Loads a model, and returns when it is in memory. Raises as `hold` does."""
 
     def seconds_to_leave(self, name: str) -> float | None:
-        """Returns the seconds that a model stays loaded without requests; None = for ever."""
+        """Returns the seconds that a model stays loaded without requests; None = without limit."""
 
     def dismiss(self, name: str) -> None:
-        """Has a model leave when the last request on it has ended."""
+        """Unloads a model when its last request has ended; returns at once."""
 
     async def unload(self, name: str) -> None:
-        """Has a model leave, and returns when it is out of memory.
+        """Unloads a model and returns when its memory is freed.
 
         Raises:
-            BackendUnavailable: requests run on it for too long.
+            BackendUnavailable: running requests do not end in time.
         """
 
 
@@ -806,9 +803,9 @@ class ServedModels:
     """Looks models up by the name that a request gives.
 
     Attributes:
-        holder: loads and unloads them; None = they are in memory, and stay there.
-        close: gives back what the models share besides their backends. Takes at most a few
-            seconds: not for the event loop.
+        holder: loads and unloads models; None = all models stay loaded.
+        close: releases the resources that the models share. May take a few seconds, so call it in a
+            thread.
     """
 
     def __init__(
@@ -816,7 +813,8 @@ class ServedModels:
     ) -> None:
         """
         Args:
-            models: the first one answers requests that name none, where the dialect allows it.
+            models: the first one answers requests without a model name, where the dialect allows
+                it.
         """
         self.holder: ModelHolder | None = None
         self.close = close
@@ -826,10 +824,10 @@ class ServedModels:
         self.set_known([KnownModel.of(model) for model in models])
 
     def set_known(self, models: Sequence[KnownModel], leaving: Iterable[KnownModel] = ()) -> None:
-        """Takes these in the place of all models that were known.
+        """Replaces the list of known models.
 
         Args:
-            leaving: those that no further request may name, and whose last ones still run.
+            leaving: models that are no longer offered but still have running requests.
         """
         self._known = {model.name: model for model in models}
         self._by_name = {name: model for model in models for name in model.names}
@@ -841,23 +839,23 @@ class ServedModels:
         return list(self._known.values())
 
     def __iter__(self) -> Iterator[AnyServed]:
-        """Yields the models in memory, those that leave included."""
+        """Yields the models in memory, including those being unloaded."""
         return iter([m.served for m in self._all if m.served is not None])
 
     def get(self, name: str) -> KnownModel | None:
-        """Returns the model of a name, which may have the tag that Ollama's clients write behind
-        names; None = it is unknown."""
+        """Returns the model with this name, to which Ollama's clients may have added a tag; None =
+        unknown."""
         found = self._by_name.get(name)
         if found is None and name.endswith(_LATEST):
             return self._by_name.get(name.removesuffix(_LATEST))
         return found
 
     def find(self, name: str | None, dialect: Dialect) -> KnownModel:
-        """Returns the model of a name.
+        """Returns the model that a request names.
 
         Raises:
-            InvalidField: a model must be named.
-            ModelNotFound: it is unknown, or none is named and there is none.
+            InvalidField: the dialect requires a model name and none is given.
+            ModelNotFound: the model is unknown, or none is named and the server has none.
         """
         if name is None:
             if dialect.model_required:
@@ -878,7 +876,7 @@ class ServedModels:
 
     @property
     def failure(self) -> str | None:
-        """Why one of the models can generate no more, or None while all is well."""
+        """The reason why one of the models can no longer generate, or None."""
         for model in self._all:  # a plain loop: every request asks
             if model.served is not None:
                 failure = model.served.backend.failure

@@ -25,15 +25,15 @@ from fastovms.params import Grammar, GrammarKind
 
 
 def tag_format(value: object, name: str) -> Mapping[str, Any]:
-    """Returns the format of a structural tag, whose own members are not checked yet.
+    """Returns the format of a structural tag without checking its members.
 
     Args:
         value: `{"format": ...}`, or XGrammar's older `{"structures": [{"begin", "schema", "end"}],
             "triggers": [...]}`, or the JSON text of either.
-        name: the field's, for error messages.
+        name: the field's name, for error messages.
 
     Raises:
-        InvalidField: it is neither.
+        InvalidField: the value has neither form.
     """
     body = _parsed(value, name) if isinstance(value, str) else value
     if not isinstance(body, Mapping):
@@ -59,7 +59,7 @@ def _parsed(text: str, name: str) -> object:
 
 
 def _structural_tag(structure: object, name: str) -> Mapping[str, Any]:
-    """Returns the tag that one of the older form's structures is."""
+    """Converts one structure of the older form to a tag of the new form."""
     given = _object(structure, name)
     for member in ("begin", "end"):
         if not isinstance(given.get(member), str):
@@ -88,7 +88,7 @@ _LEFT_TO_CLIENTS: Final = ("uniqueItems",)
 and makes a set of whatever comes."""
 
 Reader = Callable[[Any, str], str | None]
-"""Makes of a field's value and name the grammar's source; None where the value asks for nothing."""
+"""Returns the grammar's source from a field's value and name; None if the value has no effect."""
 
 
 def grammar_of(request: Preparation[GenerationFields], warnings: list[str]) -> Grammar | None:
@@ -98,8 +98,8 @@ def grammar_of(request: Preparation[GenerationFields], warnings: list[str]) -> G
         warnings: collects the keywords of a schema that are not enforced.
 
     Raises:
-        InvalidField: there is more than one, it is too long or of a wrong form, or a strict one has
-            a keyword that cannot be enforced.
+        InvalidField: there are several constraints, one is too long or malformed, or a strict one
+            has a keyword that cannot be enforced.
     """
     body = request.body
     if body.guided_whitespace_pattern is not None:
@@ -126,8 +126,8 @@ def grammar_of(request: Preparation[GenerationFields], warnings: list[str]) -> G
 
 
 def _enforceable(grammar: Grammar, warnings: list[str], *, is_strict: bool) -> Grammar:
-    """Returns the grammar with what can be enforced of its schema. The compiler refuses a malformed
-    source."""
+    """Returns the grammar with only the schema keywords that can be enforced. A malformed schema is
+    returned unchanged; the compiler refuses it."""
     if grammar.kind is not GrammarKind.JSON_SCHEMA:
         return grammar
     try:
@@ -143,7 +143,7 @@ def _enforceable(grammar: Grammar, warnings: list[str], *, is_strict: bool) -> G
 
 
 def _meaning(grammar: Grammar) -> tuple[GrammarKind, object]:
-    """Returns a value that is equal for two fields with the same meaning."""
+    """Returns a comparison key: equal for fields that ask for the same constraint."""
     if grammar.kind is GrammarKind.JSON_SCHEMA:
         with contextlib.suppress(ValueError, RecursionError):
             return grammar.kind, json.loads(grammar.source)
@@ -151,7 +151,7 @@ def _meaning(grammar: Grammar) -> tuple[GrammarKind, object]:
 
 
 def check_length(grammar: Grammar, config: ApiConfig) -> None:
-    """Raises InvalidField for a source that is too much to compile."""
+    """Raises InvalidField for a source that is too long to compile."""
     length = len(grammar.source) + num_characters(grammar.tree)
     if length > config.max_grammar_length:
         raise InvalidField(
@@ -164,11 +164,11 @@ async def compile_grammar(grammar: Grammar, model: ServedModel, client: str) -> 
     """Makes a grammar ready to be used in `SamplingParams`.
 
     Args:
-        client: who has sent it.
+        client: the sender.
 
     Raises:
-        InvalidField: nothing can be made of it.
-        BackendError: too many wait for theirs, or nothing can be compiled now.
+        InvalidField: the grammar is invalid.
+        BackendError: too many grammars wait, or the compiler is not available.
     """
     try:
         return await model.backend.compile_grammar(grammar, client)
@@ -180,7 +180,7 @@ async def compile_grammar(grammar: Grammar, model: ServedModel, client: str) -> 
 
 
 def _json(value: object, name: str) -> str:
-    """Reads a schema as an object or as its text."""
+    """Returns the JSON text of a schema that is given as an object or as text."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -241,7 +241,7 @@ _FIELDS: Final[Mapping[str, str]] = {
     "regex": "regex",
     "ebnf": "grammar",
 }
-"""Which reader each field has. llama.cpp's server takes `json_schema` and `grammar`, SGLang's
+"""The reader of each field. llama.cpp's server takes `json_schema` and `grammar`, SGLang's
 `json_schema`, `regex` and `ebnf`."""
 
 
@@ -282,13 +282,13 @@ _CLOSINGS: Final[Mapping[object, Callable[[Schema], Schema]]] = {
     False: open_schema,
     True: shut_schema,
 }
-"""What becomes of a schema by `disable_additional_properties`. Without it, only objects that
-declare properties are closed."""
+"""The changes of a schema by `disable_additional_properties`. Without it, only objects that declare
+properties are closed."""
 
 
 def _changed(grammar: Grammar, change: Callable[[Schema], Schema]) -> Grammar:
-    """Returns the grammar with its schema changed, if it is of one. The compiler refuses a value
-    that is not a schema."""
+    """Applies `change` to the schema of a JSON schema grammar. Returns other grammars, and schemas
+    that are not objects, unchanged; the compiler refuses the latter."""
     if grammar.kind is not GrammarKind.JSON_SCHEMA:
         return grammar
     try:
@@ -317,7 +317,7 @@ def _response_format(value: Mapping[str, Any] | None, names: FieldNames) -> Iter
 
 
 def _format_json_object(value: Mapping[str, Any], field: str) -> Grammar:
-    """Reads a format of any object, or of one with a schema, as llama.cpp's server takes it."""
+    """Reads `json_object`: any object or, as in llama.cpp's server, one with a schema."""
     schema = value.get("schema")
     if schema is None:
         return Grammar(GrammarKind.JSON_OBJECT, "", field)
@@ -347,12 +347,12 @@ def _format_structural_tag(value: Mapping[str, Any], field: str) -> Grammar:
 
 
 def _bare_format(value: Mapping[str, Any], field: str) -> Grammar:
-    """Reads a format of a structural tag, alone, as OVMS takes it."""
+    """Reads a bare format of a structural tag, as OVMS accepts it."""
     return Grammar(GrammarKind.STRUCTURAL_TAG, _json(dict(value), field), field)
 
 
 def _member_format(kind: GrammarKind, member: str) -> Callable[[Mapping[str, Any], str], Grammar]:
-    """Reads a format of which one member is all there is to it."""
+    """Returns a reader of a format that is defined by a single member."""
 
     def read(value: Mapping[str, Any], field: str) -> Grammar:
         name = f"{field}.{member}"

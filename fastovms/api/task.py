@@ -45,10 +45,10 @@ from fastovms.request_fields import unsupported_of
 
 @dataclass(frozen=True, slots=True)
 class GenerationOptions:
-    """The checked fields of a request that say how its prompts are continued.
+    """The checked fields of a request that control the generation.
 
     Attributes:
-        truncation: what is kept of a long prompt; None = all of it.
+        truncation: how to cut a long prompt; None = not cut.
     """
 
     candidates: Candidates
@@ -68,8 +68,8 @@ class GenerationOptions:
 
 
 def check_numbers(request: Preparation[GenerationFields]) -> None:
-    """Checks what every endpoint checks first. Raises InvalidField for a number out of range, and
-    for what no endpoint can do."""
+    """The first check of every endpoint. Raises InvalidField for numbers out of range and for
+    unsupported options."""
     body = request.body
     check_ranges(body, request.dialect)
     for name, neutral in unsupported_of(type(body)).items():
@@ -85,7 +85,7 @@ def generation_options(
     """Reads the options of a request that has passed `check_numbers`.
 
     Raises:
-        InvalidField: options contradict each other, or ask for what there is not.
+        InvalidField: options contradict each other, or are not supported.
     """
     body, model, dialect = request.body, request.model, request.dialect
     return GenerationOptions(
@@ -103,7 +103,8 @@ def generation_options(
 
 @contextmanager
 def tags_named(body: Struct) -> Iterator[None]:
-    """Names, where a client wrote a tag that stands for an image, the part that it is in."""
+    """While the context is open, errors about an image tag in the client's text name the part that
+    contains it."""
     try:
         yield
     except ForbiddenTag as error:
@@ -120,14 +121,15 @@ async def with_images(
     text: str | None,
     sources: Sequence[ImageSource],
 ) -> PromptTask:
-    """Returns the task with its prompt as a model that takes images reads it. They are loaded now.
+    """Returns the task with the prompt and its images in the form of a vision model. Loads the
+    images.
 
     Args:
-        text: the prompt's, whole, though its tokens may have been truncated.
+        text: the whole text of the prompt, even if its tokens are truncated.
 
     Raises:
         InvalidField: an image is not available.
-        Overloaded: there is not enough memory for them.
+        Overloaded: there is not enough memory for the images.
     """
     images, name = request.model.images, request.names.prompt
     if images is None or text is None:
@@ -171,9 +173,9 @@ class ModelInput(NamedTuple):
     """The input of the model for one request.
 
     Attributes:
-        prompts: token ids of each.
+        prompts: the token ids of each prompt.
         grammar: as `compile_grammar` returns it.
-        num_prompt_logprobs: how many top log probabilities of the prompts' tokens are needed.
+        num_prompt_logprobs: the number of top log probabilities needed for prompt tokens.
         is_echoed: whether the choices repeat their prompt's log probabilities.
     """
 
@@ -186,9 +188,9 @@ class ModelInput(NamedTuple):
 async def make_tasks(
     request: Preparation[GenerationFields], options: GenerationOptions, given: ModelInput
 ) -> list[PromptTask]:
-    """Makes the backend's input for each prompt.
+    """Returns the backend's input for each prompt.
 
-    Raises RequestError: a prompt does not fit, or the backend cannot do it.
+    Raises RequestError: a prompt does not fit, or an option is not supported by the backend.
     """
     model, names = request.model, request.names
     _check_total_logprobs(request, options, given)
@@ -212,11 +214,11 @@ async def make_tasks(
 def _check_total_logprobs(
     request: Preparation[GenerationFields], options: GenerationOptions, given: ModelInput
 ) -> None:
-    """Checks how many log probabilities the answer may hold. Every choice repeats those of its
-    prompt.
+    """Checks the maximum number of log probabilities in the answer. Every choice repeats those of
+    its prompt.
 
     Raises:
-        InvalidField: there might be more than `max_total_logprobs`.
+        InvalidField: they may be more than `max_total_logprobs`.
     """
     report, model, names = options.report, request.model.info, request.names
     max_tokens = options.budget.max_tokens
@@ -258,8 +260,9 @@ def _sampling_params(
     max_tokens: int | None,
     bad_words_token_ids: tuple[tuple[int, ...], ...],
 ) -> SamplingParams:
-    """Chooses each value: the request's before the model's generation_config.json, and that before
-    the dialect's constants. Raises InvalidField for fields that contradict each other."""
+    """Returns the sampling parameters. A value of the request overrides the model's
+    generation_config.json, which overrides the dialect's constants. Raises InvalidField for fields
+    that contradict each other."""
     body, model = request.body, request.model.info
     defaults, rules, chosen = model.defaults, options.rules, options.candidates
     ngram_size = body.max_ngram_size
@@ -281,6 +284,7 @@ def _sampling_params(
         allowed_token_ids=rules.allowed_token_ids,
         bad_words_token_ids=bad_words_token_ids,
         logprobs=0 if logprobs is None and chosen.are_ranked else logprobs,
+        logprob_token_ids=tuple(dict.fromkeys(body.logprob_token_ids or ())),
         prompt_logprobs=None if is_streamed(body) else given.num_prompt_logprobs,
         grammar=given.grammar,
         beam_search=chosen.beam_search,

@@ -38,7 +38,7 @@ class TextTokens(Protocol):
     """The tokenizer of a model, for one text at a time.
 
     Attributes:
-        pad_token_id: what texts of one batch are filled up with.
+        pad_token_id: the token that pads the texts of a batch.
     """
 
     pad_token_id: int
@@ -49,7 +49,7 @@ class TextTokens(Protocol):
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Returns the text that one token contributes, special tokens as they are written."""
+        """Returns the bytes of one token's text, including special tokens."""
 
 
 class EncoderTokens:
@@ -77,8 +77,8 @@ def tokens_of(model: AnyServed) -> TextTokens:
 
 
 def check_detokenizer(model: AnyServed, param: str) -> None:
-    """Raises InvalidField for a model whose tokens cannot be made into text: those that generate
-    always can."""
+    """Raises InvalidField for a model that has no detokenizer. Models that generate text always
+    have one."""
     if isinstance(model, ServedEncoder) and not model.texts.has_detokenizer:
         raise InvalidField(
             f"{param} cannot be answered: the model {model.info.name} was exported without a "
@@ -88,8 +88,8 @@ def check_detokenizer(model: AnyServed, param: str) -> None:
 
 
 def check_length(text: str, name: str, model: ModelInfo) -> None:
-    """Raises for a text that no context of this model could hold many times over: encoding holds
-    the GIL, and would stop every stream for as long as it takes."""
+    """Raises InvalidField for a text that is many times longer than the context: encoding it would
+    hold the GIL and stall all streams."""
     limit = max(_MIN_LIMIT, model.max_model_len * _CHARS_PER_TOKEN)
     if len(text) > limit:
         raise InvalidField(
@@ -167,8 +167,7 @@ Padding = Callable[[list[list[int]], int], list[list[int]]]
 
 
 def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
-    """Checks the fields that have to do with length. None = the lists of tokens keep their
-    lengths."""
+    """Checks the fields for truncation and padding. None = no padding."""
     length = body.max_length
     if length is not None and length < 1:
         raise InvalidField(f"max_length must be at least 1, not {length}", param="max_length")
@@ -225,7 +224,7 @@ class DetokenizeRequest(ModelField, frozen=True, kw_only=True):
 
 
 class Tokenization:
-    """The handlers. OVMS has a form of its own for what `tokenize` takes."""
+    """The handlers of `/tokenize` and `/detokenize`. OVMS has its own form of `/tokenize`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._models = context.models

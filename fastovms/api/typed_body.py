@@ -1,4 +1,4 @@
-"""Reads the body of a request into its struct, and finds the model that it names."""
+"""Decodes a request's body and finds the model that it names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fastovms.http.messages import Request
 
 def place_of(text: str, body: msgspec.Struct) -> str | None:
     """Returns the name of the first value that contains the text, such as
-    "messages[0].content[1].text"; None = no value does, as it is given. Takes time in proportion to
+    "messages[0].content[1].text"; None = no value contains it literally. Takes time proportional to
     the body."""
     fields = ((field, getattr(body, field)) for field in body.__struct_fields__)
     return next((place for name, value in fields for place in _places(text, value, name)), None)
@@ -64,8 +64,8 @@ async def read_any_body(
     dialect: Dialect,
     reader: BodyReader,
 ) -> tuple[Body, AnyServed]:
-    """Returns the typed body and the model that it names, as `ApiContext.read` does, whatever the
-    model does."""
+    """Returns the typed body and the model that it names like `ApiContext.read`, for a model of any
+    task."""
     return await _read(request, schema, models, dialect, reader, tuple(Task))
 
 
@@ -76,12 +76,12 @@ async def read_named(
     dialect: Dialect,
     reader: BodyReader,
 ) -> tuple[Body, KnownModel]:
-    """Returns the typed body and the model that it names, which is noted for logs and metrics. It
-    need not be in memory.
+    """Returns the typed body and the model that it names, and records the model for logs and
+    metrics. The model need not be loaded.
 
     Raises:
-        RequestError: a field is invalid. Where a model must be named, its fault goes before those
-            of the other fields.
+        RequestError: a field is invalid. If a model name is required, its error takes precedence
+            over other fields' errors.
     """
     try:
         body = await reader.read(request, schema)
@@ -101,10 +101,10 @@ async def read_encoder_body(
     reader: BodyReader,
     tasks: Collection[Task],
 ) -> tuple[Body, ServedEncoder]:
-    """Does as `read_any_body` does, for a model that encodes texts.
+    """Like `read_any_body`, for an encoder model.
 
     Args:
-        tasks: what it may do.
+        tasks: the allowed tasks of the model.
     """
     body, model = await _read(request, schema, models, dialect, reader, tasks)
     assert isinstance(model, ServedEncoder)
@@ -112,7 +112,7 @@ async def read_encoder_body(
 
 
 def check_task(model: KnownModel, tasks: Collection[Task]) -> None:
-    """Raises InvalidField for a model that does none of the tasks."""
+    """Raises InvalidField for a model whose task is not in `tasks`."""
     if model.task not in tasks:
         raise InvalidField(
             f"the model {model.name} cannot be used here: it {_PURPOSES[model.task]}",
@@ -142,14 +142,14 @@ async def hold_model(
     *,
     streams: bool,
 ) -> AnyServed:
-    """Returns the model in memory, which the request holds to its end.
+    """Returns the loaded model, which stays in memory until the request ends.
 
     Args:
-        tasks: what it may do.
-        streams: whether comments of an event stream keep the client informed while it is loaded.
+        tasks: the allowed tasks of the model.
+        streams: whether to send comments of an event stream while the model is loaded.
 
     Raises:
-        BackendError: it cannot be loaded now.
+        BackendError: the model cannot be loaded now.
         InvalidField: the model has another task.
     """
     served = try_model(request, model, models, tasks)
@@ -165,10 +165,10 @@ async def hold_model(
 def try_model(
     request: Request, model: KnownModel, models: ServedModels, tasks: Collection[Task]
 ) -> AnyServed | None:
-    """Returns the model, which the request holds to its end, or None where it must be loaded first.
+    """Like `hold_model`, but returns None if the model is not loaded.
 
     Args:
-        tasks: what it may do.
+        tasks: the allowed tasks of the model.
 
     Raises:
         InvalidField: the model has another task.
@@ -184,8 +184,8 @@ def try_model(
 
 
 def loaded_model(model: KnownModel, tasks: Collection[Task]) -> AnyServed:
-    """Returns a model in memory. Raises InvalidField as `check_task` does: what a model does may be
-    known only once it is loaded."""
+    """Returns a model in memory. Raises InvalidField as `check_task` does, because the task may be
+    unknown before loading."""
     check_task(model, tasks)
     assert model.served is not None
     return model.served
@@ -194,8 +194,8 @@ def loaded_model(model: KnownModel, tasks: Collection[Task]) -> AnyServed:
 async def _note_outline(
     request: Request, models: ServedModels, dialect: Dialect, reader: BodyReader
 ) -> None:
-    """Notes whose request it is that fails. Raises RequestError for the fault of a model that must
-    be named."""
+    """Records the model and user of a request whose body is invalid. Raises RequestError if the
+    required model name is invalid."""
     try:
         outline = await reader.read(request, _Outline)
         model = models.find(outline.model, dialect)

@@ -1,1 +1,1 @@
-"""Puts the parts together: models are loaded, and a server or a batch of lines runs on them."""
+"""Puts the parts together: loads the models, and runs a server or a batch file on them."""

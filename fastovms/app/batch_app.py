@@ -1,5 +1,5 @@
-"""Runs a batch without a server: loads the models as `app` does, and has the same handlers answer
-the lines of a file into another one."""
+"""Runs a batch file without a server: loads the models and answers each line with the server's
+handlers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _CLOSE_TIMEOUT: Final = 5.0
 
 
 class BatchPaths(NamedTuple):
-    """The lines, and where their results go."""
+    """The input file with the requests, and the output file for the results."""
 
     input: Path
     output: Path
@@ -68,8 +68,9 @@ class OfflineParts:
 
 
 def run_batch(paths: BatchPaths, parts: OfflineParts) -> int:
-    """Runs a batch, and returns the exit code. SIGINT and SIGTERM end it, with 128 and the signal's
-    number: what is done is in the output, and another run goes on there.
+    """Runs a batch, and returns the exit code. SIGINT and SIGTERM end it with the exit code 128
+    plus the signal's number. Finished results are in the output, and the next run continues after
+    them.
 
     Raises:
         ConfigurationError: a model or a file is not available.
@@ -83,13 +84,13 @@ def run_batch(paths: BatchPaths, parts: OfflineParts) -> int:
 
 def _check_paths(paths: BatchPaths) -> None:
     if not paths.input.is_file():
-        raise ConfigurationError(f"{paths.input} is no file")
+        raise ConfigurationError(f"{paths.input} is not a file")
     if paths.output.exists() and not paths.output.is_file():
-        raise ConfigurationError(f"{paths.output} is there, and is no file")
+        raise ConfigurationError(f"{paths.output} exists and is not a file")
     if paths.output.exists() and paths.output.samefile(paths.input):
         raise ConfigurationError(f"{paths.output} is the input itself")
     if not paths.output.parent.is_dir():
-        raise ConfigurationError(f"{paths.output.parent} is no directory")
+        raise ConfigurationError(f"{paths.output.parent} is not a directory")
 
 
 async def _run_until_signal(paths: BatchPaths, parts: OfflineParts) -> int:
@@ -185,7 +186,7 @@ async def _run_lines(
 
 @asynccontextmanager
 async def _loaded(supply: ModelSupply) -> AsyncIterator[ServedModels]:
-    """Yields the models, in memory or not, that lines may ask."""
+    """Yields the models that lines may use, loaded or not."""
     models = await in_daemon_thread("load", supply.load)
     for model in models:
         model.backend.start()
@@ -201,10 +202,10 @@ async def _loaded(supply: ModelSupply) -> AsyncIterator[ServedModels]:
 
 
 async def _watched(run: Coroutine[None, None, None], models: ServedModels, patience: float) -> None:
-    """Returns when the lines are done.
+    """Awaits `run` and returns when all lines are done.
 
     Raises:
-        EngineFailed: an engine can answer no more, or has hung for as long as its patience is.
+        EngineFailed: an engine has failed, or has hung for longer than its patience.
     """
     watch = EngineWatch(
         lambda: [model.backend for model in models],

@@ -1,4 +1,4 @@
-"""Prints on standard output the address of the server, its models, and how to try it."""
+"""Prints the server's address, its models and an example command to standard output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TRIALS: Final[Mapping[Task, tuple[str, Mapping[str, object]]]] = {
     Task.EMBEDDINGS: ("embeddings", {"input": "Once upon a time"}),
     Task.RERANK: ("rerank", {"query": "Once upon a time", "documents": ["A tale", "A bill"]}),
 }
-"""What is asked of a model by what it does: the path below /v1, and the rest of the body."""
+"""Example requests by task of the model: the path below /v1, and the rest of the body."""
 
 
 def greeting(addresses: list[str], models: ServedModels, *, needs_key: bool) -> str:

@@ -48,7 +48,7 @@ from fastovms.engine.model.devices import available_memory, is_gpu, share_memory
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf, model_directory
 from fastovms.media.loader import ImageLoader
-from fastovms.params import ModelInfo, SamplingDefaults
+from fastovms.params import ModelInfo
 from fastovms.system.disk import DiskCache, cache_root
 from fastovms.system.memory import make_binding_tables
 from fastovms.telemetry.metrics import GenerationMetrics
@@ -61,10 +61,10 @@ _MAX_PIECES = 1024
 
 
 def encodes(model: ModelConfig) -> bool:
-    """Returns whether a model makes vectors or scores of texts, rather than text.
+    """Returns whether a model is an encoder (embedding model or reranker).
 
     Raises:
-        ConfigurationError: its graph is for neither.
+        ConfigurationError: its graph is neither an encoder nor a generator.
     """
     if find_gguf(model.path) is not None:
         return False
@@ -72,7 +72,7 @@ def encodes(model: ModelConfig) -> bool:
 
 
 def read_info(model: ModelConfig) -> ModelInfo:
-    """Returns the facts from the model's files and the operator's settings. It is quick.
+    """Returns the facts from the model's files and the operator's settings. Takes milliseconds.
 
     Raises:
         ConfigurationError: a file is missing or broken.
@@ -80,14 +80,18 @@ def read_info(model: ModelConfig) -> ModelInfo:
     if encodes(model):
         info = read_encoder_info(model.path, name=model.name)
         return limit_context(info, model.engine.max_model_len)
-    info = read_model_info(model.path, name=model.name, generation_config=model.generation_config)
-    if not model.has_defaults:
-        info = replace(info, defaults=SamplingDefaults())
+    info = read_model_info(
+        model.path,
+        name=model.name,
+        generation_config=model.generation_config,
+        override_generation_config=model.override_generation_config,
+        has_defaults=model.has_defaults,
+    )
     return limit_context(info, model.engine.max_model_len)
 
 
 def _identified(model: ModelConfig) -> ModelInfo:
-    """Returns the same as `read_info`, with the facts from the files of a loaded model."""
+    """Like `read_info`, with the facts from the files of a loaded model."""
     return replace(
         read_info(model),
         fingerprint=fingerprint_of(model.path),
@@ -96,7 +100,8 @@ def _identified(model: ModelConfig) -> ModelInfo:
 
 
 def check_models(models: Sequence[ModelConfig]) -> None:
-    """Finds the commonest mistakes, at once, and raises ConfigurationError for them."""
+    """Raises ConfigurationError for the most common configuration errors, without loading a
+    model."""
     for name, count in Counter(name for model in models for name in model.names).items():
         if count > 1:
             raise ConfigurationError(f"{count} models have the name {name}")
@@ -115,7 +120,8 @@ def check_models(models: Sequence[ModelConfig]) -> None:
 
 
 def _check_draft_model(path: Path) -> None:
-    """Raises ConfigurationError where there is none. Whether it fits is seen by its tokens."""
+    """Raises ConfigurationError if the draft model is missing. Whether its vocabulary fits is
+    checked later."""
     gguf = find_gguf(path)
     try:
         if gguf is None:
@@ -134,16 +140,16 @@ def load_models(
     cores: SharedCores | None = None,
     available: Callable[[], int] = available_memory,
 ) -> ServedModels:
-    """Loads models, which takes seconds: not for the event loop. Caches are reserved when all
-    weights are in memory, so that those of automatic size share what is left.
+    """Loads models; takes seconds, so call it in a thread. KV caches are reserved after all weights
+    are loaded, so that automatic sizes share the remaining memory.
 
     Args:
-        prefixes: where computed prompts are kept on disk; None = nowhere.
-        cores: are shared with all other models of the process; None = there are none.
-        available: returns the bytes of free memory that they may share then.
+        prefixes: the directory of cached prompts; None = no disk cache.
+        cores: the cores shared with the other models; None = not shared.
+        available: returns the free memory in bytes for the caches.
 
     Raises:
-        ConfigurationError: a model or its device cannot do it, or no cache fits.
+        ConfigurationError: a model cannot be loaded on its device, or its cache does not fit.
     """
     check_models(models)
     start = time.perf_counter()
@@ -204,14 +210,14 @@ def _encoder(model: ModelConfig, turn: ComputeTurn) -> ServedEncoder:
 
 
 def _image_loader(config: MediaConfig) -> ImageLoader:
-    """Returns a loader that decodes in processes of its own."""
+    """Returns a loader that decodes in separate processes."""
     decoder = ImageDecoder(lambda: ChildProcess("fastovms.backends.image_process"))
     return ImageLoader(config, decode=decoder.decode, close_decoder=decoder.close)
 
 
 def _as_directories(model: ModelConfig, cache: DiskCache, scratch: Path) -> ModelConfig:
-    """Returns models with directories in the place of their GGUF files, from which it makes
-    them."""
+    """Returns the configuration with GGUF files replaced by the model directories that are
+    converted from them."""
     engine = model.engine
     if engine.draft_model is not None:
         draft_model = model_directory(engine.draft_model, cache, scratch)

@@ -94,12 +94,12 @@ logger = logging.getLogger(__name__)
 
 
 class BatchService:
-    """Files and batches of one server. They are stored in the directory of its state, which it
-    locks. A batch belongs to the server that has the directory, even if responses are in a database
-    that several servers share.
+    """Files and batches of one server. They are stored in its state directory, which is locked. A
+    batch belongs to the server with that directory, even if responses are in a database that
+    several servers share.
 
     Args:
-        directory: None = the operator wants nothing on the disk.
+        directory: None = files and batches are off.
         clock: returns the Unix time.
     """
 
@@ -123,7 +123,7 @@ class BatchService:
                 self._store = FileStore(directory / FILE_FOLDER, files, clock, self._threads)
             except ConfigurationError as error:
                 self._reason = str(error)
-                logger.warning("there are no files and batches: %s", error)
+                logger.warning("files and batches are not available: %s", error)
 
     def start(
         self,
@@ -132,10 +132,10 @@ class BatchService:
         num_others: Callable[[], int],
         tenants: Collection[str] | None = None,
     ) -> None:
-        """Adds the routes, and resumes the batches of the process before.
+        """Adds the routes, and resumes interrupted batches.
 
         Args:
-            num_others: returns how many other requests run.
+            num_others: returns the number of other running requests.
             tenants: see `set_tenants`; None = all.
         """
         config = self._config
@@ -156,7 +156,7 @@ class BatchService:
                 self._runner = BatchRunner(self._directory / BATCH_FOLDER, config, parts)
             except OSError as error:
                 self._reason = f"{self._directory / BATCH_FOLDER}: {error.strerror or error}"
-                logger.warning("there are no batches: %s", error)
+                logger.warning("batches are not available: %s", error)
         is_fault = self._store is not None
         self._kept = KeptBatches(self._runner, self._reason, is_fault=is_fault)
         batches = Batches(
@@ -173,20 +173,20 @@ class BatchService:
             self._store.drop_expired()  # the inputs of unfinished batches are safe by now
 
     def set_tenants(self, tenants: Collection[str]) -> int:
-        """Holds the batches of all but these tenants, and returns how many are held."""
+        """Pauses the batches of all tenants except these. Returns the number of paused batches."""
         return 0 if self._runner is None else self._runner.set_tenants(tenants)
 
     async def work(self) -> Sequence[WorkItem]:
-        """Returns the batches of all tenants that have not ended."""
+        """Returns the running batches of all tenants."""
         return await batch_work(self._kept)
 
     async def stop(self) -> None:
-        """Stops all batches. The next process goes on with them."""
+        """Stops all batches. The next process resumes them."""
         if self._runner is not None:
             await self._runner.close()
 
     async def close(self) -> None:
-        """Stops all batches, and gives the directory free."""
+        """Stops all batches, and unlocks the directory."""
         await self.stop()
         await self._threads.close()
         if self._store is not None:
@@ -210,8 +210,7 @@ class ServerConfig:
     """Everything the operator chose.
 
     Attributes:
-        model_list: the file that lists the models, and `read_models` reads it again; None = there
-            is none.
+        model_list: the file that lists the models, which `read_models` reads again; None = no list.
     """
 
     models: tuple[ModelSource, ...]
@@ -234,7 +233,7 @@ def serve(config: ServerConfig, log: LineWriter) -> None:
     """Serves until a signal has drained the server.
 
     Args:
-        log: where the log is written, and the access log too unless that has a file of its own.
+        log: the stream of the log, and of the access log unless it has its own file.
 
     Raises:
         ConfigurationError: the model, the device, an address or a file is not available.
@@ -248,7 +247,7 @@ def model_supply(config: ServerConfig) -> ModelSupply:
     """Returns the loader of the operator's models.
 
     Raises:
-        ConfigurationError: one is not there, or is broken, as far as that is seen at once.
+        ConfigurationError: a model is missing or obviously broken.
     """
     root = model_root(config.repository.path, os.environ)
     finder = ModelFinder(Repository(root), config.repository)
@@ -275,11 +274,11 @@ def run(
     load: Callable[[], ServedModels],
     supply: ModelSupply | None = None,
 ) -> None:
-    """Serves the models that `load` loads, as `serve` does; tests and benchmarks serve their own
-    with it.
+    """Serves the models that `load` loads, like `serve`. Tests and benchmarks use it with their own
+    models.
 
     Args:
-        supply: has models come and go; None = they stay.
+        supply: loads and unloads models; None = the models stay loaded.
     """
 
     def load_and_settle() -> ServedModels:
@@ -441,13 +440,13 @@ async def _run(
 
 
 def _may_wait(request: Request) -> bool:
-    """Returns whether a request may wait for the models at start. Files are not uploaded then: no
-    handler takes them piece by piece yet."""
+    """Returns whether a request may wait for the models at start. Uploads may not, because no
+    handler can receive them yet."""
     return request.method == "POST" and request.path not in UPLOAD_ROUTES
 
 
 def _state_dir(config: StateConfig) -> Path | None:
-    """Returns the directory of the state; None = the operator wants none."""
+    """Returns the directory of the state; None = the operator switched it off."""
     if config.state_dir == IN_MEMORY:
         return None
     return Path(config.state_dir or default_directory(os.environ))
@@ -475,7 +474,7 @@ def _observers(
 
 
 async def _request_work(server: HttpServer, unix_time: Callable[[], float]) -> list[WorkItem]:
-    """Returns the requests of all tenants that have a key, or come without one."""
+    """Returns the running requests of all tenants, including requests without a key."""
     started = unix_time() - asyncio.get_running_loop().time()
     return [
         WorkItem(
@@ -528,8 +527,7 @@ def _describe(
     *,
     needs_key: bool,
 ) -> dict[str, object]:
-    """Returns the description of the API. Where a key is needed it does not tell strangers what the
-    models are called."""
+    """Returns the OpenAPI document. If a key is required, it does not reveal model names."""
     # Imported here because the schemas take a tenth of a second and are seldom asked for.
     from fastovms.api.openapi.document import openapi_document
 
@@ -545,7 +543,7 @@ def _describe(
 
 @contextmanager
 def _access_log(config: ServiceConfig, log: LineWriter) -> Iterator[LineWriter | None]:
-    """Yields where the lines of the access log go, or None if there is none."""
+    """Opens the access log and yields its writer, or None if there is no access log."""
     if config.access_log == "off":
         yield None
     elif config.access_log_file is None:

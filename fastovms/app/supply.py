@@ -39,8 +39,8 @@ class FoundModels(NamedTuple):
     """The result of applying a list of models.
 
     Attributes:
-        configs: the models that can be served, as far as that is seen without loading them.
-        faults: what is wrong with the others.
+        configs: the models that can be served, as far as can be checked without loading.
+        faults: the errors of the other models.
     """
 
     configs: list[ModelConfig]
@@ -53,11 +53,11 @@ def find_each(
     present: Sequence[ModelConfig],
     residency: ResidencyConfig,
 ) -> FoundModels:
-    """Finds models one by one, so that a faulty or too large model does not affect the others. In
-    its place stays the one of `present` that has its name.
+    """Finds models one by one, so that an invalid or too large model does not affect the others.
+    The model of the same name in `present` then stays.
 
     Raises:
-        ConfigurationError: two have one name.
+        ConfigurationError: two models have the same name.
     """
     configs: list[ModelConfig] = []
     faults: list[str] = []
@@ -79,10 +79,10 @@ def find_each(
 
 
 def plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> list[ModelPlan]:
-    """Says what is known of models that are not loaded, and how much memory each takes.
+    """Returns the plan of each model: its description and memory without loading it.
 
     Raises:
-        ConfigurationError: one takes more than all together may.
+        ConfigurationError: a model needs more than the memory limit.
     """
     plans = []
     for config in configs:
@@ -92,7 +92,7 @@ def plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> l
 
 
 def _memory_size(config: ModelConfig, residency: ResidencyConfig, num_models: int) -> int:
-    """Returns the bytes that a model takes, if this number of models share the memory. Raises as
+    """Returns a model's memory in bytes if `num_models` models share the memory. Raises as
     `plan_models` does."""
     memory = residency.model_memory
     weights = weights_size(config)
@@ -111,7 +111,7 @@ def _memory_size(config: ModelConfig, residency: ResidencyConfig, num_models: in
 
 
 def weights_size(config: ModelConfig) -> int:
-    """Returns the bytes of a model's weights, those of its draft model included."""
+    """Returns the size of a model's weights in bytes, including its draft model."""
     paths = [config.path, *filter(None, [config.engine.draft_model])]
     return sum(_file_sizes(path) for path in paths)
 
@@ -142,12 +142,12 @@ def _known(config: ModelConfig) -> KnownModel:
 
 
 def _room(residency: ResidencyConfig, available: int, num_models: int) -> int:
-    """Returns the share of free memory of one of the models that may be in memory together."""
+    """Returns the share of free memory, in bytes, of one of `num_models` loaded models."""
     return max(0, available) // (residency.max_loaded_models or max(1, num_models))
 
 
 class LoadModels(Protocol):
-    """Loads models. Raises ConfigurationError: one cannot be loaded."""
+    """Loads models. Raises ConfigurationError if a model cannot be loaded."""
 
     def __call__(
         self,
@@ -160,13 +160,13 @@ class LoadModels(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OneModelLoader:
-    """Implements `ModelLoader`: loads each model in a thread of its own.
+    """Implements `ModelLoader`: loads each model in a separate thread.
 
     Attributes:
-        load_models: loads them, in the thread that it is called in.
-        num_models: returns how many there are, in memory or not.
-        trim: gives what malloc keeps back to the system.
-        prefixes: where computed prompts are kept on disk, of all models; None = nowhere.
+        load_models: loads models in the calling thread.
+        num_models: returns the number of models, loaded or not.
+        trim: returns malloc's free memory to the operating system.
+        prefixes: the directory of cached prompts of all models; None = no disk cache.
     """
 
     load_models: LoadModels
@@ -193,7 +193,7 @@ class OneModelLoader:
         await in_daemon_thread("reclaim", reclaim)
 
     def _available(self, num_loaded: int, weights: int) -> int:
-        """Returns how much of the free memory the model may count as its own."""
+        """Returns the share of free memory, in bytes, that the model may use."""
         memory, num_models = self.residency.model_memory, self.num_models()
         num_further = (self.residency.max_loaded_models or num_models) - num_loaded
         free = available_memory() // max(1, num_further)
@@ -205,7 +205,8 @@ class OneModelLoader:
 
 
 def settle_memory() -> None:
-    """Has the collector of garbage look no more at what is there now, which mostly stays."""
+    """Excludes all present objects from garbage collection, since most of them live as long as the
+    process."""
     gc.collect()
     gc.freeze()
 
@@ -221,15 +222,15 @@ ReadList = Callable[[], Sequence[ModelSource]]
 
 
 class ModelSupply:
-    """The models of one server.
+    """Finds, loads and reloads the models of one server.
 
     Args:
-        find: finds a model, if need be by pulling it.
-        load_models: loads some, in the thread that it is called in.
-        open_blocks: opens the directory in which computed prompts are kept; None = there is none.
-        keeps_salted: whether prompts with a `cache_salt` are kept there.
-        list_path: the file that lists the models; None = there is none.
-        read_list: reads it again.
+        find: finds a model, and downloads it if needed.
+        load_models: loads models in the calling thread.
+        open_blocks: opens the directory of cached prompts; None = no disk cache.
+        keeps_salted: whether prompts with a `cache_salt` are cached on disk.
+        list_path: the file that lists the models; None = no list.
+        read_list: reads the list again.
     """
 
     def __init__(
@@ -264,20 +265,20 @@ class ModelSupply:
         self._loads: list[asyncio.Future[None]] = []
 
     def find(self) -> None:
-        """Finds the models and checks their files, which takes long where one is to be pulled.
+        """Finds the models and checks their files, which takes long if a model must be downloaded.
 
         Raises:
-            ConfigurationError: one is not there, or is broken.
+            ConfigurationError: a model is missing or broken.
         """
         self._configs = [self._find(source) for source in self._sources]
         check_models(self._configs)
 
     def load(self) -> ServedModels:
-        """Loads the models of the start, in a thread. Those that are loaded on demand are only
-        looked at.
+        """Loads the initial models in a thread. For models that are loaded on demand, only the
+        files are read.
 
         Raises:
-            ConfigurationError: one cannot be loaded.
+            ConfigurationError: a model cannot be loaded.
         """
         if self._configs is None:
             self.find()
@@ -295,7 +296,8 @@ class ModelSupply:
         return models
 
     def start(self, models: ServedModels) -> ModelPool:
-        """Has models come and go from now on, as requests and the list of models want it."""
+        """Returns the pool that loads and unloads models from now on, as requests and the list of
+        models require."""
         plans = [
             plan._replace(known=known)
             for plan, known in zip(self._plans, models.known, strict=True)
@@ -318,7 +320,7 @@ class ModelSupply:
 
     @property
     def has_list(self) -> bool:
-        """Whether there is a list of models that may change."""
+        """Whether the server has a list of models that may change."""
         return self._read_list is not None
 
     def reload_soon(self) -> None:
@@ -327,8 +329,8 @@ class ModelSupply:
             asyncio.ensure_future(self._reload_and_tell())  # noqa: RUF006
 
     async def reload(self) -> ReloadOutcome:
-        """Reads the list of models again, and returns when what is new is loaded. Requests that
-        arrive before the reading begins share it: it sees what the list has been until then.
+        """Reads the list of models again and returns once new models are loaded. Calls that arrive
+        before the reading begins share its result.
 
         Raises:
             ConfigurationError: the list cannot be read; nothing has changed.
@@ -381,8 +383,8 @@ class ModelSupply:
 
 
 def _close(close: Callable[[], None], blocks: BlockDirectory | None) -> None:
-    """Gives back what models share, the directory of prompts last: models write to it until they
-    are closed."""
+    """Closes the models' shared resources, the prompt cache last, because models write to it until
+    they are closed."""
     close()
     if blocks is not None:
         blocks.close()

@@ -1,5 +1,5 @@
-"""Runs models: the paged engine of this project, or OpenVINO GenAI in a process of its own.
+"""Runs models: the paged engine of this project, or OpenVINO GenAI in a separate process.
 
-`choice` picks the backend for a model; each one is a `fastovms.backend.GenerationBackend`. They
-know nothing of HTTP or of a client's fields.
+`choice` picks the backend for a model; each one is a `fastovms.backend.GenerationBackend`. Backends
+do not depend on HTTP or on request fields.
 """

@@ -1,4 +1,4 @@
-"""Chooses which backend runs a model, and compiles the model with it."""
+"""Chooses the backend for a model and compiles the model."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ def compile_backend(
     prefixes: PrefixDirectory | None = None,
     cores: SharedCores | None = None,
 ) -> Reserve:
-    """Compiles a model, which takes seconds: call it off the loop. Returns what reserves its cache.
+    """Compiles a model; takes seconds, so call it in a thread. Returns a function that reserves the
+    KV cache.
 
     Args:
-        cache: knows and keeps how a model runs best here; None = none does.
-        prefixes: keeps blocks of prompts of models that the paged backend runs; None = nobody does.
-        cores: are shared with the other models of the process; None = there are none.
+        cache: stores the tuning results of models on this machine; None = not stored.
+        prefixes: the disk cache of prompts for the paged backend; None = no disk cache.
+        cores: the cores shared with the other models; None = not shared.
 
     Raises:
         ConfigurationError: no backend that the operator allows can run the model, or the device
@@ -69,7 +70,8 @@ def compile_backend(
 
 
 def _check_drafts(model_dir: Path, model: ModelInfo, config: EngineConfig) -> None:
-    """Raises ConfigurationError for drafts that the pipeline would refuse in words of its own."""
+    """Raises ConfigurationError for draft settings that the pipeline would refuse with an unclear
+    message."""
     if config.draft_model is None:
         return
     if config.enable_prompt_lookup:

@@ -1,9 +1,9 @@
-"""Runs a command in place of this process, which is killed when its parent ends.
+"""Replaces this process by a command that is killed when its parent ends.
 
 python -m fastovms.backends.dies_with_parent PARENT_PID COMMAND [ARGUMENT ...]
 
-Ray kills an actor without a signal to it, and a terminal may close during a chat. Processes that
-these had started must not live on and keep processors and memory occupied.
+Ray kills an actor without a signal, and a terminal may close during a chat. Their child processes
+must not survive and occupy processors and memory.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Has this process killed, even where it is stopped, when the thread ends that has started it.
-    A parent that ended before this call is detected by its id."""
+    """Makes the kernel kill this process, even if it is stopped, when the thread that started it
+    ends. A parent that ended before this call is detected by its id."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         sys.exit("the process that asked for this one has ended")
 
 
 def main(argv: list[str]) -> None:
-    """Takes the process id of the parent and the command. The signal that prctl(2) asks for stays
-    asked for across execve."""
+    """Takes the process id of the parent and the command. The setting of prctl(2) survives
+    execve."""
     die_with_parent(int(argv[1]))
     os.execvp(argv[2], argv[2:])
 

@@ -1,4 +1,4 @@
-"""Backend for embedding models and rerankers, on a thread of its own."""
+"""Backend for embedding models and rerankers on a separate thread."""
 
 from __future__ import annotations
 
@@ -41,21 +41,20 @@ _NEWEST_SHARE: Final = 0.3
 
 
 class SliceCosts:
-    """The seconds that each segment takes for a token. They are unknown for a segment that has not
-    run."""
+    """The measured seconds per token of each segment; unknown before a segment's first run."""
 
     def __init__(self, num_segments: int) -> None:
         self._per_token = [0.0] * num_segments
 
     def note(self, segment: int, num_tokens: int, seconds: float) -> None:
-        """Takes note of a run; padding counts as tokens do."""
+        """Records a run. Padding counts as tokens."""
         new = seconds / num_tokens
         known = self._per_token[segment] or new
         self._per_token[segment] = known + _NEWEST_SHARE * (new - known)
 
     def end(self, begin: int, num_tokens: int, seconds: float) -> int:
         """Returns the end of the slice that begins at a segment. The slice has at least that
-        segment, and takes about the allowed time. A segment that fits half is taken."""
+        segment, and takes about `seconds`; a segment of which half fits is included."""
         end, left = begin + 1, seconds - self._per_token[begin] * num_tokens
         while end < len(self._per_token):
             cost = self._per_token[end] * num_tokens
@@ -66,7 +65,8 @@ class SliceCosts:
         return end
 
     def max_tokens(self, seconds: float, limit: int) -> int:
-        """Returns how many tokens a batch may have for each segment to fit into a slice."""
+        """Returns the maximum number of tokens of a batch for which each segment fits into a slice
+        of `seconds`."""
         most = max(self._per_token)
         return limit if not most else max(1, min(limit, int(seconds / most)))
 
@@ -78,8 +78,8 @@ class SliceCosts:
 Job = TypeVar("Job")
 
 _MIN_FILL: Final = 0.85
-"""The share of the longest text's tokens that the others of a batch have at least, so that little
-is padding. Texts of a few tokens go together anyway."""
+"""The fraction of the longest text's tokens that the others of a batch have at least, so that
+little is padding. Texts of a few tokens go together anyway."""
 
 _FEW: Final = 8
 """The difference to the longest text that is always allowed, in tokens."""
@@ -94,7 +94,7 @@ class QueuedText(NamedTuple, Generic[Job]):
 
 
 class _Waiting:
-    """The texts of one job that are in no batch yet, the shortest first."""
+    """The texts of one job that are not in a batch yet, shortest first."""
 
     __slots__ = ("indices", "lengths")
 
@@ -106,9 +106,9 @@ class _Waiting:
 class TextQueue(Generic[Job]):
     """The texts of all jobs. It is not thread-safe.
 
-    A batch begins with the longest text of the client that was not served for the longest time; the
-    others are a little shorter, of the same client first. Texts of a higher priority go before all
-    others, and never with them.
+    A batch begins with the longest text of the client that was served least recently. Slightly
+    shorter texts are added, first of the same client. Texts of a higher priority are batched before
+    and separately from others.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class TextQueue(Generic[Job]):
         self.num_texts = 0
 
     def add(self, client: str, job: Job, lengths: Sequence[int], priority: int = 0) -> None:
-        """Queues the texts of a job, at least one. A lower priority is sooner."""
+        """Queues the texts of a job, at least one. Lower priority values are served first."""
         self._jobs.setdefault((priority, client), {})[job] = _Waiting(lengths)
         self.num_texts += len(lengths)
 
@@ -132,7 +132,7 @@ class TextQueue(Generic[Job]):
         """Removes and returns the next texts; none if no texts wait.
 
         Args:
-            max_tokens: of all of them, padded to the longest. One text may have more.
+            max_tokens: the limit for all texts, padded to the longest. A single text may exceed it.
         """
         if not self._jobs:
             return []
@@ -177,7 +177,7 @@ class TextQueue(Generic[Job]):
 logger = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT: Final = 10.0
-"""Seconds that the segment may take that is computed when the backend is closed."""
+"""Seconds to wait for the running segment when the backend is closed."""
 
 _MAX_WAITING_TOKENS: Final = 2**24
 """How many tokens may wait, of all requests: 128 MiB of ids."""
@@ -187,11 +187,11 @@ class _Job:
     """The texts of one request.
 
     Attributes:
-        rows: what was computed, f32 [N, width].
-        num_left: how many of the rows are not there yet.
-        done: has the result in the end.
-        is_given_up: whether no request waits for it any more.
-        started_at: when the first of the texts began to be computed; infinite until then.
+        rows: the results, f32 [N, width].
+        num_left: the number of missing rows.
+        done: the future of the result.
+        is_given_up: whether its request was cancelled.
+        started_at: when the first of the texts was computed first; infinite until then.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class _Job:
         self.started_at = math.inf
 
     def start(self, now: float) -> None:
-        """Notes that some of the texts are computed now."""
+        """Records that the computation of the first texts begins."""
         self.started_at = min(self.started_at, now)
 
     def encoded(self, now: float) -> EncodedTexts:
@@ -226,9 +226,8 @@ class _Job:
 class ThreadedEncoder:
     """Implements `EncoderBackend` over `EncoderModel`.
 
-    The thread makes batches of what waits, and takes each through the model's segments in slices,
-    between which engines make their steps. Rows of a request that is given up are not computed any
-    more, from the next slice on.
+    The thread batches waiting texts and runs the model's segments in slices, between which the
+    engines run their steps. Texts of a cancelled request are skipped from the next slice on.
     """
 
     def __init__(
@@ -350,8 +349,7 @@ class ThreadedEncoder:
             self._link.call(self._link.stopped.set)
 
     def _receive(self) -> bool:
-        """Takes in what has come, and waits where there is nothing to do. Returns whether to go
-        on."""
+        """Receives new jobs, and waits if there is no work. Returns whether to continue."""
         while not self._commands.empty() or not self._texts.num_texts:
             job = self._commands.get()
             if job is None:
@@ -439,7 +437,7 @@ def load_encoder(
     config: EncoderConfig,
     turn: ComputeTurn,
 ) -> LoadedEncoder:
-    """Loads an encoder, which takes seconds: call it off the loop.
+    """Loads an encoder; takes seconds, so call it in a thread.
 
     Raises:
         ConfigurationError: a file is missing or broken, or the device cannot run it.

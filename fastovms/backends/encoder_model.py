@@ -1,4 +1,4 @@
-"""The compiled model of an encoder: its graph, pooling and inputs."""
+"""A compiled encoder: its graph, pooling and inputs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _SHARE_OF_STEP: Final = 8
 
 
 def padded_length(num_texts: int, longest: int, limit: int | None = None) -> int:
-    """Returns how many tokens each row of a batch has.
+    """Returns the number of tokens per row of a batch.
 
     Args:
-        limit: how many positions the model has.
+        limit: the model's maximum length.
     """
     if num_texts * longest >= _SMALL:
         return longest
@@ -37,7 +37,7 @@ def padded_length(num_texts: int, longest: int, limit: int | None = None) -> int
 
 
 def num_rows(longest: int, max_tokens: int) -> int:
-    """Returns how many texts a batch has at most: a power of two in a small one."""
+    """Returns the maximum number of texts of a batch. For small batches it is a power of two."""
     room = max(1, max_tokens // padded_length(1, longest))
     return room if room * longest >= _SMALL else _power_of_two(room)
 
@@ -59,7 +59,7 @@ def pooled(states: Value, attention_mask: Value, pooling: Pooling) -> Value:
 
     Args:
         states: f32 [B, T, H].
-        attention_mask: i64 [B, T]; 0 = padding, which is at the end.
+        attention_mask: i64 [B, T]; 0 = padding, at the end.
     """
     if pooling is Pooling.MEAN:
         weights = ops.unsqueeze(ops.convert(attention_mask, np.float32), _indices(-1))
@@ -96,17 +96,16 @@ CARRIED: Final = "carried"
 _WEIGHTED: Final = "MatMul"
 
 _EVEN: Final = 0.9
-"""The share of an equal part that a segment has at least."""
+"""The fraction of an equal part that a segment has at least."""
 
 
 def cut(model: ov.Model, max_segments: int) -> list[ov.Model]:
-    """Returns the segments of a graph with one output, about equal by their weights. The output of
-    each is the first input of the next; further inputs have the names of the graph's. The graph
-    itself is used up.
+    """Returns the segments of a graph with one output, about equal in weights. The output of each
+    is the first input of the next; further inputs have the names of the graph's. The graph itself
+    must not be used afterwards.
 
     Args:
-        max_segments: how many there may be. Where a graph has fewer places for a cut, or cannot be
-            cut at all, there are fewer.
+        max_segments: the maximum number of segments; fewer if the graph has fewer places to cut.
     """
     nodes = model.get_ordered_ops()
     places = _chosen(list(_places(nodes)), _weights(nodes), max_segments)
@@ -146,7 +145,7 @@ def _ancestors(node: Any) -> set[str]:
 
 
 def _places(nodes: Sequence[Any]) -> Iterator[Any]:
-    """Yields the nodes behind which the graph may be cut, in their order."""
+    """Yields the nodes after which the graph may be cut, in order."""
     constant, weighted = set(), set()
     num_open: dict[str, int] = {}  # weighted values that somebody has yet to read, by their node
     for node in nodes:
@@ -172,7 +171,7 @@ def _places(nodes: Sequence[Any]) -> Iterator[Any]:
 
 
 def _weights(nodes: Sequence[Any]) -> dict[str, int]:
-    """Returns for each node how many elements the weights have that are applied up to there."""
+    """Returns for each node the number of weight elements applied up to and including it."""
     constant: set[str] = set()
     sizes: dict[str, int] = {}
     total = 0
@@ -191,9 +190,8 @@ def _weights(nodes: Sequence[Any]) -> dict[str, int]:
 
 
 def _chosen(places: Sequence[Any], sizes: dict[str, int], max_segments: int) -> list[Any]:
-    """Returns the places of which the segments between them are about equal. Of places between
-    which no weights are applied, the last is taken: what stands between them may be fused with what
-    is before."""
+    """Returns the cuts that give segments of about equal weights. Of several places without weights
+    in between, the last one is chosen, so that operations can be fused with those before."""
     whole = max(sizes.values(), default=0)
     share = whole / max_segments
     last_of_size = {sizes[node.get_name()]: node for node in places}
@@ -224,7 +222,7 @@ class EncoderGraph(NamedTuple):
     """A graph that computes f32 [B, width] of texts.
 
     Attributes:
-        vocab_size: how many tokens its embedding has; None = unknown.
+        vocab_size: the number of rows of its embedding table; None = unknown.
     """
 
     model: ov.Model
@@ -235,14 +233,14 @@ class EncoderGraph(NamedTuple):
 def read_encoder(
     path: Path, task: Task, pooling: Pooling | None, vocabulary: Callable[[], Mapping[bytes, int]]
 ) -> EncoderGraph:
-    """Reads a graph.
+    """Reads the graph of an encoder.
 
     Args:
-        pooling: None = as the graph itself does, where it does.
+        pooling: how token states are pooled; None = the graph pools them itself.
         vocabulary: returns the ids of tokens, for decoders that score.
 
     Raises:
-        ConfigurationError: it is none that could do the task.
+        ConfigurationError: the graph does not fit the task.
     """
     try:
         model = ov.Core().read_model(path)
@@ -279,7 +277,8 @@ def _input(model: ov.Model, name: str) -> Any:
 
 
 def _forget_past(model: ov.Model) -> None:
-    """Makes a decoder's cache empty for good, so that each text is computed as a whole."""
+    """Replaces a decoder's cache state by an empty constant, so that each text is computed as a
+    whole."""
     for sink in list(model.get_sinks()):
         model.remove_sink(sink)
     for node in model.get_ordered_ops():
@@ -307,7 +306,7 @@ def _vectors(model: ov.Model, mask: Any, pooling: Pooling | None, path: Path) ->
 def _logits(
     model: ov.Model, mask: Any, vocabulary: Callable[[], Mapping[bytes, int]], path: Path
 ) -> tuple[Any, bool]:
-    """Returns one or two logits of each pair, and whether pairs are joined to one text."""
+    """Returns one or two logits of each pair, and whether the model reads a pair as one text."""
     logits = model.output("logits").get_node().input_value(0)
     rank = logits.get_partial_shape().rank.get_length()
     if rank == 2:
@@ -328,8 +327,8 @@ def _logits(
 
 
 def _answer_logits(logits: Any, mask: Any, ids: Any) -> Any:
-    """Returns the logits of two tokens after the last: f32 [B, 2]. Those of all others are not
-    computed."""
+    """Returns the logits of two tokens at the last position: f32 [B, 2]. Other tokens' logits are
+    not computed."""
     head = logits.get_node()
     while head.get_type_name() == "Convert":
         head = head.input_value(0).get_node()
@@ -346,14 +345,14 @@ def _answer_logits(logits: Any, mask: Any, ids: Any) -> Any:
 
 
 def _value_of(node: Any) -> Any:
-    """Computes what depends on constants alone."""
+    """Returns the value of a node that depends only on constants."""
     converted = ops.convert(node, np.float32)
     compiled = ov.Core().compile_model(ov.Model([ops.result(converted)], [], "rows"), "CPU")
     return compiled([])[0].copy()
 
 
 def _vocab_size(model: ov.Model) -> int | None:
-    """Returns how many rows the table has that token ids are looked up in."""
+    """Returns the number of rows of the embedding table; None = unknown."""
     waiting = [_input(model, "input_ids")]
     for value in waiting:
         for consumer in value.get_target_inputs():
@@ -378,8 +377,8 @@ class EncoderModel:
     """A compiled encoder. One thread may use it at a time.
 
     Attributes:
-        info: what it makes of texts.
-        num_segments: a batch goes through all of them, one after the other.
+        info: the encoder's output and limits.
+        num_segments: the number of segments that a batch runs through.
     """
 
     def __init__(
@@ -393,10 +392,10 @@ class EncoderModel:
     ) -> None:
         """
         Args:
-            max_length: how many positions it has; None = as many as there are tokens.
+            max_length: the model's maximum length; None = unlimited.
 
         Raises:
-            ConfigurationError: the device cannot run it.
+            ConfigurationError: the device cannot run the model.
         """
         self.info = graph.info
         self._pad_token_id = pad_token_id
@@ -451,20 +450,19 @@ class EncoderModel:
         batch.carried = request.get_output_tensor(0)
 
     def warm_up(self) -> None:
-        """Computes one text and drops the result: OpenVINO compiles kernels when it first needs
-        them."""
+        """Computes one text and drops the result, because OpenVINO compiles kernels at their first
+        use."""
         batch = self.batch([EncoderText(np.full(1, self._pad_token_id, np.int64))])
         for segment in range(self.num_segments):
             self.compute(batch, segment)
 
 
 class EncoderBatch:
-    """Texts that are computed together.
+    """A batch of texts.
 
     Attributes:
-        inputs: of the graph, by their names, each of B rows.
-        carried: what the last segment has computed; it stays as it is until that segment is run
-            again.
+        inputs: the graph's inputs by name, each with B rows.
+        carried: the output of the last segment; valid until that segment runs again.
     """
 
     __slots__ = ("carried", "inputs")

@@ -27,9 +27,8 @@ from fastovms.params import (
 
 
 class Permits:
-    """A semaphore for threads. `threading`'s is written in Python, which is too slow here. A step
-    of the engine takes one permit, and the event loop gives it back between two tokens, when the
-    code of neither is in a processor's cache."""
+    """A semaphore for threads. Faster than `threading.Semaphore`, which is written in Python: each
+    engine step acquires one."""
 
     def __init__(self, num: int) -> None:
         self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -48,8 +47,8 @@ class LoopLink:
     """Carries calls from a backend's threads to the event loop that has started the backend.
 
     Attributes:
-        is_started: whether there is a loop.
-        stopped: is set, on the loop, when the threads have ended.
+        is_started: whether the loop is known.
+        stopped: set on the loop when the threads have ended.
     """
 
     def __init__(self) -> None:
@@ -80,8 +79,8 @@ class LoopLink:
             logger.debug("the event loop has closed before the backend's threads")
 
     async def wait(self, seconds: float) -> bool:
-        """Waits until the threads have ended, for this many seconds at most: a step that hangs must
-        not keep the process from ending. Returns whether they have ended."""
+        """Waits at most this many seconds for the threads to end, so that a hanging step cannot
+        block the shutdown. Returns whether they have ended."""
         try:
             async with asyncio.timeout(seconds):
                 await self.stopped.wait()
@@ -91,7 +90,7 @@ class LoopLink:
 
 
 class WorkingEngines:
-    """Tells all who watch how many engines work, as often as that changes. It is thread-safe."""
+    """Counts the working engines and notifies watchers of each change. Thread-safe."""
 
     def __init__(self) -> None:
         self._num_working = 0
@@ -99,23 +98,23 @@ class WorkingEngines:
         self._changed = threading.Condition(threading.Lock())
 
     def watch(self, watcher: Callable[[int], None]) -> None:
-        """Calls `watcher` with the number, now and after each change, on the thread that made the
-        change. It must not change the number itself."""
+        """Calls `watcher` with the number of working engines, now and after each change, on the
+        thread that made the change. It must not change the number itself."""
         with self._changed:
             self._watchers.append(watcher)
             watcher(self._num_working)
 
     def begin(self) -> None:
-        """Takes note that an engine has something to do, until `end`."""
+        """Records that an engine has work, until `end`."""
         self._add(1)
 
     def end(self) -> None:
-        """Takes note that an engine has nothing to do any more."""
+        """Records that an engine has no more work."""
         self._add(-1)
 
     @contextmanager
     def rest(self) -> Iterator[None]:
-        """Lets an engine that works rest for as long as the context lasts."""
+        """Counts a working engine as idle while the context is open."""
         self.end()
         try:
             yield
@@ -153,11 +152,10 @@ _NEWEST_SHARE: Final = 0.2
 
 
 class ComputeTurn:
-    """The permits that engines hold during a step, and encoders during a slice.
+    """Coordinates engine steps and encoder slices.
 
-    Engines do not wait for each other, only for a slice; an encoder waits until each engine that
-    has work has made a step since the last slice. Without encoders nothing ever waits. It is
-    thread-safe.
+    Engines wait only for slices, not for each other. An encoder waits until each working engine has
+    made a step since the last slice. Without encoders nothing waits. Thread-safe.
     """
 
     def __init__(
@@ -184,7 +182,7 @@ class ComputeTurn:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Is entered by an engine for each step, and waits for a slice to end."""
+        """The context of an engine step. Waits for a running slice to end."""
         if not self._num_encoders:
             yield
             return
@@ -207,7 +205,7 @@ class ComputeTurn:
     # Encoders
 
     def add_encoder(self) -> None:
-        """Has engines take turns from now on, until `remove_encoder`."""
+        """Makes engines take turns with encoders, until `remove_encoder`."""
         with self._changed:
             self._num_encoders += 1
 
@@ -217,14 +215,14 @@ class ComputeTurn:
 
     @property
     def slice_seconds(self) -> float | None:
-        """The seconds that a slice may take now; None = no request waits for it."""
+        """The seconds that a slice may take now; None = unlimited, because no request waits."""
         if not self._num_working:
             return None
         return min(MAX_SLICE, max(MIN_SLICE, SLICE_SHARE * self._step_seconds))
 
     @contextmanager
     def slice(self) -> Iterator[None]:
-        """Is entered by an encoder for each slice, and waits for the engines' steps."""
+        """The context of an encoder slice. Waits for the engines' steps."""
         with self._changed:
             self._num_waiting += 1
             try:
@@ -244,7 +242,7 @@ class ComputeTurn:
 
     @property
     def _is_due(self) -> bool:
-        """Whether each engine that has work has had its step since the last slice."""
+        """Whether each engine that has work has made a step since the last slice."""
         return self._num_steps - self._steps_at_slice >= self._num_working
 
 
@@ -261,8 +259,8 @@ class StepReport(NamedTuple):
     Attributes:
         admitted: the requests that left the queue for this step.
         started_at: seconds on the clock of `RequestsInFlight`.
-        num_received: how many submitted samples the engine has got to know.
-        seconds: how long the engine's step took; None = it has not made one.
+        num_received: the number of submitted samples that the engine has received.
+        seconds: how long the engine's step took; None = no step was made.
     """
 
     outputs: Sequence[EngineOutput]
@@ -278,12 +276,12 @@ class _Request:
     """A request in flight.
 
     Attributes:
-        on_output: whom to tell.
+        on_output: the callback for outputs.
         unfinished: the samples that have not finished.
-        submitted_at: when it joined the queue; None once it has left it.
-        queue_time: how many seconds it was there; None until known, and once it was reported.
-        images: those of its prompt, until the engine has taken them: they count for
-            `--max-image-memory` until then.
+        submitted_at: when it was queued; None once it runs.
+        queue_time: seconds in the queue; None until known and after it was reported.
+        images: the images of its prompt, until the engine has received them; until then they count
+            towards `--max-image-memory`.
     """
 
     on_output: OutputCallback
@@ -294,12 +292,12 @@ class _Request:
 
 
 class RequestsInFlight:
-    """Hands every output to whom it concerns. All of it runs on the loop's thread.
+    """Passes every output to the callback of its request. Belongs to the event loop's thread.
 
     Args:
-        max_num_waiting: how many samples may wait to run.
-        abort: ends a request whose listener has failed.
-        stats: those of an engine that has not begun.
+        max_num_waiting: the maximum number of waiting samples.
+        abort: aborts a request whose callback has failed.
+        stats: the initial statistics.
     """
 
     def __init__(
@@ -336,7 +334,7 @@ class RequestsInFlight:
         return self._stats.num_waiting + self._num_submitted - self._num_received
 
     def add(self, request: GenerationRequest, on_output: OutputCallback) -> None:
-        """Takes a request in.
+        """Adds a request.
 
         Raises:
             Overloaded: too many samples wait.
@@ -355,8 +353,8 @@ class RequestsInFlight:
         self._num_submitted += request.params.n
 
     def discard(self, request_id: str, index: int | None) -> bool:
-        """Silences a request, or one of its samples. Returns False when there is no such
-        request."""
+        """Removes a request, or one of its samples, so that its callback is not called any more.
+        Returns False if it is unknown."""
         request = self._requests.get(request_id)
         if request is None:
             return False
@@ -479,12 +477,12 @@ def run_engine(
     clock: Callable[[], float],
     turn: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
-    """Runs an engine until `Close`. What the engine raises in a step ends the loop.
+    """Runs an engine until `Close`. An error in a step ends the loop.
 
     Args:
-        receive: returns every command there is; waits for the first one if its argument says so.
+        receive: returns all pending commands; waits for one if its argument is true.
         publish: called after each step, and when commands came without one.
-        turn: is entered for each step.
+        turn: the context of each step.
     """
     num_received = 0
     while True:
@@ -512,7 +510,8 @@ def run_engine(
 
 
 def add_request(engine: SteppedEngine, request: GenerationRequest) -> list[EngineOutput]:
-    """Queues a request. One that cannot even be queued fails alone."""
+    """Queues a request. If it cannot be queued, only this request fails: its outputs are
+    returned."""
     try:
         engine.add(request)
     except Exception as error:

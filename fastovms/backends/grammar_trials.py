@@ -1,4 +1,4 @@
-"""Tries grammars of clients in a process that may die before this process compiles them."""
+"""Compiles clients' grammars first in a separate process, which may crash without harm."""
 
 from __future__ import annotations
 
@@ -35,9 +35,8 @@ _MAX_REASON: Final = 1000
 
 
 class RefusedGrammars:
-    """Remembers why grammars were refused: a tool's schema comes again with every request, whether
-    it can be used or not, and to find that out may take seconds. A result that another trial might
-    change is not stored. It is thread-safe."""
+    """Caches the refusals of grammars, since a tool's schema comes with every request and a trial
+    may take seconds. Refusals that a second trial might not repeat are not cached. Thread-safe."""
 
     def __init__(self) -> None:
         self._reasons: OrderedDict[bytes, str] = OrderedDict()
@@ -55,7 +54,7 @@ class RefusedGrammars:
 
     @contextmanager
     def remembering(self, grammar: Grammar) -> Iterator[None]:
-        """Remembers the grammar if it is refused for certain within the `with` statement."""
+        """Caches the refusal of the grammar if the `with` statement raises a certain one."""
         try:
             yield
         except UnusableGrammar as error:
@@ -92,8 +91,8 @@ class SmallVocabulary:
     special_tokens: dict[str, int]
 
     def tokenizer_json(self) -> str:
-        """Returns a Hugging Face tokenizer.json with the texts of the demo model, as far as there
-        are ids for them."""
+        """Returns a Hugging Face tokenizer.json with the texts of the demo model, for the ids that
+        exist."""
         tokenizer = orjson.loads(_TOKENIZER.read_bytes())
         texts = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__)
         own = {token["content"] for token in tokenizer["added_tokens"]}
@@ -139,12 +138,12 @@ class Verdict(NamedTuple):
     """The answer of a process about a grammar.
 
     Attributes:
-        fault: what is wrong with it; empty = nothing.
-        num_bytes: how much the compiled grammar holds, as far as the process has measured it.
-        is_slow: whether nothing is wrong with it but the time that it takes.
-        has_died: whether the process has not survived it.
-        is_certain: whether another trial would say the same. The trial after this one may end
-            differently lie outside the grammar: a machine that is busy, or out of memory.
+        fault: the error of the grammar; "" = none.
+        num_bytes: the size of the compiled grammar in bytes, as measured by the process.
+        is_slow: whether the only problem is the time limit.
+        has_died: whether the process died.
+        is_certain: whether another trial would give the same verdict. A busy machine or a lack of
+            memory makes a verdict uncertain.
     """
 
     fault: str = ""
@@ -155,8 +154,8 @@ class Verdict(NamedTuple):
 
 
 def verdict_on_death(number: int | None) -> Verdict:
-    """Returns the verdict on a grammar whose process was ended by this signal; None = in another
-    way."""
+    """Returns the verdict on a grammar whose process was killed by this signal; None = the process
+    ended otherwise."""
     if number == signal.SIGPROF:  # see `limit_time`
         return Verdict(TOO_SLOW, is_slow=True)
     if number == signal.SIGALRM:
@@ -169,17 +168,17 @@ class TakesLonger(Exception):
 
 
 class Trial:
-    """Tries one grammar at a time, on one thread. `kill` alone may be called on others.
+    """Tries one grammar at a time, on one thread. Only `kill` may be called on other threads.
 
-    The process says None whenever it is ready, gets a number and a `Grammar`, and answers with the
-    number and a `Verdict`. A process that has ended is replaced at once.
+    The process sends None when it is ready, receives a number and a `Grammar`, and answers with the
+    number and a `Verdict`. A process that ends is replaced at once.
 
     Args:
         start: starts the process.
-        timeout: seconds after which a process that says nothing is given up.
+        timeout: seconds after which a silent process is killed.
 
     Attributes:
-        num_deaths: how many processes have not survived their grammar.
+        num_deaths: the number of processes that died during a trial.
     """
 
     def __init__(self, start: Callable[[], ChildProcess], *, timeout: float) -> None:
@@ -192,16 +191,16 @@ class Trial:
         self.num_deaths = 0
 
     def warm_up(self) -> None:
-        """Starts the process, if it does not run, without waiting until it is ready. Where that
-        fails, `ask` tries again."""
+        """Starts the process, if it does not run, without waiting until it is ready. If that fails,
+        `ask` retries."""
         with contextlib.suppress(OSError):
             self._start_process()
 
     def ask(self, grammar: Grammar) -> Verdict:
-        """Tries a grammar.
+        """Tries a grammar and returns the verdict.
 
         Raises:
-            BackendUnavailable: the process does not come up.
+            BackendUnavailable: the process cannot be started.
         """
         connection = self._ready_connection()
         self._number += 1
@@ -220,8 +219,7 @@ class Trial:
         return verdict
 
     def kill(self) -> None:
-        """Ends the process and lets no other be started. Every waiting caller is notified of its
-        end."""
+        """Kills the process and prevents another from being started. A waiting `ask` returns."""
         self._is_closed = True
         peer = self._peer
         if peer is not None:
@@ -245,7 +243,7 @@ class Trial:
             self._peer = self._start()
 
     def _answer(self, connection: Connection[Any, Any]) -> Verdict | None:
-        """Returns the verdict on the last grammar; None if there is none in time."""
+        """Returns the verdict on the last grammar; None if it does not come in time."""
         deadline = time.monotonic() + self._timeout
         while connection.poll(max(0.0, deadline - time.monotonic())):
             message = connection.recv()
@@ -289,10 +287,10 @@ _LATER: Final = (8, 32)
 
 
 class _QueuedGrammar:
-    """A grammar on its way through the lanes, and what comes of it.
+    """A grammar that waits for its trial, and the future of the result.
 
     Attributes:
-        is_begun: whether a lane has had it, so that `done` can no longer be cancelled.
+        is_begun: whether a lane has started on it, so that `done` can no longer be cancelled.
         is_wanted: whether a request waits for it.
     """
 
@@ -307,11 +305,12 @@ class _QueuedGrammar:
 
 
 class TrialLanes:
-    """Tries grammars in lanes, each of which has a thread of its own and takes the clients in turn.
+    """Tries grammars in lanes with increasing time limits. Each lane has a thread; clients take
+    turns.
 
     Args:
-        lanes: the one with the least time first. It is warm from `start` on, the others from their
-            first grammar on.
+        lanes: in order of their time limits. The first is warmed up by `start`, the others by their
+            first grammar.
     """
 
     def __init__(self, lanes: Sequence[_Lane], *, max_seconds: float = _MAX_SECONDS) -> None:
@@ -341,20 +340,20 @@ class TrialLanes:
             )
 
     def start(self) -> None:
-        """Makes the first lane warm, without waiting until it is."""
+        """Starts to warm up the first lane, without waiting."""
         with self._changed:
             self._start_lane(0)
 
     async def run(self, grammar: Grammar, client: str) -> Grammar:
-        """Returns the grammar as a backend takes it, once it has passed in a lane.
+        """Tries a grammar and returns it in the backend's form once it has passed.
 
         Args:
-            client: who has sent it: all of one client's wait for one another.
+            client: the sender; grammars of one client are tried in order.
 
         Raises:
             Overloaded: too many wait, or this one has waited for too long.
             RequestError: the grammar cannot be used.
-            BackendUnavailable: the lanes are closed, or cannot try anything.
+            BackendUnavailable: the lanes are closed or not working.
         """
         job = _QueuedGrammar(grammar, client)
         try:
@@ -376,7 +375,7 @@ class TrialLanes:
                     queue.discard(client, job)
 
     def close(self) -> None:
-        """Ends all lanes. Their threads free what they hold."""
+        """Ends all lanes. Their threads release their resources."""
         with self._changed:
             if self._is_closed:
                 return
@@ -416,7 +415,7 @@ class TrialLanes:
     # The lanes' threads
 
     def _serve(self, number: int) -> None:
-        """Serves the lane until it is closed. Should this fail, the next job starts it again."""
+        """Serves the lane until it is closed. If it fails, the next job starts it again."""
         lane = self._lanes[number]
         try:
             lane.warm_up()
@@ -480,8 +479,8 @@ def _refuse(job: _QueuedGrammar, error: Exception) -> None:
 
 
 LANE_SECONDS: Final = (0.05, 0.3, 1.5)
-"""Seconds of a processor that a grammar may take in each lane. Nearly all take less than 0.02, and
-what takes the most is compiled here before its client has waited for 5 s."""
+"""CPU seconds that a grammar may take in each lane. Nearly all take less than 0.02, and what takes
+the most is compiled here before its client has waited for 5 s."""
 
 _PATIENCE: Final = 12.0
 """How many times as long an answer may take where the machine is busy. The process itself gives up
@@ -490,24 +489,25 @@ a little sooner."""
 _MIN_TIMEOUT: Final = 10.0
 
 StartTrial = Callable[[float], ChildProcess]
-"""Starts a process that tries grammars, with this number of processor seconds for each."""
+"""Starts a process that tries grammars, with this number of CPU seconds for each."""
 
 
 class PassedGrammars(Protocol):
-    """Keeps the grammars that have passed their trial. Implementations are thread-safe."""
+    """Stores the grammars that have passed their trial. Implementations are thread-safe."""
 
     def find(self, grammar: Grammar) -> Grammar | None:
-        """Returns the grammar as a backend takes it, if it is kept."""
+        """Returns the grammar in the backend's form, if it is stored."""
 
     def keep(self, grammar: Grammar, verdict: Verdict) -> Grammar:
-        """Returns a grammar that has passed as a backend takes it. Raises UnusableGrammar."""
+        """Stores a grammar that has passed, and returns it in the backend's form. Raises
+        UnusableGrammar."""
 
 
 class GuardedGrammars:
-    """Has each grammar tried, and remembers what comes of it.
+    """Tries each grammar, and caches the results.
 
     Args:
-        passed: keeps what has passed.
+        passed: stores the grammars that have passed.
         lanes: the trials of each lane, all of which a grammar has to pass.
     """
 
@@ -557,10 +557,10 @@ class _Lane:
             trial.warm_up()
 
     def attempt(self, grammar: Grammar, *, is_last: bool) -> Grammar:
-        """Tries a grammar, and returns it as a backend takes it.
+        """Tries a grammar, and returns it in the backend's form.
 
         Args:
-            is_last: whether no other lane has more time.
+            is_last: whether this is the lane with the most time.
 
         Raises:
             TakesLonger: the grammar needs more time than this lane has, and it is not the last.
@@ -590,7 +590,7 @@ def _checked(verdict: Verdict, grammar: Grammar, *, is_last: bool) -> Verdict:
     """Returns the verdict, if the grammar has passed.
 
     Raises:
-        TakesLonger: there was not the time, and there is a lane with more.
+        TakesLonger: the time limit was exceeded, and another lane has more time.
         UnusableGrammar: something else is wrong with it.
     """
     if verdict.is_slow and not is_last:
@@ -601,7 +601,7 @@ def _checked(verdict: Verdict, grammar: Grammar, *, is_last: bool) -> Verdict:
 
 
 class _CompiledGrammars:
-    """Keeps grammars where the paged engine's compiler does."""
+    """Stores grammars in the cache of the paged engine's compiler."""
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
@@ -618,8 +618,8 @@ class _CompiledGrammars:
 def guard_compiler(
     compiler: GrammarCompiler, *, start: StartTrial | None = None
 ) -> GuardedGrammars:
-    """Guards the paged engine's compiler. `start` starts the processes, unless they are to be those
-    of `trial_starter`."""
+    """Returns the guard of the paged engine's compiler. `start` starts the processes; None =
+    `trial_starter`."""
     start = start or trial_starter(compiler)
     return GuardedGrammars(
         _CompiledGrammars(compiler), [[lane_trial(start, seconds)] for seconds in LANE_SECONDS]
@@ -627,13 +627,13 @@ def guard_compiler(
 
 
 def lane_trial(start: StartTrial, seconds: float) -> Trial:
-    """Returns the trial of a lane that allows this number of processor seconds."""
+    """Returns the trial of a lane with this limit of CPU seconds."""
     timeout = max(_MIN_TIMEOUT, seconds * _PATIENCE)
     return Trial(lambda: start(seconds), timeout=timeout)
 
 
 def trial_starter(compiler: GrammarCompiler) -> StartTrial:
-    """Returns a starter of processes that compile grammars as this compiler does."""
+    """Returns a starter of processes that compile grammars like this compiler."""
     vocabulary = SmallVocabulary(
         compiler.vocab_size, tuple(sorted(compiler.eos_token_ids)), compiler.special_tokens
     )

@@ -1,5 +1,5 @@
-"""Decodes and shrinks images in other processes: what crashes a decoder costs one image, and the
-memory that a large image takes is given back to the system."""
+"""Decodes and shrinks images in other processes. A crash then loses only one image, and memory
+returns to the operating system."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _CLOSE_TIMEOUT: Final = 2.0
 
 
 class ImageBytes(NamedTuple):
-    """Announces the bytes of an image.
+    """Announces an image, whose bytes follow.
 
     Attributes:
-        name: the part of the request that it is in.
-        bound: the size to which a larger image is shrunk.
+        name: the request's field with the image.
+        bound: the size to which larger images are shrunk.
     """
 
     name: str
@@ -40,15 +40,15 @@ class ImageBytes(NamedTuple):
 
 
 class HeaderRead(NamedTuple):
-    """Says that the header is read. The answer is whether to go on, and then a descriptor of shared
-    memory for three bytes of each pixel that is kept."""
+    """Reports the image's header. The parent answers whether to continue, then sends a descriptor
+    of shared memory with three bytes per pixel."""
 
     num_pixels: int
     num_kept: int
 
 
 class PixelsWritten(NamedTuple):
-    """Says that the pixels are in the shared memory."""
+    """Reports that the pixels are in the shared memory."""
 
     height: int
     width: int
@@ -58,19 +58,19 @@ Answer = TypeVar("Answer", HeaderRead, PixelsWritten)
 
 
 class Refused(NamedTuple):
-    """Says that the image is invalid."""
+    """Reports that the image is invalid."""
 
     message: str
 
 
 class ImageDecoder:
-    """Has some processes, each of which decodes one image at a time. It is thread-safe: a caller
-    waits if all of them are busy.
+    """A pool of processes that decode one image each at a time. Thread-safe: a caller waits while
+    all processes are busy.
 
     Args:
         start: starts a process. The first is started at once, the others when they are needed.
-        max_processes: how many there may be.
-        timeout: seconds that one answer of a process may take.
+        max_processes: the maximum number of processes.
+        timeout: seconds to wait for an answer of a process.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class ImageDecoder:
         """Decodes an image as `fastovms.media.decode.decode_image` does.
 
         Raises:
-            InvalidField: the image is faulty, or ends the process, or takes too long.
+            InvalidField: the image is invalid, crashes the process or takes too long.
             Overloaded: there is not enough memory, or no process can be started.
             BackendUnavailable: the decoder is closed.
         """
@@ -118,8 +118,8 @@ class ImageDecoder:
             raise Overloaded(f"no image can be decoded now: {error.strerror or error}") from error
 
     def close(self) -> None:
-        """Kills the processes, in a few seconds at most. Images that are being decoded then fail,
-        and nothing may be decoded any more."""
+        """Kills the processes, in a few seconds at most. Images that are being decoded then fail
+        and later calls are refused."""
         with self._lock:
             self._is_closed = True
             peers = list(self._peers)
@@ -136,8 +136,8 @@ class ImageDecoder:
 
     @contextmanager
     def _process(self) -> Iterator[ChildProcess]:
-        """Yields an idle process. A process that has not refused an image in the ordinary way is
-        ended: its next answers could not be trusted."""
+        """Yields an idle process. After an unexpected error the process is ended, because its next
+        answers could not be trusted."""
         peer = self._idle.get()
         try:
             peer = peer or self._begin()

@@ -1,8 +1,7 @@
-"""Runs the process that decodes images: `python -m fastovms.backends.image_process
-DESCRIPTOR`.
+"""The process that decodes images: `python -m fastovms.backends.image_process DESCRIPTOR`.
 
-The decoders are native code that reads a client's bytes here first, where a crash costs one image.
-The memory that they leave allocated returns to the system with the process.
+The decoders are native code that reads untrusted bytes. A crash loses only one image, and their
+memory is released with the process.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _NICENESS: Final = 5
 """Streams that are being generated go first on a busy machine."""
 
 _MAX_SECONDS: Final = 20
-"""Seconds of a processor that one image may take. A busy machine is not a fault of an image."""
+"""CPU seconds that one image may take. A busy machine is not a fault of an image."""
 
 
 def serve(connection: Connection[Any, Any]) -> None:

@@ -41,7 +41,7 @@ _SUFFIXES: Final = (".xml", ".bin", ".json", ".jinja", ".model", ".txt")
 """The endings of the names of a model's files."""
 
 _WHOLE: Final = 4 * 1024 * 1024
-"""Bytes up to which a file is read as a whole."""
+"""The number of bytes up to which a file is read as a whole."""
 
 _NUM_SAMPLES: Final = 64
 _SAMPLE_SIZE: Final = 16 * 1024
@@ -49,8 +49,8 @@ _SAMPLE_SIZE: Final = 16 * 1024
 
 
 def fingerprint_of(model_dir: Path) -> str:
-    """Returns a value that is the same for equal files, on every machine, in milliseconds. Weights
-    that are trained further differ nearly everywhere.
+    """Returns a value that is the same for equal files, on every machine, in milliseconds. Samples
+    the weights: further training changes nearly all of them.
 
     Raises:
         OSError: a file cannot be read.
@@ -77,9 +77,8 @@ _HELPERS: Final = re.compile(r"openvino_(?:de)?tokenizer")
 
 
 def count_weights(model_dir: Path) -> WeightCount | None:
-    """Returns how many parameters the graphs of a model have, in milliseconds for a graph of
-    megabytes; None = none is found. Constants that several operations share count once, scales and
-    zero points of quantized weights not at all.
+    """Counts the parameters in the graphs of a model; takes milliseconds. None = no graph is found.
+    Shared constants count once; scales and zero points of quantized weights do not count.
 
     Raises:
         OSError: a file cannot be read.
@@ -109,10 +108,10 @@ logger = logging.getLogger(__name__)
 
 
 def limit_context(model: ModelInfo, max_model_len: int | None) -> ModelInfo:
-    """Returns the model with the context that the operator wants; None = its own.
+    """Returns the model with the context length that the operator set; None = the model's own.
 
     Raises:
-        ConfigurationError: the model's is shorter.
+        ConfigurationError: the model's own context is shorter.
     """
     if max_model_len is None:
         return model
@@ -125,11 +124,11 @@ def limit_context(model: ModelInfo, max_model_len: int | None) -> ModelInfo:
 
 
 def fit_cache(model: ModelInfo, num_tokens: int) -> ModelInfo:
-    """Returns the model with a context that its KV cache can hold, and with the reason, for
-    clients, where that is less than its own.
+    """Returns the model with a context that its KV cache can hold, with the reason, for clients, if
+    that is less than the model's own.
 
     Args:
-        num_tokens: how many tokens of one sequence the cache holds.
+        num_tokens: the number of tokens of one sequence that fit into the cache.
     """
     if num_tokens >= model.max_model_len:
         return model
@@ -146,8 +145,8 @@ def fit_cache(model: ModelInfo, num_tokens: int) -> ModelInfo:
 
 
 def fit_vocabulary(model: ModelInfo, vocab_size: int | None) -> ModelInfo:
-    """Returns the model with the vocabulary of its weights, which goes before config.json: ids
-    beyond them must not reach the engine."""
+    """Returns the model with the vocabulary of its weights, which overrides config.json, because
+    larger ids must not reach the engine."""
     if vocab_size is None:
         return model
     if vocab_size != model.vocab_size:
@@ -207,7 +206,7 @@ _GAPS: Final[tuple[Callable[[Config], str | None], ...]] = (_soft_cap, _dynamic_
 
 
 def log_gaps(model: ModelInfo) -> None:
-    """Warns of what config.json says of the attention and no exported graph has."""
+    """Logs a warning for attention features of config.json that exported graphs lack."""
     text_config = model.config.get("text_config")
     config = text_config if isinstance(text_config, dict) else model.config
     for find in _GAPS:
@@ -239,17 +238,17 @@ class NotComparable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Compares a way to compute a model with the model's exported graph.
+    """A comparison of one way to run a model with the model's exported graph.
 
     Attributes:
-        kind: what the cache calls its answers.
-        subject: what computes the model so, for messages.
-        files: the files that the answer depends on; the first one is in the model's directory.
-        difference: returns by how much log probabilities differ at most. It raises RuntimeError
-            where the model cannot be computed in this way at all, and NotComparable where it may
-            be, but the exported graph cannot.
+        kind: the name of its results in the cache.
+        subject: the name of the way to run the model, for messages.
+        files: the files that the result depends on; the first is in the model's directory.
+        difference: returns the largest difference of log probabilities. Raises RuntimeError if the
+            model cannot be computed in this way, and NotComparable if the exported graph cannot be
+            computed.
         weights_size: the bytes of the model's weights.
-        version: of the code that computes the model, in addition to OpenVINO's.
+        version: the version of the code that runs the model, in addition to OpenVINO's.
     """
 
     kind: str
@@ -267,11 +266,11 @@ def check_graph(
     clock: Callable[[], float] = time.perf_counter,
     available: Callable[[], int] = available_memory,
 ) -> None:
-    """Compares, unless the answer is known, or there is not enough memory for it. A first start
-    takes about as long as compiling the model two times more.
+    """Makes the comparison, unless its result is cached or memory is short. The first time takes
+    about as long as compiling the model twice.
 
     Raises:
-        UnsupportedModel: they are not the same.
+        UnsupportedModel: the results differ too much.
     """
     key = key_of(file_identity(comparison.files), ov.get_version(), __version__, comparison.version)
     entry = cache.find(comparison.kind, key)
@@ -312,7 +311,7 @@ def _keep(cache: DiskCache, kind: str, key: str, difference: float) -> None:
 
 
 def _read(entry: Path) -> float | None:
-    """Reads a kept answer; None = it is broken."""
+    """Reads a cached result; None = it is broken."""
     try:
         content: Any = json.loads((entry / _FILE).read_bytes())
     except (OSError, ValueError):
@@ -331,7 +330,7 @@ def read_encoder_info(model_dir: Path, *, name: str) -> ModelInfo:
     """Returns the name and the capabilities of an encoder.
 
     Raises:
-        ConfigurationError: a file is missing, broken, or lacks what the server needs to know.
+        ConfigurationError: a file is missing, broken, or lacks required information.
     """
     check_encoder_files(model_dir)
     config_path = model_dir / "config.json"
@@ -385,19 +384,26 @@ UNLIMITED: Final = 2**20
 
 
 def read_model_info(
-    model_dir: Path, *, name: str | None = None, generation_config: Path | None = None
+    model_dir: Path,
+    *,
+    name: str | None = None,
+    generation_config: Path | None = None,
+    override_generation_config: Mapping[str, object] | None = None,
+    has_defaults: bool = True,
 ) -> ModelInfo:
     """Returns the name and the capabilities of the model.
 
-    `do_sample` is not looked at: a request that gives no temperature samples, as with vLLM and
-    OVMS, whose default temperature is 1 as well.
+    `do_sample` is ignored: a request without a temperature samples with temperature 1, as in vLLM
+    and OVMS.
 
     Args:
-        name: the name clients use; None = the directory's.
+        name: the model's name for clients; None = the directory's name.
         generation_config: file in place of the directory's generation_config.json.
+        override_generation_config: members that go before those of that file.
+        has_defaults: whether that file's values are defaults of requests.
 
     Raises:
-        ConfigurationError: a file is missing, broken, or lacks what the server needs to know.
+        ConfigurationError: a file is missing, broken, or lacks required information.
     """
     check_files(model_dir)
     config_path = model_dir / "config.json"
@@ -406,6 +412,9 @@ def read_model_info(
     scopes = [config, text_config] if isinstance(text_config, dict) else [config]
     generation_path = generation_config or model_dir / "generation_config.json"
     generation = read_json(generation_path) if generation_path.exists() else {}
+    overrides = override_generation_config or {}
+    defaults = _sampling_defaults(generation, str(generation_path)) if has_defaults else {}
+    defaults |= _sampling_defaults(overrides, "--override-generation-config")
 
     vocab_size = first_integer(scopes, ("vocab_size",))
     if vocab_size is None or vocab_size < 1:
@@ -413,7 +422,9 @@ def read_model_info(
     max_model_len = first_integer(scopes, LENGTH_KEYS)
     if max_model_len is None or max_model_len < 1:
         max_model_len = UNLIMITED
-    eos_token_ids = _eos_token_ids(generation, generation_path) | end_token_ids(model_dir)
+    eos_token_ids = _eos_token_ids({**generation, **overrides}, generation_path) | end_token_ids(
+        model_dir
+    )
     for scope in scopes:
         eos_token_ids |= _eos_token_ids(scope, config_path)
     return ModelInfo(
@@ -422,7 +433,7 @@ def read_model_info(
         max_model_len=max_model_len,
         vocab_size=vocab_size,
         eos_token_ids=eos_token_ids,
-        defaults=_sampling_defaults(generation, generation_path),
+        defaults=SamplingDefaults(**defaults),
         config=config,
         takes_images=takes_images(model_dir),
     )
@@ -439,7 +450,7 @@ def log_missing(model: ModelInfo) -> None:
 
 
 def _eos_token_ids(config: Mapping[str, object], path: Path) -> frozenset[int]:
-    """Returns one id or several; none when the file says nothing."""
+    """Returns the ids of `eos_token_id`, one or several; empty if it is missing."""
     value = config.get("eos_token_id")
     if value is None:
         return frozenset()
@@ -449,7 +460,9 @@ def _eos_token_ids(config: Mapping[str, object], path: Path) -> frozenset[int]:
     return frozenset(token_ids)
 
 
-def _sampling_defaults(generation: Mapping[str, Any], path: Path) -> SamplingDefaults:
+def _sampling_defaults(generation: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Returns the members that requests have by default. Raises ConfigurationError: one is
+    wrong."""
     defaults: dict[str, Any] = {}
     for name, row in rows_of(SamplingDefaults).items():
         allowed, value = row.field.recommended, generation.get(name)
@@ -457,6 +470,6 @@ def _sampling_defaults(generation: Mapping[str, Any], path: Path) -> SamplingDef
             continue
         is_number = is_integer(value) or (isinstance(value, float) and not row.is_integer)
         if not is_number or value not in allowed:
-            raise ConfigurationError(f"{path}: {name} must not be {json.dumps(value)}")
+            raise ConfigurationError(f"{source}: {name} must not be {json.dumps(value)}")
         defaults[name] = value if row.is_integer else float(value)
-    return SamplingDefaults(**defaults)
+    return defaults

@@ -14,10 +14,10 @@ from fastovms.errors import ConfigurationError
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns the object in a file.
+    """Returns the JSON object in a file.
 
     Raises:
-        ConfigurationError: it cannot be read, or is none.
+        ConfigurationError: the file cannot be read, or has no JSON object.
     """
     try:
         value = json.loads(path.read_bytes())
@@ -31,7 +31,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_optional(path: Path) -> Any:
-    """Returns the content of a file; None = it is missing or broken."""
+    """Returns the JSON value in a file; None = it is missing or broken."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -43,7 +43,8 @@ def is_integer(value: object) -> bool:
 
 
 def first_integer(scopes: Sequence[dict[str, Any]], keys: Sequence[str]) -> int | None:
-    """Returns the first of some members that is an integer, of the first object that has one."""
+    """Searches the objects in order and returns the first member in `keys` that is an integer; None
+    = not found."""
     values = (scope.get(key) for scope in scopes for key in keys)
     return next((value for value in values if is_integer(value)), None)
 
@@ -123,25 +124,24 @@ def _check(model_dir: Path, required: Sequence[str]) -> None:
 
 
 def takes_images(model_dir: Path) -> bool:
-    """Returns whether it is the directory of a vision model, as far as the names of its files
-    say."""
+    """Returns whether a directory holds a vision model, judged by its file names."""
     return (model_dir / "openvino_vision_embeddings_model.xml").is_file()
 
 
 def graph_file(model_dir: Path) -> Path:
-    """Returns the file with the graph of what generates the text."""
+    """Returns the graph file of the part that generates text."""
     part = "language_" if takes_images(model_dir) else ""
     return model_dir / f"openvino_{part}model.xml"
 
 
 def weights_file(model_dir: Path) -> Path:
-    """Returns the file with the weights of what generates the text."""
+    """Returns the weights file of the part that generates text."""
     return graph_file(model_dir).with_suffix(".bin")
 
 
 def is_openvino_ir(path: Path) -> bool:
-    """Returns whether a file begins like a graph of OpenVINO, which would try its other formats on
-    anything else, and complain about each of them on stderr."""
+    """Returns whether a file begins like an OpenVINO graph. For other files, OpenVINO would try all
+    its formats and print an error for each."""
     with path.open("rb") as file:
         return re.search(rb"<net\s[^>]*\bversion=", file.read(4096)) is not None
 
@@ -150,7 +150,7 @@ def is_openvino_ir(path: Path) -> bool:
 
 
 CLASSIFIER: Final = "ForSequenceClassification"
-"""What the names of architectures end in that score texts."""
+"""The ending of the names of architectures that score texts."""
 
 STATES: Final = ("last_hidden_state", "token_embeddings", "sentence_embedding")
 """The names of outputs that vectors are made of."""
@@ -168,11 +168,11 @@ _POOLING_MODULE: Final = "Pooling"
 def find_task(model_dir: Path, wanted: str = "auto") -> Task:
     """Returns the task that the operator has chosen, or that the model's files imply.
 
-    Models that score by generating, as Qwen3's rerankers do, look like any that generates text: the
-    operator has to name their task.
+    Rerankers that generate text, such as Qwen3's, look like generators, so the operator must name
+    their task.
 
     Raises:
-        ConfigurationError: its graph cannot do what the operator wants, or does nothing of that.
+        ConfigurationError: the graph does not fit the chosen task, or any task.
     """
     graph = graph_file(model_dir)
     if not graph.is_file() or not is_openvino_ir(graph):
@@ -201,8 +201,7 @@ def find_task(model_dir: Path, wanted: str = "auto") -> Task:
 
 
 def find_pooling(model_dir: Path, wanted: str, config: Mapping[str, Any]) -> Pooling:
-    """Returns how the operator wants vectors made of the states of tokens, or how the model's files
-    say that it is done."""
+    """Returns the pooling that the operator chose, or that the model's files imply."""
     if wanted != "auto":
         return Pooling(wanted)
     modules = read_optional(model_dir / "modules.json")

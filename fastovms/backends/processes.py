@@ -15,24 +15,20 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any, Final
 
 _BUSY_FACTOR: Final = 10
-"""How many times as long as its time of a processor something may take where the machine is
-busy."""
+"""How many times as long as its CPU time something may take where the machine is busy."""
 
 
 def set_soft_limit(limit: int, value: int) -> None:
-    """Bounds one of the `resource.RLIMIT_*`s for this process. A hard limit, such as the service
-    manager or the operator has set, stays as it is, and the bound is not above it: only root may
-    raise those."""
+    """Sets the soft limit of one of the `resource.RLIMIT_*` for this process, at most to the hard
+    limit, which only root may raise."""
     _, hard = resource.getrlimit(limit)
     soft = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(limit, (soft, hard))
 
 
 def limit_time(seconds: float) -> None:
-    """Limits this process. SIGPROF ends it once its threads have taken this number of further
-    processor seconds, or SIGALRM once ten times as many seconds have passed, as on a busy machine.
-    0 removes both limits.
-    """
+    """Limits this process. SIGPROF ends it after this number of further CPU seconds, or SIGALRM
+    after ten times as many seconds of wall time. 0 removes both limits."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, seconds * _BUSY_FACTOR)
 
@@ -50,7 +46,7 @@ _STACK: Final = 16 * TRIAL_STACK
 
 
 def start_thread(target: Callable[[], None], *, name: str) -> threading.Thread:
-    """Starts a daemon thread with a stack that is several times as large as that of trials."""
+    """Starts a daemon thread with a stack several times larger than that of trial processes."""
     thread = threading.Thread(target=target, name=name, daemon=True)
     previous = threading.stack_size(_STACK)  # holds for the threads that are started from now on
     try:
@@ -68,9 +64,9 @@ _END_TIMEOUT: Final = 5.0
 
 
 class ChildProcess:
-    """A Python module run as a process, which gets the other end of `connection` by the number of a
-    file descriptor in its first argument. It ends when the connection does, and no signal that is
-    meant for the server concerns it. What it forks is killed with it.
+    """A Python module run as a process. Its first argument is the file descriptor of the other end
+    of `connection`. The process ends when the connection closes, does not receive the server's
+    signals, and is killed together with its children.
 
     Args:
         arguments: the further arguments of the module.
@@ -88,8 +84,8 @@ class ChildProcess:
             )
 
     def wait(self) -> str:
-        """Returns how it ended, such as "was ended by SIGKILL", once its end of the connection is
-        closed."""
+        """Returns how the process ended, such as "was ended by SIGKILL", once its end of the
+        connection is closed."""
         try:
             code = self._process.wait(_END_TIMEOUT)
         except subprocess.TimeoutExpired:
@@ -101,22 +97,23 @@ class ChildProcess:
         self.send_signal(signal.SIGKILL)
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Sends a signal to it and to what it has forked, if it has not ended."""
+        """Sends a signal to the process and its children, if it has not ended."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
 
 def fate(code: int) -> str:
-    """Says what has become of a process that ended with this code, which is negative for a signal
-    (see `subprocess.Popen.returncode`)."""
+    """Describes how a process with this exit code ended. Negative codes are signals (see
+    `subprocess.Popen.returncode`)."""
     if code >= 0:
         return f"has ended with code {code}"
     return f"was ended by {signal.Signals(-code).name}"
 
 
 def send(connection: Connection[Any, Any], message: object) -> None:
-    """Sends a message for `receive`. Arrays in it are not copied, which would hold the GIL."""
+    """Sends a message for `receive`. Arrays in it are not copied because copying would hold the
+    GIL."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
     connection.send_bytes(pickle.dumps((len(buffers), head)))
@@ -130,7 +127,7 @@ def receive(connection: Connection[Any, Any]) -> Any:
 
 
 def connect_to_parent(argv: list[str]) -> Connection[Any, Any]:
-    """Returns, in the child, its end of the connection."""
+    """Returns the child's end of the connection to its parent."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     descriptor = int(argv[1])

@@ -1,8 +1,8 @@
-"""Runs the process that tries grammars: `python -m fastovms.backends.trial_process
-DESCRIPTOR SECONDS NICENESS`.
+"""The process that tries grammars: `python -m fastovms.backends.trial_process DESCRIPTOR SECONDS
+NICENESS`.
 
-It loads a compiler and forks a worker, which tries one grammar after another. Nothing of a client's
-reaches native code but in a worker. When one dies, another is forked within milliseconds.
+It loads a compiler and forks a worker, which tries one grammar after another. A client's data reach
+native code only in a worker. When one dies, another is forked within milliseconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_MEMORY: Final = 512 * 2**20
 """Bytes of address space that the process may have beyond what it has when it is ready."""
 
 _MAX_HELD: Final = 48 * 2**20
-"""The most bytes that a compiled grammar may hold."""
+"""The maximum number of bytes that a compiled grammar may hold."""
 
 _MAX_GROWTH: Final = 64 * 2**20
 """The bytes that a worker may have grown by before another takes its place."""
@@ -50,7 +50,7 @@ class _MallocInfo(ctypes.Structure):
 
 
 class _Heap:
-    """Returns the number of bytes that the thread's heap has allocated."""
+    """A callable that returns the bytes allocated by the thread's heap."""
 
     def __init__(self) -> None:
         self._ask = getattr(ctypes.CDLL(None), "mallinfo2", None)  # glibc has it, since 2.33
@@ -66,11 +66,11 @@ class _Heap:
 
 
 class _Worker:
-    """Answers the server until it is gone.
+    """Tries the grammars that the server sends, until the connection closes.
 
     Args:
         begun: shared with the parent: the number of the grammar that is being tried, or 0.
-        seconds: how many seconds of a processor a grammar may take.
+        seconds: the limit of CPU seconds for a grammar.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ def _limit_resources() -> None:
 
 
 def serve(connection: Connection[Any, Any], compiler: GrammarCompiler, seconds: float) -> None:
-    """Forks workers, one at a time, until the server is gone."""
+    """Forks workers, one at a time, until the connection closes."""
     begun = mmap.mmap(-1, 8)
     while True:
         begun[:] = bytes(8)

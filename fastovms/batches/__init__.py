@@ -1,2 +1,2 @@
-"""Runs batches: every line of a file is a request, which the handlers of the server answer, at the
-lowest priority; what has been done outlives the process."""
+"""Runs batches: every line of a file is a request that the server's handlers answer at the lowest
+priority. Finished results survive a restart."""

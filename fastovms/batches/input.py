@@ -41,14 +41,15 @@ class _Waiting(NamedTuple):
 
 
 class LineSlots:
-    """Lets lines run: owners take turns, and so do the batches of one owner, line by line.
+    """Limits the lines that run at once. Owners take turns, and so do the batches of one owner,
+    line by line.
 
-    One owner may have all slots and bytes. An owner that has none gets some beyond the limit (see
+    One owner may have all slots and bytes. An owner without slots gets some beyond the limit (see
     `Shares`). The limit may change at any time. It is checked when a line asks and when one ends.
-    One line may always run, so that the next check is never far.
+    One line may always run, so that the limit is checked again soon.
 
     Args:
-        limit: returns how many lines may run now.
+        limit: returns the current limit of running lines.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:
@@ -64,7 +65,7 @@ class LineSlots:
         return self._lines.used
 
     async def acquire(self, size: int, owner: str = "") -> None:
-        """Returns when a line of `size` bytes may run. `release` ends that."""
+        """Returns when a line of `size` bytes may run. Call `release` at its end."""
         waiting = _Waiting(size, asyncio.get_running_loop().create_future())
         self._waiting.add(owner, waiting)
         self._wake()
@@ -108,16 +109,15 @@ millisecond, for which they hold the GIL."""
 
 
 class Stopped(Exception):
-    """Says that the work is not wanted any more."""
+    """The work was cancelled."""
 
 
 class Pace:
-    """The pace of one work in a thread.
+    """Slows down work in a thread and makes it cancellable.
 
     Args:
-        pause: seconds of each rest. Without it, the streams that run at the same time as a million
-            lines are several times as slow: a thread that only lets others have the GIL gets it
-            back too soon.
+        pause: seconds of each pause. Without it, the check of a large file makes concurrent streams
+            several times slower, because a thread that only releases the GIL gets it back too soon.
     """
 
     def __init__(self, pause: float = 0.0) -> None:
@@ -127,11 +127,12 @@ class Pace:
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Has the work end at its next step. Any thread may call it."""
+        """Stops the work at its next step. Thread-safe."""
         self._is_stopped = True
 
     def spend(self, num_bytes: int) -> None:
-        """Says that the next step looks at this number of bytes. Raises Stopped."""
+        """Call before a step that processes this number of bytes; pauses if needed. Raises
+        Stopped."""
         if self._is_stopped:
             raise Stopped
         self._num_steps += 1
@@ -152,14 +153,15 @@ MAX_ERRORS: Final = 100
 _SHOWN: Final = 60
 
 _WEIGHED: Final = 1024 * 1024
-"""Bytes from which a line is weighed before it is decoded: a decoder has the GIL for all of it."""
+"""The number of bytes from which a line is weighed before it is decoded: a decoder has the GIL for
+all of it."""
 
 _MANY_BRACKETS: Final = 300
 """Arrays and objects from which it is, too. A decoder goes as deep as the stack of its thread has
 room, which another thread, when the line runs, may have less of."""
 
 _UNREAD: Final = ("line_too_long", "invalid_json_line")
-"""The codes of lines whose ids are not looked at."""
+"""The codes of lines whose ids are not checked."""
 
 _FIELDS: Final = ("custom_id", "method", "url", "body")
 
@@ -169,13 +171,12 @@ class InputRules:
     """The rules for the lines of a batch.
 
     Attributes:
-        endpoint: the URL of all of them; None = they may differ.
-        is_endpoint: returns whether batches may use such an endpoint.
-        find_model: returns the model that a name, or none, stands for; None = there is no such
-            model.
-        max_lines: how many there may be.
-        weigh: raises RequestError at JSON that has more values than any endpoint takes. It lets
-            other threads have the GIL.
+        endpoint: the URL that all lines must use; None = lines may use different URLs.
+        is_endpoint: returns whether batches may use a URL.
+        find_model: returns the model of a name, or of no name; None = unknown.
+        max_lines: the maximum number of lines.
+        weigh: raises RequestError for JSON with more values than endpoints accept. Releases the GIL
+            regularly.
     """
 
     endpoint: str | None
@@ -187,13 +188,13 @@ class InputRules:
 
 @dataclass(slots=True)
 class CheckedInput:
-    """The result of a check.
+    """The result of a successful check of an input file.
 
     Attributes:
-        num_requests: how many lines are not blank.
-        last_line: the number of the last of them.
-        model: of all lines; None = of none.
-        digest: distinguishes the content from others, blank lines included.
+        num_requests: the number of lines that are not blank.
+        last_line: the number of the last such line.
+        model: the model of all lines; None = no lines.
+        digest: a hash of the content, including blank lines.
     """
 
     num_requests: int = 0
@@ -215,14 +216,14 @@ class _CheckedBody(msgspec.Struct, frozen=True):
 
 
 def check_input(path: Path, rules: InputRules, pace: Pace | None = None) -> CheckedInput:
-    """Checks a file. It blocks: it is for a thread. Of each line it keeps 8 bytes.
+    """Checks an input file. Blocks, so call it in a thread. Needs 8 bytes of memory per line.
 
     Args:
-        pace: of reading, for the threads that answer others.
+        pace: slows the reading down in favour of other threads.
 
     Raises:
         OSError: the file cannot be read.
-        Stopped: the pace says so.
+        Stopped: the check was cancelled.
     """
     pace = pace or Pace()
     checked = CheckedInput()
@@ -258,7 +259,7 @@ def check_input(path: Path, rules: InputRules, pace: Pace | None = None) -> Chec
 def _check_line(
     line: bytes, rules: InputRules, checked: CheckedInput, seed: bytes, hashes: array[int]
 ) -> BatchError | None:
-    """Returns the error of a line, and records its model and the hash of its id."""
+    """Checks a line, records its model and the hash of its id, and returns its error, if any."""
     if len(line) > MAX_LINE:
         return BatchError("line_too_long", f"a line must have at most {MAX_LINE} bytes")
     if not is_utf8(line):
@@ -323,11 +324,11 @@ def _hash(custom_id: str, seed: bytes) -> int:
 def _repeated(
     lines: Iterator[tuple[int, bytes]], hashes: array[int], seed: bytes, most: int
 ) -> list[BatchError]:
-    """Returns the errors of ids that come twice. Among a million ids two have one hash by chance
-    with a probability of 3e-8.
+    """Returns the errors of ids that occur twice. Two of a million ids have the same hash with a
+    probability of 3e-8.
 
     Args:
-        lines: are gone through only where there are some.
+        lines: read only if there are repeated hashes.
     """
     known: NDArray[np.uint64] = np.sort(np.frombuffer(hashes, np.uint64))
     repeated = np.unique(known[1:][known[1:] == known[:-1]])
@@ -361,11 +362,11 @@ PAUSE: Final = 0.001
 
 
 class InputChecker:
-    """Checks inputs, each in a thread of its own: a million lines take half a minute. Inputs of one
-    owner are checked one after the other, those of another owner at the same time.
+    """Checks inputs, each in a separate thread; a million lines take half a minute. Inputs of one
+    owner are checked one at a time, those of different owners in parallel.
 
     Args:
-        pause: seconds of each rest.
+        pause: seconds of each pause.
     """
 
     def __init__(self, pause: float = PAUSE) -> None:
@@ -373,8 +374,8 @@ class InputChecker:
         self._turns = LineSlots(lambda: 1)
 
     async def check(self, path: Path, rules: InputRules, owner: str = "") -> CheckedInput:
-        """Checks a file after the owner's earlier ones. A cancellation ends the thread soon;
-        neither other checks nor the end of the process wait for that.
+        """Checks a file after the owner's earlier ones. A cancellation ends the thread soon and
+        neither other checks nor the shutdown wait for the thread.
 
         Raises:
             OSError: the file cannot be read.

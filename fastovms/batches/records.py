@@ -38,7 +38,7 @@ REASONS: Final = {
     EXPIRED: "This request could not be executed before the completion window expired.",
     CANCELLED: "This request was not executed: its batch was cancelled.",
 }
-"""Why lines were never asked, by the code that tells it."""
+"""The messages about lines that were not run, by error code."""
 
 _PIECE: Final = 1024 * 1024
 _BUFFER: Final = 128 * 1024
@@ -58,8 +58,8 @@ class BatchLine(NamedTuple):
     """One request of a batch.
 
     Attributes:
-        body: JSON.
-        forbidden: the field by which it asks what no line may; None = it does not.
+        body: the JSON of the request.
+        forbidden: a field that is not allowed in batches; None = none.
     """
 
     custom_id: str
@@ -80,8 +80,7 @@ class _Body(msgspec.Struct, frozen=True):
 
 
 class AskLater(NamedTuple):
-    """The answer to a line that cannot be answered now: it may be sent again after this number of
-    seconds."""
+    """The line cannot be answered now; it may be retried after this number of seconds."""
 
     seconds: float
 
@@ -105,11 +104,11 @@ class LineAnswer(NamedTuple):
 def read_lines(
     path: Path, on_read: Callable[[int], None] = lambda size: None
 ) -> Generator[tuple[int, bytes], None, None]:
-    """Yields the lines of a file with their numbers, from 1, without those that are blank. For a
-    line that is too long, it yields a beginning that is too long, too.
+    """Yields the lines of a file with their numbers, from 1, without blank lines. A line that is
+    too long is cut to a beginning that still exceeds the limit.
 
     Args:
-        on_read: is called with the number of bytes of each line that is read, and of each buffer of
+        on_read: called with the number of bytes of each line that is read, and of each buffer of
             blank lines.
     """
     with BufferedReader(FileIO(path), _BUFFER) as file:
@@ -131,8 +130,8 @@ def read_lines(
 
 
 def _skip_blank_lines(file: BufferedReader[Any], on_read: Callable[[int], None]) -> int:
-    """Reads past the blank lines that lie ahead, a buffer at a time: a loop in Python over millions
-    of them would take minutes. Returns how many lines it has passed."""
+    """Reads past the blank lines at the file's position, a buffer at a time, because a Python loop
+    over millions of lines would take minutes. Returns the number of skipped lines."""
     count = 0
     while buffered := file.peek():
         num_blank = len(buffered) - len(buffered.lstrip())
@@ -146,7 +145,7 @@ def _skip_blank_lines(file: BufferedReader[Any], on_read: Callable[[int], None])
 
 
 def parse_line(line: bytes) -> BatchLine:
-    """Returns the request of a line that was checked. It takes long where the line is: it is for a
+    """Returns the request of a line that was checked. Slow for long lines, so call it in a
     thread."""
     request = msgspec.json.decode(line, type=_Line)
     return BatchLine(request.custom_id, request.url, bytes(request.body), _forbidden(request.body))
@@ -161,8 +160,8 @@ def _forbidden(content: msgspec.Raw) -> str | None:
 
 
 def is_utf8(line: bytes) -> bool:
-    """Whether a line is UTF-8, which msgspec does not ask of what it passes over. Of a long line
-    each call looks at a piece: it holds the GIL during the call."""
+    """Whether a line is UTF-8. msgspec does not check the parts that it skips. Long lines are
+    checked in pieces, because each check holds the GIL."""
     decoder = _Utf8()
     try:
         for start in range(0, len(line), _PIECE):
@@ -189,7 +188,8 @@ def result_start(key: str) -> bytes:
 
 
 def number_of(id: str, key: str) -> int | None:
-    """Returns which line of the batch a result with this id is of; None = of none."""
+    """Returns the number of the batch's line to which the result with this id belongs; None = it is
+    not of this batch."""
     start = f"{_ID_PREFIX}{key}"
     digits = id.removeprefix(start)
     if not id.startswith(start) or len(digits) != _NUMBER_DIGITS:
@@ -233,8 +233,8 @@ _MAX_RETRIES: Final = 3
 
 
 class BatchFaults:
-    """The faults of one batch: it goes on after those of a disk that may pass, and ends with any
-    other."""
+    """The faults of one batch. Temporary disk errors are retried; any other error ends the
+    batch."""
 
     def __init__(self, record: BatchRecord, files: FileStore) -> None:
         self._record = record
@@ -243,13 +243,13 @@ class BatchFaults:
         self._num_retries = 0
 
     def is_passing(self, error: Exception) -> bool:
-        """Whether it may help to try again. A cancelled batch does not do so for ever."""
+        """Whether a retry may help. A cancelled batch has a limited number of retries."""
         is_cancelled = self._record.outcome is BatchStatus.CANCELLED
         may_retry = not is_cancelled or self._num_retries < _MAX_RETRIES
         return isinstance(error, OSError) and may_retry and not self._has_lost_input()
 
     async def rest(self) -> None:
-        """Waits before a retry, of a batch that is not cancelled until `end_rest`."""
+        """Waits before a retry; `end_rest` ends the wait."""
         if self._record.outcome is BatchStatus.CANCELLED:
             self._num_retries += 1
             await asyncio.sleep(_RETRY_DELAY)
@@ -258,11 +258,11 @@ class BatchFaults:
             await asyncio.wait_for(self._has_no_rest.wait(), _RETRY_DELAY)
 
     def end_rest(self) -> None:
-        """Has the batch go on: it is cancelled."""
+        """Ends the wait for a retry, because the batch is cancelled."""
         self._has_no_rest.set()
 
     def blame(self, error: Exception) -> None:
-        """Has the batch end with an error, of which the log has all."""
+        """Ends the batch with an error, whose details are logged."""
         record = self._record
         if self._has_lost_input():
             fault = lost_input(record.input_file_id)
@@ -273,35 +273,36 @@ class BatchFaults:
         self.end_with(fault)
 
     def end_with(self, fault: BatchError) -> None:
-        """Notes what ends the batch: it has failed, unless it was to end without that."""
+        """Records the fault that ends the batch. The batch then fails, unless it was already
+        ending."""
         record = self._record
         record.errors = [*record.errors, fault]
         if record.outcome is not BatchStatus.CANCELLED:
             record.outcome = BatchStatus.FAILED
 
     def _has_lost_input(self) -> bool:
-        """Whether the input is needed, and its content is gone."""
+        """Whether the input is needed but its file is missing."""
         if self._record.status is BatchStatus.FINALIZING:
             return False
         return not self._files.path_of(self._record.input_file_id).is_file()
 
 
 def lost_input(file_id: str) -> BatchError:
-    """Returns the fault of a batch whose input is gone from the disk."""
+    """Returns the fault of a batch whose input file is missing."""
     message = f"the content of the input file {file_id} is gone"
     return BatchError("input_file_not_found", message, "input_file_id")
 
 
 def too_many_ends(count: int) -> BatchError:
-    """Returns the error of a batch during which the server has ended this number of times in a row:
-    the batch may be the cause."""
+    """Returns the error of a batch during which the server has crashed this number of times in a
+    row, possibly because of the batch."""
     message = f"the server has ended {count} times while the batch ran"
     return BatchError("server_error", message)
 
 
 def server_fault(error: Exception) -> BatchError:
-    """Returns the fault of a batch that met an error. An error that is not a fault of the disk or
-    of the model is told by its name alone: the rest is insides."""
+    """Returns the fault of a batch that met an error. Errors other than those of the disk or the
+    model are reported by name only, without internal details."""
     cause = first_error(error)
     is_told = isinstance(cause, (OSError, FastovmsError))
     reason = str(cause) if is_told else f"internal server error ({type(cause).__name__})"
@@ -309,8 +310,8 @@ def server_fault(error: Exception) -> BatchError:
 
 
 def cause_of_end(error: BaseException) -> BaseException:
-    """Returns the error to raise for errors that have ended the lines of a batch: of several at
-    once, a fault of the disk alone, which may pass."""
+    """Returns the error to raise for the errors that ended a batch's lines. A disk error, which may
+    be temporary, is returned only if there is no other error."""
     if isinstance(error, ExceptionGroup):
         disk, _ = error.split(OSError)
         return error if disk is None else OSError(str(first_error(disk)))
@@ -318,7 +319,7 @@ def cause_of_end(error: BaseException) -> BaseException:
 
 
 def first_error(error: Exception) -> Exception:
-    """Returns the first of a group of errors, or the one that it is."""
+    """Returns the first of a group of errors, or the error itself."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -328,13 +329,13 @@ def first_error(error: Exception) -> Exception:
 async def open_output(
     path: Path, key: str, last_line: int, threads: DiskThreads
 ) -> AsyncIterator[ResultLog]:
-    """Opens a file that may have results of this batch already, for this process alone.
+    """Opens a file that may already have results of this batch, and locks it.
 
     Args:
-        key, last_line, threads: as of `ResultLog`.
+        key, last_line, threads: as for `ResultLog`.
 
     Raises:
-        ConfigurationError: it is not readable, or has another content, which is kept.
+        ConfigurationError: the file is not readable, or has other content, which is left unchanged.
     """
     try:
         lock = lock_file(path)
@@ -346,8 +347,7 @@ async def open_output(
         yield log
     except ForeignResult as error:
         raise ConfigurationError(
-            f"line {error.number} of {path} is no result of this input: name a file that is not "
-            "there yet"
+            f"line {error.number} of {path} does not belong to this input: name a new output file"
         ) from None
     finally:
         try:
@@ -361,8 +361,9 @@ async def open_output(
 
 _LONG: Final = 64 * 1024
 _END: Final = 8 * 1024
-"""Bytes from which an answer has no more read of it than its end, where its usage mostly is, and
-how many these are: a decoder has the GIL for all of what it reads, vectors included."""
+"""The number of bytes from which an answer has no more read of it than its end, where its usage
+mostly is, and how many these are: a decoder has the GIL for all of what it reads, vectors
+included."""
 
 _MEMBER: Final = b',"usage":'
 
@@ -374,10 +375,11 @@ class _Details(msgspec.Struct, frozen=True):
 
 
 class AnswerUsage(msgspec.Struct, frozen=True):
-    """The usage of one answer, as chats, as responses or as Anthropic's messages name it.
+    """The usage of one answer, under the names of Chat Completions, Responses or Anthropic's
+    messages.
 
     Attributes:
-        cache_creation_input_tokens, cache_read_input_tokens: come on top of `input_tokens`.
+        cache_creation_input_tokens, cache_read_input_tokens: counted in addition to `input_tokens`.
     """
 
     prompt_tokens: int | None = None
@@ -420,7 +422,7 @@ class BatchUsage(msgspec.Struct):
 
 
 def usage_of(body: bytes) -> AnswerUsage | None:
-    """Returns the usage in the body of an answer; None = it tells of none."""
+    """Returns the usage in the body of an answer; None = it has none."""
     found = _usage_at_end(body) if len(body) > _LONG else None
     if found is not None:
         return found
@@ -431,10 +433,10 @@ def usage_of(body: bytes) -> AnswerUsage | None:
 
 
 def _usage_at_end(body: bytes) -> AnswerUsage | None:
-    """Returns the usage where it begins near the end; None = it may be anywhere.
+    """Returns the usage if it is near the end of the body; None = search the whole body.
 
-    A quote after a comma can only begin a member: quotes in texts are escaped. It is the body's own
-    where what follows closes one object, and no more.
+    A quote after a comma can only begin a member: quotes in texts are escaped. It is a member of
+    the top-level object if exactly one closing brace follows.
     """
     end = body[-_END:]
     at = end.rfind(_MEMBER)
@@ -450,7 +452,7 @@ def _usage_at_end(body: bytes) -> AnswerUsage | None:
 
 
 class BatchStatus(StrEnum):
-    """Where a batch stands on its way, in OpenAI's words."""
+    """The status of a batch, with OpenAI's names."""
 
     VALIDATING = "validating"
     FAILED = "failed"
@@ -471,7 +473,7 @@ class BatchError(msgspec.Struct, frozen=True):
     """An error of a batch, or of a line of its input.
 
     Attributes:
-        line: its number, from 1; None = it is not about one line.
+        line: the number of the line, from 1; None = not about a single line.
     """
 
     code: str
@@ -481,16 +483,17 @@ class BatchError(msgspec.Struct, frozen=True):
 
 
 class BatchRecord(msgspec.Struct, kw_only=True):
-    """A batch. Times are Unix times; None = it has not come to that.
+    """A batch. Times are Unix times; None = not reached yet.
 
     Attributes:
-        tenant: the key that may see it; "" without keys.
-        owner: the key or address in whose share it counts; "" = the tenant.
+        tenant: the key that it belongs to; "" without keys.
+        owner: the key or address that it counts for; "" = the tenant.
         output_age: seconds after which its files expire.
-        output_id, error_id: those that its files get, if they have any line.
-        num_lines: the number of its last line, known once it was validated.
-        outcome: what it becomes once its files are there.
-        num_idle_starts: how many processes in a row have ended before it was `num_done` on.
+        output_id, error_id: the ids of its output files, which are made only if they have lines.
+        num_lines: the number of its last line, known after validation.
+        outcome: its status once its files are complete.
+        num_idle_starts: how many processes in a row have ended before it made progress beyond
+            `num_done`.
     """
 
     id: str
@@ -532,16 +535,16 @@ class BatchRecord(msgspec.Struct, kw_only=True):
 
     @property
     def shared_by(self) -> str:
-        """The owner in whose share it counts."""
+        """The owner that the batch counts for."""
         return self.owner or self.tenant
 
     @property
     def key(self) -> str:
-        """The common beginning of the ids of its results."""
+        """The common beginning of the ids of the batch's results."""
         return self.id.removeprefix("batch_")[:16]
 
     def enter(self, status: BatchStatus, now: float) -> None:
-        """Moves it on, and notes when."""
+        """Sets the status of the batch and the time at which it was reached."""
         self.status = status
         setattr(self, f"{status}_at", int(now))
 
@@ -564,7 +567,7 @@ class _Addition(NamedTuple):
     """The result to write for a line.
 
     Attributes:
-        outcome: its answer, or the code that tells why it has none.
+        outcome: the answer, or the error code if there is none.
     """
 
     number: int
@@ -573,10 +576,10 @@ class _Addition(NamedTuple):
 
 
 class ForeignResult(Exception):
-    """Says that a file of results has a line that does not belong to this batch.
+    """A results file has a line that does not belong to this batch.
 
     Attributes:
-        number: the line's.
+        number: the number of the line.
     """
 
     def __init__(self, number: int) -> None:
@@ -585,19 +588,19 @@ class ForeignResult(Exception):
 
 
 class ResultPaths(NamedTuple):
-    """Where results are written: those of answers, and those of errors, which may be one file."""
+    """The files for answers and for errors; they may be the same."""
 
     output: Path
     errors: Path
 
 
 class ResultLog:
-    """The results of one batch. A line is done when it is in a file, whole; nothing else says so.
+    """The results of one batch. A line is done once its complete result is in a file.
 
     Args:
-        key: distinguishes its results from those of others.
+        key: distinguishes the batch's results from those of others.
         last_line: the number of the last line of the input.
-        threads: write the files.
+        threads: the threads that write the files.
 
     Attributes:
         num_completed, num_failed: the results so far.
@@ -628,16 +631,15 @@ class ResultLog:
     # What is there
 
     def open(self, *, keeps_foreign: bool = False) -> None:
-        """Opens the files, and reads what a process before has left there. A line that is cut, or
-        does not belong to this batch, is the end: it is cut off with everything after it. It
-        blocks.
+        """Opens the files and reads the results of earlier processes. The files are truncated
+        before the first line that is incomplete or of another batch. Blocks.
 
         Args:
-            keeps_foreign: whether to cut nothing off but the beginning of a result.
+            keeps_foreign: whether to truncate only an incomplete result at the end.
 
         Raises:
             OSError: a file is not readable.
-            ForeignResult: there is something that is to be kept. The files are as they were.
+            ForeignResult: other lines would be cut off; the files are unchanged.
         """
         with self._in_use:
             for path in dict.fromkeys(self._paths):
@@ -657,12 +659,13 @@ class ResultLog:
         os.truncate(descriptor, end)
 
     def _is_cut(self, line: bytes) -> bool:
-        """Whether a process before has begun this result, and has not come to its end."""
+        """Whether the line is the incomplete beginning of a result."""
         start = result_start(self._key)
         return not line.endswith(b"\n") and line[: len(start)] == start[: len(line)]
 
     def _take(self, line: bytes) -> bool:
-        """Notes a result of a process before, and returns whether it is one."""
+        """Records a result of an earlier process. Returns False if the line is not a result of this
+        batch."""
         try:
             result = msgspec.json.decode(line, type=_Result)
         except NOT_JSON:
@@ -681,22 +684,22 @@ class ResultLog:
     # What is added
 
     def add(self, number: int, custom_id: str, answer: LineAnswer) -> None:
-        """Adds what was answered to a line. It is in the file, and its tokens are counted, when
-        `flush` has returned."""
+        """Queues the answer to a line. It is in the file, and its tokens are counted, after
+        `flush`."""
         path = self._paths.output if answer.is_success else self._paths.errors
         self._waiting[path].append(_Addition(number, custom_id, answer))
         self._note(number, is_success=answer.is_success)
 
     def add_unasked(self, number: int, custom_id: str, code: str) -> None:
-        """Adds that a line was never asked, and why."""
+        """Queues an error result for a line that was not run, with the reason as an error code."""
         self._waiting[self._paths.errors].append(_Addition(number, custom_id, code))
         self._note(number, is_success=False)
 
     async def flush(self) -> None:
-        """Returns when all that was added is in the files.
+        """Returns when all added results are in the files.
 
         Raises:
-            OSError: it cannot be written: the log is of no use any more.
+            OSError: a file cannot be written; the log cannot be used any more.
         """
         while self._writing is not None or any(self._waiting.values()):
             if self._writing is None:
@@ -731,15 +734,14 @@ class ResultLog:
         return unasked_line(id, added.custom_id, added.outcome)
 
     def sync(self) -> None:
-        """Returns when the files are on the disk. It blocks. Raises OSError."""
+        """Syncs the files to disk. Blocks. Raises OSError."""
         with self._in_use:
             for descriptor in self._files.values():
                 os.fsync(descriptor)
 
     async def close(self) -> None:
-        """Closes the files once no thread is at work on them: a descriptor that was closed too
-        early may be another file's. The added lines are in the files then, unless the disk has
-        failed. Cancelling the caller does not stop it."""
+        """Closes the files once no thread uses them. Added lines are then in the files, unless the
+        disk has failed. Cancelling the caller does not stop it."""
         await asyncio.shield(self._flush_and_close())
 
     async def _flush_and_close(self) -> None:

@@ -55,7 +55,8 @@ LOWEST_PRIORITY: Final = 2**62
 `engine.scheduling.waiting`)."""
 
 _SENDER: Final = "batches:0"
-"""Stands for the address of a client: all batches without a key share what one client may have."""
+"""A placeholder for the address of a client: all batches without a key share what one client may
+have."""
 
 _LATER: Final = (429, 503)
 _USUAL_DELAY: Final = 1.0
@@ -64,14 +65,14 @@ _JSON: Final = Headers([("content-type", "application/json")])
 
 
 class LineCaller:
-    """Calls handlers as a connection would.
+    """Calls the server's handlers for batch lines.
 
     Args:
-        router: knows them by their paths.
+        router: finds the handlers by path.
         new_id: makes ids of requests.
-        refuse: makes the answer to a request that an error ends, in the form of its path.
-        has_failed: returns whether an engine has failed for good, which ends the process soon: its
-            lines are for the next one.
+        refuse: makes the error response for a request, in the format of its path.
+        has_failed: returns whether an engine has failed for good. The process then ends soon, and
+            the next one runs the lines.
     """
 
     def __init__(
@@ -87,8 +88,8 @@ class LineCaller:
         self._has_failed = has_failed
 
     async def ask(self, line: BatchLine, tenant: str) -> LineAnswer | AskLater:
-        """Returns the answer to a line, or the seconds until a retry if the server has no room for
-        it or its model is not available."""
+        """Returns the answer to a line, or the seconds until a retry if the server is overloaded or
+        its model is not available."""
         request = self._request(line, tenant)
         response = await self._answer(request, line)
         is_lost = response.status == 500 and self._has_failed()
@@ -119,7 +120,7 @@ class LineCaller:
 
 
 def _delay(response: Response) -> float:
-    """Returns after how many seconds to ask again."""
+    """Returns the seconds after which to retry."""
     for name, value in response.headers:
         if name == "Retry-After" and value.isdigit():
             return min(float(value), _MAX_DELAY)
@@ -137,7 +138,7 @@ Ask = Callable[[BatchLine], Awaitable[LineAnswer | AskLater]]
 
 
 class _Slot:
-    """The slot of one line, which others have while the line waits to ask again."""
+    """The slot of one line, which is released while the line waits for a retry."""
 
     def __init__(self, slots: LineSlots, size: int, owner: str) -> None:
         self._slots = slots
@@ -159,10 +160,10 @@ class LineRunner:
     """Runs lines, and appends their results to a log.
 
     Args:
-        path: the input, which was checked.
-        threads: read it.
-        on_done: is called after each line.
-        owner: the key or address in whose share of the slots the lines run.
+        path: the input, already checked.
+        threads: the threads that read the input.
+        on_done: called after each line.
+        owner: the key or address whose slots the lines use.
     """
 
     def __init__(
@@ -188,8 +189,8 @@ class LineRunner:
         self._nobody_waits.set()
 
     async def run(self) -> None:
-        """Returns when all lines are done. While some wait to ask again, none begin, so that
-        few do.
+        """Runs all lines and returns when they are done. While some wait for a retry, no new lines
+        are started.
 
         Raises:
             OSError: a file cannot be read or written.
@@ -205,7 +206,7 @@ class LineRunner:
                 self._begin(running, number, line, slot)
 
     def _begin(self, running: asyncio.TaskGroup, number: int, line: BatchLine, slot: _Slot) -> None:
-        """Has a line run in the slot that it has got. It gives that back at its end, which may come
+        """Starts a line in its slot. The slot is released at its end, even if the task is cancelled
         before its first step."""
         work = self._run(number, line, slot)
         try:
@@ -236,7 +237,7 @@ class LineRunner:
                 self._nobody_waits.set()
 
     async def skip_rest(self, code: str) -> None:
-        """Notes of every line that is not done why it never will be. Raises as `run` does."""
+        """Writes this error code as the result of every remaining line. Raises as `run` does."""
         async with aclosing(self._undone()) as undone:
             async for number, line, _ in undone:
                 self._log.add_unasked(number, line.custom_id, code)
@@ -258,7 +259,7 @@ class LineRunner:
 
 
 def _read_block(lines: Iterator[tuple[int, bytes]]) -> list[tuple[int, BatchLine, int]]:
-    """Returns the next lines, of at most about a MiB or one line."""
+    """Returns the next lines, at least one, and at most about 1 MiB."""
     block, num_bytes = [], 0
     for number, line in islice(lines, _LINES_READ):
         block.append((number, parse_line(line), len(line)))
@@ -285,8 +286,8 @@ class BatchParts:
     """The parts that all batches share.
 
     Attributes:
-        checker: looks at their inputs.
-        rules: returns what the lines must be of a batch with an endpoint.
+        checker: checks the inputs.
+        rules: returns the rules for the lines of a batch with this endpoint.
         clock: returns the Unix time.
     """
 
@@ -299,15 +300,15 @@ class BatchParts:
 
 
 class BatchRun:
-    """A batch that has not ended. The finished part is on the disk; the rest is done again.
+    """A batch that has not ended. Finished results are on disk; after a restart only the rest is
+    run.
 
     Args:
-        save: keeps a record; it raises OSError. Cancelling the caller in the meantime does not stop
-            it.
-        work: the directory of results that are not complete.
+        save: stores a record; raises OSError. Not stopped by cancelling the caller.
+        work: the directory of results of unfinished batches.
 
     Attributes:
-        record: is kept up to date.
+        record: the current record.
     """
 
     def __init__(
@@ -328,8 +329,8 @@ class BatchRun:
         self._faults = BatchFaults(record, parts.files)
 
     async def drive(self) -> None:
-        """Returns when the batch has ended. Where a disk fails, it tries again later; any other
-        fault, or an input that is gone, ends the batch with what is done by then."""
+        """Runs the batch to its end. Disk errors are retried later. Any other error, or a missing
+        input, ends the batch with the results so far."""
         while not self.record.has_ended:
             try:
                 await self._go_on()
@@ -341,7 +342,7 @@ class BatchRun:
                     await self._give_up(error)
 
     async def _give_up(self, error: Exception) -> None:
-        """Has the batch end, with files of what is done unless it is these that fail."""
+        """Ends the batch after an error, with the results so far unless writing them fails."""
         record, now = self.record, self._parts.clock()
         self._faults.blame(error)
         if record.status is not BatchStatus.FINALIZING:
@@ -354,11 +355,12 @@ class BatchRun:
             logger.error("the end of %s cannot be kept: %s", record.id, fault)
 
     async def cancel(self) -> BatchRecord:
-        """Ends the batch with what is done by then. The check of its input, or its lines, stop at
-        once. Returns the record as it is when that is kept.
+        """Cancels the batch and keeps the results so far. Returns the record once the cancellation
+        is stored.
 
         Raises:
-            OSError: that cannot be kept: another process, if one follows now, would go on.
+            OSError: the cancellation cannot be stored, so a restarted server would resume the
+                batch.
         """
         record = self.record
         if record.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
@@ -403,7 +405,7 @@ class BatchRun:
         logger.info("%s: %d requests of %s", record.id, record.total, record.model)
 
     async def _check(self, check: Coroutine[None, None, CheckedInput]) -> CheckedInput:
-        """Returns the result of the check: nothing, if `cancel` ends it."""
+        """Returns the result of the check, or an empty one if `cancel` ends the check."""
         self._checking = asyncio.ensure_future(check)
         try:
             await asyncio.wait([self._checking])
@@ -414,7 +416,7 @@ class BatchRun:
         return CheckedInput() if checking.cancelled() else checking.result()
 
     async def _end(self, status: BatchStatus) -> None:
-        """Ends the batch, which clients see once that is kept. Raises OSError."""
+        """Stores the final status of the batch, which clients then see. Raises OSError."""
         now = self._parts.clock()
         ended = msgspec.structs.replace(self.record)
         ended.enter(status, now)
@@ -443,7 +445,8 @@ class BatchRun:
         await self._save(record)
 
     async def _work_off(self, log: ResultLog) -> None:
-        """Has all lines be done, or told why they are not. Raises what may pass."""
+        """Runs all lines, or writes an error for each line that is not run. Raises temporary
+        errors."""
         record, parts = self.record, self._parts
         ask = partial(parts.caller.ask, tenant=record.tenant)
         path = parts.files.path_of(record.input_file_id)
@@ -460,8 +463,8 @@ class BatchRun:
             self._faults.blame(error)
 
     async def _may_start(self) -> bool:
-        """Returns whether the batch may run. It may not if it has ended one process after the
-        other."""
+        """Returns whether the batch may run. It may not after several processes in a row have ended
+        while it ran."""
         record, log = self.record, self._log
         assert log is not None
         if self._has_started:
@@ -478,7 +481,7 @@ class BatchRun:
         return True
 
     async def _run_in_time(self, runner: LineRunner) -> None:
-        """Runs lines until all are done, or the batch is cancelled, or its time is over."""
+        """Runs lines until all are done, or the batch is cancelled or has expired."""
         record = self.record
         if record.status is BatchStatus.CANCELLING:
             return
@@ -512,7 +515,7 @@ class BatchRun:
         return ResultPaths(work / f"{id}.output", work / f"{id}.errors")
 
     async def _finalize(self) -> None:
-        """Makes files of the results. What a process before has done of it stands."""
+        """Makes the output files. Files that an earlier process has made are kept."""
         record = self.record
         paths = self._paths
         record.output_file_id = await self._publish(paths.output, record.output_id, "output")
@@ -549,7 +552,7 @@ class BatchRun:
 
 
 def _size_or_none(path: Path) -> int | None:
-    """Returns how large a file is; None = it has nothing, and is deleted. Raises OSError."""
+    """Returns the size of a file; None = it is empty, and is deleted. Raises OSError."""
     size = path.stat().st_size if path.exists() else 0
     if not size:
         path.unlink(missing_ok=True)
@@ -563,13 +566,13 @@ FOLDER: Final = "batches"
 
 
 class BatchRunner:
-    """The batches of all tenants. It runs on the event loop, and writes in threads.
+    """The batches of all tenants. Belongs to the event loop; writes in threads.
 
     Args:
-        directory: in addition to that of the files, under whose lock it is.
+        directory: the directory of batches; protected by the lock of the files' directory.
 
     Raises:
-        OSError: it is not available.
+        OSError: the directory is not available.
     """
 
     def __init__(self, directory: Path, config: BatchConfig, parts: BatchParts) -> None:
@@ -602,9 +605,9 @@ class BatchRunner:
                 logger.warning("batch %s is held: its API key is not known", record.id)
 
     def set_tenants(self, tenants: Collection[str]) -> int:
-        """Runs the batches of these tenants from now on. Those of others, such as of a key that was
-        removed, are held as they are until their key is back or they are cancelled. Returns how
-        many are held. Before it is called for the first time, none is."""
+        """Runs the batches of these tenants from now on. Batches of other tenants, for example of a
+        removed key, are paused until the key is added again or they are cancelled. Returns the
+        number of paused batches. Before the first call, none is paused."""
         self._tenants = tenants
         unfinished = self.unfinished()
         for record in unfinished:
@@ -617,7 +620,7 @@ class BatchRunner:
         return sum(not self._may_run(record) for record in unfinished)
 
     def unfinished(self) -> Sequence[BatchRecord]:
-        """Returns the batches of all tenants that have not ended, the oldest first."""
+        """Returns the unfinished batches of all tenants, oldest first."""
         found = [record for record in self._records.values() if not record.has_ended]
         return sorted(found, key=lambda record: record.created_at)
 
@@ -629,7 +632,7 @@ class BatchRunner:
         return is_known or record.status in (BatchStatus.CANCELLING, BatchStatus.FINALIZING)
 
     async def close(self) -> None:
-        """Stops all batches. The next process goes on with them."""
+        """Stops all batches. The next process resumes them."""
         self._is_closed = True
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -651,7 +654,7 @@ class BatchRunner:
         return iter(sorted(found, key=lambda record: (record.created_at, record.id)))
 
     def check_room(self, owner: str) -> None:
-        """Raises Overloaded where the owner has as many unfinished batches as it may have."""
+        """Raises Overloaded if the owner has reached its limit of unfinished batches."""
         if not self._unfinished.may_take(owner):
             count = self._unfinished.held(owner)
             message = f"{count} batches of yours have not ended, which is the limit for now"
@@ -661,8 +664,8 @@ class BatchRunner:
         """Adds a new batch and runs it, even if the caller is cancelled in the meantime.
 
         Raises:
-            Overloaded: its owner has as many as it may have.
-            OSError: it cannot be kept.
+            Overloaded: the owner has reached its limit of unfinished batches.
+            OSError: the batch cannot be stored.
         """
         self.check_room(record.shared_by)
         self._unfinished.hold(record.shared_by)
@@ -672,8 +675,8 @@ class BatchRunner:
             self._unfinished.give_back(record.shared_by)
 
     async def _add(self, record: BatchRecord) -> None:
-        """Keeps a batch, and runs it: one that is on the disk alone would run after the next start,
-        in addition to the repeated one of the client."""
+        """Stores a batch and starts it. Must not be interrupted: a batch that is only stored would
+        run after the next start in addition to the client's retry."""
         files = self._parts.files
         files.pin(record.input_file_id)
         try:
@@ -686,7 +689,7 @@ class BatchRunner:
         self._forget_oldest()
 
     async def cancel(self, record: BatchRecord) -> BatchRecord:
-        """Has a batch end, unless it has. Returns and raises as `BatchRun.cancel` does."""
+        """Cancels a batch, unless it has ended. Returns and raises as `BatchRun.cancel` does."""
         if self.is_held(record) and not self._is_closed:
             self._drive(record)
         run = self._runs.get(record.id)
@@ -721,7 +724,7 @@ class BatchRunner:
             await self._parts.files.threads.run(self._folder.write, record.id, record)
 
     def _forget_oldest(self) -> None:
-        """Forgets ended batches beyond the limit: the oldest of the owner that has most of them."""
+        """Deletes ended batches beyond the limit, the oldest of the owner with the most."""
         ended = defaultdict[str, deque[BatchRecord]](deque)
         for record in sorted(self._records.values(), key=lambda record: record.created_at):
             if record.has_ended:

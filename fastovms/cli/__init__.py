@@ -1,5 +1,5 @@
 """Reads the command line: flags, environment variables and the commands that work on files.
 
-It turns what the operator writes into the frozen configuration and starts the server or another
-command. It knows nothing of requests, and holds no default of its own: those are in `config`.
+It builds the configuration and starts the server or another command. Defaults are declared in
+`config`.
 """

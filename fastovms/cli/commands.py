@@ -60,10 +60,10 @@ def add_cache(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> 
 
 
 def run_cache(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Runs the command.
+    """Runs `fastovms cache`.
 
     Raises:
-        ConfigurationError: the directory cannot be read, or nothing in it be erased.
+        ConfigurationError: the directory cannot be read, or its files cannot be deleted.
     """
     directory: Path = arguments.directory or default_directory(os.environ) / FOLDER
     try:
@@ -92,7 +92,7 @@ def _list(directory: Path) -> None:
 
 
 _GROUPS: Final = (HUB_GROUP, "network", "access", ENGINE_GROUP, "stored responses")
-"""The groups of flags whose values are looked at."""
+"""The groups of flags whose values are checked."""
 
 
 def add_doctor(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> None:
@@ -142,7 +142,7 @@ def run_doctor(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def wants_colour(output: TextIO, environ: Mapping[str, str]) -> bool:
-    """Returns whether to write in colours: on a terminal that has them, unless NO_COLOR
+    """Returns whether to write in colours: on a terminal that supports colours, unless NO_COLOR
     (https://no-color.org) is set."""
     return output.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
@@ -158,7 +158,7 @@ def list_models(root: Path) -> list[str]:
     """Returns the names of the models below a directory.
 
     Raises:
-        ConfigurationError: it cannot be read.
+        ConfigurationError: the directory cannot be read.
     """
     if not root.is_dir():
         raise ConfigurationError(f"there is no directory {root}")
@@ -169,8 +169,8 @@ def add_model(config: Path, name: str, base_path: Path) -> None:
     """Adds a model to a list, or changes the one of that name.
 
     Args:
-        base_path: starts from the working directory or, if there is nothing, from the list's
-            directory, which is where paths in a list start from.
+        base_path: relative to the working directory or, if it does not exist there, to the list's
+            directory, as paths in a list are.
 
     Raises:
         ConfigurationError: the list cannot be read or written.
@@ -182,10 +182,10 @@ def add_model(config: Path, name: str, base_path: Path) -> None:
 
 
 def remove_model(config: Path, name: str) -> None:
-    """Takes a model off a list.
+    """Removes a model from a list.
 
     Raises:
-        ConfigurationError: it is not there.
+        ConfigurationError: the model is not in the list.
     """
     path, root = _read(config, may_be_new=False)
     kept: dict[str, list[Any]] = {
@@ -244,7 +244,7 @@ _HELD: Final = tuple(
     for option in OVMS_OPTIONS
     if (option.flag and (option.graph or option.device_property)) or option.pipeline_property
 )
-"""What a graph has an option for, or a member of its option plugin_config."""
+"""The fields that a graph can hold, in an option or in plugin_config."""
 
 _DEFAULTS: Final[Mapping[Task, Mapping[str, object]]] = {
     Task.TEXT_GENERATION: {"device": "CPU", "enable_prefix_caching": True},
@@ -258,12 +258,12 @@ HELD_FLAGS: Final = frozenset(option.flag for option in _HELD)
 
 
 def write_graph(arguments: argparse.Namespace) -> Path:
-    """Writes the flags about the model in --model-path into a graph, over an existing one, and
-    returns where.
+    """Writes the flags about the model in --model-path into a graph file, which is overwritten, and
+    returns its path.
 
     Raises:
-        ConfigurationError: there is no model, or a flag about the model cannot be written into a
-            graph.
+        ConfigurationError: the model does not exist, or a flag about the model cannot be written
+            into a graph.
     """
     folder: Path | None = arguments.model_path
     if folder is None:
@@ -280,8 +280,7 @@ def write_graph(arguments: argparse.Namespace) -> Path:
 
 
 def _task(asked: str, folder: Path, gguf: str | None) -> Task:
-    """Returns the task of the model: as requested, or otherwise by its files, if they can be
-    read."""
+    """Returns the task of the model: the requested one, or the one that its files imply."""
     if asked != "auto":
         return Task(asked)
     if gguf is not None:
@@ -293,14 +292,14 @@ def _task(asked: str, folder: Path, gguf: str | None) -> Task:
 
 
 class _Place(NamedTuple):
-    """Where a graph holds what a flag says: in an option, else in a property of plugin_config."""
+    """The place of a flag's value in a graph: an option, or a property of plugin_config."""
 
     option: str
     property: str = ""
 
 
 def _places(task: Task) -> dict[ConfigField | str, _Place]:
-    """Returns the places by the fields that flags set, or by the flags that have no use here."""
+    """Returns the places by field or, for ignored flags of OVMS, by flag."""
     if task is Task.TEXT_GENERATION:
         return {
             option.field or option.flag: _Place(
@@ -333,7 +332,7 @@ def _options(given: Mapping[ConfigField | str, Any], folder: Path, task: Task) -
     """Returns the node's options.
 
     Args:
-        given: values by the fields that flags set, or by the flags that have no use here.
+        given: values by field or, for ignored flags of OVMS, by flag.
     """
     places = _places(task)
     for flag in FLAGS:
@@ -360,8 +359,8 @@ def _options(given: Mapping[ConfigField | str, Any], folder: Path, task: Task) -
 
 
 def _draft(draft: Path, folder: Path) -> str:
-    """Returns where the draft model is, from the directory, in which OVMS keeps a pulled one as
-    ORG-NAME."""
+    """Returns the path of the draft model relative to `folder`. OVMS stores a downloaded one there
+    as ORG-NAME."""
     name = path_from(folder, draft) if draft.exists() else str(draft).replace("/", "-")
     if not (folder / name).exists():
         raise ConfigurationError(f"--draft-model: there is no {draft} and no {folder / name}")

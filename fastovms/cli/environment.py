@@ -1,121 +1,108 @@
-"""Reads the environment in which Runpod's vLLM worker finds its configuration, and the URL of the
-state.
+"""Settings that do not stand in the command line: variables of the environment, as Runpod's vLLM
+worker has them, and files of `vllm serve --config`.
 
-Flags go before it. A variable that is empty counts as not set, as in the worker.
+The command line goes before VLLM_EXTRA_ARGS, that before other variables, and these before the
+file. A variable that is empty counts as not set, as in the worker.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn
 
-from fastovms.cli.flag import (
-    boolean,
-    integer,
-    model_length,
-    path,
-    postgres_url,
-    reader_of,
-    root_path,
-    template,
-    text,
+from fastovms.cli.flag import reader_of, text
+from fastovms.cli.flags import FLAGS, add_flags, read_flags
+from fastovms.cli.foreign_flags import (
+    ALIASES,
+    SWITCHES,
+    add_foreign_flags,
+    mapped_flags,
+    normalize,
+    unused_flags,
 )
-from fastovms.cli.flags import FLAGS
-from fastovms.cli.foreign_flags import VLLM_FLAGS
-from fastovms.config import (
-    API,
-    CHAT,
-    ENGINE,
-    HTTP,
-    REPOSITORY,
-    SOURCE,
-    STATE,
-    ConfigField,
-    Settings,
-)
+from fastovms.cli.foreign_tables import REFUSED_FLAGS, VLLM_FLAGS, VLLM_NAMES
+from fastovms.config import SOURCE, ConfigField, Settings
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.options import OVMS_OPTIONS
 
+CONFIG_FILE: Final = "VLLM_CONFIG_FILE"
+EXTRA_ARGUMENTS: Final = "VLLM_EXTRA_ARGS"
 
-class Variable(NamedTuple):
-    """One variable.
-
-    Attributes:
-        field: what it sets.
-        unset: values that count as not set.
-    """
-
-    name: str
-    field: ConfigField
-    parse: Callable[[str], object]
-    unset: tuple[str, ...] = ()
-
-
-def _names(value: str) -> tuple[str, ...]:
-    """Reads names between commas."""
-    names = tuple(name.strip() for name in value.split(","))
-    if not all(names):
-        raise argparse.ArgumentTypeError(f"must be names between commas, not {value!r}")
-    return names
-
-
-def _flag(name: str) -> Callable[[str], object]:
-    """Reads a value as the flag does."""
-    [parse] = [flag.parse for flag in FLAGS if flag.name == name]
-    assert parse is not None
-    return parse
-
-
-VARIABLES: Final = (
-    Variable("MODEL_NAME", SOURCE.location, text),
-    Variable("SERVED_MODEL_NAME", SOURCE.names, _names),
-    Variable("OPENAI_SERVED_MODEL_NAME_OVERRIDE", SOURCE.names, _names),
-    Variable("BASE_PATH", REPOSITORY.path, path),
-    Variable("MAX_MODEL_LEN", ENGINE.max_model_len, model_length),
-    Variable("MAX_NUM_SEQS", ENGINE.max_num_seqs, integer(1)),
-    Variable("MAX_NUM_BATCHED_TOKENS", ENGINE.max_num_batched_tokens, integer(1), ("0",)),
-    Variable("ENABLE_PREFIX_CACHING", ENGINE.enable_prefix_caching, boolean),
-    Variable("MAX_LOGPROBS", API.max_logprobs, integer(-1)),
-    Variable("ROOT_PATH", HTTP.root_path, root_path),
-    Variable("CHAT_TEMPLATE", CHAT.chat_template, template),
-    Variable("CUSTOM_CHAT_TEMPLATE", CHAT.chat_template, template),
-    Variable("TOOL_CALL_PARSER", CHAT.tool_parser, _flag("--tool-parser")),
-    Variable("REASONING_PARSER", CHAT.reasoning_parser, _flag("--reasoning-parser")),
-    Variable("RESPONSE_ROLE", CHAT.response_role, text),
-    Variable("OPENAI_RESPONSE_ROLE", CHAT.response_role, text),
-    Variable("FASTOVMS_STATE_URL", STATE.state_url, postgres_url),
-    *(
-        Variable(option.variable, option.field, reader_of(option.kind))
-        for option in OVMS_OPTIONS
-        if option.variable and option.field is not None
-    ),
+_RESERVED: Final = frozenset(
+    ("--host", "--port", "--api-key", "--model", "--config", "--help", "--hf-token")
 )
-"""The variables that are read. If two set the same value, the later one counts."""
+"""Flags that no variable sets by its name: as in the worker, and HF_TOKEN is huggingface_hub's."""
+
+_ZERO_IS_UNSET: Final = frozenset(("MAX_NUM_BATCHED_TOKENS",))
+
+VARIABLES: Final[Mapping[str, str]] = {
+    **{
+        name[2:].replace("-", "_").upper(): name
+        for name in (*VLLM_NAMES, *(flag.name for flag in VLLM_FLAGS), *REFUSED_FLAGS)
+        if name not in _RESERVED
+    },
+    "BASE_PATH": "--model-repository-path",
+    "MODEL_NAME": "--model",
+    "MODEL_REVISION": "--revision",
+    "TOKENIZER_NAME": "--tokenizer",
+    "CUSTOM_CHAT_TEMPLATE": "--chat-template",
+    "OPENAI_RESPONSE_ROLE": "--response-role",
+    "SERVED_MODEL_NAME": "--served-model-name",
+    "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "--served-model-name",
+    "FASTOVMS_STATE_URL": "--state-url",
+}
+"""The flags that variables set, by the variable. If two set the same value, the later one
+counts."""
 
 IGNORED: Final[Mapping[str, str]] = {
     "RAW_OPENAI_OUTPUT": "answers are always those of the API",
     "DEFAULT_BATCH_SIZE": "every token is sent when it is there",
+    "DEFAULT_MIN_BATCH_SIZE": "every token is sent when it is there",
+    "DEFAULT_BATCH_SIZE_GROWTH_FACTOR": "every token is sent when it is there",
     "MAX_CONCURRENCY": "--max-queued-requests bounds what may wait",
-    **{
-        flag.name.removeprefix("--").replace("-", "_").upper(): flag.reason
-        for flag in VLLM_FLAGS
-        if flag.name in ("--quantization", "--gpu-memory-utilization", "--tensor-parallel-size")
-        and flag.reason is not None
-    },
-    "VLLM_CONFIG_FILE": "flags and variables say it",
+    "REQUEST_TIMEOUT": "a request runs as long as its client is connected",
+    "VLLM_PORT": "see --port",
+    "VLLM_STARTUP_TIMEOUT": "/health answers when the model is loaded",
 }
-"""Variables of the worker that have no use here, with the reason."""
+"""Further variables of the worker, which have no use here, with the reason."""
 
-EXTRA_ARGUMENTS: Final = "VLLM_EXTRA_ARGS"
+_WORDS: Final[Mapping[str, bool]] = {
+    **dict.fromkeys(("true", "1", "yes", "on"), True),
+    **dict.fromkeys(("false", "0", "no", "off"), False),
+}
+
+
+class _Given(NamedTuple):
+    """A value outside the command line.
+
+    Attributes:
+        source: where it stands, for messages.
+        flag: the flag that it is for, in this server's or vLLM's spelling.
+    """
+
+    source: str
+    flag: str
+    value: object
+
+
+class Found(NamedTuple):
+    """The settings of some values, and a line for each value that has no use."""
+
+    settings: Settings
+    unused: list[str]
 
 
 def extra_arguments(environ: Mapping[str, str]) -> list[str]:
-    """Returns flags that go before variables and after those of the command line.
+    """Returns the flags in a variable. They override other variables and are overridden by the
+    command line.
 
     Raises:
-        ConfigurationError: the variable that holds them cannot be read.
+        ConfigurationError: the variable cannot be parsed.
     """
     try:
         return shlex.split(environ.get(EXTRA_ARGUMENTS, ""))
@@ -123,26 +110,146 @@ def extra_arguments(environ: Mapping[str, str]) -> list[str]:
         raise ConfigurationError(f"{EXTRA_ARGUMENTS} in the environment: {error}") from None
 
 
-def read_environment(environ: Mapping[str, str]) -> Settings:
+def read_environment(environ: Mapping[str, str]) -> Found:
     """Returns the settings from the environment.
 
     Raises:
-        ConfigurationError: a variable is wrong.
+        ConfigurationError: a variable is wrong, or asks for what this server does not do.
     """
+    found = _read(_given_variables(environ))
     given: dict[ConfigField, object] = {}
-    for variable in VARIABLES:
-        value = environ.get(variable.name, "").strip()
-        if not value or value in variable.unset:
-            continue
+    for option in OVMS_OPTIONS:
+        value = environ.get(option.variable, "").strip() if option.variable else ""
+        if value and option.field is not None:
+            given[option.field] = _parsed(option.variable, reader_of(option.kind), value)
+    unused = [
+        f"{name} in the environment is not used: {reason}"
+        for name, reason in IGNORED.items()
+        if environ.get(name)
+    ]
+    return Found(found.settings | Settings(given), [*found.unused, *unused])
+
+
+def _given_variables(environ: Mapping[str, str]) -> Iterator[_Given]:
+    for name, flag in VARIABLES.items():
+        value = environ.get(name, "").strip()
+        if value and not (name in _ZERO_IS_UNSET and value == "0"):
+            yield _Given(f"{name} in the environment", flag, value)
+
+
+def _parsed(name: str, parse: Callable[[str], object], value: str) -> object:
+    try:
+        return parse(value)
+    except argparse.ArgumentTypeError as error:
+        raise ConfigurationError(f"{name} in the environment {error}") from None
+
+
+def read_config_file(path: Path) -> Found:
+    """Returns the settings of a file of `vllm serve --config`: YAML, one object with a member for
+    each flag, its name written with dashes or underscores.
+
+    Raises:
+        ConfigurationError: it cannot be read, or a member is wrong.
+    """
+    import yaml  # few starts read such a file
+
+    try:
+        members = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigurationError(f"{path} cannot be read: {reason}") from None
+    if members is None:
+        return Found(Settings(), [])
+    if not isinstance(members, dict) or not all(isinstance(name, str) for name in members):
+        raise ConfigurationError(f"{path} must be a YAML object whose members are named by flags")
+    return _read(
+        _Given(f"{name} in {path}", f"--{name.lstrip('-').replace('_', '-')}", value)
+        for name, value in members.items()
+        if value is not None
+    )
+
+
+def _read(given: Iterable[_Given]) -> Found:
+    """Returns the settings of values, of which later ones go before earlier ones.
+
+    Raises:
+        ConfigurationError: one is wrong.
+    """
+    settings, unused = Settings(), []
+    parser = None
+    for source, flag, value in given:
+        parser = parser or _flag_parser()
+        arguments = parser.read(source, flag, value)
+        settings |= mapped_flags(arguments) | read_flags(arguments)
+        if arguments.model is not None:
+            settings |= Settings({SOURCE.location: arguments.model})
+        if arguments.names:
+            settings |= Settings({SOURCE.names: tuple(arguments.names)})
+        for line in unused_flags(arguments):
+            unused.append(f"{source} is not used{line.partition(' is not used')[2]}")
+    return Found(settings, unused)
+
+
+class _FlagParser(argparse.ArgumentParser):
+    """Parses one flag at a time, and raises where it is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigurationError(re.sub(r"^argument \S+: ", "", message))
+
+    def read(self, source: str, flag: str, value: object) -> argparse.Namespace:
+        """Returns the parsed flag.
+
+        Args:
+            source: where the flag and its value stand.
+            value: a text, or what YAML has.
+
+        Raises:
+            ConfigurationError: there is no such flag, or the value is wrong.
+        """
+        known = self._option_string_actions
+        name = ALIASES.get(flag, flag)
+        if name not in known or flag in ("--config", "--help"):
+            raise ConfigurationError(f"{source} is not a flag that a file or a variable may set")
         try:
-            given[variable.field] = variable.parse(value)
-        except argparse.ArgumentTypeError as error:
-            raise ConfigurationError(f"{variable.name} in the environment {error}") from None
-    return Settings(given)
+            return self.parse_args(normalize(["serve", *self._line(flag, value)])[1:])
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{source} {error}") from None
+
+    def _line(self, flag: str, value: object) -> list[str]:
+        """Returns the flag and its value as a command line has them."""
+        if flag in SWITCHES or ALIASES.get(flag) in SWITCHES or f"--no-{flag[2:]}" in SWITCHES:
+            is_on = value if isinstance(value, bool) else _WORDS.get(str(value).lower())
+            if is_on is None:
+                raise ConfigurationError(f"must be true or false, not {value!r}")
+            return [f"{flag}={str(is_on).lower()}"]
+        values: list[Any] = value if isinstance(value, list) else [value]
+        if isinstance(value, list) and flag not in _REPEATED:
+            values = [json.dumps(value)]
+        return [f"{flag}={_as_text(part)}" for part in values]
 
 
-def unused_variables(environ: Mapping[str, str]) -> Iterable[str]:
-    """Returns a line for each variable that is set and has no use."""
-    for name, reason in IGNORED.items():
-        if environ.get(name):
-            yield f"{name} in the environment is not used: {reason}"
+_REPEATED: Final = frozenset(
+    ("--served-model-name", *(flag.name for flag in FLAGS if flag.repeats))
+)
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _served_names(value: str) -> list[str]:
+    names = [name.strip() for name in value.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"must be names between commas, not {value!r}")
+    return names
+
+
+def _flag_parser() -> _FlagParser:
+    parser = _FlagParser(allow_abbrev=False)
+    parser.add_argument("--model", type=text, default=None)
+    parser.add_argument(
+        "--served-model-name", dest="names", type=_served_names, action="extend", default=[]
+    )
+    add_flags(parser)
+    add_foreign_flags(parser)
+    return parser

@@ -36,7 +36,7 @@ def text(value: str) -> str:
 
 
 def names(value: str) -> str:
-    """Reads names separated by commas, "a,b", or a JSON list of them, as vLLM takes it."""
+    """Reads names separated by commas, "a,b", or a JSON list of them, as in vLLM."""
     found: object = value.split(",")
     if value.startswith("["):
         try:
@@ -53,7 +53,7 @@ def names(value: str) -> str:
 
 
 def networks(value: str) -> str:
-    """Reads addresses and networks separated by commas, * for any."""
+    """Parses addresses and networks separated by commas; * = any."""
     listed = names(value)
     for network in listed.split(","):
         try:
@@ -71,14 +71,15 @@ def path(value: str) -> Path:
 
 
 def postgres_url(value: str) -> str:
-    """Reads the URL of a PostgreSQL database. It may have a password in it, and is not quoted."""
+    """Reads the URL of a PostgreSQL database. Errors do not repeat it, because it may have a
+    password."""
     if not value.startswith(("postgresql://", "postgres://")):
         raise argparse.ArgumentTypeError("must begin with postgresql://")
     return value
 
 
 def root_path(value: str) -> str:
-    """Reads a path in front of paths, without the slash at its end; "/" = none."""
+    """Reads a path prefix, without the slash at its end; "/" = none."""
     if not re.fullmatch(r"(/[^/?#\s]+)*/?", value, re.ASCII):
         raise argparse.ArgumentTypeError(f"must be a path that begins with /, not {value!r}")
     return value.rstrip("/")
@@ -143,7 +144,7 @@ def size(value: str) -> int:
 
 
 def size_or_none(value: str) -> int:
-    """Reads bytes as `size` does, or 0."""
+    """Parses a number of bytes like `size`; 0 is allowed too."""
     return 0 if value == "0" else size(value)
 
 
@@ -166,7 +167,7 @@ def some_duration(value: str) -> float:
 
 
 def show_duration(value: object) -> str:
-    """Writes seconds as `duration` reads them."""
+    """Formats seconds in the form that `duration` parses."""
     assert isinstance(value, float)
     for unit, length in (("h", 3600), ("m", 60)):
         if value and value % length == 0:
@@ -175,7 +176,7 @@ def show_duration(value: object) -> str:
 
 
 def model_length(value: str) -> int | None:
-    """Reads tokens: "8192", "8k" (8000), "8K" (8192), "1.5k", as vLLM reads them; "auto" and -1 are
+    """Reads tokens: "8192", "8k" (8000), "8K" (8192), "1.5k", as in vLLM; "auto" and -1 give
     None."""
     if value.lower() == "auto" or value == "-1":
         return None
@@ -213,13 +214,12 @@ def show_mode(value: object) -> str:
 
 
 def template(value: str) -> Path | str:
-    """Reads the name of a file, or a template itself, which has braces."""
+    """Reads the name of a file, or a template text, recognized by its braces."""
     return value if "{{" in value or "{%" in value else path(value)
 
 
 def choice(*allowed: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:
-    """Returns a parser of one of the names, in upper or lower case. `aliases` are other servers'
-    names for some of them."""
+    """Returns a parser of a name, ignoring case. `aliases` maps other servers' names."""
 
     def parse(value: str) -> str:
         name = (aliases or {}).get(value.lower(), value.lower())
@@ -231,7 +231,7 @@ def choice(*allowed: str, aliases: Mapping[str, str] | None = None) -> Callable[
 
 
 def name_of(*allowed: str) -> Callable[[str], str]:
-    """Returns a parser of one of the names, as they are written."""
+    """Returns a parser of a name in exact spelling."""
 
     def parse(value: str) -> str:
         if value not in allowed:
@@ -272,7 +272,7 @@ _BOOLEANS: Final = {
 
 
 def media_limits(value: str) -> object:
-    """Reads how many images and the like a prompt may have: "image=2,video=0", or JSON."""
+    """Parses the limits of media per prompt: "image=2,video=0", or JSON."""
     if re.fullmatch(r"\w+=\d+(,\w+=\d+)*", value, re.ASCII):
         return value
     try:
@@ -298,14 +298,14 @@ def json_object(value: str) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag. Its default is the field's.
+    """A command-line flag for a configuration field, whose default applies.
 
     Attributes:
         parse: reads the value; None = a switch, with a `--no-` form.
-        show: words the default.
-        shows_default: False where the help says it better.
+        show: formats the default for the help.
+        shows_default: False if the help text describes the default itself.
         repeats: whether it may be given several times; the field is a tuple.
-        member: the only one that it sets of a field that is a mapping; "" = it sets the field.
+        member: the key that it sets in a mapping field; "" = it sets the whole field.
     """
 
     name: str
@@ -320,7 +320,7 @@ class Flag:
 
     @property
     def shown_default(self) -> str:
-        """The default in words; "" = the help says it, or there is none."""
+        """The default in words; "" = not shown."""
         default = self.field.default
         if not self.shows_default or default is None:
             return ""
@@ -330,7 +330,7 @@ class Flag:
 
     @property
     def dest(self) -> str:
-        """The name by which argparse keeps the value: flags of one field share it."""
+        """The name of the value in argparse; flags of one field share it."""
         return f"{self.field} {self.member}"
 
     def add_to(self, group: argparse._ArgumentGroup) -> None:
@@ -349,7 +349,7 @@ class Flag:
         group.add_argument(self.name, **options)
 
     def settings_of(self, arguments: argparse.Namespace) -> Settings:
-        """Returns its value, if it was given."""
+        """Returns the flag's value as settings, if it was given."""
         if self.dest not in arguments:
             return Settings()
         value = getattr(arguments, self.dest)
@@ -362,7 +362,7 @@ def settings_of(flags: Iterable[Flag], arguments: argparse.Namespace) -> Setting
     """Returns the settings from the flags that were given.
 
     Raises:
-        ConfigurationError: two of them say different things of one member of a mapping.
+        ConfigurationError: two flags set the same key of a mapping to different values.
     """
     settings = Settings()
     for flag in flags:

@@ -79,7 +79,7 @@ BATCH_FLAGS: Final = (
 
 
 _MAX_CACHE_GB: Final = 1_000_000
-"""More than any machine has."""
+"""A limit above the memory of any machine."""
 
 _MAX_INDEX_TOKENS: Final = 64 * 1024 * 1024
 """They take 3 GB."""
@@ -136,6 +136,9 @@ ENGINE_FLAGS: Final = (
     Flag("--generation-config", FILES.generation_config, "WHENCE", path,
          "where the defaults of requests come from: auto = the model's generation_config.json, "
          "vllm = no file, or a directory or file in its place", shows_default=False),
+    Flag("--override-generation-config", FILES.override_generation_config, "JSON", json_object,
+         "members that go before those of generation_config.json, such as "
+         "'{\"temperature\": 0.5, \"max_new_tokens\": 512}'", shows_default=False),
     Flag("--kv-cache-precision", ENGINE.plugin_config, "PRECISION",
          choice(*CACHE_PRECISIONS),
          "of the KV cache: u4, u8, f16, bf16 or f32 (default: the fastest that the device has, "
@@ -194,6 +197,12 @@ CHAT_FLAGS: Final = (
          choice("auto", "none", *REASONING_FORMATS, aliases=REASONING_FORMAT_ALIASES),
          f"format of the model's thoughts: {', '.join(REASONING_FORMATS)}, none, or auto = as its "
          "template says"),
+    Flag("--reasoning-budget", CHAT.reasoning_budget, "N", integer(-1),
+         "tokens of reasoning after which the server ends it, where a request sets no limit; 0 = "
+         "no reasoning, -1 = no limit"),
+    Flag("--reasoning-budget-message", CHAT.reasoning_budget_message, "TEXT", str,
+         "text that is put before the end of reasoning whose budget is spent (default: none)",
+         shows_default=False),
     Flag("--response-role", CHAT.response_role, "ROLE", text,
          "role of the messages that are generated"),
 )  # fmt: skip
@@ -350,7 +359,13 @@ LIMITS_FLAGS: Final = (
     Flag("--close-timeout", HTTP.close_timeout, "SECONDS", _some_seconds,
          "a client that reads nothing of its connection's last answer for so long is cut"),
     Flag("--ping-interval", HTTP.ping_interval, "SECONDS", _seconds,
-         "silence in a stream before a comment is sent; 0 = never"),
+         "silence in a stream before a comment is sent, and time between the pings of a WebSocket "
+         "connection; 0 = never"),
+    Flag("--websocket-idle-timeout", HTTP.websocket_idle_timeout, "SECONDS", _some_seconds,
+         "close a WebSocket connection that has neither a message nor a running response for so "
+         "long"),
+    Flag("--websocket-max-age", HTTP.websocket_max_age, "SECONDS", _some_seconds,
+         "close a WebSocket connection after this time, once no response runs"),
 )  # fmt: skip
 
 OPERATION_FLAGS: Final = (
@@ -465,7 +480,7 @@ FLAGS: Final = tuple(flag for flags in GROUPS.values() for flag in flags)
 
 
 def add_flags(parser: argparse.ArgumentParser, titles: Collection[str] = GROUPS) -> None:
-    """Adds the groups with the given titles."""
+    """Adds the groups of flags with the given titles."""
     for title, flags in GROUPS.items():
         if title in titles:
             group = parser.add_argument_group(title)
@@ -480,8 +495,8 @@ def read_flags(arguments: argparse.Namespace) -> Settings:
 
 
 def _first_address(settings: Settings) -> Settings:
-    """Parts the first --host from the others, which are further addresses like those of --listen.
-    Where there is neither --host nor --port, those of --listen are the only ones."""
+    """Moves all values of --host but the first to the addresses of --listen. Without --host and
+    --port, only the addresses of --listen are used."""
     hosts, listen = (settings.given.get(field, ()) for field in (HTTP.host, HTTP.listen))
     if not hosts:
         is_alone = listen and HTTP.port not in settings.given

@@ -1,138 +1,22 @@
-"""Flags of OVMS and vLLM: aliases, and flags without use here."""
+"""Command lines of OVMS and vLLM: their flags in the parser, and their spelling."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, NoReturn
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NoReturn
 
-from fastovms.cli.flag import choice, integer, json_object, media_limits, number, reader_of, text
+from fastovms.cli.flag import path
 from fastovms.cli.flags import FLAGS
-from fastovms.ovms.options import ALWAYS_IN_PARTS, LOG_FLAGS, ONE_DEVICE, OVMS_OPTIONS
-
-# Lists flags of OpenVINO Model Server and vLLM that have no use here.
-#
-# They are accepted, so that a command line need not change, and each is told in one line of the
-# log. A wrong value is refused all the same: it would have been there. Those that change answers
-# are refused, with what to do instead.
-
+from fastovms.cli.foreign_tables import FOREIGN_FLAGS, REFUSED_FLAGS, REFUSED_SWITCHES
+from fastovms.config import Settings
+from fastovms.ovms.options import OVMS_OPTIONS
 
 _PREFIX: Final = "unused "
 
 
-class ForeignFlag(NamedTuple):
-    """A flag without use.
-
-    Attributes:
-        parse: reads its value; None = a switch, with a `--no-` form.
-        reason: why it has no use; None = it takes its neutral values only.
-        neutral: values that ask for nothing but what is done anyway, which need no word.
-    """
-
-    name: str
-    parse: Callable[[str], object] | None
-    reason: str | None
-    neutral: tuple[object, ...] = ()
-
-
-_FILES: Final = "the model's files say it"
-_ALWAYS: Final = "it is always so"
-_ONE_SERVER: Final = "one process answers"
-_EXPORT: Final = "the exported graph says it: export the model with it"
-_ADAPTERS: Final = "adapters are not loaded: merge them into the model before it is exported"
-
-OVMS_FLAGS: Final = tuple(
-    ForeignFlag(
-        option.flag,
-        None if option.kind is bool else reader_of(option.kind),
-        option.unused,
-        option.neutral,
-    )
-    for option in OVMS_OPTIONS
-    if option.flag and option.field is None
-)
-
-VLLM_FLAGS: Final = (
-    ForeignFlag(
-        "--dtype", choice("auto", "half", "float16", "bfloat16", "float", "float32"),
-        "--plugin-config has INFERENCE_PRECISION_HINT", ("auto",),
-    ),
-    ForeignFlag("--gpu-memory-utilization", number("shares"), "--cache-size bounds the KV cache"),
-    ForeignFlag("--swap-space", number("GB"), "sequences that must wait are computed again", (0,)),
-    ForeignFlag("--cpu-offload-gb", number("GB"), ONE_DEVICE, (0,)),
-    ForeignFlag("--kv-cache-dtype", text, "see --kv-cache-precision", ("auto",)),
-    ForeignFlag("--block-size", integer(1), "the device has one"),
-    ForeignFlag("--enable-chunked-prefill", None, ALWAYS_IN_PARTS, (True,)),
-    ForeignFlag("--seed", integer(-(2**63), 2**63 - 1), "every request has a seed of its own"),
-    ForeignFlag("--tokenizer", text, _FILES),
-    ForeignFlag("--tokenizer-mode", text, _FILES, ("auto",)),
-    ForeignFlag("--load-format", text, _FILES, ("auto",)),
-    ForeignFlag("--quantization", text, _FILES),
-    ForeignFlag("--trust-remote-code", None, "no code of models is run", (False,)),
-    ForeignFlag("--enforce-eager", None, "models are always compiled", (False,)),
-    ForeignFlag("--tensor-parallel-size", integer(1), ONE_DEVICE, (1,)),
-    ForeignFlag("--pipeline-parallel-size", integer(1), ONE_DEVICE, (1,)),
-    ForeignFlag("--data-parallel-size", integer(1), ONE_DEVICE, (1,)),
-    ForeignFlag("--scheduling-policy", choice("fcfs", "priority"), "priorities always count",
-                ("priority",)),
-    ForeignFlag("--async-scheduling", None, _ALWAYS, (True,)),
-    ForeignFlag("--enable-prompt-tokens-details", None, _ALWAYS, (True,)),
-    ForeignFlag("--enable-auto-tool-choice", None, _ALWAYS, (True,)),
-    ForeignFlag("--enable-request-id-headers", None, _ALWAYS, (True,)),
-    ForeignFlag("--enable-log-requests", None, LOG_FLAGS, (False,)),
-    ForeignFlag("--disable-log-requests", None, LOG_FLAGS, (True,)),
-    ForeignFlag("--enable-log-outputs", None, LOG_FLAGS, (False,)),
-    ForeignFlag("--disable-log-stats", None, "/metrics costs nothing until it is asked", (False,)),
-    ForeignFlag("--max-log-len", integer(0), LOG_FLAGS),
-    ForeignFlag("--uvicorn-log-level", text, LOG_FLAGS),
-    ForeignFlag("--guided-decoding-backend", text, "there is one, llguidance", ("auto",)),
-    ForeignFlag("--structured-outputs-config", json_object, "there is one, llguidance"),
-    ForeignFlag("--limit-mm-per-prompt", media_limits, "see --max-images"),
-    ForeignFlag("--mm-processor-kwargs", json_object, _FILES),
-    ForeignFlag("--shutdown-timeout", number("seconds"), "see --drain-timeout"),
-    ForeignFlag("--download-dir", text, "see --model-repository-path"),
-    ForeignFlag("--hf-token", text, "the environment's HF_TOKEN is heeded"),
-    ForeignFlag("--tokenizer-revision", text, _FILES),
-    ForeignFlag("--code-revision", text, "no code of models is run"),
-    ForeignFlag("--model-impl", text, "models are OpenVINO's graphs", ("auto",)),
-    ForeignFlag("--runner", text, "see --task", ("auto", "generate")),
-    ForeignFlag("--convert", text, "see --task", ("auto", "none")),
-    ForeignFlag("--compilation-config", text, "OpenVINO compiles as --plugin-config says"),
-    ForeignFlag("--distributed-executor-backend", text, ONE_DEVICE),
-    ForeignFlag("--max-seq-len-to-capture", integer(0), "there are no graphs of CUDA"),
-    ForeignFlag("--num-scheduler-steps", integer(1), "every step is scheduled", (1,)),
-    ForeignFlag("--stream-interval", integer(1), "every token is sent when it is there", (1,)),
-    ForeignFlag("--api-server-count", integer(0), _ONE_SERVER, (1,)),
-    ForeignFlag("--disable-frontend-multiprocessing", None, _ONE_SERVER, (True,)),
-    ForeignFlag("--enable-server-load-tracking", None, "/metrics says how much runs and waits",
-                (False,)),
-    ForeignFlag("--h11-max-header-count", integer(1), "the server has a limit of its own"),
-    ForeignFlag("--log-config-file", text, LOG_FLAGS),
-    ForeignFlag("--disable-uvicorn-access-log", None, LOG_FLAGS, (False,)),
-    ForeignFlag("--enable-reasoning", None, "see --reasoning-parser", (True,)),
-)  # fmt: skip
-
-REFUSED_FLAGS: Final[Mapping[str, str]] = {
-    "--override-generation-config": "give --generation-config a file with these defaults",
-    "--speculative-config": "--draft-model and --enable-prompt-lookup say how tokens are guessed",
-    "--enable-force-include-usage": "streams have usage where requests ask for it, with "
-    "stream_options",
-    "--return-tokens-as-token-ids": "a request asks for it, with return_tokens_as_token_ids",
-    "--exclude-tools-when-tool-choice-none": "a request that wants no tools names none",
-    "--rope-scaling": _EXPORT,
-    "--hf-overrides": _EXPORT,
-    "--enable-lora": _ADAPTERS,
-    "--lora-modules": _ADAPTERS,
-    "--config": "flags stand in the command line or in VLLM_EXTRA_ARGS, and lists of models in the "
-    "file of --config-path",
-}
-"""Flags of vLLM that change answers, and have no counterpart of their form: what to do instead."""
-
-FOREIGN_FLAGS: Final = OVMS_FLAGS + VLLM_FLAGS
-
-
 def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds these flags without showing them in the help."""
+    """Adds flags of other servers without showing them in the help."""
     for flag in FOREIGN_FLAGS:
         dest, default = _PREFIX + flag.name, argparse.SUPPRESS
         if flag.parse is None:
@@ -149,13 +33,35 @@ def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
             )
 
     for name in REFUSED_FLAGS:
+        action = _RefusedSwitch if name in REFUSED_SWITCHES else _Refusal
+        options: dict[str, Any] = {} if name in REFUSED_SWITCHES else {"nargs": "*"}
         parser.add_argument(
-            name, nargs="*", default=argparse.SUPPRESS, help=argparse.SUPPRESS, action=_Refusal
+            name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, action=action, **options
         )
+    parser.set_defaults(unused=())  # lines of settings from elsewhere
+    parser.add_argument(
+        "--config", dest="config_file", type=path, default=None, help=argparse.SUPPRESS
+    )
+
+
+class _RefusedSwitch(argparse.BooleanOptionalAction):
+    """Refuses a switch that is on, with what to do instead."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        name = self.option_strings[0]
+        if option_string == name:
+            message = f"argument {name}: is not supported: {REFUSED_FLAGS[name]}"
+            raise argparse.ArgumentError(None, message)
 
 
 class _Refusal(argparse.Action):
-    """Refuses a flag, with what to do instead."""
+    """Refuses a flag with an error that names the replacement."""
 
     def __call__(
         self,
@@ -169,7 +75,7 @@ class _Refusal(argparse.Action):
 
 
 def given_flags(arguments: argparse.Namespace) -> dict[str, object]:
-    """Returns the values of those that were given, by the flag's name."""
+    """Returns the values of the given flags without effect, by name."""
     return {
         name.removeprefix(_PREFIX): value
         for name, value in vars(arguments).items()
@@ -177,11 +83,20 @@ def given_flags(arguments: argparse.Namespace) -> dict[str, object]:
     }
 
 
+def mapped_flags(arguments: argparse.Namespace) -> Settings:
+    """Returns the settings of those that stand for flags of this server."""
+    given, settings = given_flags(arguments), Settings()
+    for flag in FOREIGN_FLAGS:
+        if flag.settings is not None and flag.name in given:
+            settings |= Settings(flag.settings(given[flag.name]))
+    return settings
+
+
 def unused_flags(
     arguments: argparse.Namespace, used: Collection[str] = frozenset()
 ) -> Iterable[str]:
-    """Returns a line for each flag that was given and has no use. Those in `used` have one for
-    once."""
+    """Returns a line for each flag that was given but has no effect. Flags in `used` are
+    skipped."""
     given = given_flags(arguments)
     for flag in FOREIGN_FLAGS:
         if flag.reason is None or flag.name not in given or flag.name in used:
@@ -220,7 +135,7 @@ _API_KEY: Final = "--api-key"
 _OF_MODELS: Final = ("--model", "--model-path", "--source-model", "--config-path")
 
 MODES: Final = ("--pull", "--list-models", "--configure")
-"""Switches of OVMS that ask for something else than serving."""
+"""Switches of OVMS for commands other than serving."""
 
 _NO: Final = "--no-"
 """What the name of a switch that is off begins with."""
@@ -241,10 +156,11 @@ COMMANDS: Final = (SERVE, PULL, TUNE, RUN_BATCH, BENCH, DOCTOR, CHAT, STATE, CAC
 _FIRST_WORDS: Final = (*COMMANDS, "-h", "--help", "--version")
 """What a line begins with that is not one of `serve` without its name."""
 
-_SWITCHES: Final = frozenset(
+SWITCHES: Final = frozenset(
     [
         *(flag.name for flag in FLAGS if flag.parse is None),
         *(flag.name for flag in FOREIGN_FLAGS if flag.parse is None),
+        *REFUSED_SWITCHES,
         *(name for name in ALIASES.values() if name.startswith(_NO)),
         *MODES,
     ]
@@ -252,12 +168,12 @@ _SWITCHES: Final = frozenset(
 
 
 def normalize(argv: Sequence[str]) -> list[str]:
-    """Normalises a command line: underscores become dashes (`--max_num_seqs`), other servers' names
-    become flags, and switches with a value (`--allow_credentials true`) become switches. A line
-    without a command, such as an empty one, becomes one of `serve`.
+    """Normalizes a command line: underscores become dashes (`--max_num_seqs`), other servers' names
+    become flags, and switches with a value (`--allow_credentials true`) become switches. Without a
+    command, `serve` is added.
 
-    With `--rest_port` in it the line is OVMS's, whose `--port` is for gRPC, and which listens on
-    every address by default.
+    With `--rest_port` the line is treated as OVMS's: `--port` is for gRPC, and the default address
+    is every interface.
     """
     split = [_split(argument) for argument in argv]
     names = {name for name, _ in split}
@@ -267,7 +183,7 @@ def normalize(argv: Sequence[str]) -> list[str]:
         normal.append(SERVE)
     for argument, (name, value) in zip(argv, split, strict=True):
         if not argument.startswith("--"):
-            if normal and normal[-1] in _SWITCHES and argument.lower() in ("true", "false"):
+            if normal and normal[-1] in SWITCHES and argument.lower() in ("true", "false"):
                 normal[-1] = _switch(normal[-1], argument)
             else:
                 normal.append(argument)
@@ -275,7 +191,7 @@ def normalize(argv: Sequence[str]) -> list[str]:
         name = "--grpc-port" if is_ovms and name == "--port" else ALIASES.get(name, name)
         if value is None:
             normal.append(name)
-        elif name in _SWITCHES and value.lower() in ("true", "false"):
+        elif name in SWITCHES and value.lower() in ("true", "false"):
             normal.append(_switch(name, value))
         else:
             normal.append(f"{name}={value}")
@@ -289,7 +205,7 @@ def normalize(argv: Sequence[str]) -> list[str]:
 
 
 def _split(argument: str) -> tuple[str, str | None]:
-    """Returns the name of a flag, with dashes, and the value that is given with it."""
+    """Returns the name of a flag, with dashes, and its value after "="."""
     if not argument.startswith("--"):
         return argument, None
     name, separator, value = argument.partition("=")
@@ -297,7 +213,7 @@ def _split(argument: str) -> tuple[str, str | None]:
 
 
 def _long(argument: str) -> str:
-    """Returns the long form of a short one, `-tp`, `-tp=2` or `-O3`."""
+    """Returns the long form of a short flag, `-tp`, `-tp=2` or `-O3`."""
     name, separator, value = argument.partition("=")
     if name in _SHORT:
         return f"{_SHORT[name]}{separator}{value}"
@@ -307,8 +223,8 @@ def _long(argument: str) -> str:
 
 
 def _with_keys_apart(line: Sequence[str]) -> list[str]:
-    """Writes --api-key before each of several keys, as vLLM takes them behind one. Where the line
-    has no model before them, the second word may be that, and stays."""
+    """Writes --api-key before each of several keys, which vLLM accepts after a single flag. If no
+    model is named before, the second word may be the model and is kept."""
     has_model = line[1:2] != [] and not line[1].startswith("-")
     has_model |= any(argument.partition("=")[0] in _OF_MODELS for argument in line)
     apart: list[str] = []

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,12 @@ from fastovms.cli.commands import (
     run_doctor,
     write_graph,
 )
-from fastovms.cli.environment import extra_arguments, read_environment, unused_variables
+from fastovms.cli.environment import (
+    CONFIG_FILE,
+    extra_arguments,
+    read_config_file,
+    read_environment,
+)
 from fastovms.cli.flag import path, text
 from fastovms.cli.flags import ENGINE_GROUP, FLAGS, HUB_GROUP, add_flags, read_flags
 from fastovms.cli.foreign_flags import (
@@ -44,6 +49,7 @@ from fastovms.cli.foreign_flags import (
     STATE,
     TUNE,
     add_foreign_flags,
+    mapped_flags,
     normalize,
     unused_flags,
 )
@@ -145,10 +151,10 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 def chosen_models(
     arguments: argparse.Namespace, settings: Settings
 ) -> tuple[list[ModelSource], Settings]:
-    """Returns the models, and all settings, with what the list of models sets below them.
+    """Returns the models and all settings; settings of the model list have the lowest priority.
 
     Raises:
-        ConfigurationError: flags contradict each other, or the list of models is wrong.
+        ConfigurationError: flags contradict each other, or the list of models is invalid.
     """
     sources, of_list = _sources(arguments, settings)
     for_all = settings.only(*MODEL_SECTIONS)
@@ -157,10 +163,10 @@ def chosen_models(
 
 
 def source_model(arguments: argparse.Namespace) -> str:
-    """Returns the id in OVMS's flags.
+    """Returns the model id given by OVMS's flags.
 
     Raises:
-        ConfigurationError: it is missing or malformed.
+        ConfigurationError: the id is missing or malformed.
     """
     model_id: str = arguments.source_model
     if not is_model_id(model_id):
@@ -171,7 +177,7 @@ def source_model(arguments: argparse.Namespace) -> str:
 def _sources(
     arguments: argparse.Namespace, settings: Settings
 ) -> tuple[list[ModelSource], Settings]:
-    """Returns the models, and what the list of models sets for the server."""
+    """Returns the models and the server settings of the model list."""
     root = settings.section(RepositoryConfig).path
     ways = {
         "MODEL": arguments.model,
@@ -205,15 +211,15 @@ def _sources(
 
 
 def _unnamed(arguments: argparse.Namespace, settings: Settings, root: Path | None) -> ModelSource:
-    """Returns the models if the flags name none: the environment's, or one of the repository by
-    name, as OVMS does, or the demo model."""
+    """Returns the model to serve if the flags name none: the environment's, or one of the
+    repository by name, as OVMS does, or the demo model."""
     if SOURCE.location not in settings.given and root is not None and arguments.names:
         return ModelSource(str(root / arguments.names[0]))
     return settings.section(ModelSource)
 
 
 def _in_repository(location: Path, root: Path | None) -> str:
-    """Returns the path of a model; one may start from the repository too."""
+    """Returns the path of a model, which may be relative to the repository."""
     if root is not None and not location.exists() and (root / location).exists():
         return str(root / location)
     return str(location)
@@ -225,7 +231,8 @@ def server_config(
     model_list: Path | None = None,
     read_models: ReadList | None = None,
 ) -> ServerConfig:
-    """Returns the configuration. The first call takes some seconds, which OpenVINO does."""
+    """Returns the configuration. The first call takes some seconds, because OpenVINO is
+    imported."""
     from fastovms.app.serve import ServerConfig
 
     return ServerConfig(
@@ -280,7 +287,7 @@ def run_batch(arguments: argparse.Namespace, settings: Settings) -> int:
     service = settings.section(ServiceConfig)
     handler = log_handler(logging.StreamHandler(sys.stderr), service.log_format)
     start_log(handler, level_named(service.log_level))
-    for line in (*unused_flags(arguments), *unused_variables(os.environ)):
+    for line in (*unused_flags(arguments), *arguments.unused):
         logger.warning("%s", line)
     config = server_config(models, settings)
     from fastovms.app import batch_app
@@ -296,10 +303,11 @@ def run_batch(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _take_paths(arguments: argparse.Namespace) -> tuple[Path, Path]:
-    """Returns the two files, and leaves the model where that of `serve` stands.
+    """Returns the input and output file of `batch`, and leaves the model among the arguments as for
+    `serve`.
 
     Raises:
-        ConfigurationError: a file is not named, or something is too much.
+        ConfigurationError: a file is missing, or there are too many arguments.
     """
     given = (arguments.input_file, arguments.output_file)
     named = [arguments.first, arguments.second, arguments.model]
@@ -322,10 +330,10 @@ USAGE_ERROR: Final = 2
 
 
 def parse(argv: Sequence[str], extra: Sequence[str] = ()) -> argparse.Namespace:
-    """Parses a command line, and ends the process when the line is wrong, or asks for help only.
+    """Parses a command line. Ends the process if the line is invalid or asks for help.
 
     Args:
-        extra: arguments of `serve` that those of the line go before.
+        extra: arguments of `serve` that the command line overrides.
     """
     line = normalize(argv)
     if line[:1] == [SERVE]:
@@ -334,14 +342,14 @@ def parse(argv: Sequence[str], extra: Sequence[str] = ()) -> argparse.Namespace:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the whole usage."""
+    """Prints errors in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE_ERROR, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """Returns the parser of all commands; manual pages and completions are made of it, too."""
+    """Returns the parser of all commands. Manual pages and completions are generated from it."""
     parser = _Parser(
         prog="fastovms",
         description="OpenAI-compatible LLM server for OpenVINO models. A line without a command is "
@@ -451,8 +459,8 @@ def run() -> NoReturn:
 
 
 def _open_standard_streams() -> None:
-    """Opens the standard streams that are missing: some start a process without them, their
-    descriptors would go to sockets, and libuv takes that for a mistake."""
+    """Opens the standard streams that are missing, so that their descriptors are not used for
+    sockets, which libuv would refuse."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -463,7 +471,7 @@ def _open_standard_streams() -> None:
 
 
 class _Stopped(SystemExit):
-    """Says that a signal came before there was a server to shut down."""
+    """A signal came before the server was started."""
 
     def __init__(self, number: int) -> None:
         self.exit_code = 128 + number  # as shells have it
@@ -475,8 +483,8 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns the exit code: 2 for a mistake that the operator can correct, 1
-    for a failure that a restart may cure."""
+    """Runs the command and returns the exit code: 2 for an error that the operator must correct, 1
+    for a failure that a restart may solve."""
     environ = os.environ
     command: Command | None = None
     try:
@@ -486,7 +494,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for extension in load_extensions(COMMAND_GROUP, line[0]):
                 return _run_extension(extension, line[1:])
         arguments = parse(line, extra)
-        settings = read_environment(environ) | read_flags(arguments)
+        settings = _settings(arguments, environ)
         command = _command(arguments)
         code = command(arguments, settings) or 0
         sys.stdout.flush()
@@ -505,13 +513,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _OUTPUT_CLOSED
 
 
+def _settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
+    """Returns the settings of a command line, of the environment, and of the file that one of them
+    names, of which earlier ones go before later ones. What of the latter two has no use is added to
+    the arguments, as `unused`.
+
+    Raises:
+        ConfigurationError: one of them is wrong.
+    """
+    variables = read_environment(environ)
+    settings, arguments.unused = variables.settings, variables.unused
+    if arguments.command in (SERVE, RUN_BATCH):
+        path = arguments.config_file or environ.get(CONFIG_FILE, "").strip()
+        if path:
+            of_file = read_config_file(Path(path))
+            settings = of_file.settings | settings
+            arguments.unused += of_file.unused
+    return settings | mapped_flags(arguments) | read_flags(arguments)
+
+
 def _run_extension(extension: Extension, line: Sequence[str]) -> int:
     """Runs the command of another package, and returns its exit code.
 
     Raises:
-        ConfigurationError: the package does not make a command, or the command does not return an
+        ConfigurationError: the package does not define a command, or the command does not return an
             exit code.
-        Exception: what the command raises.
+        Exception: an error of the command.
     """
     parser = _Parser(prog=f"fastovms {extension.entry.name}", allow_abbrev=False)
     with faults_named(extension.entry):
@@ -568,7 +595,7 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
     with closing(LineWriter(service.log_file)) as log:
         handler = log_handler(logging.StreamHandler(log), service.log_format)
         start_log(handler, level_named(service.log_level))
-        for line in (*unused_flags(arguments), *unused_variables(os.environ)):
+        for line in (*unused_flags(arguments), *arguments.unused):
             logger.warning("%s", line)
         logger.info("fastovms %s starts", __version__)
         # Imported here because OpenVINO takes some seconds, for which --help and a wrong flag need
@@ -584,7 +611,7 @@ def _pull(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _pull_for_ovms(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Pulls the model, and its draft model if there is one."""
+    """Downloads the model and its draft model, if any, as OVMS's `--pull` does."""
     if arguments.source_model is None:
         raise ConfigurationError("--pull needs --source-model")
     logging.basicConfig(level="INFO", format="%(message)s")
@@ -599,7 +626,7 @@ def _pull_for_ovms(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _pull_models(model_ids: Sequence[str], settings: Settings) -> None:
-    """Pulls models, and prints where each is."""
+    """Downloads models and prints their paths."""
     for model_id in model_ids:
         if not is_model_id(model_id):
             raise ConfigurationError(f"a model of a hub is ORG/NAME, not {model_id!r}")
@@ -625,8 +652,8 @@ def _list_models(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _configure(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Writes a graph, and prints where it is. The environment is left to the server that reads
-    it."""
+    """Writes a graph file and prints its path. Environment variables are not written to it; the
+    server reads them."""
     logging.basicConfig(level="WARNING", format="%(message)s")
     graph = write_graph(arguments)
     for line in unused_flags(arguments, used=HELD_FLAGS):
@@ -648,8 +675,8 @@ def _add_to_config(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _warn_of_left_out(arguments: argparse.Namespace, reason: str, *used: ConfigField) -> None:
-    """Warns of flags about a model that a command passes over. The task, which OVMS wants with
-    them, follows from the model's files."""
+    """Warns about model flags that a command ignores, except the task, which follows from the
+    model's files."""
     given = read_flags(arguments).only(*MODEL_SECTIONS).given
     for flag in FLAGS:
         if flag.field in given and flag.field not in (*used, ENCODER.task):
@@ -663,8 +690,8 @@ def _remove_from_config(arguments: argparse.Namespace, settings: Settings) -> No
 
 
 def _edited_list(arguments: argparse.Namespace, flag: str, given: Path | bool) -> Path:
-    """Returns the list of models that the flag or --config-path names, or both. `given` is the
-    flag's path, or True where it stands alone."""
+    """Returns the model list to edit, named by the flag or by --config-path. `given` is the flag's
+    path, or True if it has none."""
     beside: Path | None = arguments.config_path
     if isinstance(given, bool):
         if beside is None:

@@ -303,7 +303,7 @@ _ACTIONS: Final = {
         {"place": f"from where: {_PLACE}", "to": f"where to: {_PLACE}"},
     ),
 }
-"""What can be done: in short, more, and the arguments."""
+"""The actions of the command: summary, description and arguments."""
 
 _READERS: Final = {"place": text, "to": text, "file": path}
 
@@ -336,10 +336,10 @@ def add_state(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> 
 
 
 def run_state(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Runs the command, and returns the exit code.
+    """Runs `fastovms state` and returns the exit code.
 
     Raises:
-        ConfigurationError: a place or a file is none, or a server uses the directory.
+        ConfigurationError: a path is invalid, or a server uses the directory.
         StateFailed: a state cannot be read or written.
     """
     from fastovms.state.transfer import copy_rows, export, rows_in_file, rows_of
@@ -382,7 +382,7 @@ def _check(state: OpenState) -> int:
 
 
 def _faults(state: OpenState) -> Iterator[str]:
-    """Yields a line for each thing that is wrong."""
+    """Yields a line for each fault in a state."""
     from fastovms.state.transfer import damaged_rows, rows_of
 
     yield from state.faults()

@@ -1,5 +1,4 @@
-"""Runs `fastovms tune`, which measures how a model runs fastest on this machine, for `serve` to
-know."""
+"""Runs `fastovms tune`, which measures how a model runs fastest on this machine for `serve`."""
 
 from __future__ import annotations
 
@@ -26,19 +25,19 @@ _WIDTH: Final = 100
 
 
 def tune(source: ModelSource, repository: RepositoryConfig) -> str:
-    """Measures, which takes up to minutes, and returns a report to print.
+    """Measures the model, for up to minutes, and returns a report to print.
 
     Raises:
-        ConfigurationError: there is no such model, or neither it nor the device can do it, or the
-            machine is too busy.
+        ConfigurationError: the model is unknown, the device cannot run it, or the machine is too
+            busy.
     """
     root = model_root(repository.path, os.environ)
     model = ModelFinder(Repository(root), repository).find(source)
     check_models([model])
     if encodes(model):
         raise ConfigurationError(
-            f"{model.path} encodes texts: there is nothing to choose by measuring, since its "
-            "batches follow what its segments take while it runs"
+            f"{model.path} is an embedding model or reranker, which adapts while it runs and "
+            "needs no tuning"
         )
     cache = DiskCache(cache_root(model.engine.cache_dir, os.environ))
     with TemporaryDirectory(prefix="fastovms-") as scratch:
@@ -50,10 +49,10 @@ def tune(source: ModelSource, repository: RepositoryConfig) -> str:
 
 
 def render(report: TuningReport, *, is_used: bool) -> str:
-    """Returns a table, medians of all rounds, and what follows from it.
+    """Returns a table, medians of all rounds and the conclusion.
 
     Args:
-        is_used: whether the flags let a start go by what was measured.
+        is_used: whether the flags allow a start to use the result.
     """
     header = [
         "",

@@ -44,7 +44,7 @@ from fastovms.text.template_messages import OUTCOMES
 
 
 class Level(StrEnum):
-    """The severity of a finding. Only a problem keeps a server from running as configured."""
+    """The severity of a finding. Only a PROBLEM prevents a server from running as configured."""
 
     OK = "ok"
     NOTE = "note"
@@ -54,10 +54,10 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found.
+    """One result of the examination.
 
     Attributes:
-        topic: what it is of, such as "cores".
+        topic: the examined subject, such as "cores".
         text: one sentence, without its full stop.
         advice: what to do about it; "" = nothing.
     """
@@ -316,7 +316,7 @@ INSTALLATION_CHECKS: Final[tuple[InstallationCheck, ...]] = (
 
 
 MEMORY_SHARE: Final = 0.9
-"""The share of the free memory beyond which weights leave too little for the rest."""
+"""The fraction of the free memory beyond which weights leave too little for the rest."""
 
 _LOW_SHARE: Final = 0.4
 """Below this share of the ceiling something else than memory holds a large model up."""
@@ -327,7 +327,7 @@ class ModelOnMachine:
     """The facts that several checks use together.
 
     Attributes:
-        bandwidth: of memory, in bytes a second; None = it was not measured.
+        bandwidth: memory bandwidth in bytes per second; None = not measured.
     """
 
     model: ModelFacts
@@ -336,15 +336,15 @@ class ModelOnMachine:
 
     @property
     def bytes_per_token(self) -> float:
-        """The bytes that one token reads when it is decoded alone, its cache included."""
+        """The bytes that decoding one token reads, including the KV cache."""
         run = self.model.run
         cache = 0.0 if run is None else run.kv_bytes_per_token * run.context
         return self.model.traffic.per_token + cache
 
     @property
     def ceiling(self) -> float | None:
-        """Tokens a second of one sequence, as far as the memory gives the weights; None = not
-        known, or none, as for weights that stay in the processor's caches."""
+        """The upper limit of tokens per second of one sequence, given by memory bandwidth; None =
+        unknown, or not limited because the weights fit into the processor's caches."""
         is_cached = self.model.traffic.per_token <= self.machine.last_level_cache
         if self.bandwidth is None or is_cached or not is_cpu(self.model.device):
             return None
@@ -352,7 +352,7 @@ class ModelOnMachine:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The speed that the run has measured; None = there was no run, or no figure."""
+        """The measured speed of the test run; None = not measured."""
         run = self.model.run
         if run is None or run.seconds_per_token is None:
             return None
@@ -478,9 +478,9 @@ class EncoderFacts:
 
     Attributes:
         task: "embeddings" or "rerank".
-        pooling: how the states of tokens become a vector; None = of a model that scores.
+        pooling: how token states are pooled to a vector; None = a reranker.
         max_model_len: the longest text, in tokens.
-        weights_size: of their file, in bytes.
+        weights_size: size of the weights in bytes.
         device: OpenVINO's name of it.
     """
 
@@ -497,7 +497,7 @@ def read_encoder(model: ModelConfig, directory: Path) -> EncoderFacts | None:
     """Reads the files of an encoder.
 
     Args:
-        directory: where the model lies.
+        directory: the directory of the model.
 
     Returns:
         None: the model generates text.
@@ -568,10 +568,10 @@ class Examination:
 
 
 def examine(source: ModelSource, settings: Settings, *, runs: bool) -> Examination:
-    """Examines machine, installation and model. Nothing is changed but caches.
+    """Examines machine, installation and model. Changes nothing except caches.
 
     Args:
-        runs: whether to measure memory and model, too, for some seconds.
+        runs: whether to also measure memory and model, for some seconds.
     """
     machine = read_machine()
     installation = read_installation(
@@ -609,10 +609,10 @@ def examine(source: ModelSource, settings: Settings, *, runs: bool) -> Examinati
 def _examine_model(
     source: ModelSource, repository: RepositoryConfig, machine: MachineFacts, *, runs: bool
 ) -> ModelOnMachine | EncoderFacts | None:
-    """Returns None: the model would have to be pulled.
+    """Returns the facts about the model; None = it would have to be downloaded.
 
     Raises:
-        ConfigurationError: it is not a model, or the device cannot run it.
+        ConfigurationError: the path is not a model, or the device cannot run it.
     """
     finder = ModelFinder(Repository(model_root(repository.path, os.environ)), repository)
     if finder.needs_network(source):
@@ -637,7 +637,7 @@ def _examine_model(
 
 
 def render(findings: Sequence[Finding], *, in_colour: bool) -> str:
-    """Returns a line for each finding, with its advice below, and what it comes to."""
+    """Returns a line for each finding, with its advice below, and a summary."""
     lines = [line for finding in findings for line in _lines(finding, in_colour=in_colour)]
     counts = [
         f"{number} {level}{'s' if number > 1 else ''}"
@@ -668,7 +668,7 @@ def render_json(examination: Examination) -> str:
 
 
 def _plain(facts: object) -> object:
-    """Returns facts as JSON has them: infinite numbers are null, sets are lists."""
+    """Converts facts to JSON values: infinite numbers are null, sets are lists."""
     match facts:
         case float() if math.isinf(facts):
             return None

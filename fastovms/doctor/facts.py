@@ -52,19 +52,19 @@ class MachineFacts:
     """The processors and the memory. Sizes in bytes.
 
     Attributes:
-        flags: of the processor, as /proc/cpuinfo has them.
+        flags: the processor's flags in /proc/cpuinfo.
         num_cpus: logical processors that are online.
         num_allowed: of these, those on which this process may run.
-        num_threads: how many the engine computes with.
-        quota: processors' time that the control groups allow; infinite = no limit.
+        num_threads: the number of threads of the engine.
+        quota: number of CPUs that the control groups allow; infinite = no limit.
         threads_per_core: logical processors of a core; 0 = not known.
         kinds: logical processors by kind of core; empty = all are of one kind.
-        governors: logical processors by the governor of their frequency; empty = there is none to
-            be seen, as in most virtual machines.
-        num_numa_nodes: with memory of their own.
-        last_level_cache: of one processor; 0 = not known.
-        available_memory: that this process may still take.
-        memory_limit_left: what the control groups leave of it; infinite = no limit.
+        governors: logical processors by the governor of their frequency; empty = not visible, as in
+            most virtual machines.
+        num_numa_nodes: number of NUMA nodes with memory.
+        last_level_cache: size of one processor's last-level cache; 0 = unknown.
+        available_memory: memory that this process may still use.
+        memory_limit_left: memory left by the control groups; infinite = no limit.
         load: tasks that ran or waited to run, on average over the last minute.
     """
 
@@ -122,7 +122,7 @@ def _field(cpuinfo: str, name: str) -> str:
 
 
 def _numbers(text: str) -> set[int]:
-    """Reads a list of numbers as the kernel writes it, such as "0-3,8"."""
+    """Parses the kernel's list of numbers, such as "0-3,8"."""
     numbers: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -143,11 +143,11 @@ _CACHES: Final = 4
 def measure_bandwidth(
     num_threads: int, last_level_cache: int, available: int, *, max_seconds: float = 1.5
 ) -> float:
-    """Returns the bytes a second that the threads read together, the median of all passes.
+    """Returns the memory bandwidth of all threads together in bytes per second, the median of all
+    passes.
 
     Args:
-        last_level_cache, available: sizes in bytes; no more than a quarter of what is available is
-            taken.
+        last_level_cache, available: sizes in bytes; at most a quarter of `available` is used.
     """
     size = min(max(_MIN_SIZE, _CACHES * last_level_cache), available // 4)
     with MemoryReader(size, num_threads) as read:
@@ -171,10 +171,10 @@ class DirectoryFacts:
     """A directory to write to.
 
     Attributes:
-        path: None = there is to be none.
-        exists: now; the server makes one that does not.
-        is_writable: itself, or what is nearest above it, which must be a directory too.
-        free: bytes there.
+        path: None = not configured.
+        exists: whether it exists; the server creates a missing one.
+        is_writable: whether it, or its nearest existing parent directory, is writable.
+        free: free bytes.
     """
 
     name: str
@@ -187,11 +187,11 @@ class DirectoryFacts:
 
 @dataclass(frozen=True, slots=True)
 class SecretFacts:
-    """A file that others must not read.
+    """A file that other users must not read.
 
     Attributes:
-        mode: its permissions; None = there is no such file, or it may not be looked at.
-        is_readable: by this process.
+        mode: its permissions; None = the file does not exist or cannot be examined.
+        is_readable: whether this process can read it.
     """
 
     name: str
@@ -202,7 +202,7 @@ class SecretFacts:
 
 @dataclass(frozen=True, slots=True)
 class AddressFacts:
-    """An address to listen on. `fault`: why it is not available; None = it can."""
+    """An address to listen on. `fault`: why it is not available; None = available."""
 
     address: str
     fault: str | None
@@ -210,7 +210,7 @@ class AddressFacts:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFacts:
-    """The database of --state-url. `fault`: why it cannot be used; None = it has answered."""
+    """The database of --state-url. `fault`: why it cannot be used; None = usable."""
 
     address: str
     fault: str | None
@@ -218,7 +218,7 @@ class DatabaseFacts:
 
 @dataclass(frozen=True, slots=True)
 class InstallationFacts:
-    """All of these. `database`: None = the state is in a directory."""
+    """The facts about the installation. `database`: None = the state is in a directory."""
 
     directories: tuple[DirectoryFacts, ...]
     secrets: tuple[SecretFacts, ...]
@@ -284,8 +284,8 @@ def _bracketed(host: str) -> str:
 
 
 def _address(text: str) -> AddressFacts:
-    """Listens there for a moment. A Unix socket is replaced by the server, so it only has to have a
-    directory."""
+    """Checks an address by listening on it for a moment. For a Unix socket only its directory must
+    exist, because the server replaces the socket."""
     try:
         address = parse_address(text)
         if not isinstance(address, TcpAddress):
@@ -345,9 +345,9 @@ class WeightTraffic:
     """The bytes of a model's weights.
 
     Attributes:
-        total: all of them.
-        looked_up: of tables of which a token reads one row, as of embeddings.
-        experts: of the experts that the router chooses among.
+        total: bytes of all weights.
+        looked_up: bytes of tables of which a token reads one row, such as embeddings.
+        experts: bytes of the routed experts.
         active_share: the share of the experts that compute a token; 1.0 = there are none, or the
             configuration does not say.
     """
@@ -359,7 +359,7 @@ class WeightTraffic:
 
     @property
     def per_token(self) -> int:
-        """The bytes that a token must read when it is decoded alone."""
+        """The bytes that a token must read if it is decoded alone."""
         always = self.total - self.looked_up - self.experts
         return int(always + self.experts * self.active_share)
 
@@ -402,8 +402,7 @@ def _looks_up(user: ov.Node, number: int) -> bool:
 
 
 def _is_expert(node: ov.Node, num_experts: int) -> bool:
-    """Returns whether a weight is of routed experts: one tensor has those of a layer, or its name
-    says it."""
+    """Returns whether a weight belongs to routed experts, by its shape or its name."""
     name, shape = node.get_friendly_name(), node.get_output_shape(0)
     if "shared_expert" in name:
         return False
@@ -411,7 +410,7 @@ def _is_expert(node: ov.Node, num_experts: int) -> bool:
 
 
 def _first_of(config: Mapping[str, object], names: tuple[str, ...]) -> int:
-    """Returns the first of the integers that the configuration, or its part about text, has; 0 =
+    """Returns the first of the named integers in the configuration or in its text section; 0 =
     none."""
     for scope in (config, config.get("text_config")):
         for name in names:
@@ -435,11 +434,11 @@ class RunFacts:
 
     Attributes:
         way: the name of its precisions.
-        way_reason: why it is these.
-        token_budget: the most tokens of a step.
-        kv_bytes_per_token: what the cache keeps of a token.
-        context: tokens before the one that a step of the run has computed.
-        seconds_per_token: of one sequence; None = it was not run, or too slow for a figure.
+        way_reason: the reason for the choice.
+        token_budget: the maximum number of tokens of a step.
+        kv_bytes_per_token: bytes of the KV cache per token.
+        context: the context length in the test run.
+        seconds_per_token: seconds per token of one sequence; None = not run, or too slow.
     """
 
     way: str
@@ -456,8 +455,8 @@ class ModelFacts:
 
     Attributes:
         device: OpenVINO's name of it.
-        backend_reason: why it is that backend.
-        run: None = the genai backend runs it, into which nothing here looks.
+        backend_reason: the reason for the backend.
+        run: None = it runs with the genai backend, which is not examined.
         histories: how the chat template shows each kind of history.
     """
 
@@ -476,11 +475,11 @@ def read_model(model: ModelConfig, directory: Path, cache: DiskCache, *, runs: b
     """Reads the model, and compiles it for the paged backend, which takes seconds.
 
     Args:
-        directory: where it lies, or what was made of its GGUF file.
-        runs: whether to compute tokens, too, for some seconds.
+        directory: its directory, or the one converted from its GGUF file.
+        runs: whether to also generate tokens, for some seconds.
 
     Raises:
-        ConfigurationError: a file is missing or broken, or the device cannot do it.
+        ConfigurationError: a file is missing or broken, or the device cannot run the model.
     """
     info = read_model_info(directory, name=model.name, generation_config=model.generation_config)
     graph = ov.Core().read_model(graph_file(directory))
@@ -500,7 +499,7 @@ def read_model(model: ModelConfig, directory: Path, cache: DiskCache, *, runs: b
 
 
 def _choose_backend(directory: Path, engine: EngineConfig) -> tuple[str, str, ExportedModel | None]:
-    """Returns the backend, why it is that one, and the model as the paged one reads it."""
+    """Returns the backend, the reason, and the model as read by the paged backend."""
     if engine.backend == "genai":
         return "genai", "as --backend says", None
     if takes_images(directory):

@@ -1,5 +1,5 @@
 """Batches requests token by token over OpenVINO's paged attention: integers in, integers out.
 
-`Engine` takes requests and makes steps, each of which serves all that run. It knows no text, no
-JSON and no clients.
+`Engine` accepts requests and runs steps, each for all running sequences. It does not handle text,
+JSON or clients.
 """

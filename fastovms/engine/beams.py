@@ -1,4 +1,4 @@
-"""Beam search: one request whose samples are the best of many that grow together."""
+"""Beam search: finds the best texts of one request by extending many beams together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Continuation(NamedTuple):
     """One beam of the next step.
 
     Attributes:
-        parent: position of the beam of the last step that it continues.
+        parent: index of the continued beam in the last step.
         token_id: the token that it adds.
     """
 
@@ -46,7 +46,7 @@ class Hypothesis(NamedTuple):
     """A complete text.
 
     Attributes:
-        score: sum of log probabilities / length**penalty, by which texts are ranked.
+        score: sum of log probabilities / length**penalty; texts are ranked by it.
         path: the position of its beam in each of `BeamSearcher.steps`.
         is_ended: whether the last token on the path is an end token, which is not part of the text.
     """
@@ -72,7 +72,7 @@ class _Row(NamedTuple):
 
     Attributes:
         log_sum: the logarithm of the sum of their exponentials.
-        likeliest: the ids of the likeliest tokens, in descending order of their logits.
+        likeliest: the ids of the most likely tokens, in descending order of their logits.
     """
 
     logits: Floats
@@ -85,7 +85,8 @@ class _Group:
 
     Attributes:
         scores: the scores of its beams, best first.
-        first_position: where its beams begin in the list of all beams; the others follow it.
+        first_position: the index of its first beam in the list of all beams; its other beams
+            follow.
     """
 
     def __init__(self, width: int) -> None:
@@ -95,8 +96,8 @@ class _Group:
         self.complete: list[Hypothesis] = []
 
     def add(self, hypothesis: Hypothesis) -> None:
-        """Adds a complete text and keeps the `width` best, in descending order; of equal scores,
-        those that came first."""
+        """Adds a complete text and keeps the `width` best, in descending order; for equal scores,
+        the earlier text."""
         self.complete.append(hypothesis)
         self.complete.sort(key=lambda h: h.score, reverse=True)
         del self.complete[self.width :]
@@ -105,15 +106,15 @@ class _Group:
 class BeamSearcher:
     """One search, from the prompt (a single beam) to the best texts.
 
-    It finds what `openvino_genai.ContinuousBatchingPipeline` finds. In each group the 2 * width
-    likeliest continuations of every beam compete. An end token counts in the length, and only
-    where it is among the first `width`. Groups choose one after another, and a later one pays
-    `diversity_penalty` for each beam of an earlier one that took the same token in this step.
-    A token with which `ends_text` counts as an end token does, but is part of the text.
+    It gives the same results as `openvino_genai.ContinuousBatchingPipeline`. In each group the 2 *
+    width most likely continuations of every beam compete. An end token counts in the length, and is
+    considered only among the first `width`. Groups choose one after another, and a later one pays
+    `diversity_penalty` for each beam of an earlier one that took the same token in this step. A
+    token for which `ends_text` is true ends a text like an end token, but is part of the text.
 
     Attributes:
-        steps: the beams after each step, those of all groups in one list; at its end, to be counted
-            from there, those that went no further as their text was complete.
+        steps: the beams of all groups after each step, in one list. Beams with a complete text are
+            at its end, addressed by negative indices.
     """
 
     def __init__(
@@ -134,8 +135,9 @@ class BeamSearcher:
         self._groups = [_Group(width) for _ in range(params.num_beam_groups)]
 
     def advance(self, logits: abc.Sequence[Floats]) -> list[Continuation]:
-        """Takes a row [vocab_size] for each beam of the last step, at first one for the prompt,
-        and returns the next beams: none when the search has ended. -inf rules a token out."""
+        """Advances by one token. `logits` has a row [vocab_size] for each beam of the last step, or
+        one for the prompt; -inf excludes a token. Returns the next beams; empty when the search has
+        ended."""
         num_candidates = 2 * self._groups[0].width
         rows = [_Row(row, *log_sum_exp_and_top(row, num_candidates)) for row in logits]
         taken: list[int] = []
@@ -159,8 +161,8 @@ class BeamSearcher:
         return beams
 
     def best(self, n: int) -> list[Hypothesis]:
-        """Returns up to `n` complete texts of all groups, best first. They are fewer where so few
-        were possible."""
+        """Returns up to `n` complete texts of all groups, best first. Fewer if the grammar allows
+        fewer."""
         complete = [hypothesis for group in self._groups for hypothesis in group.complete]
         return sorted(complete, key=lambda h: h.score, reverse=True)[:n]
 
@@ -184,7 +186,7 @@ class BeamSearcher:
         return candidates
 
     def _select(self, group: _Group, candidates: list[_Candidate]) -> list[_Candidate]:
-        """Adds the complete texts to the group and returns the beams that go on."""
+        """Adds the complete texts to the group and returns the beams that continue."""
         survivors: list[_Candidate] = []
         for rank, candidate in enumerate(candidates):
             parent, token_id = candidate.continuation
@@ -213,8 +215,8 @@ class BeamSearcher:
             yield continuation.token_id
 
     def _is_done(self, group: _Group) -> bool:
-        """Returns whether a group can find nothing better. As openvino_genai does, it judges by the
-        best beam as it was before this step."""
+        """Returns whether a group can find nothing better. Like openvino_genai, it uses the best
+        beam's score before this step."""
         if len(group.complete) < group.width:
             return False
         if self._params.early_stopping is EarlyStopping.EARLY:
@@ -259,10 +261,10 @@ def beam_token_limit(num_prompt_tokens: int, num_beams: int, blocks: BlockManage
 
 
 class BeamRequest:
-    """Leads the sequences of one group as its search says.
+    """Applies a beam search to the sequences of one group.
 
-    Processors apply before the log softmax: what is searched is the distribution that a sampled
-    request would draw from.
+    Processors apply before the log softmax: the search uses the distribution that sampling would
+    use.
     """
 
     def __init__(
@@ -295,20 +297,20 @@ class BeamRequest:
         self._wanted = set(range(params.n))
 
     def discard(self, index: int) -> bool:
-        """Drops a sample that is not wanted any more. Returns whether any other is still wanted."""
+        """Drops an aborted sample. Returns whether any other sample is left."""
         self._wanted.discard(index)
         return bool(self._wanted)
 
     def take(self, sequence: Sequence, logits: Floats) -> bool:
-        """Takes the raw logits of one beam, [vocab_size]. Returns True once those of all beams are
-        there: then `advance` is due, before the next inference overwrites them."""
+        """Takes the raw logits of one beam, [vocab_size]. Returns True once the logits of all beams
+        are complete; call `advance` then, before the next inference overwrites them."""
         self._rows[sequence.seq_id] = logits
         return len(self._rows) == len(self.sequences)
 
     @np.errstate(all="ignore")  # logits may be infinite
     def advance(self, scheduler: Scheduler, seq_ids: Iterator[int]) -> list[GenerationOutput]:
-        """Moves every beam by a token: forks those that go on in several ways and drops those that
-        do not go on. Where the search ends, it drops all of them and returns the outputs.
+        """Moves every beam by a token: forks beams that continue in several ways and drops those
+        that do not continue. If the search ends, drops all of them and returns the outputs.
 
         Raises:
             BrokenLogits: the logits of a beam are not numbers.
@@ -325,10 +327,11 @@ class BeamRequest:
             refusal = dead_end(self._params.grammar, error)
             return self.fail(scheduler, refusal.message, refusal)
         continuations = self._searcher.advance(processed)
-        if self._params.logprobs is not None:
+        num_top, listed = self._params.logprobs, self._params.logprob_token_ids
+        if num_top is not None:
             self._logprobs.append(
                 [
-                    token_logprobs(rows[parent], token_id, self._params.logprobs)
+                    token_logprobs(rows[parent], token_id, num_top, listed)
                     for parent, token_id in self._searcher.steps[-1]
                 ]
             )
@@ -341,7 +344,7 @@ class BeamRequest:
         """Ends the search without a result.
 
         Args:
-            refusal: why the request is to blame, if it is.
+            refusal: why the request is invalid, if it is the cause.
         """
         for sequence in self.sequences:
             scheduler.finish(sequence)
@@ -354,7 +357,8 @@ class BeamRequest:
     def _follow(
         self, continuations: list[Continuation], scheduler: Scheduler, seq_ids: Iterator[int]
     ) -> None:
-        """Gives a beam's sequence to its first child, once the others are forked from it."""
+        """Assigns each beam's sequence to its first child, after the other children are forked from
+        it."""
         parents = self.sequences[:]
         children: dict[int, Sequence] = {}
         self.sequences.clear()
@@ -373,8 +377,8 @@ class BeamRequest:
                 scheduler.finish(parent)
 
     def _outputs(self) -> list[GenerationOutput]:
-        """Returns one output per sample. A grammar may allow fewer texts than were asked for: the
-        other samples are empty."""
+        """Returns one output per sample. If a grammar allows fewer texts than requested, the other
+        samples are empty."""
         nothing = Hypothesis(0.0, [], is_ended=False)
         hypotheses = self._searcher.best(self._params.n)
         hypotheses += [nothing] * (self._params.n - len(hypotheses))

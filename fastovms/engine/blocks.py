@@ -5,7 +5,7 @@ A block is in exactly one of these states:
 * in use: `ref_count > 0`, listed in at least one block table;
 * cached: `ref_count == 0`, but the prefix cache still finds its content. Cached blocks are kept in
   the order in which they will be evicted;
-* free: `ref_count == 0`, and its content is of no use.
+* free: `ref_count == 0`, and its content is not needed.
 
 Free blocks that were used before are taken first. The kernel commits the memory of the others when
 they are first written, so the cache grows only when it must.
@@ -41,7 +41,7 @@ class PrefixMatch(NamedTuple):
     """The longest cached prefix.
 
     Attributes:
-        node: of the last block.
+        node: the node of the last block.
         num_own: how many of its first blocks the tenant has computed or used before.
     """
 
@@ -56,9 +56,9 @@ class _CacheEntry(NamedTuple):
 
 
 def _key(parent_node: int, token_ids: array[int], salt: bytes) -> tuple[int, bytes]:
-    """Returns the key of a block in the prefix cache. Only the first block's holds the salt: those
-    after it differ by their parent. Tokens fill whole words, so that a salt cannot be mistaken for
-    one."""
+    """Returns the key of a block in the prefix cache. Only the key of the first block contains the
+    salt; later blocks are distinguished by their parent. Tokens have a fixed width, so a salt
+    cannot be confused with one."""
     tokens = token_ids.tobytes()
     return parent_node, tokens + salt if parent_node in _ROOTS else tokens
 
@@ -83,7 +83,7 @@ class BlockManager:
 
     @property
     def num_touched_blocks(self) -> int:
-        """The number of blocks that have ever been allocated: those with the lowest numbers."""
+        """The number of blocks that have ever been allocated. They have the lowest numbers."""
         return self._num_touched
 
     @property
@@ -95,10 +95,10 @@ class BlockManager:
         return -(-num_tokens // self.block_size)
 
     def allocate(self) -> int:
-        """Takes a block with a reference count of 1.
+        """Allocates a block with a reference count of 1.
 
         Raises:
-            OutOfBlocks: nothing is free.
+            OutOfBlocks: no block is free or evictable.
         """
         if self._free:
             block_id = self._free.pop()
@@ -129,7 +129,7 @@ class BlockManager:
     def free(self, block_table: array[int]) -> None:
         """Drops one reference to each block and empties the table.
 
-        The last block goes first, so that a prefix outlives what follows it in the cache.
+        The last block is freed first, so that a prefix is evicted after the blocks that follow it.
         """
         for block_id in reversed(block_table):
             self.release(block_id)
@@ -148,9 +148,9 @@ class BlockManager:
         self, token_ids: array[int], salt: bytes = b"", root: int = ROOT, tenant: str = ""
     ) -> PrefixMatch:
         """Finds the longest cached prefix of full blocks that leaves at least one token to compute,
-        among those registered with `salt` below `root`. Takes no reference: call `share` before the
-        next `allocate`, and `claim` for a tenant that uses the blocks. Without tenants, all blocks
-        are its own."""
+        among those registered with `salt` below `root`. Does not take references: call `share`
+        before the next `allocate`, and `claim` for a tenant that uses the blocks. Without tenants,
+        all blocks count as its own."""
         matched: list[int] = []
         num_own = 0
         node = root
@@ -169,7 +169,7 @@ class BlockManager:
         return PrefixMatch(matched, node, num_own)
 
     def claim(self, block_ids: Iterable[int], tenant: str) -> None:
-        """Notes that a tenant uses findable blocks."""
+        """Records that a tenant uses registered blocks."""
         if tenant:
             for block_id in block_ids:
                 self._tenants.setdefault(block_id, set()).add(tenant)
@@ -183,11 +183,11 @@ class BlockManager:
         tenant: str = "",
     ) -> int:
         """Makes a full, computed block in use findable and returns its node. `token_ids` are the
-        block's own, `tenant` has computed it.
+        tokens of this block; `tenant` has computed it.
 
-        When another block holds the same prefix already, that one stays the cached one and its node
-        is returned. A block whose old key cannot be reached any more, since the block before it has
-        been evicted, is found under the new key alone.
+        If another block already holds the same prefix, that block stays cached and its node is
+        returned. If the block was registered under a key whose parent has been evicted, the new key
+        replaces the old one.
         """
         if not self._enable_prefix_caching:
             return ROOT
@@ -204,12 +204,12 @@ class BlockManager:
         return entry.node
 
     def text_of(self, block_id: int) -> object:
-        """Returns the identity of the text that a findable block holds, up to its end: equal for
-        equal texts only. None = it cannot be found."""
+        """Returns the identity of the text up to the end of a registered block: equal only for
+        equal texts. None = the block is not registered."""
         return self._keys.get(block_id)
 
     def forget(self, block_table: array[int]) -> None:
-        """Makes blocks in use unfindable: what they hold is not to be trusted."""
+        """Removes blocks in use from the prefix cache, because their content cannot be trusted."""
         for block_id in block_table:
             key = self._keys.pop(block_id, None)
             if key is not None:
@@ -217,7 +217,8 @@ class BlockManager:
                 self._tenants.pop(block_id, None)
 
     def check(self, block_tables: Iterable[array[int]]) -> None:
-        """Asserts that the books balance, given every block table in existence."""
+        """Asserts that all counts and states are consistent, given every block table in
+        existence."""
         expected = [0] * self.num_blocks
         for block_table in block_tables:
             for block_id in block_table:

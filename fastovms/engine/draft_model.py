@@ -26,12 +26,12 @@ DEFAULT_NUM_ASSISTANT_TOKENS: Final = 5
 _SHORTEST_PAUSE: Final = 8
 _LONGEST_PAUSE: Final = 256
 _MAX_TRIAL_TOKENS: Final = 2
-"""The longest draft after a pause, until one is of use."""
+"""The maximum length of drafts after a pause, until one is accepted."""
 
 _FIRST_ODDS: Final = 0.6
 _FIRST_WEIGHT: Final = 4.0
 _MEMORY: Final = 0.9
-"""What is left of past drafts after another one."""
+"""The factor on the weight of past drafts after each new one."""
 
 
 class PlannedDraft(NamedTuple):
@@ -45,11 +45,11 @@ NO_DRAFT: Final = PlannedDraft(0, 0.0)
 
 
 class DraftPolicy:
-    """The length of one sequence's drafts. It is fixed by the request, or is the one that gives the
-    most tokens a second, by the acceptance of drafted tokens and the cost of steps.
+    """Chooses the length of one sequence's drafts. The length is fixed by the request, or is the
+    one with the most expected tokens per second, given the acceptance rate and the cost of steps.
 
-    Where none pays there is a pause, and then another try, since only a draft can tell: pauses grow
-    until one is of use, so that text which cannot be guessed costs next to nothing.
+    If no length is worth its cost, drafting pauses and is tried again later. The pauses grow until
+    a draft is accepted, so that unpredictable text costs almost nothing.
 
     Attributes:
         is_automatic: whether the length adapts.
@@ -60,9 +60,9 @@ class DraftPolicy:
     ) -> None:
         """
         Args:
-            fixed_num_tokens: the length that the request asks for; None = adapt.
-            cost: time to draft a token, as a share of the time of a step without drafts.
-            tolerated_misses: drafts in a row that may be mostly wrong before there is a pause.
+            fixed_num_tokens: the length that the request sets; None = adapt.
+            cost: the time to draft a token, as a fraction of the time of a step without drafts.
+            tolerated_misses: the number of consecutive mostly wrong drafts before a pause.
         """
         self.is_automatic = fixed_num_tokens is None
         self._fixed_num_tokens = fixed_num_tokens
@@ -81,9 +81,9 @@ class DraftPolicy:
         """Returns the draft to make now.
 
         Args:
-            length: of the sequence, in tokens.
-            num_sequences: how many share the step.
-            max_tokens: the most that a draft may have.
+            length: the length of the sequence in tokens.
+            num_sequences: the number of sequences in the step.
+            max_tokens: the maximum length of the draft.
         """
         if self._fixed_num_tokens is not None:
             return PlannedDraft(min(self._fixed_num_tokens, max_tokens), float("inf"))
@@ -118,7 +118,7 @@ class DraftPolicy:
         return PlannedDraft(best, best_rate)
 
     def learn(self, num_drafted: int, num_accepted: int, length: int) -> None:
-        """Takes note that `num_accepted` of `num_drafted` tokens were right."""
+        """Records that `num_accepted` of `num_drafted` tokens were accepted."""
         if not self.is_automatic:
             return
         # The first wrong token is the last that says anything.
@@ -141,23 +141,25 @@ class DraftPolicy:
         self._forget()
 
     def _forget(self) -> None:
-        """Forgets the past drafts, which must not outweigh what the next one shows."""
+        """Discards the acceptance statistics, so that the next draft determines them."""
         self._right = _FIRST_ODDS * _FIRST_WEIGHT
         self._made = _FIRST_WEIGHT
 
 
 @dataclass(slots=True)
 class SequenceDrafters:
-    """The drafters of one sequence, and what they know of it.
+    """The drafters of one sequence and their state.
 
     Attributes:
-        text: the sequence in the suffix index.
-        looks_up: whether to guess from the index; a grammar may force tokens even if not.
-        num_tokens: how many tokens of a guess to draft, whatever the odds; None = as many as pay.
-        max_match: the longest end of the text that is looked up.
-        model_policy: says how much the draft model guesses, or None.
-        guess, guessed_at: the last guess, and how many tokens the sequence had then.
-        drafted_by: the policy of the last draft, if the draft model has made it; else None.
+        text: the sequence's text in the suffix index.
+        looks_up: whether to look up guesses in the index; tokens forced by a grammar are guessed in
+            any case.
+        num_tokens: the fixed number of guessed tokens to draft; None = as many as are worth their
+            cost.
+        max_match: the maximum length of the suffix that is looked up.
+        model_policy: the policy of the draft model; None = no draft model.
+        guess, guessed_at: the last guess, and the length of the sequence at that time.
+        drafted_by: the policy of the last draft, if the draft model made it; otherwise None.
     """
 
     text: IndexedText
@@ -180,7 +182,7 @@ AUTOMATIC_CONFIDENCE = 0.4
 """The probability that a drafted token must have where the request does not say."""
 
 _TOLERATED_MISSES = 3
-"""Drafts in a row that may be mostly wrong before there is a pause."""
+"""The number of consecutive mostly wrong drafts before a pause."""
 
 
 class WantedDraft(NamedTuple):
@@ -196,10 +198,10 @@ class WantedDraft(NamedTuple):
 class DraftModel:
     """Drafts for many sequences at once, greedily, over a KV cache of its own.
 
-    It follows a sequence from the first draft that is wanted for it. It computes the target's
-    tokens, in chunks under a budget a step, and drafts once it has caught up. Where a draft was
-    wrong it goes on from the last token that was right. A sequence is given the blocks for all of
-    this at once; where they are not to be had, it goes without drafts until they are.
+    From the first requested draft on, it computes the sequence's tokens in chunks, within a token
+    budget per step, and drafts once it has caught up. After a wrong draft it continues from the
+    last correct token. All blocks for this are allocated at once; while they are not available, the
+    sequence gets no drafts.
     """
 
     def __init__(
@@ -215,11 +217,12 @@ class DraftModel:
         """
         Args:
             model: the draft model on its device.
-            num_token_ids: ids below it mean the same token in the draft model and in the target.
-            max_model_len: context length in tokens; longer sequences go without drafts.
+            num_token_ids: token ids below this number are the same in the draft model and in the
+                target.
+            max_model_len: context length in tokens; longer sequences get no drafts.
             max_num_batched_tokens: token budget of a step.
-            cost: time to generate a token with the draft model, as a share of the target's time.
-            enable_prefix_caching: whether prompts reuse what earlier ones have left in its cache.
+            cost: time to generate a token with the draft model, as a fraction of the target's time.
+            enable_prefix_caching: whether the draft model's cache reuses earlier prompts.
         """
         self.blocks = BlockManager(0, model.block_size)
         self._model = model
@@ -232,7 +235,7 @@ class DraftModel:
 
     @property
     def bytes_per_token(self) -> float:
-        """The bytes that one token takes in its KV cache."""
+        """The bytes that one token uses in the draft model's KV cache."""
         return self._model.bytes_per_block / self._model.block_size
 
     def allocate_cache(self, num_tokens: int) -> None:
@@ -245,15 +248,15 @@ class DraftModel:
         )
 
     def new_policy(self, params: SamplingParams) -> DraftPolicy:
-        """Returns a policy that says how long the drafts for one sample of a request are to be."""
+        """Returns a policy for the draft lengths of one sample of a request."""
         num_tokens = params.num_assistant_tokens
         if num_tokens is None and params.assistant_confidence_threshold is not None:
             num_tokens = MAX_CONFIDENT_TOKENS
         return DraftPolicy(num_tokens, cost=self._cost, tolerated_misses=_TOLERATED_MISSES)
 
     def propose(self, wanted: Iterable[WantedDraft]) -> None:
-        """Gives drafts to those of the sequences for which it has any. Sequences that do not run
-        any more lose their blocks."""
+        """Sets the drafts of the sequences for which it has any. Frees the blocks of sequences that
+        no longer run."""
         for follower in list(self._followers.values()):
             if follower.sequence.status is not SequenceStatus.RUNNING:
                 self._drop(follower)
@@ -266,7 +269,7 @@ class DraftModel:
                 follower.hand_over()
 
     def free(self, sequence: Sequence) -> None:
-        """Forgets a sequence; harmless when it is unknown."""
+        """Frees the state of a sequence. Does nothing if the sequence is unknown."""
         follower = self._followers.get(sequence.seq_id)
         if follower is not None:
             self._drop(follower)
@@ -281,7 +284,7 @@ class DraftModel:
         self.blocks.check(follower.block_table for follower in self._followers.values())
 
     def _follow(self, wanted: WantedDraft) -> _Follower | None:
-        """Brings the books on a sequence up to date. Returns None where it goes without drafts."""
+        """Updates and returns the draft model's state of a sequence; None if it gets no draft."""
         sequence, drafters, policy, num_tokens = wanted
         follower = self._followers.get(sequence.seq_id)
         if follower is None:
@@ -301,7 +304,8 @@ class DraftModel:
         return follower
 
     def _reserve(self, follower: _Follower) -> bool:
-        """Takes the blocks for a whole draft, and for all that comes before it."""
+        """Allocates the blocks for a whole draft and all tokens before it. Returns False if they
+        are not available."""
         blocks, sequence = self.blocks, follower.sequence
         num_blocks = blocks.num_blocks_for(sequence.num_tokens + follower.num_wanted - 1)
         if not follower.block_table:
@@ -318,8 +322,8 @@ class DraftModel:
         return True
 
     def _plan(self, followers: list[_Follower]) -> list[_Chunk]:
-        """Chooses this step's chunks. Sequences with the least to compute go first, so that a long
-        prompt delays no other one."""
+        """Chooses this step's chunks. Sequences with the least to compute come first, so that a
+        long prompt does not delay others."""
         budget = self._max_num_batched_tokens
         chunks: list[_Chunk] = []
         for follower in sorted(followers, key=lambda f: f.num_uncomputed_tokens):
@@ -331,7 +335,8 @@ class DraftModel:
         return chunks
 
     def _advance(self, chunks: list[_Chunk]) -> list[_Follower]:
-        """Computes the chunks, drafts a token where they end, and returns those that want more."""
+        """Computes the chunks, drafts a token at each end, and returns the sequences that need more
+        tokens."""
         layout = StepLayout(self.blocks.block_size)
         token_indices = array("q")
         drafting: list[_Follower] = []
@@ -375,9 +380,9 @@ class _Follower:
     """The state of the draft model for a sequence.
 
     Attributes:
-        token_ids: int64, the sequence's, and then those drafted.
-        num_verified_tokens: how many of them are the sequence's.
-        num_computed_tokens, block_table, prefix_node, num_registered_blocks: as in `Sequence`, of
+        token_ids: int64, the sequence's tokens, then the drafted ones.
+        num_verified_tokens: the number of the sequence's tokens among them.
+        num_computed_tokens, block_table, prefix_node, num_registered_blocks: as in `Sequence`, for
             the draft model's cache.
         num_wanted: the length of the next draft.
     """
@@ -418,8 +423,8 @@ class _Follower:
         return self.num_computed_tokens >= self.num_verified_tokens
 
     def catch_up_tokens(self) -> array[int]:
-        """Takes over the sequence's new tokens and returns them. Tokens that were drafted
-        differently are forgotten. The last token is always computed (again), for its logits."""
+        """Copies the sequence's new tokens and returns those to compute. Wrongly drafted tokens are
+        dropped. The last token is always computed (again) for its logits."""
         num_right = self.num_verified_tokens
         new_token_ids = self.sequence.token_ids[num_right:]
         for drafted, token_id in zip(self.token_ids[num_right:], new_token_ids, strict=False):
@@ -437,7 +442,7 @@ class _Follower:
         return new_token_ids
 
     def append(self, token_id: int, logits: RawLogits) -> bool:
-        """Adds a drafted token if the model is sure enough of it, and returns whether to go on
+        """Adds a drafted token if its probability is high enough, and returns whether to continue
         drafting. `token_id` is `BROKEN` if the logits are not numbers."""
         if token_id == BROKEN:
             return False
@@ -447,8 +452,7 @@ class _Follower:
         return len(self.token_ids) - self.num_verified_tokens < self.num_wanted
 
     def hand_over(self) -> None:
-        """Gives the draft to the sequence. Without one, the policy learns that the work was
-        wasted."""
+        """Sets the sequence's draft. If it is empty, the policy records a useless draft."""
         sequence = self.sequence
         sequence.draft_token_ids = self.token_ids[self.num_verified_tokens :]
         self.drafters.drafted_by = self.policy

@@ -37,16 +37,17 @@ def draft_lengths(
     num_sequences: int,
     num_rows: int,
 ) -> list[int]:
-    """Returns how many tokens of each guess to draft in the next step.
+    """Returns the number of tokens of each guess to draft in the next step.
 
-    A token is worth its chance to be right. The likeliest ones of all sequences come first, and
-    there are as many as make the most of the step's time.
+    The expected gain of a token is its probability of being correct. The most probable tokens of
+    all sequences are chosen first, as many as maximize tokens per second.
 
     Args:
-        chances: for each guess, how likely each token is right with all before it: they fall.
-        costs: what steps take.
+        chances: for each guess, the probability that the token and all before it are correct;
+            descending.
+        costs: the estimated costs of steps.
         num_sequences: sequences that decode in the step.
-        num_rows: their rows without these guesses.
+        num_rows: the number of their rows without these guesses.
     """
     values = np.concatenate([np.empty(0), *chances])
     seconds = costs.next_decode_seconds(num_sequences, num_rows)
@@ -78,8 +79,8 @@ def draft_lengths(
 
 
 def draft_rate(chances: NDArray[np.float64], costs: StepCosts, *, num_sequences: int) -> float:
-    """Returns how many tokens a second a step makes that drafts these alone. Where steps take no
-    time it is the number of tokens gained."""
+    """Returns the expected tokens per second of a step with only these drafts. If costs are zero,
+    returns the expected number of tokens gained."""
     gain = float(chances.sum())
     num_rows = num_sequences + len(chances)
     seconds = costs.next_decode_seconds(num_sequences, num_rows)
@@ -87,7 +88,7 @@ def draft_rate(chances: NDArray[np.float64], costs: StepCosts, *, num_sequences:
 
 
 class TextGuesser:
-    """Guesses from an index, which it keeps up to date with the sequences that it is asked for."""
+    """Guesses tokens from the suffix index, and adds the sequences' new tokens to it."""
 
     def __init__(self, index: SuffixIndex) -> None:
         self._index = index
@@ -170,16 +171,16 @@ _OWN_TEXT_TOKENS = 64 * 1024
 
 
 class Drafting:
-    """Makes the drafts of a step, and counts what becomes of them.
+    """Makes the drafts of a step, and counts their acceptance.
 
-    Each sequence is guessed from the texts in the suffix index, its own among them, along its
-    grammar if it has one. How much of the guesses is drafted follows from how likely they are and
-    from what steps cost. Where the draft model, if there is one, promises more, it drafts instead.
-    A request that says how many tokens to draft, or how sure of them, but nothing of matches,
-    speaks to the draft model if there is one. Beams are not drafted.
+    Guesses come from the suffix index, which includes the sequence's own text, and from its
+    grammar. The number of drafted tokens depends on their probabilities and on the cost of steps.
+    The draft model, if there is one, drafts instead where it promises more. If a request sets the
+    number or the confidence of draft tokens but no n-gram size, its settings apply to the draft
+    model. Beams get no drafts.
 
-    Nothing needs a draft. So what fails to make one is done without from then on: the drafters of
-    that sequence, or the draft model.
+    Drafts are optional: after an error, the drafters of that sequence, or the draft model, are
+    switched off.
     """
 
     def __init__(
@@ -195,12 +196,12 @@ class Drafting:
     ) -> None:
         """
         Args:
-            costs: what steps take.
-            num_shared_tokens: how many tokens of recent texts sequences are guessed from; 0 = each
-                is guessed from its own alone.
-            rope_switch_len: see `Model`. No draft leads across it, since what is verified there
-                would be computed as part of a short text.
-            max_draft_tokens: how many drafted tokens a step may have; None = any number.
+            costs: the estimated costs of steps.
+            num_shared_tokens: the number of recent tokens of all sequences in the index; 0 = each
+                sequence is guessed only from its own text.
+            rope_switch_len: see `Model`. No draft crosses it, because its tokens would be verified
+                with the rotation of short texts.
+            max_draft_tokens: the maximum number of drafted tokens of a step; None = unlimited.
         """
         self._counters = counters
         self._costs = costs
@@ -244,7 +245,7 @@ class Drafting:
         self._drafters[sequence.seq_id] = drafters
 
     def propose(self, running: list[Sequence]) -> None:
-        """Sets the drafts of those sequences that decode in the next step."""
+        """Sets the drafts of the sequences that decode in the next step."""
         num_sequences, num_rows = 0, 0
         offers: list[_Offer] = []
         for sequence in running:
@@ -298,8 +299,8 @@ class Drafting:
                 drafters.model_policy = None
 
     def _choose(self, offers: list[_Offer], num_sequences: int, num_rows: int) -> None:
-        """Drafts as much of each guess as pays, and has the draft model draft where that pays
-        more."""
+        """Drafts as much of each guess as is worth its cost, or uses the draft model where that
+        gains more."""
         lengths = draft_lengths(
             [guess.chances for _, _, guess in offers],
             self._costs,
@@ -338,7 +339,7 @@ class Drafting:
                 sequence.draft_token_ids, drafters.drafted_by = draft, None
 
     def _room(self, sequence: Sequence) -> int:
-        """Returns how many tokens a draft may have."""
+        """Returns the maximum length of a draft."""
         room = min(sequence.token_limit - sequence.num_tokens - 1, self._max_tokens)
         limit = self._rope_switch_len
         if limit is None or sequence.num_tokens > limit:
@@ -346,8 +347,8 @@ class Drafting:
         return min(room, limit - sequence.num_tokens)
 
     def settle(self, sequence: Sequence, num_drafted: int, num_accepted: int) -> None:
-        """Takes note that the first `num_drafted` tokens of a draft, for which the step had room,
-        have been verified, and clears it."""
+        """Records that the first `num_drafted` tokens of a draft, as many as fitted into the step,
+        were verified, and clears it."""
         del sequence.draft_token_ids[:]
         if num_drafted == 0:
             return
@@ -359,7 +360,7 @@ class Drafting:
             drafters.drafted_by.learn(num_drafted, num_accepted, sequence.num_tokens)
 
     def finish(self, sequence: Sequence) -> None:
-        """Frees what is held for a sequence."""
+        """Frees the drafting state of a sequence."""
         self._drafters.pop(sequence.seq_id, None)
         if self._model is not None:
             self._model.free(sequence)
@@ -372,7 +373,7 @@ class Drafting:
 
 
 class _Offer(NamedTuple):
-    """A guess at what follows a sequence, which may be empty."""
+    """A guess of the tokens that follow a sequence; may be empty."""
 
     sequence: Sequence
     drafters: SequenceDrafters
@@ -380,8 +381,8 @@ class _Offer(NamedTuple):
 
 
 def _cut_by_grammar(sequence: Sequence, grammar: SequenceGrammar, policy: DraftPolicy) -> None:
-    """Cuts the draft model's draft at the first token that the grammar bars. Without any left, the
-    policy learns that the work was wasted."""
+    """Cuts the draft model's draft at the first token that the grammar bars. If nothing is left,
+    the policy records a useless draft."""
     scout = grammar.scout(sequence.token_ids)
     allowed = 0 if scout is None else scout.follow(sequence.draft_token_ids.tolist())
     del sequence.draft_token_ids[allowed:]

@@ -50,13 +50,13 @@ from fastovms.params import (
 
 
 class SequenceMaker:
-    """Checks requests, and makes the sequences that stand for them: each with its seed, its rank
-    among those that wait, and what changes its logits.
+    """Checks requests, and makes their sequences, each with its seed, its queue rank and its logits
+    processors.
 
     Args:
-        blocks: those of the cache, in which all beams of a search have to fit.
-        max_num_seqs: how many sequences may run at once.
-        grammars: starts grammars; without it, no request may have one.
+        blocks: the blocks of the cache; all beams of a search must fit.
+        max_num_seqs: the maximum number of running sequences.
+        grammars: creates grammar states; None = grammars are not supported.
         new_seed: seeds the unseeded requests.
 
     Attributes:
@@ -81,7 +81,7 @@ class SequenceMaker:
         self._arrivals = count()
 
     def validate(self, request: GenerationRequest) -> None:
-        """Checks a request. It may be called from any thread.
+        """Checks a request. May be called on any thread.
 
         Raises:
             RequestError: the beams of the request could never run.
@@ -103,8 +103,8 @@ class SequenceMaker:
             )
 
     def make(self, request: GenerationRequest) -> list[Sequence]:
-        """Returns a valid request's `n` samples, which share the first one's prompt, or the root of
-        its beam search, in the list of its group."""
+        """Returns the `n` samples of a valid request, which share the prompt of the first, or the
+        root sequence of its beam search."""
         params = request.params
         seed = self._new_seed() if params.seed is None else params.seed
         num_prompt_tokens = len(request.prompt_token_ids)
@@ -134,7 +134,7 @@ class SequenceMaker:
         return samples
 
     def token_limit(self, request: GenerationRequest) -> int:
-        """Returns how many tokens a sequence may come to, its prompt included."""
+        """Returns the maximum length of a sequence in tokens, including the prompt."""
         num_prompt_tokens, params = len(request.prompt_token_ids), request.params
         limit = self._max_model_len
         if params.max_tokens is not None:
@@ -164,12 +164,12 @@ logger = logging.getLogger(__name__)
 class Engine:
     """Runs requests over a model with `num_blocks` KV blocks, on the thread that calls it.
 
-    The caller keeps `request_id`s unique and prompts shorter than `max_model_len`.
+    The caller must keep `request_id`s unique and prompts shorter than `max_model_len`.
 
     Attributes:
         admitted: the requests that left the queue for the last step, including any that were
             preempted before.
-        on_prompt: is called with each sample whose prompt has just been computed.
+        on_prompt: called with each sample whose prompt has just been computed.
     """
 
     def __init__(
@@ -186,11 +186,11 @@ class Engine:
     ) -> None:
         """
         Args:
-            num_blocks: how many the model's cache has; `max_model_len` tokens must fit in them.
-            grammars: starts grammars; without it, no request may have one.
-            draft_model: has its cache already.
+            num_blocks: the number of blocks of the model's cache; `max_model_len` tokens must fit.
+            grammars: creates grammar states; None = grammars are not supported.
+            draft_model: the draft model, with its cache reserved.
             new_seed: seeds the unseeded requests.
-            clock: tells in seconds what steps cost.
+            clock: returns seconds, for measuring steps.
         """
         assert max_model_len <= num_blocks * model.block_size
         self.blocks = BlockManager(
@@ -269,10 +269,10 @@ class Engine:
                 self._finish(sequence)
 
     def step(self) -> list[EngineOutput]:
-        """Computes one plan and returns what it added, at most one output a sample.
+        """Computes one step and returns its outputs, at most one per sample.
 
         Raises:
-            EngineFailed: the model's logits are not numbers any more, for any prompt.
+            EngineFailed: the model's logits are not finite for any prompt.
         """
         self.drafting.propose(self.scheduler.running)
         plan = self.scheduler.plan(self._pacing)
@@ -360,8 +360,7 @@ class Engine:
     def _extend(
         self, sequence: Sequence, drawn: list[Drawn], logits: RawLogits, first_row: int
     ) -> EngineOutput:
-        """Appends the tokens drawn from a sequence's rows, as long as its draft agrees with
-        them."""
+        """Appends the tokens drawn from a sequence's rows, as long as they equal its draft."""
         params = sequence.params
         drafts = sequence.draft_token_ids
         num_drafts = len(drawn) - 1
@@ -382,7 +381,8 @@ class Engine:
             token_ids.append(token_id)
             if params.logprobs is not None:
                 row = logits[first_row + index]
-                logprobs.append(token_logprobs(row, token_id, params.logprobs))
+                found = token_logprobs(row, token_id, params.logprobs, params.logprob_token_ids)
+                logprobs.append(found)
             if finish_reason is not None or index == num_drafts or token_id != drafts[index]:
                 break
             sequence.num_computed_tokens += 1  # the KV of the draft token is that of `token_id`
@@ -420,7 +420,8 @@ class Engine:
         return EngineOutput(sequence.request_id, output)
 
     def _search(self, sequence: Sequence, logits: NDArray[np.float32]) -> list[EngineOutput]:
-        """Gives one beam's row to its search, which advances once it has every beam's."""
+        """Passes one beam's logits to its search, which advances once it has the logits of all
+        beams."""
         search = self._searches[sequence.request_id]
         if not search.take(sequence, logits):
             return []

@@ -35,10 +35,9 @@ _OPTIONS: dict[str, Any] = {
 
 
 def kernel_cache(environ: Mapping[str, str]) -> str:
-    """Returns the directory where compiled kernels are kept: NUMBA_CACHE_DIR, or one in the user's
-    cache directory; "" = numba's default, where the user has neither. That default is next to the
-    package, where pip would leave it after removal, and Python would take it for the package
-    itself."""
+    """Returns the directory for compiled kernels: NUMBA_CACHE_DIR, or one in the user's cache
+    directory; "" = numba's default, if neither exists. That default is avoided, because it is
+    inside the package, where pip would leave it after removal."""
     given = environ.get("NUMBA_CACHE_DIR")
     user_cache = user_directory("cache", environ)
     return given or ("" if user_cache is None else str(user_cache / "kernels"))
@@ -66,7 +65,8 @@ def kernel(*signatures: str) -> Callable[[Function], Function]:
 
 @lru_cache
 def _announce() -> None:
-    """Says, after the first kernel that was not in the cache, what the others take; once."""
+    """Logs once, after the first kernel that was not cached, how long the compilation of the others
+    takes."""
     logger.info(
         "compiling the sampling kernels, at the first start only: some 7 s on an idle core, for "
         "which NumPy does it"
@@ -74,14 +74,14 @@ def _announce() -> None:
 
 
 def row_kernel(returns: str, *others: str) -> Callable[[Function], Function]:
-    """Declares a kernel whose first arguments are one row of logits as bits, [vocab_size], and by
-    how many bits each is to be shifted. `others` are the types of its further arguments."""
+    """Declares a kernel whose first arguments are one row of logits as bits, [vocab_size], and the
+    number of bits to shift each. `others` are the types of its further arguments."""
     return kernel(*(f"{returns}({bits}[::1], int32, {', '.join(others)})" for bits in _BITS))
 
 
 def rows_kernel(returns: str, *others: str) -> Callable[[Function], Function]:
     """Declares a kernel whose first arguments are several rows of logits as bits, [rows,
-    vocab_size], and by how many bits each is to be shifted. `others` are the types of its further
+    vocab_size], and the number of bits to shift each. `others` are the types of its further
     arguments."""
     return kernel(*(f"{returns}({bits}[:, ::1], int32, {', '.join(others)})" for bits in _BITS))
 

@@ -1,10 +1,10 @@
-"""Processors: what changes a request's logits before a token is drawn.
+"""Logits processors, which change a request's logits before a token is drawn.
 
 A processor is made per sequence, from the table at the end, only if the request asks for it. It
-changes one row of logits in place, from the sequence's tokens at that time. It may remember how far
-it has read them, because tokens are never taken back; what it remembers is copied for a fork by
-`__copy__`. A new filter is a class (or a function of the parameters that returns a function) and a
-line of the table: the sampler and its kernels do not change.
+changes one row of logits in place, from the sequence's tokens at that time. It may keep state about
+the tokens read so far, because tokens are never removed; `__copy__` copies the state for a fork. A
+new filter is a class (or a function of the parameters that returns a function) and a line of the
+table: the sampler and its kernels do not change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fastovms.engine.model.model import Floats
 from fastovms.engine.sequence import LogitsProcessor
-from fastovms.params import SamplingParams
+from fastovms.params import ReasoningTags, SamplingParams
 
 
 class LogitBias:
@@ -82,7 +82,8 @@ _ROOM: Final = 64
 
 class Penalties:
     """Applies the repetition penalty over prompt and output, then the frequency and presence
-    penalties over the output (in the order and with the reach of vLLM and of openvino_genai)."""
+    penalties over the output (in the same order and over the same tokens as vLLM and
+    openvino_genai)."""
 
     def __init__(self, params: SamplingParams, prompt_token_ids: array[int]) -> None:
         self._repetition = np.float32(params.repetition_penalty)
@@ -145,6 +146,96 @@ class Penalties:
         self._is_new = np.concatenate([self._is_new, np.zeros(room, np.bool_)])
 
 
+_MAX_DELAY: Final = 16
+"""Tokens beyond the budget that an end tag which the model has begun may take to be completed."""
+
+
+class ReasoningLimit:
+    """Ends reasoning when its budget is spent: leaves only the next token of the text that closes
+    it possible. It waits for the rest of a character, and of an end tag that has begun."""
+
+    def __init__(self, params: SamplingParams, num_prompt_tokens: int) -> None:
+        assert params.reasoning_budget is not None
+        self._budget = budget = params.reasoning_budget
+        self._num_read = num_prompt_tokens
+        self._num_tokens = 0
+        self._closing = 0  # how many of the closing tokens have come
+        self._inside: ReasoningTags | None = budget.tags[0] if budget.is_inside else None
+        self._is_over = False
+        self._text = b""  # the end of the text in which a tag is looked for
+        texts = [*budget.other_ends, *(text for tag in budget.tags for text in tag[:2])]
+        self._longest = max(map(len, texts))
+
+    def __call__(self, logits: Floats, token_ids: array[int]) -> None:
+        while self._num_read < len(token_ids) and not self._is_over:
+            self._read(token_ids[self._num_read])
+            self._num_read += 1
+        if (forced := self._forced()) is not None:
+            logits.fill(-np.inf)
+            logits[forced] = 0
+
+    def _forced(self) -> int | None:
+        """Returns the only token that may follow; None = any may."""
+        if self._inside is None or self._is_over:
+            return None
+        if not self._closing:
+            excess = self._num_tokens - self._budget.num_tokens
+            is_due = excess >= 0 and not _ends_within_character(self._text)
+            ends = (self._inside.end, *self._budget.other_ends)
+            if not is_due or (excess < _MAX_DELAY and _ends_within(self._text, ends)):
+                return None
+        return self._inside.closing_token_ids[self._closing]
+
+    def _read(self, token_id: int) -> None:
+        """Takes note of the next token of the text."""
+        budget = self._budget
+        if self._inside is not None and token_id == self._forced():
+            self._closing += 1
+            if self._closing == len(self._inside.closing_token_ids):
+                self._leave()
+            return
+        self._text += budget.token_bytes[token_id]
+        if self._inside is None:
+            self._look_for_begin()
+            return
+        self._num_tokens += 1
+        self._text = self._text[-self._longest - len(budget.token_bytes[token_id]) :]
+        if any(end in self._text for end in (self._inside.end, *budget.other_ends)):
+            self._leave()
+
+    def _leave(self) -> None:
+        self._inside, self._closing, self._text = None, 0, b""
+        self._is_over = not self._budget.is_anywhere
+
+    def _look_for_begin(self) -> None:
+        found = [tag for tag in self._budget.tags if tag.begin in self._text]
+        if not self._budget.is_anywhere:
+            self._text = self._text.lstrip()
+            found = [tag for tag in found if self._text.startswith(tag.begin)]
+            begun = any(tag.begin.startswith(self._text) for tag in self._budget.tags)
+            self._is_over = not found and not begun
+        else:
+            self._text = self._text[-self._longest :]
+        if found:
+            self._inside = max(found, key=lambda tag: len(tag.begin))
+            self._text = b""
+
+
+def _ends_within_character(text: bytes) -> bool:
+    """Returns whether the last character of a UTF-8 text (RFC 3629, 3) lacks bytes."""
+    for distance, byte in enumerate(reversed(text[-4:]), 1):
+        if byte < 0x80:
+            return False
+        if byte >= 0xC0:
+            return distance < (2 if byte < 0xE0 else 3 if byte < 0xF0 else 4)
+    return False
+
+
+def _ends_within(text: bytes, parts: Iterable[bytes]) -> bool:
+    """Returns whether a text ends with the beginning of one of some parts."""
+    return any(text.endswith(part[:size]) for part in parts for size in range(1, len(part)))
+
+
 _Maker = Callable[[SamplingParams, "array[int]"], LogitsProcessor]
 _Wanted = Callable[[SamplingParams], bool]
 
@@ -157,6 +248,10 @@ _PROCESSORS: tuple[tuple[_Wanted, _Maker], ...] = (
     (
         lambda p: (p.repetition_penalty, p.frequency_penalty, p.presence_penalty) != (1, 0, 0),
         Penalties,
+    ),
+    (
+        lambda p: p.reasoning_budget is not None,
+        lambda p, prompt: ReasoningLimit(p, len(prompt)),
     ),
 )
 

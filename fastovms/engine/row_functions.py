@@ -1,8 +1,8 @@
-"""What is done to rows of logits: by kernels, or by NumPy as long as these are not compiled.
+"""Functions on rows of logits, which run as compiled kernels, or with NumPy until these are
+compiled.
 
-Kernels take seconds to compile at the first start of all, and half a second to be read at others. A
-server does that while its model is loaded. A caller that has not started it waits at the first
-call.
+Kernels take seconds to compile at the very first start, and half a second to load later. A server
+does that while it loads the model. Otherwise the first call waits for it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RowFunction(Generic[P, R]):
         return self._run(*args, **kwargs)
 
     def use_numpy(self) -> None:
-        """Has NumPy do it, unless the kernel is there already."""
+        """Switches to the NumPy implementation, unless the kernel is loaded."""
         if self._run == self._load_and_run:
             self._run = self._in_numpy
 
@@ -58,7 +58,7 @@ _ALL: Final = (likeliest, likeliest_of_rows, draw_rows, log_sum_exp_and_top)
 
 
 def load_kernels() -> None:
-    """Compiles the kernels, or reads them, and has them used from now on."""
+    """Compiles or loads the kernels, and uses them from now on."""
     from fastovms.engine import sampling_kernels
 
     for function in _ALL:
@@ -66,7 +66,7 @@ def load_kernels() -> None:
 
 
 def load_kernels_beside() -> threading.Thread:
-    """Does that in a thread, and uses NumPy until it has ended. If the kernels are not available,
+    """Runs `load_kernels` in a thread, and uses NumPy until then. If the kernels are not available,
     NumPy is used permanently."""
     for function in _ALL:
         function.use_numpy()
@@ -76,8 +76,8 @@ def load_kernels_beside() -> threading.Thread:
 
 
 def forget_compiler() -> None:
-    """Gives back the memory that holds what was read of LLVM's code, which has compiled or linked
-    kernels, and does nothing more in most processes."""
+    """Releases the memory of LLVM's code, which is usually not needed after the kernels are
+    compiled or loaded."""
     llvm = sys.modules.get("llvmlite.binding")
     if llvm is not None and llvm.__file__ is not None:
         forget_mapped(Path(llvm.__file__).with_name("libllvmlite.so"), only_code=True)

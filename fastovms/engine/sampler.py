@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -29,29 +29,32 @@ from fastovms.system.memory import num_usable_cpus
 
 
 def sample_seed(seed: int, index: int) -> int:
-    """Returns the 64-bit seed by which sample `index` of a request with this seed draws."""
+    """Returns the 64-bit seed for sample `index` of a request with this seed."""
     mixed = np.random.SeedSequence((seed % 2**64, index)).generate_state(1, np.uint64)
     return int(mixed[0])
 
 
 def log_sum_exp(row: RawLogits) -> float:
-    """Returns the logarithm of the sum of all exponentials of a row; 0 where nothing is possible. A
-    logit less it is a log probability."""
+    """Returns the logarithm of the sum of all exponentials of a row; 0 if all are minus infinity. A
+    logit minus this value is a log probability."""
     return log_sum_exp_and_top(row, 0)[0]
 
 
 def log_sum_exp_and_top(row: RawLogits, k: int) -> tuple[float, NDArray[np.int64]]:
-    """Returns the same as `log_sum_exp`, and the positions of the k largest logits (or of all), in
-    descending order; of equal ones the first ones first."""
+    """Returns the result of `log_sum_exp`, and the positions of the k largest logits (or of all),
+    in descending order; equal logits by position."""
     log_sum, ranks = row_functions.log_sum_exp_and_top(*as_bits(row), k)
     ranks[::-1].sort()
     return log_sum, 0xFFFFFFFF - (ranks & 0xFFFFFFFF)
 
 
 @np.errstate(all="ignore")  # logits may be infinite
-def token_logprobs(logits: RawLogits, token_id: int, num_top: int) -> TokenLogprobs:
-    """Returns the log probabilities in the model's own logits, [vocab_size], of `token_id` and its
-    `num_top` (or `ALL_LOGPROBS`) likeliest rivals, which come in descending order."""
+def token_logprobs(
+    logits: RawLogits, token_id: int, num_top: int, listed: Collection[int] = ()
+) -> TokenLogprobs:
+    """Returns the log probabilities of `token_id` and of the `num_top` (or `ALL_LOGPROBS`) most
+    likely tokens, or of the listed tokens if there are any, in descending order, computed from the
+    model's raw logits [vocab_size]."""
     size = logits.size
     if num_top == ALL_LOGPROBS or num_top >= size:
         num_top = size
@@ -60,7 +63,11 @@ def token_logprobs(logits: RawLogits, token_id: int, num_top: int) -> TokenLogpr
     num_likelier = 0
     if chosen != highest:
         num_likelier = int(np.count_nonzero(as_float32(logits) > chosen))
-    top = top[:num_top]
+    if listed:
+        top = np.fromiter(listed, np.int64)
+        top = top[np.argsort(-as_float32(logits[top]), kind="stable")]
+    else:
+        top = top[:num_top]
     return TokenLogprobs(
         token_id=token_id,
         logprob=float(chosen) - normalizer,
@@ -81,7 +88,7 @@ def token_logprobs(logits: RawLogits, token_id: int, num_top: int) -> TokenLogpr
 
 
 MAX_STREAK: Final = 3
-"""How many sequences may end so, one after another, before the model is tried."""
+"""The number of consecutive sequences that may end this way before the model is tested."""
 
 
 def is_broken(row: RawLogits) -> bool:
@@ -94,7 +101,7 @@ def check_rows(rows: Iterable[RawLogits]) -> None:
     """Checks the logits of some positions, [rows, vocab_size].
 
     Raises:
-        BrokenLogits: those of one are broken.
+        BrokenLogits: the logits of a position are broken.
     """
     if any(map(is_broken, rows)):
         raise BrokenLogits
@@ -104,7 +111,7 @@ class SequenceFailure(NamedTuple):
     """The end of one sample of a request, or of a search.
 
     Attributes:
-        num_sequences: how many sequences have ended: more than one where it was a search.
+        num_sequences: how many sequences have ended: more than one for a beam search.
         outputs: the outputs that report it to the client.
     """
 
@@ -114,34 +121,34 @@ class SequenceFailure(NamedTuple):
 
     @property
     def num_broken(self) -> int:
-        """The number of sequences that have ended by broken logits."""
+        """The number of sequences that ended because of broken logits."""
         return self.num_sequences if isinstance(self.error, BrokenLogits) else 0
 
 
 class ModelTrial:
-    """Counts the sequences that have ended by broken logits since the last one that went on, and
-    tries the model when there are many."""
+    """Counts the sequences that ended because of broken logits since the last successful one, and
+    tests the model if there are many."""
 
     def __init__(self, model: Model, blocks: BlockManager) -> None:
         """
         Args:
-            model: the model to try.
-            blocks: those of the model's cache. One of them is needed for the time of a try.
+            model: the model to test.
+            blocks: the blocks of the model's cache; one is needed during a test.
         """
         self._model = model
         self._blocks = blocks
         self._streak = 0
 
     def note(self, *, num_sequences: int, num_broken: int) -> None:
-        """Takes note of a step, and tries the model where too many have ended.
+        """Records a step, and tests the model if too many sequences have ended.
 
         Args:
-            num_sequences: how many sequences a token was to be drawn for.
-            num_broken: how many sequences have ended by broken logits, of these and of those whose
-                prompts are scored.
+            num_sequences: the number of sequences for which a token was drawn.
+            num_broken: the number of sequences that ended because of broken logits, including those
+                whose prompts are scored.
 
         Raises:
-            EngineFailed: the model gives no numbers for a prompt of the engine's own.
+            EngineFailed: the model's logits are broken for the test prompt too.
         """
         if not num_sequences and not num_broken:
             return
@@ -183,11 +190,11 @@ _THREAD_BYTES = 2 * 1024 * 1024
 """Bytes of logits that are worth another thread: fewer are drawn from before it has begun."""
 
 _GREEDY_THREAD_BYTES = 8 * 1024 * 1024
-"""The same where only the likeliest tokens are looked for."""
+"""The same where only the most likely tokens are looked for."""
 
 _SHARES_PER_THREAD = 4
-"""Into how many shares the work of a thread is divided. Threads take them one by one, since not all
-rows take equally long."""
+"""The number of parts into which the work of a thread is divided. Threads take them one by one,
+since not all rows take equally long."""
 
 _MAX_THREADS = 8
 
@@ -196,10 +203,10 @@ _COPIED_BYTES = 16 * 1024 * 1024
 
 
 class Sampler:
-    """Draws the tokens of a step, on several cores where there are many.
+    """Draws the tokens of a step, on several cores if there are many.
 
-    The drawn token depends only on the logits, the settings and the seed of the sequence, and its
-    number of tokens.
+    A drawn token depends only on the logits and on the sequence's settings, seed and number of
+    tokens.
     """
 
     def __init__(self, num_threads: int | None = None) -> None:
@@ -209,14 +216,13 @@ class Sampler:
         self._copies: Floats = np.empty((0, 0), np.float32)
 
     def draw(self, sampled: Iterable[SampledTokens], logits: RawLogits) -> list[Drawn]:
-        """Draws a token from each row. It leaves None where `draw_next` is to do it, row by row,
-        and for sequences in a group, which draw in a way of their own.
+        """Draws a token from each row. The result is None for rows that `draw_next` must draw one
+        by one, and for sequences of a beam search.
 
         Args:
             sampled: the sequences, in the order of their rows.
-            logits: [R, vocab_size], R as many rows as are sampled. Rows that a sequence's
-                processors change are modified, unless the request wants log probabilities, which
-                are of the rows as they were.
+            logits: [R, vocab_size], R = the number of sampled rows. Processors change rows in
+                place, unless the request asks for log probabilities, which need the original rows.
         """
         is_float32 = logits.dtype == np.float32
         rows = _Rows()
@@ -275,7 +281,7 @@ class Sampler:
     def _draw(
         self, rows: _Rows, changed: list[_ChangedRow], logits: RawLogits, drawn: list[Drawn]
     ) -> None:
-        """Draws from the rows, once processors have changed theirs, which are float32."""
+        """Draws from the rows; rows changed by processors are float32."""
         errors = self._change(changed, logits) if changed else {}
         if rows.greedy:
             self._run(likeliest_of_rows, logits, rows.greedy, (), _GREEDY_THREAD_BYTES, drawn)
@@ -285,8 +291,8 @@ class Sampler:
             drawn[row] = errors.get(row) or _checked(drawn[row], logits[row], sequence)
 
     def _change(self, rows: list[_ChangedRow], logits: RawLogits) -> dict[int, Exception]:
-        """Has processors change the rows that are not broken, and returns the errors by row: one
-        request's fault must not cost the others theirs."""
+        """Applies the processors to the rows that are not broken, and returns errors by row, so
+        that an error affects only its own request."""
         indices = array("q", (row for row, _ in rows))
         found: list[Drawn] = [None] * len(logits)
         self._run(likeliest_of_rows, logits, indices, (), _GREEDY_THREAD_BYTES, found)
@@ -313,7 +319,7 @@ class Sampler:
         thread_bytes: int,
         drawn: list[Drawn],
     ) -> None:
-        """Has a kernel draw from some rows, on several threads where they have enough bytes."""
+        """Runs a kernel on some rows, on several threads if they are large enough."""
         bits, shift = as_bits(logits)
         token_ids = np.empty(len(indices), np.int64)
         arguments = (np.frombuffer(indices, np.int64), *others, token_ids)
@@ -347,11 +353,11 @@ class Sampler:
 
 
 class _Rows:
-    """Rows of logits that tokens are drawn from, parted by the way in which they are.
+    """The rows to draw from, separated into greedy and random ones.
 
     Attributes:
-        greedy: int64, rows whose likeliest token is taken.
-        random: int64, the others.
+        greedy: int64, the rows whose most likely token is taken.
+        random: int64, the other rows.
     """
 
     def __init__(self) -> None:
@@ -362,7 +368,7 @@ class _Rows:
         self._positions = array("q")
 
     def add(self, row: int, sequence: Sequence, num_tokens: int) -> None:
-        """Adds a row of a sequence that has `num_tokens` tokens before the one that is drawn."""
+        """Adds a row of a sequence that has `num_tokens` tokens before the drawn one."""
         params = sequence.params
         if params.temperature <= GREEDY_TEMPERATURE:
             self.greedy.append(row)
@@ -390,9 +396,8 @@ class _ChangedRow(NamedTuple):
 
 
 def _checked(token_id: Drawn, logits: RawLogits, sequence: Sequence) -> Drawn:
-    """Returns the token to append. Where the request's own settings have ruled out every token,
-    this one too, that is the end of the text. Where they have made a logit infinite, it is the
-    likeliest."""
+    """Returns the token to append. If the request's own settings exclude every token, the text
+    ends. A logit that they make infinite is the most likely."""
     if isinstance(token_id, BrokenLogits):
         token_id = int(logits.argmax())
     assert isinstance(token_id, int)

@@ -1,14 +1,14 @@
-"""Draws tokens and finds the likeliest ones, by compiled loops over rows of logits.
+"""Draws tokens and finds the most likely ones, by compiled loops over rows of logits.
 
-A row is looked at in groups. The largest logit of each is found first; then only those groups are
-looked at again that hold something of interest. Every filter keeps the beginning of the vocabulary
-in descending order (of equal logits the first ones first). A filter is therefore described by the
-place of that end, and none has to sort or to make an array as long as the vocabulary.
+A row is processed in groups: first the largest logit of each group is found, then only groups with
+relevant logits are read again. Every filter keeps a prefix of the vocabulary in descending order of
+logits (equal ones by position). A filter is therefore described by the end of that prefix, without
+sorting or arrays of the vocabulary's size.
 
-Logits come as their bits, `int32`, or `int16` of bfloat16, and by how many bits these are to be
-shifted to make float32. A row is broken if it holds a NaN or plus infinity, or nothing but minus
-infinity: no token is drawn from it. A token with minus infinity, if others have numbers, is
-impossible. A logit's key is an integer that orders as the logit does; its weight, its part in the
+Logits come as their bits, `int32`, or `int16` of bfloat16, and the number of bits to shift them to
+get float32. A row is broken if it holds a NaN or plus infinity, or nothing but minus infinity: no
+token is drawn from it. A token with minus infinity, if others have numbers, is impossible. A
+logit's key is an integer that has the same order as the logit; a logit's weight is its term in the
 softmax.
 """
 
@@ -59,8 +59,8 @@ def _logit(key):
 
 @inlined
 def _weight(logit, highest, scale):
-    """Returns 2 ** ((logit - highest) * scale), to about 2e-7 of it. Smaller values become 2 **
-    -126: denormal numbers would take up to fifty times as long."""
+    """Returns 2 ** ((logit - highest) * scale) with a relative error of about 2e-7. Smaller values
+    become 2 ** -126: denormal numbers would be up to fifty times slower."""
     exponent = (logit - highest) * scale
     exponent = exponent if exponent > _LEAST_EXPONENT else _LEAST_EXPONENT
     whole = np.rint(exponent)
@@ -117,7 +117,8 @@ def _position(row, shift, group, key):
 @row_kernel("int64", "int32[::1]", "float32", "float32[::1]")
 def _look(row, shift, maxima, scale, sums):
     """Fills in the largest key of each group, and the sum of its weights if `sums` has room.
-    Returns where the first of the largest logits is; its complement where the row is broken."""
+    Returns the position of the first largest logit, or its bitwise complement if the row is
+    broken."""
     largest = _LEAST
     least = _INFINITY
     its_group = 0
@@ -144,8 +145,8 @@ def _look(row, shift, maxima, scale, sums):
 
 @row_kernel("float64", "int32[::1]", "int32", "int64", "float32", "float32", "float32[::1]")
 def _weigh(row, shift, maxima, last, end, highest, scale, sums):
-    """Fills in the sum of weights of each group and returns that of all. It counts keys above
-    `last`, and of those that equal it the ones before the position `end`."""
+    """Fills in the sum of weights of each group and returns the total. Counts keys above `last`,
+    and keys equal to `last` before the position `end`."""
     total = 0.0
     for group in range(maxima.size):
         weight = np.float32(0)
@@ -163,7 +164,8 @@ def _weigh(row, shift, maxima, last, end, highest, scale, sums):
 
 @row_kernel("int64", "float64", "int32", "int64", "float32", "float32", "float32[::1]")
 def _find(row, shift, target, last, end, highest, scale, sums):
-    """Returns where the running sum of what `_weigh` has counted passes `target`."""
+    """Returns the position at which the running sum of the weights counted by `_weigh` exceeds
+    `target`."""
     group, before, running = 0, 0.0, 0.0
     for i in range(sums.size):
         if sums[i] > _NOTHING:
@@ -186,8 +188,8 @@ def _find(row, shift, target, last, end, highest, scale, sums):
 
 @kernel("int64(int64[::1], int64, int64)")
 def _keep(heap, count, value):
-    """Offers a value to a heap of the `count` largest so far, the least in front. Returns the new
-    count."""
+    """Adds a value to a heap of the `count` largest values so far, smallest first, if it is large
+    enough. Returns the new count."""
     if count < heap.size:
         at = count
         while at > 0 and heap[(at - 1) // 2] > value:
@@ -220,7 +222,8 @@ def _kth_maximum(maxima, k):
 
 @row_kernel("int32", "int64")
 def _key_below(row, shift, k):
-    """Returns a key that at least k logits reach, and few more do: it compares sixteen bits."""
+    """Returns a lower bound for the key of the k-th largest logit, found by comparing sixteen bits:
+    at least k logits, and few more, reach it."""
     counts = np.zeros(1 << 16, np.int32)
     for i in range(row.size):
         counts[(_key(row[i], shift) >> np.int32(16)) + 32768] += 1
@@ -234,8 +237,8 @@ def _key_below(row, shift, k):
 
 @row_kernel("int64[::1]", "int32[::1]", "int64")
 def _top_ranks(row, shift, maxima, k):
-    """Returns the ranks of the k largest logits, the lowest in front: the key in the upper half,
-    and below it a number that falls with the position."""
+    """Returns the ranks of the k largest logits, smallest first. A rank has the key in its upper
+    half, and below it a number that decreases with the position."""
     ranks = np.empty(k, np.int64)
     if not k:
         return ranks
@@ -285,7 +288,7 @@ def likeliest_of_rows(
 
     Args:
         rows: [R, vocab_size].
-        indices: [N], which of the rows.
+        indices: [N], the rows to use.
         token_ids: [N], receives the results.
     """
     for i in range(indices.size):
@@ -311,11 +314,11 @@ def _uniform(state):
     *("float64", "int64", "float64", "float64", "uint64", "int32[::1]", "float32[:, ::1]"),
 )
 def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
-    """Filters in the order temperature, top-k, top-p, min-p, and draws from what is left.
+    """Filters in the order temperature, top-k, top-p, min-p, and draws from the remaining tokens.
 
-    Top-p is applied without computing which tokens it keeps. One of all tokens is drawn. It is kept
-    if the tokens before it, in descending order, weigh less than `top_p` of the whole. Otherwise
-    this token and all after it are ruled out, and a token before it is drawn instead.
+    Top-p is applied by rejection. A token is drawn, and kept if the more likely tokens weigh less
+    than `top_p` of the total. Otherwise it and all less likely tokens are excluded, and the drawing
+    is repeated.
     """
     # The temperature is part of the weights only: it changes no order, so keys are of raw logits.
     scale = np.float32(_LOG2_E / temperature)
@@ -378,10 +381,10 @@ def draw_rows(
 
     Args:
         rows: [R, vocab_size].
-        indices: [N], which of the rows.
+        indices: [N], the rows to use.
         settings: [N, 4], temperature (not 0), top-k (0: off), top-p, min-p.
-        seeds: [N]. A seed and a position decide on what is drawn, as far as the logits leave open.
-        positions: [N], of the tokens that are drawn.
+        seeds: [N]. The seed and the position determine the random number.
+        positions: [N], the positions of the drawn tokens.
         token_ids: [N], receives the results.
     """
     num_groups = (rows.shape[1] + GROUP_SIZE - 1) // GROUP_SIZE

@@ -1,7 +1,7 @@
-"""Does with NumPy what `kernels` does to rows of logits, for the time until these are compiled.
+"""NumPy versions of the sampling kernels, used until these are compiled.
 
-It takes the same arguments and makes the same choices, but for sums that are rounded otherwise, and
-takes several times as long.
+They take the same arguments and give the same results, except for rounding, but are several times
+slower.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MASK: Final = 2**64 - 1
 
 
 def likeliest(row: Bits, shift: np.int32) -> int:
-    """Does the same as `kernels.likeliest`."""
+    """The NumPy version of `sampling_kernels.likeliest`."""
     logits = _floats(row)
     position = int(logits.argmax())  # of a NaN, if there is one
     return position if np.isfinite(logits[position]) else BROKEN
@@ -37,7 +37,7 @@ def likeliest(row: Bits, shift: np.int32) -> int:
 def likeliest_of_rows(
     rows: Bits, shift: np.int32, indices: NDArray[np.int64], token_ids: NDArray[np.int64]
 ) -> None:
-    """Does the same as `kernels.likeliest_of_rows`."""
+    """The NumPy version of `sampling_kernels.likeliest_of_rows`."""
     for i, index in enumerate(indices):
         token_ids[i] = likeliest(rows[index], shift)
 
@@ -51,7 +51,7 @@ def draw_rows(
     positions: NDArray[np.int64],
     token_ids: NDArray[np.int64],
 ) -> None:
-    """Does the same as `kernels.draw_rows`."""
+    """The NumPy version of `sampling_kernels.draw_rows`."""
     for i, index in enumerate(indices):
         state = _mixed(int(seeds[i]) + int(positions[i]) * _GOLDEN)
         with np.errstate(all="ignore"):  # logits may be infinite
@@ -60,7 +60,7 @@ def draw_rows(
 
 
 def log_sum_exp_and_top(row: Bits, shift: np.int32, k: int) -> tuple[float, NDArray[np.int64]]:
-    """Does the same as `kernels.log_sum_exp_and_top`."""
+    """The NumPy version of `sampling_kernels.log_sum_exp_and_top`."""
     logits = _floats(row).astype(np.float64)
     highest = float(logits.max())
     log_sum = 0.0
@@ -80,8 +80,8 @@ def _draw(
     min_p: float,
     state: int,
 ) -> int:
-    """Draws as `kernels._draw` does: of tokens in the order of the vocabulary, and again among the
-    likelier ones as long as top-p does not keep what was drawn."""
+    """Draws like `sampling_kernels._draw`: over tokens in vocabulary order, and again among the
+    more likely ones while top-p rejects the drawn one."""
     position = likeliest(row, shift)
     if position == BROKEN:
         return BROKEN
@@ -110,8 +110,8 @@ def _draw(
 
 
 def _ranks(row: Bits, shift: np.int32) -> NDArray[np.int64]:
-    """Returns numbers in the order of the logits, and of equal ones of their positions, the first
-    the largest: what `kernels` finds, too."""
+    """Returns ranks in the order of the logits; of equal logits, the first position has the largest
+    rank, as in `sampling_kernels`."""
     bits = row.astype(np.int64) << int(shift)
     keys = np.where(bits >= 0, bits, _LEAST - bits)
     return (keys << 32) + (_LAST_POSITION - np.arange(row.size))

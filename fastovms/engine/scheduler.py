@@ -32,11 +32,11 @@ class Plan:
     """One step: block copies first, then every chunk in one inference.
 
     Attributes:
-        num_decodes: how many chunks are of sequences that decode; they come first.
-        num_decode_rows: rows of those, drafts included.
-        num_prefill_tokens: how many tokens all other chunks have.
-        prefill_context: how many tokens are before each of those, on average.
-        admitted: the sequences that left the queue for it, including those preempted before.
+        num_decodes: the number of chunks of decoding sequences, which come first.
+        num_decode_rows: the number of their rows, including drafts.
+        num_prefill_tokens: the number of tokens of all other chunks.
+        prefill_context: the average number of tokens before each of those.
+        admitted: the sequences that left the queue for this step, including those preempted before.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
@@ -74,16 +74,16 @@ class ScoredTokens(NamedTuple):
 
 
 class SampledTokens(NamedTuple):
-    """A sequence that catches up in this step, and how many draft tokens of it follow: it has one
-    row of logits more than that."""
+    """A sequence that catches up in this step, and its number of draft tokens; it has one more row
+    of logits than drafts."""
 
     sequence: Sequence
     num_drafts: int
 
 
 class Batch(NamedTuple):
-    """A step's inputs, and what the rows of its logits are for: first the rows of `sampled`, then
-    one for each token of `scored`."""
+    """A step's inputs and the meaning of its logits' rows: first the rows of `sampled`, then one
+    for each token of `scored`."""
 
     inputs: StepInputs
     sampled: list[SampledTokens]
@@ -148,12 +148,12 @@ def rank_of(arrival: int, priority: int) -> int:
 
 
 class WaitingQueue:
-    """The waiting sequences, those of each owner by rank, and equal ranks (the samples of one
-    request) by arrival. Each sequence that an owner runs counts as a level of priority against its
-    next one, so that owners get equal numbers of running sequences.
+    """The waiting sequences of each owner, ordered by rank and then by arrival. Each running
+    sequence of an owner lowers the priority of its next one by one level, so that owners get equal
+    numbers of running sequences.
 
     Attributes:
-        num_running: how many sequences each owner runs.
+        num_running: the number of running sequences of each owner.
     """
 
     def __init__(self) -> None:
@@ -176,22 +176,22 @@ class WaitingQueue:
 
     @property
     def first(self) -> Sequence:
-        """Returns the next sequence to run. It is looked for among owners only after a change."""
+        """Returns the next sequence to run. The choice between owners is cached until a change."""
         if self._first is None:
             self._first = min((own[0] for own in self._sequences.values()), key=self.place)
         return self._first
 
     def place(self, sequence: Sequence) -> int:
-        """Returns the place of a sequence among those of all owners."""
+        """Returns the position of a sequence in the order over all owners."""
         return sequence.rank + PLACES_PER_PRIORITY * self.num_running[sequence.owner]
 
     def add(self, sequence: Sequence) -> None:
-        """Puts a new sequence after its equals."""
+        """Puts a new sequence after those of equal rank."""
         own = self._own(sequence)
         own.insert(bisect_right(own, sequence.rank, key=_rank), sequence)
 
     def put_back(self, sequence: Sequence) -> None:
-        """Puts a sequence that ran already before its equals."""
+        """Returns a preempted sequence to the queue, before those of equal rank."""
         own = self._own(sequence)
         own.insert(bisect_left(own, sequence.rank, key=_rank), sequence)
 
@@ -204,14 +204,14 @@ class WaitingQueue:
         self._first = None
 
     def note_running(self, owner: str, change: int) -> None:
-        """Notes that an owner runs more sequences, or fewer."""
+        """Adds `change` to the number of running sequences of an owner."""
         self.num_running[owner] += change
         if not self.num_running[owner]:
             del self.num_running[owner]
         self._first = None
 
     def _own(self, sequence: Sequence) -> list[Sequence]:
-        """Returns the list of the sequence's owner, into which the caller inserts it."""
+        """Returns the list of the sequence's owner for insertion."""
         self._len += 1
         self._first = None
         return self._sequences.setdefault(sequence.owner, [])
@@ -222,12 +222,13 @@ class WaitingQueue:
 
 
 def num_held_tokens(sequence: Sequence) -> int:
-    """Returns how many tokens it holds back: the last one, in a group not yet in step."""
+    """Returns the number of tokens not to compute yet: 1 for a beam search whose sequences are not
+    in step, otherwise 0."""
     return int(sequence.group is not None and len(sequence.group.sequences) > 1)
 
 
 class BlockTables:
-    """Gives sequences their blocks, of which `blocks` keeps count.
+    """Assigns blocks to sequences; `blocks` counts references.
 
     Args:
         rope_switch_len: see `Model`.
@@ -248,7 +249,8 @@ class BlockTables:
         self._has_states = has_states
 
     def fork_block(self, sequence: Sequence, position: int, plan: Plan) -> None:
-        """Has the plan copy a shared block to one of the sequence's own. Raises OutOfBlocks."""
+        """Replaces a shared block of a sequence by a new one, and adds the copy to the plan. Raises
+        OutOfBlocks."""
         source = sequence.block_table[position]
         target = self._blocks.allocate()
         plan.block_copies.append(BlockCopy(source, target))
@@ -311,9 +313,9 @@ class BlockTables:
         return not is_finished and self.prefix_root(parent) == root
 
     def _fork_from(self, parent: Sequence, sequence: Sequence, plan: Plan) -> bool:
-        """Shares the parent's prompt blocks. Only the prompt's last token is computed again, for
-        its logits; writing it forks its block. States exist only after full blocks, so computation
-        resumes from one of these."""
+        """Shares the parent's prompt blocks. Only the prompt's last token is recomputed for its
+        logits, which forks its block. With states, computation resumes after the last full
+        block."""
         num_shared_tokens = sequence.num_prompt_tokens - 1
         if self._has_states:
             num_shared_tokens -= num_shared_tokens % self._blocks.block_size
@@ -333,10 +335,9 @@ class BlockTables:
         return True
 
     def _count_prefix(self, sequence: Sequence, num_cached_tokens: int, num_own: int) -> None:
-        """Counts prefix cache hits, once a request: a sample's share of the first one's prompt is
-        none, nor is what a sequence finds of its own after a preemption. The client sees only
-        `num_own`, those of its own tenant's text: others would reveal the requests of other
-        tenants."""
+        """Counts prefix cache hits once per request. Prompt blocks shared between samples, and a
+        sequence's own blocks after a preemption, do not count. The client sees only `num_own`, the
+        hits in its own tenant's text; others would reveal requests of other tenants."""
         sequence.num_computed_tokens = num_cached_tokens
         if sequence.parent is not None:
             sequence.num_cached_tokens = sequence.parent.num_cached_tokens
@@ -354,12 +355,13 @@ class BlockTables:
 
 
 MAX_SCORED_TOKENS = 64
-"""The most tokens of a chunk of a prompt whose tokens are scored: each costs a row of logits."""
+"""The maximum number of tokens of a chunk of a prompt whose tokens are scored: each costs a row of
+logits."""
 
 
 MAX_RESERVED_TOKENS = 32
-"""The most tokens that a step keeps for prompts, however many sequences decode: as many as a block
-has, where it has fewer."""
+"""The maximum number of tokens that a step keeps for prompts, however many sequences decode: as
+many as a block has, where it has fewer."""
 
 
 def _is_decoding(sequence: Sequence) -> bool:
@@ -373,27 +375,26 @@ def _is_in_step(group: SequenceGroup) -> bool:
 class Scheduler:
     """Owns the waiting and the running sequences, and through them every block table.
 
-    Prompts are computed in order of rank: one of higher priority is admitted in addition to the
-    running prompts, and goes first. Their blocks are already allocated, so this takes none from
-    other sequences.
+    Prompts are computed in order of rank: a prompt of higher priority is admitted in addition to
+    the running ones and computed first.
 
     Running sequences are kept in order of admission. When blocks run out, the newest sequence of
-    the owner that holds most blocks is preempted: it loses its blocks, waits before its equals and
-    computes its tokens again (mostly prefix cache hits). An owner's only request is preempted only
-    where no owner runs more than one, and then the newest is. So the oldest of some owner can
-    always go on, and work is never stuck. An owner that runs nothing takes a place and blocks from
-    those that run several requests and hold more than it asks for.
+    the owner with the most blocks is preempted: it loses its blocks, is queued before those of
+    equal rank, and is recomputed later (mostly from the prefix cache). An owner's only request is
+    preempted only if no owner runs more than one; then the newest is. The oldest sequence can
+    therefore always continue. An owner without running sequences takes a place and blocks from
+    owners that run several requests and hold more blocks than it needs.
 
-    A group's sequences stand side by side, decode in the same steps and are preempted together.
-    Room for all that a group may come to is taken when its first sequence is admitted.
+    The sequences of a group are adjacent, decode in the same steps and are preempted together. When
+    the first one is admitted, places for the whole group are reserved.
 
-    Where a model rotates the positions of long texts otherwise (see `long_rope`), a sequence that
-    becomes one of them is preempted as well, and all of it is computed again.
+    If a model rotates positions of long texts differently (see `long_rope`), a sequence that
+    becomes long is preempted and recomputed.
 
     Attributes:
-        reclaim_blocks: takes back the blocks that are held in addition to those of sequences, and
-            returns whether there were any. It is called before a sequence is preempted because
-            blocks are missing, and when no sequence could continue.
+        reclaim_blocks: frees the blocks that are held outside sequences, and returns whether there
+            were any. It is called before a sequence is preempted because blocks are missing, and
+            when no sequence could continue.
     """
 
     def __init__(
@@ -425,15 +426,15 @@ class Scheduler:
         self.waiting.add(sequence)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Runs a copy of a running sequence in addition to it. They share their blocks until they
-        write."""
+        """Adds `child`, a copy of a running sequence, to the running ones. They share blocks until
+        one writes."""
         self._blocks.share(parent.block_table)
         self.waiting.note_running(child.owner, 1)
         child.block_table.extend(parent.block_table)
         self.running.insert(self.running.index(parent) + 1, child)
 
     def finish(self, sequence: Sequence) -> None:
-        """Takes a sequence out, at any stage, and frees its blocks."""
+        """Removes a sequence in any state, and frees its blocks."""
         if sequence.status is SequenceStatus.RUNNING:
             self._stop(sequence)
         elif sequence.status is SequenceStatus.WAITING:
@@ -446,10 +447,10 @@ class Scheduler:
         blocks are missing.
 
         Args:
-            pacing: bounds how many tokens of a prompt the step computes beside sequences that
-                decode. It is asked only where no other prompt of the streams' priority waits, or
-                where the prompts of one owner would hold up the streams of another (`is_crowd`).
-                Otherwise the prompts use the whole budget: all of them wait for each step.
+            pacing: limits the prompt tokens of a step with decoding sequences. Used only if no
+                other prompt of the streams' priority waits, or if the prompts of one owner would
+                delay streams of another (`is_crowd`). Otherwise prompts use the whole budget,
+                because all of them wait for each step.
         """
         self._restart_outgrown()
         self._make_way()
@@ -473,8 +474,8 @@ class Scheduler:
         return plan
 
     def mark_computed(self, plan: Plan) -> None:
-        """Records that a plan's KV is in the cache, and makes its full blocks findable. Drafts
-        belong to no sequence yet: the code that accepts one records it."""
+        """Records that a plan's KV is in the cache, and registers its full blocks in the prefix
+        cache. Drafts are recorded when they are accepted."""
         size = self._blocks.block_size
         self._counters.num_prefill_tokens += plan.num_prefill_tokens
         for sequence, num_tokens in plan.chunks:
@@ -505,7 +506,8 @@ class Scheduler:
     def _plan_decodes(self, plan: Plan) -> int:
         """Plans a token for each decoding sequence; drafts share the rest of the budget.
 
-        Returns how many rows these are, drafts included."""
+        Returns the number of rows, including drafts.
+        """
         # `spare` counts draft tokens only. Each running sequence has its own token set aside, even
         # one whose turn comes later in the loop, so that no draft takes the place of a real token.
         spare = self._max_num_batched_tokens - len(self.running)
@@ -534,12 +536,13 @@ class Scheduler:
         return max(1, min(num_tokens, room - sequence.num_computed_tokens - 1))
 
     def _paced_prompt(self) -> tuple[Sequence | None, bool]:
-        """Returns the prompt that goes first, if streams are not to wait for it, and whether
-        prompts of other requests wait after it. Prompts of lower priority than some stream are no
-        crowd: they may wait for it. A crowd goes before streams, unless some owner has several of
-        its prompts and another owner, with none of them, has a stream.
+        """Returns the first prompt, if it must not delay streams, and whether prompts of other
+        requests wait after it (a crowd). Prompts of lower priority than a stream do not form a
+        crowd. A crowd takes precedence over streams, unless an owner has several of its prompts and
+        another owner without any has a stream.
 
-        Something must be decoding."""
+        At least one sequence must be decoding.
+        """
         prefilling = [s for s in self.running if not _is_decoding(s)]
         first = min(prefilling, key=self.waiting.place, default=None) or self._next_waiting()
         urgent = min(s.priority for s in self.running if _is_decoding(s))
@@ -554,7 +557,7 @@ class Scheduler:
         return None, True
 
     def _plan_prompts(self, plan: Plan, budget: int) -> None:
-        """Shares the budget by place between prompts that have begun and those that wait."""
+        """Divides the token budget between running and waiting prompts, in queue order."""
         prefilling = [s for s in self.running if not _is_decoding(s)]
         for sequence in sorted(prefilling, key=self.waiting.place):
             budget = self._admit(plan, budget, before=sequence)
@@ -570,8 +573,8 @@ class Scheduler:
         return num_tokens
 
     def _make_writable(self, sequence: Sequence, num_tokens: int, plan: Plan) -> bool:
-        """Gives the sequence blocks of its own for its next tokens. Returns False if it was
-        preempted itself, because blocks were missing."""
+        """Ensures that the sequence has unshared blocks for its next tokens. Returns False if it
+        was preempted itself, because blocks were missing."""
         size = self._blocks.block_size
         block_table = sequence.block_table
         position = sequence.num_computed_tokens // size
@@ -594,9 +597,9 @@ class Scheduler:
         return True
 
     def _make_way(self) -> None:
-        """Preempts for the next sequence that waits, if its owner runs nothing. The newest sequence
-        of the owner that holds most is preempted, if that owner runs several requests and holds
-        more than is requested."""
+        """If the owner of the next waiting sequence runs nothing, preempts the newest sequence of
+        the owner with the most blocks, provided that owner runs several requests and holds more
+        blocks than requested."""
         if not self.waiting:
             return
         sequence = self._next_waiting()
@@ -619,8 +622,8 @@ class Scheduler:
         self._preempt_newest(self.running[-1].owner if owner is None else owner, plan)
 
     def _largest_owner(self) -> tuple[str | None, int]:
-        """Returns the owner that holds most blocks of those that run several requests, if one does,
-        and how many it holds."""
+        """Returns, among owners that run several requests, the one with the most blocks, and their
+        number."""
         held: Counter[str] = Counter()
         requests: defaultdict[str, set[Hashable]] = defaultdict(set)
         for sequence in self.running:
@@ -641,8 +644,8 @@ class Scheduler:
         self._preempt_all(sequences)
 
     def _preempt_all(self, sequences: list[Sequence]) -> None:
-        """Preempts running sequences, given in order of admission, in which they will wait. The
-        rest of a group will share the prompt of its first one, as it did before."""
+        """Preempts running sequences, given in order of admission, which is also their order in the
+        queue. Within a group, the others share the first one's prompt again."""
         for sequence in reversed(sequences):
             self._preempt(sequence)
         firsts = {s.group: s for s in reversed(sequences) if s.group is not None}
@@ -651,14 +654,14 @@ class Scheduler:
                 sequence.parent = None if sequence is first else first
 
     def _restart_outgrown(self) -> None:
-        """Preempts texts that have become long ones: nothing computed is of use to them. This is
-        not counted as a lack of blocks."""
+        """Preempts sequences that have exceeded the rotation limit, because their KV must be
+        recomputed. Not counted as a preemption for lack of blocks."""
         if self._rope_switch_len is None:
             return
         self._preempt_all([s for s in self.running if s.prefix_root != self._tables.prefix_root(s)])
 
     def _stop(self, sequence: Sequence) -> None:
-        """Takes a sequence out of those that run."""
+        """Removes a sequence from the running ones."""
         self.running.remove(sequence)
         self.waiting.note_running(sequence.owner, -1)
 
@@ -676,8 +679,7 @@ class Scheduler:
     # Waiting sequences
 
     def _admit(self, plan: Plan, budget: int, *, before: Sequence | None = None) -> int:
-        """Admits those that wait, up to the place of `before`. Returns what is left of the
-        budget."""
+        """Admits waiting sequences that precede `before`. Returns the remaining budget."""
         place = self.waiting.place
         num_seqs = self._num_reserved_seqs() if self.waiting else 0
         while self.waiting and budget > 0:
@@ -704,14 +706,14 @@ class Scheduler:
         return budget
 
     def _next_waiting(self) -> Sequence:
-        """Returns the next to admit: what is left of a group, until all of it runs, comes first."""
+        """Returns the next sequence to admit. The rest of a partly running group comes first."""
         group = self.running[-1].group if self.running else None
         others = group.sequences if group is not None else ()
         is_waiting = (s for s in others if s.status is SequenceStatus.WAITING)
         return next(is_waiting, self.waiting.first)
 
     def _num_reserved_seqs(self) -> int:
-        """Returns how many sequences the running ones may come to."""
+        """Returns the maximum number of sequences that the running ones may fork to."""
         groups = {s.group for s in self.running if s.group is not None}
         num_single = sum(s.group is None for s in self.running)
         return num_single + sum(group.size for group in groups)

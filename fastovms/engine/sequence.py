@@ -1,5 +1,4 @@
-"""Keeps a sequence: the tokens of one sample, how many of them are computed, and where their KV
-lies."""
+"""A sequence: the tokens of one sample, the number of computed ones, and their KV blocks."""
 
 from __future__ import annotations
 
@@ -25,33 +24,35 @@ class LogitsProcessor(Protocol):
 
 
 class Scout(Protocol):
-    """The lookahead of a sample through its grammar, with a guess."""
+    """Follows guessed tokens through a sample's grammar without changing its state."""
 
     def follow(self, token_ids: list[int]) -> int:
-        """Goes on with tokens, up to the first that the grammar bars. Returns how many it went."""
+        """Advances with tokens up to the first that the grammar does not allow. Returns the number
+        of accepted tokens."""
 
     def forced_tokens(self) -> list[int]:
         """Returns the tokens that must follow, if only one continuation is possible."""
 
 
 class SequenceGrammar(LogitsProcessor, Protocol):
-    """The interface of the grammar of one sample to the engine.
+    """The grammar of one sample, as used by the engine.
 
     Attributes:
-        error: why the grammar cannot go on; empty while all is well.
+        error: why the grammar cannot continue; "" = no error.
     """
 
     @property
     def error(self) -> str: ...
 
     def give_up(self) -> None:
-        """Takes note that something else in the request rules out all that the grammar allows."""
+        """Records that other settings of the request exclude every token that the grammar
+        allows."""
 
     def forced_tokens(self, token_ids: array[int]) -> list[int]:
         """Returns the tokens that must follow `token_ids`, if only one continuation is possible."""
 
     def scout(self, token_ids: array[int]) -> Scout | None:
-        """Returns the drafts after `token_ids`; None if the grammar is at its end."""
+        """Returns a scout positioned after `token_ids`; None if the grammar has ended."""
 
     def __copy__(self) -> Self: ...
 
@@ -61,7 +62,7 @@ class Drawing(NamedTuple):
 
     Attributes:
         seed: 64 bits.
-        processors: change its logits, in this order, before its grammar does.
+        processors: the logits processors, applied in this order before the grammar.
         grammar: the position of the sample in its grammar, if it has one.
     """
 
@@ -74,7 +75,7 @@ class SequenceGroup:
     """Sequences that run and draw their tokens in step: the beams of a search.
 
     Attributes:
-        size: how many of them there may be at a time.
+        size: the maximum number of its sequences.
     """
 
     __slots__ = ("sequences", "size")
@@ -87,30 +88,30 @@ class SequenceGroup:
 class Sequence:
     """One sample of a request, or one beam of a search for its samples.
 
-    There are no prefill and decode phases: a sequence is scheduled whenever
-    `num_computed_tokens < num_tokens`, and a token is sampled in the step that catches up.
+    There are no prefill and decode phases: a sequence is scheduled whenever `num_computed_tokens <
+    num_tokens`, and a token is sampled in the step that catches up.
 
     Attributes:
         token_ids: int64, prompt and generated tokens.
         num_computed_tokens: tokens whose KV is in the cache (a prefix of `token_ids`).
         num_cached_tokens: prompt tokens that were in the prefix cache when it was first admitted.
-        num_own_cached_tokens: those of text that its tenant had computed or used before.
-        is_prefix_counted: whether that is settled.
+        num_own_cached_tokens: those of them that its tenant had computed or used before.
+        is_prefix_counted: whether these two counts are final.
         block_table: int32 ids of the KV blocks, in order. Owned through `BlockManager` only.
         cache_salt: prefixes are shared only with sequences of the same salt.
-        tenant: prefixes on disk, and texts to guess drafts from, are found only by sequences of the
-            same tenant.
+        tenant: cached prefixes on disk, and texts to draft from, are shared only within a tenant.
         owner: the key or address that shares the engine with others.
-        priority: as the client gives it; lower goes first.
+        priority: the client's value; lower values run first.
         prefix_root: the prefix cache's node before the first block of `block_table`.
         prefix_node: the prefix cache's node of the last registered full block.
-        num_registered_blocks: full blocks of `block_table` that the prefix cache knows.
+        num_registered_blocks: full blocks of `block_table` that are registered in the prefix cache.
         draft_token_ids: int64, a guess at what follows, to be verified in the next step.
         grammar: the position of the sample in its grammar, or None.
-        processors: what changes the logits before a token is drawn, the grammar last.
-        prompt_logprobs: those of the prompt tokens scored so far; only sample 0 scores its prompt.
+        processors: the logits processors, with the grammar last.
+        prompt_logprobs: log probabilities of the prompt tokens scored so far; only sample 0 scores
+            its prompt.
         parent: the sample whose prompt blocks this one shares once they are computed.
-        group: the sequences that this one keeps in step with, or None.
+        group: the sequences that run in step with this one, or None.
     """
 
     __slots__ = (
@@ -156,15 +157,15 @@ class Sequence:
         group: SequenceGroup | None = None,
         drawing: Drawing | None = None,
     ) -> None:
-        """Makes the sample of a request that waits to be computed.
+        """Creates a waiting sample of a request.
 
         Args:
-            request: what was asked for.
-            index: which of the request's samples it is.
+            request: the request.
+            index: the index of the sample in the request.
             token_limit: the length in tokens, prompt included, at which the sequence ends.
-            rank: its place among those that wait.
-            parent: the sample that computes the prompt for this one, if there is one.
-            drawing: how its tokens are drawn; None = with nothing but `request.params`.
+            rank: its rank in the queue.
+            parent: the sample that computes the prompt for this one, if any.
+            drawing: how its tokens are drawn; None = only by `request.params`.
         """
         drawing = drawing or Drawing()
         self.seq_id = seq_id
@@ -202,8 +203,8 @@ class Sequence:
         self.num_registered_blocks = 0
 
     def fork(self, seq_id: int) -> Sequence:
-        """Returns a copy with the same tokens, computed as far, in the same group (whose list does
-        not know it yet); it owns no blocks."""
+        """Returns a copy with the same tokens and computed count, in the same group but not in its
+        list yet, and without blocks."""
         child = copy.copy(self)
         child.seq_id = seq_id
         child.token_ids = self.token_ids[:]
@@ -238,7 +239,7 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt_tokens
 
     def append(self, token_id: int) -> FinishReason | None:
-        """Adds a sampled token. Returns why the sequence ends with it, or None where it goes on."""
+        """Adds a sampled token. Returns why the sequence ends with it, or None if it continues."""
         self.token_ids.append(token_id)
         params = self.params
         # A complete grammar allows only end tokens, so that these cannot be ignored.

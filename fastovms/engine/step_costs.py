@@ -1,4 +1,4 @@
-"""Measured costs of steps, and the pace of prefill that follows from them."""
+"""Measures the costs of steps, and derives the pace of prefill."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ neighbours has outliers."""
 
 
 def _size_class(size: int) -> int:
-    """Returns the lower end of the sizes that count as one: four to each power of two."""
+    """Returns the lower bound of the class of a size; there are four classes per power of two."""
     shift = max(0, size.bit_length() - 3)
     return size >> shift << shift
 
 
 class CostCurve:
-    """Seconds by size. Sizes are positive, and about equal ones are taken together."""
+    """Measured seconds by size. Sizes are positive; similar sizes are combined."""
 
     def __init__(self, *, starts_at_zero: bool, memory: int | None = None) -> None:
         """
         Args:
             starts_at_zero: size 0 costs nothing. Otherwise sizes below the smallest known one cost
                 as much as that.
-            memory: after how many measurements of other sizes one is forgotten; None = never.
+            memory: the number of measurements of other sizes after which one is dropped; None =
+                never.
         """
         self._starts_at_zero = starts_at_zero
         self._memory = memory
@@ -47,8 +48,8 @@ class CostCurve:
         return _size_class(size) in self._samples
 
     def learn(self, size: int, seconds: float) -> None:
-        """Takes note of a measurement. The first one of about a size counts only until any has
-        been measured twice, since what prepares a size makes it slow."""
+        """Records a measurement. The first one of a size is used only until some size has been
+        measured twice, because the first step of a size is slowed by preparation."""
         key = _size_class(size)
         samples = self._samples.get(key)
         if samples is None:
@@ -76,8 +77,8 @@ class CostCurve:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether a size has been measured twice. Until then all that is known are first
-        measurements, which what prepares a size makes slow, at times tenfold."""
+        """Whether a size has been measured twice. Until then all measurements are first ones, which
+        may be ten times too slow."""
         return bool(self._confirmed)
 
     @property
@@ -133,8 +134,8 @@ class _Piece(NamedTuple):
 
 
 class PrefillCosts:
-    """Seconds that a piece of a prompt adds: those of its tokens with nothing before them, times
-    one plus the tokens before it, times a growth. Attention alone is what grows."""
+    """Estimates the seconds that a piece of a prompt adds to a step: the seconds of its tokens
+    without context, times (1 + context tokens * growth). The growth comes from attention."""
 
     def __init__(self) -> None:
         self._at_start = CostCurve(starts_at_zero=True, memory=_PREFILL_MEMORY)
@@ -143,10 +144,10 @@ class PrefillCosts:
         self._growth = 0.0
 
     def learn(self, num_tokens: int, context: float, seconds: float) -> None:
-        """Takes note of pieces in one step.
+        """Records the pieces of prompts in one step.
 
         Args:
-            context: how many tokens are before each of theirs, on average.
+            context: the average number of tokens before each of their tokens.
         """
         if num_tokens >= _MIN_COMPARED_TOKENS:
             piece = _Piece(context, seconds / num_tokens)
@@ -166,7 +167,7 @@ class PrefillCosts:
 
     @property
     def token_seconds(self) -> float | None:
-        """The time of a token in the longest known piece with nothing before it, or None."""
+        """The time of a token in the longest measured piece without context, or None."""
         largest = self._at_start.largest()
         return None if largest is None else largest[1] / largest[0]
 
@@ -176,8 +177,8 @@ class PrefillCosts:
         return None if at_start is None else at_start * (1 + self._growth * context)
 
     def num_tokens_within(self, seconds: float, start: int, most: int) -> int:
-        """Returns how many tokens from the position `start` on, at most `most`, add no more seconds
-        than that; `most` where nothing is known."""
+        """Returns the number of tokens from position `start` on, at most `most`, that fit into
+        `seconds`; `most` if nothing is known."""
         fitting, too_many = 0, most + 1
         while too_many - fitting > 1:
             middle = (fitting + too_many) // 2
@@ -202,12 +203,11 @@ pay."""
 
 
 class DraftCosts:
-    """Seconds that the rows of drafts add to steps of about as many sequences.
+    """Estimates the seconds that draft rows add to steps with a similar number of sequences.
 
-    Drafts that cost too much are not made, and so not measured: a neighbour, or a context that has
-    grown, would be remembered as their cost for ever. So a pause after the last one was measured
-    they count as cheap again, and what is measured then replaces all that was known. Pauses grow as
-    long as that does not pay either.
+    Drafts that seem too expensive are not made and therefore not measured again, even if the high
+    cost was temporary. After a pause they count as cheap again, and new measurements replace the
+    old ones. Pauses grow while drafts are still not worth their cost.
     """
 
     def __init__(self) -> None:
@@ -220,7 +220,7 @@ class DraftCosts:
         """Records the time that this number of rows added.
 
         Args:
-            now: counts steps.
+            now: the number of the step.
         """
         if self.is_trial_due(now):
             self._curve = CostCurve(starts_at_zero=True, memory=_DRAFT_MEMORY)
@@ -233,20 +233,19 @@ class DraftCosts:
         self._curve.learn(num_drafts, seconds)
 
     def refuse(self, now: int) -> None:
-        """Takes note that drafts were to be had, but none paid."""
+        """Records that drafts were available but not worth their cost."""
         if self._refused_at is None:
             self._refused_at = now
 
     def is_trial_due(self, now: int) -> bool:
-        """Returns whether none has been measured for a pause, though some were to be had."""
+        """Returns whether drafts were available but have not been measured for a whole pause."""
         return self._refused_at is not None and now - self._refused_at >= self._pause
 
     def seconds(self, num_drafts: int, token_seconds: float | None, now: int) -> float:
         """Returns the estimated seconds of this number of rows.
 
         Args:
-            token_seconds: what a token of a prompt costs, if that is known: at most a little more
-                than a row.
+            token_seconds: the seconds of a prompt token, if known, as a bound for a row.
         """
         seconds = self._curve.seconds(num_drafts, beyond=token_seconds or 0.0)
         assert seconds is not None
@@ -273,7 +272,7 @@ _NUM_PLAIN_STEPS: Final = 1 + _NUM_PLAIN
 
 
 class _PlainWindow:
-    """Counts steps of as many sequences, and those without drafts that were measured."""
+    """Counts the steps of a number of sequences, and those measured without drafts."""
 
     __slots__ = ("num_plain", "num_steps")
 
@@ -282,7 +281,7 @@ class _PlainWindow:
         self.num_plain = 0
 
     def note(self, *, is_plain: bool) -> None:
-        """Records a step, and starts again if enough is known, or never will be."""
+        """Records a step, and restarts the window when it is complete."""
         self.num_steps += 1
         self.num_plain += is_plain
         if self.num_plain == _NUM_PLAIN or self.num_steps == _PLAIN_EVERY:
@@ -290,19 +289,19 @@ class _PlainWindow:
 
 
 class StepCosts:
-    """Estimates seconds of steps from those that have run.
+    """Estimates the seconds of steps from measured ones.
 
-    A step costs what its decodes cost without drafts, what the rows of drafts add to that, and what
-    the tokens of prompts add to both. The latter two are learned as differences, so that they stay
-    true while contexts of decodes grow. Decodes and drafts are of steps whose shape (numbers of
-    sequences, rows and tokens of prompts) is that of the step before, for which OpenVINO has
-    everything ready; what a change of shape adds is learned apart. Drafts that do not pay are tried
-    again some day (see `DraftCosts`), and steps without drafts are asked for while all have some.
+    The cost of a step is that of its decodes without drafts, plus that of draft rows, plus that of
+    prompt tokens. The latter two are learned as differences, so that they stay valid while contexts
+    grow. Decodes and drafts are measured in steps with the same shape (numbers of sequences, rows
+    and prompt tokens) as the previous step, for which OpenVINO is prepared; the extra cost of a
+    changed shape is learned separately. Drafts that were not worth their cost are retried later
+    (see `DraftCosts`), and occasional steps without drafts are requested.
 
-    A few microseconds a step, and some kilobytes in all.
+    Takes a few microseconds per step and some kilobytes.
 
     Attributes:
-        prefills: what pieces of prompts add.
+        prefills: the costs of pieces of prompts.
     """
 
     def __init__(self) -> None:
@@ -323,14 +322,14 @@ class StepCosts:
         prefill_context: float = 0.0,
         seconds: float,
     ) -> None:
-        """Takes note of a step.
+        """Records a step.
 
         Args:
             num_decodes: sequences that decode.
-            num_rows: rows of those, one a sequence and one a draft token.
+            num_rows: their rows: one per sequence and one per draft token.
             num_prefill_tokens: tokens of prompts in the same step.
-            prefill_context: how many tokens are before each of those, on average.
-            seconds: what the step's inference took.
+            prefill_context: the average number of tokens before each of those.
+            seconds: the seconds of the step's inference.
         """
         shape = (num_decodes, num_rows, num_prefill_tokens)
         is_change = shape != self._last_shape
@@ -369,28 +368,29 @@ class StepCosts:
         drafts.learn(num_drafts, max(0.0, seconds - plain - change), self._num_steps)
 
     def refuse_drafts(self, num_sequences: int) -> None:
-        """Records that drafts were available for this number of sequences, but none paid."""
+        """Records that drafts were available for this number of sequences, but not worth their
+        cost."""
         drafts = self._drafts_of(num_sequences)
         if drafts is not None:
             drafts.refuse(self._num_steps)
 
     def is_plain_step_due(self, num_sequences: int) -> bool:
-        """Returns whether the next step of this number of sequences is to have no drafts, so that
+        """Returns whether the next step of this number of sequences should have no drafts, so that
         the gain of drafts can be measured."""
         window = self._plain_windows.get(num_sequences)
         return window is not None and window.num_steps >= _PLAIN_EVERY - _NUM_PLAIN_STEPS
 
     @property
     def shape_change_seconds(self) -> float:
-        """The extra cost of a step whose shape differs from that of the step before; so does the
-        step after a single one of another shape."""
+        """The extra cost of a step whose shape differs from that of the step before. The step after
+        a single one of another shape also has it."""
         return statistics.median(self._changes) if self._changes else 0.0
 
     def decode_seconds(self, num_sequences: int, num_rows: int) -> float | None:
         """Returns the estimated seconds of a step in which this number of sequences decode, with
         `num_rows` rows in all, drafts included, after a step of the same shape.
 
-        None = too little is known: no step of decodes, or nothing of what more rows cost.
+        None = unknown: no measured step of decodes, or no measured cost of more rows.
         """
         token_seconds = self.prefills.token_seconds
         plain = self._decodes.seconds(num_sequences, beyond=token_seconds or 0.0)
@@ -409,8 +409,8 @@ class StepCosts:
         return self._last_shape[1]
 
     def next_decode_seconds(self, num_sequences: int, num_rows: int) -> float | None:
-        """Returns the estimated seconds of a step after the last one, of the same shape or not; see
-        `decode_seconds`."""
+        """Returns the estimated seconds of the next step, including the extra cost if its shape
+        differs from the last one's; see `decode_seconds`."""
         seconds = self.decode_seconds(num_sequences, num_rows)
         if seconds is None or (num_sequences, num_rows, 0) == self._last_shape:
             return seconds
@@ -441,7 +441,8 @@ MAX_SLOWDOWN: Final = 2.0
 gaps between tokens may reach at their 99th percentile, since every estimate errs."""
 
 UNSEEN_SECONDS: Final = 0.045
-"""How long a step may take in any case: a reader sees nothing below 50 ms, and estimates err."""
+"""How long a step may take in any case: readers do not notice delays below 50 ms, and estimates
+have errors."""
 
 SHORT_SECONDS: Final = 1.0
 """The duration of a prompt that is computed in whole steps, even if other sequences decode: it ends
@@ -451,7 +452,7 @@ MIN_PREFILL_TOKENS: Final = 16
 """The fewest tokens of a prompt together with decodes: fewer cost nearly as much time."""
 
 _GRAIN: Final = 16
-"""What the tokens of a step are a multiple of, so that its shape changes seldom."""
+"""The number of tokens of a step is a multiple of this, so that its shape rarely changes."""
 
 
 class PrefillPacing:
@@ -473,10 +474,10 @@ class PrefillPacing:
         decodes.
 
         Args:
-            num_rows: rows of those that decode, drafts included.
-            prompt: whose tokens they would be.
-            budget: what is returned at most, and as long as too little is known.
-            is_crowd: whether more prompts wait after this one, so that even short ones hold up
+            num_rows: the number of decode rows, including drafts.
+            prompt: the sequence of the prompt.
+            budget: the maximum result, returned also while too little is measured.
+            is_crowd: whether more prompts wait after this one, so that even short prompts delay
                 streams for long.
         """
         usual = self._costs.decode_seconds(num_decodes, num_rows)

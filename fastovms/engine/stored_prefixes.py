@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 
 class JobThread:
-    """A thread that ends with the process even where a job hangs, as reading from a broken disk
-    may."""
+    """A thread that does not keep the process alive if a job hangs, for example on a broken
+    disk."""
 
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -41,18 +41,18 @@ class JobThread:
 
     @property
     def is_closing(self) -> bool:
-        """Whether jobs should come to an end."""
+        """Whether the thread is closing, so that jobs should end."""
         return self._closing.is_set()
 
     def do(self, job: Callable[[], None]) -> None:
         self._jobs.put(job)
 
     def pause(self, seconds: float) -> None:
-        """Sleeps, in a job, at most until the thread is to end."""
+        """Sleeps in a job, but at most until the thread is closed."""
         self._closing.wait(seconds)
 
     def close(self, timeout: float) -> bool:
-        """Ends the thread after the job that runs, and returns whether that has ended in time."""
+        """Ends the thread after its current job. Returns whether it has ended in time."""
         self._closing.set()
         self._jobs.put(None)
         self._thread.join(timeout)
@@ -70,12 +70,12 @@ class JobThread:
 
 @dataclass(frozen=True, slots=True)
 class PrefixFiles:
-    """Where the blocks of one model are kept.
+    """The disk location of one model's cached blocks.
 
     Attributes:
-        folder: its name in the directory, for people.
-        fingerprint: stands for the model, and for all else that decides what a block holds.
-        keeps_salted: whether prompts with a `cache_salt` are kept, too.
+        folder: the folder's name, readable for people.
+        fingerprint: a hash of the model and of everything else that affects a block's content.
+        keeps_salted: whether prompts with a `cache_salt` are cached too.
     """
 
     directory: BlockDirectory
@@ -88,7 +88,7 @@ class ModelBlocks:
     """The blocks of a model in the host's memory, and their files.
 
     Attributes:
-        directory: that of the files.
+        directory: the directory of the files.
     """
 
     def __init__(self, model: Model, files: PrefixFiles) -> None:
@@ -101,7 +101,7 @@ class ModelBlocks:
 
     @property
     def held(self) -> Held:
-        """The contents of the directory for this model."""
+        """The statistics of this model's blocks in the directory."""
         return self.directory.held(self._files.folder)
 
     def root(self, num_tokens: int) -> int:
@@ -110,7 +110,7 @@ class ModelBlocks:
         return ROOT if limit is None or num_tokens <= limit else LONG_ROOT
 
     def is_kept(self, salt: bytes) -> bool:
-        """Returns whether prompts with this salt are kept."""
+        """Returns whether prompts with this salt may be cached on disk."""
         return not salt or self._files.keeps_salted
 
     def keys(self, token_ids: array[int], namespace: PrefixNamespace) -> Iterator[bytes]:
@@ -122,14 +122,14 @@ class ModelBlocks:
         return np.concatenate(self._model.block_rows(block_id))
 
     def read(self, key: bytes, position: int) -> int:
-        """Reads a block into memory of its own, which the cache does not wait for; see
-        `BlockDirectory.read`. One thread reads."""
+        """Reads a block into a buffer, without blocking the cache; see `BlockDirectory.read`.
+        Called on one thread only."""
         if not self._read_rows:
             self._read_rows = [np.empty_like(row) for row in self._model.block_rows(0)]
         return self.directory.read(key, self._read_rows, position)
 
     def put_read(self, block_id: int) -> None:
-        """Copies the block that was read last to one of the cache."""
+        """Copies the block in the buffer to a block of the cache."""
         for row, read in zip(self._model.block_rows(block_id), self._read_rows, strict=True):
             row[:] = read
 
@@ -169,13 +169,13 @@ class ReadingPolicy:
             self._token_seconds.append(seconds / num_tokens)
 
     def learn_read(self, num_bytes: int, seconds: float) -> None:
-        """Takes note of what was read for one request."""
+        """Records a read for one request."""
         if num_bytes:
             self._byte_seconds.append(seconds / num_bytes)
             self._hope = 1.0
 
     def computing_seconds(self, num_tokens: int) -> float | None:
-        """Returns how long the tokens would take to compute; None = nothing is known of it."""
+        """Returns the estimated seconds for computing this number of tokens; None = unknown."""
         if not self._token_seconds:
             return None
         return num_tokens * statistics.median(self._token_seconds)
@@ -198,17 +198,16 @@ class ReadingPolicy:
 
 
 class Restoration:
-    """A run of blocks for requests that begin with the same text.
+    """The reading of consecutive blocks from disk, for requests that begin with the same text.
 
-    The reader's thread fills one after another; the engine's may end it at any moment, and has all
-    its blocks back at once, however long the disk takes. Blocks that were filled until then are
-    kept.
+    The reader thread fills the blocks in order. The engine thread may end the restoration at any
+    time and gets all blocks back at once, even if the disk is slow. Blocks filled by then are kept.
 
     Attributes:
-        keys: those of the blocks to be filled.
-        num_matched: how many blocks memory had before them, which are held, too.
-        waiting: the requests that wait for it, by their ids.
-        is_late: whether it has ended because the disk took too long.
+        keys: the keys of the blocks to fill.
+        num_matched: the number of preceding blocks found in memory, which are held too.
+        waiting: the waiting requests by id.
+        is_late: whether it was ended because the disk was too slow.
     """
 
     def __init__(
@@ -223,10 +222,10 @@ class Restoration:
     ) -> None:
         """
         Args:
-            token_ids: of the whole text up to the last block.
-            block_table: the blocks that memory had, and as many as there are keys.
-            node: the prefix cache's node of the last that memory had.
-            tenant: whose text it is.
+            token_ids: the tokens of the whole text up to the last block.
+            block_table: the blocks found in memory, then one block per key.
+            node: the prefix cache's node of the last block found in memory.
+            tenant: the tenant of the text.
         """
         self.keys = keys
         self.num_matched = len(block_table) - len(keys)
@@ -246,8 +245,8 @@ class Restoration:
         return self._has_ended
 
     def fill_next(self, fill: Callable[[int], None]) -> bool:
-        """Has the next block filled, in the reader's thread. False: it has ended, and the blocks
-        are another's by now."""
+        """Fills the next block, on the reader thread. Returns False if the restoration has ended,
+        so that the blocks may be reused."""
         with self._guard:
             if self._has_ended:
                 return False
@@ -256,8 +255,8 @@ class Restoration:
             return True
 
     def end(self, blocks: BlockManager, *, keep: bool = True) -> int:
-        """Gives all blocks back, those that have been filled as cached ones if they are to be kept,
-        and returns how many these are."""
+        """Releases all blocks; filled ones become cached if `keep` is true. Returns the number of
+        filled blocks."""
         with self._guard:
             self._has_ended = True
         num_kept = self._num_filled if keep else 0
@@ -277,7 +276,7 @@ class Restoration:
 
 
 _FREE_SHARE: Final = 0.125
-"""The share of all blocks that stays free for running sequences when blocks are taken to be read
+"""The fraction of all blocks that stays free for running sequences when blocks are taken to be read
 into."""
 
 _MAX_AT_READER: Final = 2
@@ -289,8 +288,8 @@ class _Stored(NamedTuple):
     """The blocks of a prompt on disk, after those in memory.
 
     Attributes:
-        match: what memory has.
-        keys: of the blocks that only the disk has.
+        match: the match in memory.
+        keys: the keys of the blocks that are only on disk.
     """
 
     token_ids: array[int]
@@ -300,12 +299,12 @@ class _Stored(NamedTuple):
 
 
 class PrefixRestorer:
-    """Holds requests back whose prompts begin with blocks that are on disk. All of it but reading
-    itself runs on the engine's thread.
+    """Holds back requests whose prompts begin with blocks on disk until the blocks are read.
+    Everything except reading runs on the engine's thread.
 
-    Blocks that were read are in the prefix cache like all others, and may be evicted from it: the
-    requests find them there when they are admitted. None of them waits for longer than computing
-    would take, and `reclaim` gives all blocks back at once, so that nothing depends on the disk.
+    Blocks that were read are in the prefix cache like all others and may be evicted; the requests
+    find them there when they are admitted. A request waits at most as long as computing would take,
+    and `reclaim` releases all blocks at once, so that a slow disk does no harm.
     """
 
     def __init__(
@@ -321,8 +320,8 @@ class PrefixRestorer:
     ) -> None:
         """
         Args:
-            call: has a function called on the engine's thread.
-            call_later: the same after some seconds.
+            call: calls a function on the engine's thread.
+            call_later: calls a function there after some seconds.
         """
         self._stored = stored
         self._blocks = blocks
@@ -348,14 +347,14 @@ class PrefixRestorer:
         return bool(self._ready)
 
     def take_ready(self) -> list[GenerationRequest]:
-        """Returns the requests that need not wait any more, each once."""
+        """Returns the requests that are ready, each once."""
         ready = list(self._ready.values())
         self._ready.clear()
         return ready
 
     def hold(self, request: GenerationRequest) -> bool:
-        """Reads the blocks of a prompt from disk. False: there are none worth it, and the request
-        need not wait."""
+        """Starts to read the blocks of a prompt from disk. Returns False if there are none worth
+        reading; the request then need not wait."""
         if self._is_off or any(one.is_late for one in self._at_reader):
             return False
         found = self._find(request)
@@ -384,17 +383,17 @@ class PrefixRestorer:
 
     @property
     def holds_blocks(self) -> bool:
-        """Whether blocks are taken that no sequence has."""
+        """Whether blocks outside sequences are held."""
         return bool(self._running)
 
     def reclaim(self) -> None:
-        """Gives all blocks back, and lets the requests go for which they were read."""
+        """Releases all blocks and the requests that wait for them."""
         for restoration in list(self._running.values()):
             self._ready |= restoration.waiting
             self._end(restoration)
 
     def give_up(self) -> None:
-        """Lets all requests go, and holds none from now on."""
+        """Releases all requests, and holds back none from now on."""
         self._is_off = True
         for held in self._places():
             self._ready |= held
@@ -409,12 +408,11 @@ class PrefixRestorer:
             logger.warning("prefix cache: a block is still being read after %g s", timeout)
 
     def _places(self) -> list[dict[str, GenerationRequest]]:
-        """Returns all that may hold a request, by ids."""
+        """Returns all collections that may hold a request, by id."""
         return [self._ready, self._queued, *(one.waiting for one in self._running.values())]
 
     def _find(self, request: GenerationRequest) -> _Stored | None:
-        """Returns the blocks of a prompt that are on disk and not in memory; None = there are
-        none."""
+        """Returns the blocks of a prompt that are only on disk; None = none."""
         salt = (request.cache_salt or "").encode("utf-8", "surrogatepass")
         stored, size = self._stored, self._stored.block_size
         if not stored.directory.num_blocks or not stored.is_kept(salt):
@@ -441,7 +439,8 @@ class PrefixRestorer:
         return num_read if num_read and self._policy.pays(num_tokens, num_bytes) else 0
 
     def _join(self, found: _Stored, request: GenerationRequest) -> bool:
-        """Has a request wait for what is being read already, if that is its own next block."""
+        """Adds a request to a running restoration that reads its next block. Returns whether there
+        is one."""
         same = self._running.get(found.keys[0])
         if same is None:
             return False
@@ -449,7 +448,7 @@ class PrefixRestorer:
         return True
 
     def _begin_queued(self) -> None:
-        """Gives the reader what it may have."""
+        """Starts queued restorations, as many as the reader may have."""
         while self._queued and len(self._at_reader) < _MAX_AT_READER:
             request_id, request = next(iter(self._queued.items()))
             if not self._begin(request):
@@ -457,7 +456,8 @@ class PrefixRestorer:
             del self._queued[request_id]
 
     def _begin(self, request: GenerationRequest) -> bool:
-        """Takes the blocks that are read into for a request. False: it need not wait, after all."""
+        """Allocates the blocks for a restoration and starts it. Returns False if the request need
+        not wait after all."""
         found = self._find(request)
         if found is None:
             return False
@@ -486,7 +486,7 @@ class PrefixRestorer:
         return True
 
     def _read(self, restoration: Restoration) -> None:
-        """Reads blocks, in the reader's thread, until one is not readable, or no request waits."""
+        """Reads blocks on the reader thread until one is unreadable or no request waits."""
         start = self._clock()
         num_bytes = 0
         try:
@@ -504,7 +504,7 @@ class PrefixRestorer:
             self._call(partial(self._settle, restoration, num_bytes, seconds))
 
     def _settle(self, restoration: Restoration, num_bytes: int, seconds: float) -> None:
-        """Lets the requests go on for which all has been read."""
+        """Releases the requests whose blocks have all been read."""
         self._at_reader.remove(restoration)
         self._policy.learn_read(num_bytes, seconds)
         self._stats.num_bytes_read += num_bytes
@@ -520,8 +520,8 @@ class PrefixRestorer:
         self._begin_queued()
 
     def _end(self, restoration: Restoration) -> int:
-        """Makes the blocks that were read findable, releases all blocks, and returns the number of
-        tokens have been read."""
+        """Registers the read blocks in the prefix cache, releases all blocks, and returns the
+        number of tokens read."""
         num_tokens = restoration.end(self._blocks) * self._stored.block_size
         del self._running[restoration.keys[0]]
         restoration.waiting.clear()
@@ -529,8 +529,8 @@ class PrefixRestorer:
         return num_tokens
 
     def _release(self, request: GenerationRequest) -> None:
-        """Lets a request go on that would have been computed by now. Reading ends when no other
-        request waits for it."""
+        """Releases a request that has waited as long as computing would have taken. Reading stops
+        if no other request waits for it."""
         request_id = request.request_id
         for held in (self._queued, *(one.waiting for one in self._running.values())):
             if held.get(request_id) is request:
@@ -549,7 +549,7 @@ MIN_PROMPT_TOKENS: Final = 256
 """From this length on all of a prompt is worth it; of a shorter one what was reused once."""
 
 BUSY_SHARE: Final = 0.125
-"""The share of the rate of writing that is used while sequences run."""
+"""The fraction of the rate of writing that is used while sequences run."""
 
 FLUSH_SECONDS: Final = 5.0
 """How long a server that ends goes on writing."""
@@ -565,10 +565,11 @@ class _Wanted(NamedTuple):
     """A block to write.
 
     Attributes:
-        text: it is of use as long as it holds this.
-        position: how many blocks of the text come before it.
-        before: the key of the last of these; None = it is the first. Without it on disk this one
-            would never be read.
+        text: the identity of the block's text; the block is only written while it still holds this
+            text.
+        position: the number of preceding blocks of the text.
+        before: the key of the preceding block; None = none. The block is useless on disk without
+            it.
     """
 
     block_id: int
@@ -578,8 +579,8 @@ class _Wanted(NamedTuple):
 
 
 class PrefixSaver:
-    """Notes which blocks are worth writing, and hands a copy of one after another to a thread. All
-    of it but writing itself runs on the engine's thread."""
+    """Selects blocks that are worth writing, and passes copies of them to a writer thread one at a
+    time. Everything except writing runs on the engine's thread."""
 
     def __init__(
         self,
@@ -593,8 +594,8 @@ class PrefixSaver:
     ) -> None:
         """
         Args:
-            call: has a function called on the engine's thread.
-            is_busy: whether sequences run, which writing would disturb.
+            call: calls a function on the engine's thread.
+            is_busy: returns whether sequences run, which writing would slow down.
         """
         self._stored = stored
         self._blocks = blocks
@@ -611,11 +612,11 @@ class PrefixSaver:
 
     @property
     def is_writing(self) -> bool:
-        """Whether the writer has a block, or waits to be given one."""
+        """Whether the writer thread has a block or waits for one."""
         return self._is_writing
 
     def note(self, sequence: Sequence) -> None:
-        """Notes what is worth writing of a sequence's prompt, which has just been computed."""
+        """Queues the blocks of a newly computed prompt that are worth writing."""
         size, salt = self._stored.block_size, sequence.cache_salt
         num_worth = sequence.num_registered_blocks
         if sequence.num_prompt_tokens < MIN_PROMPT_TOKENS:
@@ -645,8 +646,8 @@ class PrefixSaver:
         self._wanted.clear()
 
     def close(self, *, flush: bool) -> None:
-        """Ends the thread. Remaining blocks are written only within the time that a server may take
-        to end."""
+        """Ends the thread. Remaining blocks are written only if `flush` is true, within the time
+        limit of a shutdown."""
         deadline = self._clock() + FLUSH_SECONDS
         if not self._writer.close(FLUSH_SECONDS if flush else _STOP_SECONDS) or not flush:
             return
@@ -662,7 +663,7 @@ class PrefixSaver:
             logger.warning("prefix cache: not all is written: %s", error)
 
     def _next(self) -> tuple[bytes, _Wanted] | None:
-        """Takes the next block out that is still worth it."""
+        """Removes and returns the next block that is still worth writing."""
         directory = self._stored.directory
         while self._wanted:
             key, block = self._wanted.popitem(last=False)
@@ -674,7 +675,7 @@ class PrefixSaver:
         return None
 
     def _take_back(self) -> None:
-        """Wants the block again that the writer had, and first, if it has not been written."""
+        """Puts the writer's block back at the front of the queue if it was not written."""
         if self._at_writer is not None:
             key, block = self._at_writer
             self._at_writer = None
@@ -683,8 +684,8 @@ class PrefixSaver:
                 self._wanted.move_to_end(key, last=False)
 
     def _hand_over(self) -> None:
-        """Gives the writer a copy of the next block: the block itself may be evicted in the
-        meantime."""
+        """Passes a copy of the next block to the writer, because the block may be evicted
+        meanwhile."""
         self._take_back()
         self._at_writer = found = self._next()
         self._is_writing = found is not None
@@ -695,7 +696,8 @@ class PrefixSaver:
             self._writer.do(partial(self._write, key, content, block.position, share))
 
     def _write(self, key: bytes, content: NDArray[np.uint8], position: int, share: float) -> None:
-        """Writes a block, in the writer's thread, and asks for the next when one may be written."""
+        """Writes a block, on the writer thread, and requests the next one when writing is allowed
+        again."""
         trouble, pause = "", _RETRY_AFTER
         surprise = None
         try:

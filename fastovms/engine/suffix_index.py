@@ -36,10 +36,10 @@ Kernel = Callable[..., Any]
 
 
 class SuffixFunctions:
-    """The kernels of the suffix index, which exist once for all indexes.
+    """The kernels of the suffix index, shared by all indexes.
 
     Attributes:
-        extend, look_up, learn: see `suffix_kernels`. They may be called when `are_there`.
+        extend, look_up, learn: see `suffix_kernels`. Call them only if `are_there` returns True.
     """
 
     extend: Kernel
@@ -51,13 +51,14 @@ class SuffixFunctions:
         self._are_awaited = True
 
     def are_there(self) -> bool:
-        """Returns whether the kernels can be called; loads them, unless a thread does so."""
+        """Returns whether the kernels can be called; loads them, unless a thread is loading
+        them."""
         if not self._are_loaded and self._are_awaited:
             self.load()
         return self._are_loaded
 
     def load(self) -> None:
-        """Compiles the kernels, or reads them."""
+        """Compiles the kernels, or loads them from the cache."""
         from fastovms.engine import suffix_kernels
 
         self.extend = suffix_kernels.extend
@@ -66,8 +67,8 @@ class SuffixFunctions:
         self._are_loaded = True
 
     def load_beside(self, after: threading.Thread) -> threading.Thread:
-        """Does that in a thread, when another one has ended. If the kernels are not available, no
-        lookup is made."""
+        """Runs `load` in a thread, after the thread `after` has ended. Until then, and if that
+        fails, no lookups are made."""
         self._are_awaited = False
         thread = threading.Thread(
             target=self._try_to_load, args=(after,), name="suffix-kernels", daemon=True
@@ -119,11 +120,11 @@ _NO_TOKENS: Final = np.empty(0, np.int64)
 
 
 class Guess(NamedTuple):
-    """Candidates that may follow a text.
+    """Guessed tokens that may follow a text.
 
     Attributes:
         token_ids: int64 [N].
-        chances: [N], how likely each of them is right together with all before it.
+        chances: [N], the probability that each token and all before it are correct.
         kinds: int64 [N], see `suffix_layout`.
     """
 
@@ -132,24 +133,25 @@ class Guess(NamedTuple):
     kinds: NDArray[np.int64]
 
     def first(self, num_tokens: int) -> Guess:
-        """Returns the guess without the part after this number of tokens."""
+        """Returns the guess cut to this number of tokens."""
         return Guess(
             self.token_ids[:num_tokens], self.chances[:num_tokens], self.kinds[:num_tokens]
         )
 
 
 LEAST_CHANCE: Final = 0.02
-"""Guesses that are not likelier than this to be right are not worth their time."""
+"""Guesses that are not more likely than this to be right are not worth their time."""
 
 NO_GUESS: Final = Guess(_NO_TOKENS, np.empty(0), _NO_TOKENS)
 
 
 class Space(NamedTuple):
-    """Texts that are guessed from each other.
+    """A set of texts that are used to guess each other.
 
     Attributes:
-        number: no other space has it.
-        odds: [2, NUM_KINDS], how often guesses of each kind were right in its texts, and were made.
+        number: the unique number of the space.
+        odds: [2, NUM_KINDS], how often guesses of each kind were correct, and were made, in its
+            texts.
     """
 
     number: int
@@ -160,11 +162,12 @@ class IndexedText:
     """A text in the index.
 
     Attributes:
-        num_tokens: how many of its tokens are there.
-        place: its space's number, the position of its last entry, and that of the place which it
-            has followed; see `suffix_kernels.extend` and `look_up`.
-        odds: [2, NUM_KINDS], how often guesses of each kind were right in it, and were made.
-        space_odds: the same of all texts of its space.
+        num_tokens: the number of its indexed tokens.
+        place: its space's number, the position of its last entry, and the position in another text
+            that it follows; see `suffix_kernels.extend` and `look_up`.
+        odds: [2, NUM_KINDS], how often guesses of each kind were correct, and were made, in this
+            text.
+        space_odds: the same for all texts of its space.
     """
 
     __slots__ = ("num_tokens", "odds", "place", "space_odds")
@@ -177,18 +180,18 @@ class IndexedText:
 
 
 class SuffixIndex:
-    """An index of the ends of recent texts.
+    """An index of the suffixes of recent texts.
 
-    Texts are in spaces, and none is guessed from texts of another space. When all entries are
-    taken, the oldest are given up, whatever their space. A prompt that begins as another text did
-    shares its entries; what is generated never does, so that what was said often counts often.
+    Texts are guessed only from texts of the same space. When the index is full, the oldest entries
+    of any space are overwritten. A prompt shares the entries of a text with the same beginning.
+    Generated tokens get their own entries, so that frequent continuations count more.
 
-    It also learns how often guesses are right, in each text and in all of its space: by the length
-    of their match, and by how many of the matching places agree.
+    It also counts how often guesses are correct, per text and per space, by the length of the match
+    and by how many matches agree.
     """
 
     def __init__(self, num_entries: int) -> None:
-        """`num_entries`: how many tokens it holds, at least 1."""
+        """Creates an index of `num_entries` tokens, at least 1."""
         num_heads = 1 << (num_entries - 1).bit_length()
         # Memory is committed where it is written to. Entries are only read that were written.
         self._entries = np.empty((num_entries, NUM_COLUMNS), np.int32)
@@ -204,7 +207,7 @@ class SuffixIndex:
         self._kinds = _NO_TOKENS
 
     def new_text(self, space: Hashable) -> IndexedText:
-        """Returns an empty text in a space. A space of None is the text's own."""
+        """Returns an empty text in a space; None = a space only for this text."""
         known = None if space is None else self._spaces.get(space)
         if known is None:
             known = Space(self._num_spaces, self._first_odds.copy())
@@ -218,8 +221,8 @@ class SuffixIndex:
         return IndexedText(known)
 
     def extend(self, text: IndexedText, token_ids: array[int], num_prompt_tokens: int) -> None:
-        """Brings a text up to date with all of its tokens, of which the first are its prompt. As
-        long as the kernels are not there it does nothing."""
+        """Adds a text's new tokens to the index. `token_ids` are all its tokens, beginning with the
+        prompt. Does nothing until the kernels are loaded."""
         if not SUFFIX_FUNCTIONS.are_there():
             return
         if text.num_tokens < num_prompt_tokens:
@@ -252,9 +255,9 @@ class SuffixIndex:
         """Guesses up to `num_tokens` tokens that follow a text.
 
         Args:
-            context: its last tokens; more than `MAX_MATCH` are not looked at.
-            chance: how likely it is that the text comes there.
-            least: the guess ends where it is not likelier than this to be right.
+            context: the last tokens of the text; at most `MAX_MATCH` are used.
+            chance: the probability that the text reaches the end of `context`.
+            least: the guess ends when its probability falls to this value.
         """
         if not SUFFIX_FUNCTIONS.are_there():
             return NO_GUESS
@@ -286,8 +289,9 @@ class SuffixIndex:
         )
 
     def forced(self, text: IndexedText, token_ids: list[int], chance: float = 1.0) -> Guess:
-        """Returns a guess of tokens that a grammar leaves no choice about, to which a text comes
-        with this chance. The model may write the same characters in other tokens."""
+        """Returns a guess of tokens that a grammar forces, which the text reaches with probability
+        `chance`. The guess may be wrong, because the model may split the same characters into other
+        tokens."""
         right, made = text.space_odds[:, FORCED] + text.odds[:, FORCED]
         count = len(token_ids)
         return Guess(
@@ -297,13 +301,14 @@ class SuffixIndex:
         )
 
     def learn(self, text: IndexedText, guess: Guess, said: array[int]) -> None:
-        """Compares a guess with what the text then said, as far as it did."""
+        """Compares a guess with the actual tokens `said`, and updates the counts."""
         if SUFFIX_FUNCTIONS.are_there():
             told = np.frombuffer(said, np.int64)
             SUFFIX_FUNCTIONS.learn(text.space_odds, text.odds, guess.token_ids, guess.kinds, told)
 
     def check(self) -> None:
-        """Asserts that entries lead to older ones of their space, and back to themselves."""
+        """Asserts that entries link to older entries of their space, and are found by their own
+        hashes."""
         num_entries = len(self._entries)
         oldest = max(1, self._end - num_entries)
         positions = np.arange(oldest, self._end)

@@ -1,6 +1,7 @@
-"""Adds texts to the suffix index, and finds what followed their ends before, by compiled loops.
+"""Adds texts to the suffix index, and finds earlier continuations of their suffixes, in compiled
+loops.
 
-To import it is to compile it, or to read what was compiled: see `suffix_functions`.
+Importing the module compiles it, or loads the compiled code; see `suffix_index`.
 """
 
 # The signatures for the compiler are the types, which mypy does not know.
@@ -25,18 +26,18 @@ from fastovms.engine.suffix_layout import (
 )
 
 _MAX_TWINS = 16
-"""How many entries are looked at for one that is the same token after the same text."""
+"""How many entries are checked for one that is the same token after the same text."""
 
 _OWN_WEIGHT = 4.0
 """How many observations of a text's own weigh as much as those of all texts of its space."""
 
 _OWN_DECAY = 0.95
 _DECAY = 0.995
-"""What is left of past observations after another one."""
+"""The factor on the weight of past observations after each new one."""
 
 _NEAR = 64
-"""How many entries, from the place on that a text has followed, are looked at for where it goes on
-to follow it: after a few tokens of its own, whose ends are too short to be found otherwise."""
+"""How many entries, from the place on that a text has followed, are checked for where it goes on to
+follow it: after a few tokens of its own, whose ends are too short to be found otherwise."""
 
 _FOLLOWED_MATCH = 4
 """The length of a match from which a text is assumed to follow a place."""
@@ -75,11 +76,11 @@ def extend(
         heads: [len(ORDERS), a power of two], the newest entry of each hash.
         end: the position of the next entry.
         seed: 64 random bits.
-        place: the text's space, the position of its last entry, which is updated, and that of the
-            place that it has followed, see `look_up`.
-        tokens: those to add, from `first` on, after the last ones of the text, as many as the
-            longest order has.
-        shares: whether to go along entries that are there already, instead of adding twins.
+        place: the text's space, the position of its last entry, which is updated, and the position
+            in another text that it follows, see `look_up`.
+        tokens: the last tokens of the text, as many as the longest order, then from `first` on the
+            tokens to add.
+        shares: whether to reuse existing equal entries instead of adding new ones.
     """
     capacity = entries.shape[0]
     mask = np.uint64(heads.shape[1] - 1)
@@ -124,7 +125,7 @@ def extend(
 
 @inlined
 def _match_length(entries, oldest, space, position, context):
-    """Returns how many tokens before and at an entry are the last ones of a text."""
+    """Returns the number of tokens up to an entry that equal the last tokens of `context`."""
     length = 0
     while length < min(context.size, MAX_MATCH) and position >= oldest:
         entry = entries[position % entries.shape[0]]
@@ -144,7 +145,7 @@ def _size_of(length):
 
 @inlined
 def near_kind(length):
-    """Returns the kind of a guess by the place that the text has followed before."""
+    """Returns the kind of a guess that continues the position the text already follows."""
     return _size_of(length) * NUM_SUPPORTS + 4
 
 
@@ -174,8 +175,8 @@ def _after(entries, position):
 
 @inlined
 def _near(entries, oldest, end, space, anchor, context):
-    """Returns the position of the longest end of a text in the continuation of the place that it
-    has followed before, and the length of that end."""
+    """Returns the position of the longest match near the position that the text already follows,
+    and the match length."""
     found, longest = np.int64(0), 0
     position = anchor
     for _ in range(_NEAR):
@@ -207,21 +208,20 @@ def look_up(
     chances: NDArray[np.float64],
     kinds: NDArray[np.int64],
 ) -> int:
-    """Guesses what follows a text: what followed the longest of its ends that has been there
-    before, by the majority where it was there several times; or what comes next at the place that
-    the text has followed so far, where that is as long a match or likelier. Returns how many tokens
-    that are, and updates that place.
+    """Guesses the tokens that follow a text: the most frequent continuation of its longest suffix
+    that occurred before, or the continuation at the position it already follows, if that match is
+    as long or more likely. Returns the number of guessed tokens and updates the followed position.
 
     Args:
         entries, heads, end, seed, place: as in `extend`.
         context: the last tokens of the text, at most `MAX_MATCH`.
-        odds, own: [2, NUM_KINDS], how often each kind of guess was right and how often it was
-            made, in all texts of its space and in this one.
-        chance: how likely it is that the text comes to the end of the context.
-        least: the guess ends where it is not likelier than this to be right so far, but not before
-            its first token: what is never guessed would never be known to have become likely.
-        tokens, chances, kinds: receive the guess: its tokens, how likely each is right together
-            with all before it, and of which kinds they are.
+        odds, own: [2, NUM_KINDS], how often each kind of guess was correct and was made, in its
+            space and in this text.
+        chance: the probability that the text reaches the end of the context.
+        least: the guess ends when its probability falls to this value, but has at least one token,
+            so that the counts are updated.
+        tokens, chances, kinds: receive the guess: its tokens, the probability that each and all
+            before it are correct, and their kinds.
     """
     capacity = entries.shape[0]
     oldest = max(1, end - capacity)
@@ -301,8 +301,8 @@ def learn(
     kinds: NDArray[np.int64],
     said: NDArray[np.int64],
 ) -> None:
-    """Compares a guess with what was said, up to the first token that is wrong, and updates what is
-    known of its kinds; see `look_up`."""
+    """Compares a guess with the actual tokens up to the first wrong one, and updates the counts of
+    its kinds; see `look_up`."""
     for i in range(min(guessed.size, said.size)):
         kind = kinds[i]
         is_right = guessed[i] == said[i]

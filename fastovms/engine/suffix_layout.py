@@ -1,13 +1,13 @@
 """Describes how the suffix index stores texts, as trees in a ring of flat arrays.
 
-An entry is one token after those before it. It is found by hashes of its last few tokens. For each
-number of `ORDERS`, entries of one hash are chained from the newest to the oldest, as in DEFLATE
-(RFC 1951 4). Entries have positions that only grow; position p is in row p modulo their number, so
-that the oldest is overwritten first. A link to a position that is overwritten leads nowhere, and so
-does 0, which is none.
+An entry is a token with its preceding tokens, and is found by hashes of its last few tokens. For
+each number of `ORDERS`, entries of one hash are chained from the newest to the oldest, as in
+DEFLATE (RFC 1951 4). Entries have positions that only grow; position p is in row p modulo their
+number, so that the oldest is overwritten first. A link to an overwritten position is invalid; 0
+means no link.
 
-A change of a number here needs a change of `suffix_kernels` too: numba's cache looks at that file
-alone.
+A change of a number here needs a change of `suffix_kernels` too: numba's cache only notices changes
+of that file.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Makes OpenVINO models of GGUF files: graph, weights and tokenizer, by no other library.
+"""Converts GGUF files to OpenVINO models (graph, weights and tokenizer) without other libraries.
 
-It reads a file's metadata and tensors and builds the graph that an export would have. It knows no
-backend, and nothing of how a model is run or cached.
+It reads a file's metadata and tensors and builds the same graph as an export. It is independent of
+the backends.
 """

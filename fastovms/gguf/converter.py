@@ -44,7 +44,7 @@ temperature 1 and all tokens a small model soon writes nonsense."""
 
 
 def named_ids(fields: TokenizerFields) -> dict[str, int]:
-    """Returns the ids of tokens by what templates and batches need them for."""
+    """Returns the ids of tokens by their role in templates and batches."""
     ids = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
     found = {name: fields.token_id(field) for name, field in ids.items()}
     return {name: token_id for name, token_id in found.items() if token_id is not None}
@@ -53,10 +53,11 @@ def named_ids(fields: TokenizerFields) -> dict[str, int]:
 def text_files(
     metadata: Metadata, parameters: Hyperparameters, fields: TokenizerFields, vocab_size: int
 ) -> dict[str, str]:
-    """Returns contents by names, as optimum-intel exports them.
+    """Returns the contents of the model's text files by file name, in the form of optimum-intel's
+    exports.
 
     Args:
-        vocab_size: how many logits the model has.
+        vocab_size: the number of the model's logits.
     """
     files = {
         "config.json": json.dumps(_config(parameters, fields, vocab_size)),
@@ -90,7 +91,7 @@ def _config(
 
 
 def _templates(metadata: Metadata) -> dict[str, str]:
-    """Returns the chat template, and others by name."""
+    """Returns the chat template and other templates, by name."""
     files: dict[str, str] = {}
     for key, value in metadata.items():
         if not isinstance(value, str) or not key.startswith(_TEMPLATE):
@@ -112,10 +113,10 @@ class FileHead(NamedTuple):
 
 
 def read_contents(path: Path) -> FileHead:
-    """Reads the head of a file, which is quick.
+    """Reads the head of a GGUF file; takes milliseconds.
 
     Raises:
-        ConfigurationError: it is broken, or holds a model or a tokenizer that is not supported.
+        ConfigurationError: the file is broken, or its model or tokenizer is not supported.
     """
     file = read_gguf(path)
     try:

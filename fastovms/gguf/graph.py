@@ -48,7 +48,7 @@ _INTEGERS: Final = {
 
 
 class Weights:
-    """The tensors of a file as nodes of a graph. It knows which ones have been used."""
+    """The tensors of a file as nodes of a graph. Records which ones have been used."""
 
     def __init__(self, file: GgufFile) -> None:
         self._file = file
@@ -66,7 +66,7 @@ class Weights:
         """Returns the shape of a matrix.
 
         Raises:
-            ConfigurationError: there is no such matrix.
+            ConfigurationError: the matrix does not exist.
         """
         info = self._file.tensors.get(name)
         if info is None or len(info.shape) != 2:
@@ -74,10 +74,10 @@ class Weights:
         return info.shape
 
     def floats(self, name: str, *shape: int) -> NDArray[np.float32]:
-        """Returns a small tensor's numbers: of a norm, a bias or frequencies.
+        """Returns the values of a small tensor: a norm, a bias or frequencies.
 
         Raises:
-            ConfigurationError: it is not there, of another shape, or quantized.
+            ConfigurationError: the tensor is missing, has another shape, or is quantized.
         """
         info = self._info(name, shape)
         if info.type.bits:
@@ -92,14 +92,14 @@ class Weights:
     def matrix(
         self, name: str, num_rows: int, num_columns: int, order: NDArray[np.int64] | None = None
     ) -> Node:
-        """Returns a node with the f32 values of a matrix, [rows, columns]. The same one for the
-        same name.
+        """Returns a node with the f32 values of a matrix, [rows, columns]. Repeated calls return
+        the same node.
 
         Args:
-            order: which row of the file comes first, second and so on.
+            order: the order of the file's rows.
 
         Raises:
-            ConfigurationError: the tensor is not there or of another shape.
+            ConfigurationError: the tensor is missing or has another shape.
         """
         if name not in self._nodes:
             info = self._info(name, (num_rows, num_columns))
@@ -121,7 +121,7 @@ class Weights:
 
 
 def constant(values: NDArray[Any]) -> Node:
-    """Returns a constant with what numpy holds."""
+    """Returns a constant with the values of an array."""
     return opset13.constant(values)
 
 
@@ -139,7 +139,7 @@ def _compressed(
     unpack: Callable[[NDArray[np.uint8]], NumberGroups],
     name: str,
 ) -> Node:
-    """Returns a matrix as 4 or 8 bit integers, each group of which has a scale of its own."""
+    """Returns a matrix as 4 or 8 bit integers, with one scale per group."""
     integers, scales, zero_points = [], [], []
     blocks = rows.reshape(-1, kind.block_bytes)
     for start in range(0, len(blocks), _BLOCKS_AT_ONCE):
@@ -190,9 +190,9 @@ class Rotation(NamedTuple):
     """Angles by position: a position divided by `periods`.
 
     Attributes:
-        periods: tokens for an angle of 1, one for each pair of dimensions.
-        long_periods: those of sequences that are longer than `original_context`, or None.
-        magnitude: what cosines and sines are multiplied by.
+        periods: the number of positions for an angle of 1, for each pair of dimensions.
+        long_periods: the periods of sequences longer than `original_context`, or None.
+        magnitude: the factor of cosines and sines.
     """
 
     periods: Periods
@@ -241,7 +241,7 @@ def rotation_of(parameters: Hyperparameters, weights: Weights) -> Rotation:
 
 
 def rotation_of_windows(parameters: Hyperparameters) -> Rotation | None:
-    """Returns how layers with a window rotate, or None: as the others do."""
+    """Returns the rotation of layers with a window; None = the same as other layers."""
     if parameters.window_rope_base is None:
         return None
     periods = _unscaled(parameters.window_rope_base, parameters.rope.num_dimensions)
@@ -253,7 +253,7 @@ def _unscaled(base: float, num_dimensions: int) -> NDArray[np.float64]:
 
 
 def _yarn_mix(rope: RopeSettings) -> NDArray[np.float64]:
-    """Returns how much of the unscaled frequency each pair of dimensions has."""
+    """Returns the share of the unscaled frequency in each pair of dimensions."""
 
     def dimension(num_rotations: float) -> float:
         """Returns the dimension whose frequency makes this number of rotations in the original
@@ -269,9 +269,10 @@ def _yarn_mix(rope: RopeSettings) -> NDArray[np.float64]:
 
 
 def cos_sin(rotation: Rotation, position_ids: Node) -> CosSin:
-    """Returns cosines and sines of `position_ids` [batch, tokens], each pair's twice.
+    """Returns cosines and sines of `position_ids` [batch, tokens] with each pair's value twice.
 
-    Where there are long periods, the highest position decides, as in what optimum-intel exports.
+    If there are long periods, the highest position decides which are used, as in optimum-intel's
+    exports.
     """
     frequencies = constant((1 / rotation.periods.astype(np.float64)).astype(np.float32))
     if rotation.long_periods is not None:
@@ -326,7 +327,7 @@ class Masks(NamedTuple):
     """The masks as nodes [batch, 1, tokens, tokens and those before them], to be added to scores.
 
     Attributes:
-        windowed: None where no layer has a window.
+        windowed: None if no layer has a window.
     """
 
     causal: Node
@@ -334,12 +335,12 @@ class Masks(NamedTuple):
 
 
 def build_masks(input_ids: Node, attention_mask: Node, window: int) -> Masks:
-    """Builds the masks.
+    """Returns the attention masks.
 
     Args:
         input_ids: [batch, tokens].
-        attention_mask: [batch, tokens and those before them], 0 where a token is not to be seen.
-        window: how many tokens a windowed layer sees; 0 = there is none.
+        attention_mask: [batch, tokens and those before them], 0 where a token is masked.
+        window: the number of tokens that a windowed layer attends to; 0 = no window.
     """
     total = _length(attention_mask)
     past = opset13.subtract(total, _length(input_ids))
@@ -402,11 +403,11 @@ _BY_HEADS: Final = [0, 2, 1, 3]
 
 
 def build_decoder(file: GgufFile, parameters: Hyperparameters) -> ov.Model:
-    """Builds the graph.
+    """Returns the OpenVINO graph of the decoder.
 
     Raises:
-        ConfigurationError: tensors are missing, of other shapes than the sizes ask for, or of no
-            use to this architecture.
+        ConfigurationError: tensors are missing, have wrong shapes, or are unknown to this
+            architecture.
     """
     weights = Weights(file)
     model = _DecoderBuilder(weights, parameters).build()
@@ -528,7 +529,7 @@ class _DecoderBuilder:
 
     def _row_order(self, num_heads: int) -> NDArray[np.int64] | None:
         """Returns the order in which rows of the file are taken, so that pairs of rotated
-        dimensions lie half a head apart; None = the file has them like that."""
+        dimensions are half a head apart; None = the file already has this order."""
         if not self._architecture.interleaves_rotations:
             return None
         rows = np.arange(num_heads * self._p.head_size)
@@ -587,7 +588,7 @@ class _DecoderBuilder:
         return opset13.reshape(projected, constant(shape), True)
 
     def _with_past(self, name: str, current: Node) -> Node:
-        """Appends keys or values to those that the state has, and repeats them for each head."""
+        """Appends keys or values to those in the state, and repeats them for each head."""
         p = self._p
         sizes = [constant(np.array([n])) for n in (p.num_kv_heads, 0, p.head_size)]
         empty = opset13.broadcast(_number(0), opset13.concat([self._batch, *sizes], 0))

@@ -1,4 +1,4 @@
-"""Converts GGUF files to model directories, once a file, and keeps these in the cache."""
+"""Converts GGUF files to model directories, and caches these."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ REFUSED: Final = 3
 """The exit status when the file is not supported; the last line on stderr says why."""
 
 _FORMAT: Final = 2
-"""The version of what is made of a file; a new one makes what is cached old."""
+"""The version of converted directories; a new version invalidates cached ones."""
 
 
 def find_gguf(path: Path) -> Path | None:
-    """Returns the GGUF file that `path` means: itself, or the only one in a directory without an
-    OpenVINO model. None: it has another meaning.
+    """Returns the GGUF file for `path`: the file itself, or the only one in a directory without an
+    OpenVINO model; None = neither.
 
     Raises:
-        ConfigurationError: there are several.
+        ConfigurationError: the directory has several GGUF files.
     """
     if path.is_file():
         return path if path.suffix == ".gguf" else None
@@ -43,14 +43,14 @@ def find_gguf(path: Path) -> Path | None:
 
 
 def model_directory(path: Path, cache: DiskCache, scratch: Path) -> Path:
-    """Returns the directory of the model that `path` means: itself, or what is made of a GGUF file,
-    which takes seconds the first time.
+    """Returns the directory of the model for `path`: itself, or the directory converted from a GGUF
+    file. The first conversion takes seconds.
 
     Args:
-        scratch: where to make it when it cannot be kept in the cache.
+        scratch: the directory for the conversion if there is no cache.
 
     Raises:
-        ConfigurationError: the file is broken, or of a kind that is not supported.
+        ConfigurationError: the file is broken, or not supported.
     """
     file = find_gguf(path)
     if file is None:
@@ -66,7 +66,7 @@ def model_directory(path: Path, cache: DiskCache, scratch: Path) -> Path:
 
 
 def _convert(path: Path, target: Path) -> None:
-    """Converts in a process of its own, with which goes the memory that the weights have taken."""
+    """Converts in a separate process, so that the memory of the weights is released."""
     logger.info(
         "converting %s of %.2g GB, at the first start only", path, path.stat().st_size / 1e9
     )

@@ -27,7 +27,7 @@ Floats = NDArray[np.float32]
 
 
 class NumberGroups(NamedTuple):
-    """Numbers of blocks, in groups.
+    """The numbers of quantized blocks, in groups.
 
     Attributes:
         integers: u8 or i8, [blocks, groups, numbers].
@@ -42,14 +42,14 @@ class NumberGroups(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """The storage of the numbers of a tensor.
+    """The storage format of a tensor.
 
     Attributes:
-        name: what the names of files call it.
-        block_size: numbers of a block.
-        block_bytes: what a block takes.
+        name: the name used in file names.
+        block_size: numbers per block.
+        block_bytes: bytes per block.
         bits: the size of an integer that holds each number of a group; 0 = the numbers are floats.
-        unpack: makes groups of blocks, [blocks, block_bytes]; None = the numbers are floats.
+        unpack: converts blocks, [blocks, block_bytes], to groups; None = the numbers are floats.
     """
 
     name: str
@@ -65,7 +65,7 @@ def _halves(blocks: Bytes) -> Floats:
 
 
 def _nibbles(blocks: Bytes, half: int) -> Bytes:
-    """Reads integers of 4 bits: of each `half` bytes the lower ones come first, then the upper
+    """Reads integers of 4 bits: for each `half` bytes, first the lower nibbles, then the upper
     ones. Returns [blocks, -1]."""
     parts = blocks.reshape(len(blocks), -1, 1, half)
     return np.concatenate([parts & np.uint8(0x0F), parts >> np.uint8(4)], axis=2).reshape(
@@ -74,8 +74,8 @@ def _nibbles(blocks: Bytes, half: int) -> Bytes:
 
 
 def _bits(blocks: Bytes, width: int, run: int) -> Bytes:
-    """Reads integers of `width` bits: of each `run` bytes the lowest ones come first. Returns
-    [blocks, -1]."""
+    """Reads integers of `width` bits: for each `run` bytes, first the lowest bits. Returns [blocks,
+    -1]."""
     parts = blocks.reshape(len(blocks), -1, 1, run)
     shifts = np.arange(0, 8, width, dtype=np.uint8).reshape(1, 1, -1, 1)
     return ((parts >> shifts) & np.uint8((1 << width) - 1)).reshape(len(blocks), -1)
@@ -247,11 +247,11 @@ _ALIGNMENT: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Says where a tensor is.
+    """The position and type of a tensor in the file.
 
     Attributes:
-        shape: outermost dimension first, as in numpy; the file has them the other way round.
-        type: how its numbers are written.
+        shape: outermost dimension first, as in numpy; the file has the reverse order.
+        type: the storage format.
         offset: where it begins, in bytes from the beginning of the file.
     """
 
@@ -267,15 +267,15 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """A file whose head has been read, and which holds all the tensors that it names."""
+    """A file whose head has been read and checked to contain all its tensors."""
 
     path: Path
     metadata: Metadata
     tensors: Mapping[str, TensorInfo]
 
     def read_rows(self, name: str) -> NDArray[np.uint8]:
-        """Returns the bytes of a tensor, one row for each but the last dimension. They are mapped
-        into memory and read when they are looked at."""
+        """Returns the bytes of a tensor as rows over all dimensions but the last. The bytes are
+        memory-mapped."""
         info = self.tensors[name]
         data = np.memmap(self.path, np.uint8, "r", info.offset, (info.num_bytes,))
         return data.reshape(math.prod(info.shape[:-1]), -1)
@@ -285,8 +285,8 @@ def read_gguf(path: Path) -> GgufFile:
     """Reads all but the tensors' data.
 
     Raises:
-        ConfigurationError: it is not a GGUF file, or a broken one, or its tensors are incomplete or
-            of an unknown type.
+        ConfigurationError: the file is not a GGUF file, is broken, or has incomplete tensors or an
+            unknown type.
     """
     try:
         with path.open("rb") as file:
@@ -302,8 +302,8 @@ class _Broken(Exception):
 
 
 class _HeadReader:
-    """Reads a head, and never more than the file has or `_MAX_HEAD_BYTES`, whatever the file
-    says."""
+    """Reads a head within the limits of the file's size and `_MAX_HEAD_BYTES`, even if the file is
+    malicious."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
@@ -339,7 +339,8 @@ class _HeadReader:
         return GgufFile(path, metadata, tensors)
 
     def _tensor(self) -> TensorInfo:
-        """Reads the description of the next tensor. Its offset counts from where all data begin."""
+        """Reads the description of the next tensor. Its offset is relative to the beginning of all
+        data."""
         name = self._string()
         num_dimensions = int(self._unpack("I"))
         if num_dimensions > _MAX_DIMENSIONS:
@@ -356,7 +357,7 @@ class _HeadReader:
         if not math.prod(shape) or not shape:
             raise _Broken(f"{name} is of shape {list(shape)}, without numbers")
         if shape[-1] % tensor_type.block_size:
-            raise _Broken(f"{name} has rows that are no multiple of {tensor_type.block_size}")
+            raise _Broken(f"{name} has rows that are not a multiple of {tensor_type.block_size}")
         return TensorInfo(name, shape, tensor_type, offset)
 
     def _take(self, size: int) -> bytes:
@@ -364,7 +365,7 @@ class _HeadReader:
         if self._num_read > self._size:
             raise _Broken("it ends too early")
         if self._num_read > _MAX_HEAD_BYTES:
-            raise _Broken(f"what it says of itself is longer than {_MAX_HEAD_BYTES} bytes")
+            raise _Broken(f"its metadata is longer than {_MAX_HEAD_BYTES} bytes")
         return self._file.read(size)
 
     def _unpack(self, form: str) -> int | float | bool:
@@ -400,13 +401,12 @@ class Architecture:
         fuses_projections: one tensor holds queries, keys and values, and one both halves of the
             gated MLP.
         norms_heads: each head's queries and keys are normed before they are rotated.
-        norms_outputs: what attention and MLP give is normed before it is added.
-        activation: the gated MLP's, by OpenVINO's name of it.
+        norms_outputs: outputs of attention and MLP are normed before they are added.
+        activation: the activation of the gated MLP, by OpenVINO's name.
         scales_embeddings: whether embeddings are multiplied by the square root of their size.
-        window_period: of this number of layers all but the last attend to the sliding window only;
-            1 = all layers do, if the file names a window; None = none does, and no file may name
-            one.
-        gives_windows_their_own_rotation: layers with a window rotate by another base, unscaled.
+        window_period: in each group of this many layers, all but the last use the sliding window; 1
+            = all layers do, if the file sets a window; None = windows are not supported.
+        gives_windows_their_own_rotation: layers with a window use another, unscaled rotation base.
         scales_by_hidden_size: depths, in layers, at which scores are divided by the square root of
             hidden size per head, not of the size of a head.
     """
@@ -448,10 +448,10 @@ _REFUSED: Final[Mapping[str, str]] = {
 
 
 def find_architecture(name: object) -> Architecture:
-    """Returns an architecture.
+    """Returns the architecture of this name.
 
     Raises:
-        ConfigurationError: it is not one that can be built.
+        ConfigurationError: the architecture is not supported.
     """
     if not isinstance(name, str):
         raise ConfigurationError("it names no general.architecture")
@@ -498,14 +498,14 @@ class RopeSettings:
     Attributes:
         num_dimensions: how many dimensions of a head are rotated.
         base: the base of the frequencies.
-        scaling: "none", "linear", "yarn" or "longrope", which files need not name that have its
-            tensors.
-        factor: what positions are divided by.
+        scaling: "none", "linear", "yarn" or "longrope", longrope may be missing in files that have
+            its tensors.
+        factor: the divisor of positions.
         original_context: the context for which the model was first trained, in tokens.
-        attention_factor: what cosines and sines are multiplied by.
+        attention_factor: the factor of cosines and sines.
         beta_fast, beta_slow: rotations in the original context between which yarn passes from
             unscaled to scaled frequencies.
-        extrapolation: how much of the unscaled frequencies yarn mixes in.
+        extrapolation: the share of unscaled frequencies in yarn.
     """
 
     num_dimensions: int
@@ -528,11 +528,11 @@ class Hyperparameters:
         context_length: the longest text, in tokens.
         norm_epsilon: the epsilon of the root mean square norms.
         rope: the settings of layers without a window, and of all where `window_rope_base` is None.
-        window: tokens that a layer with a sliding window sees, the current one included; 0 = no
-            layer has one.
+        window: number of tokens in the sliding window, including the current one; 0 = no layer has
+            one.
         windowed_layers: whether each layer has a window.
         window_rope_base: the base of the frequencies in layers with a window.
-        score_scale: what attention's scores are multiplied by.
+        score_scale: the factor of attention scores.
         final_soft_cap: the soft cap of the logits; 0 = none.
     """
 
@@ -557,8 +557,8 @@ def read_hyperparameters(metadata: Metadata) -> Hyperparameters:
     """Reads the sizes and settings of a file's decoder.
 
     Raises:
-        ConfigurationError: the architecture is not one that can be built, a setting is missing or
-            wrong, or there is one that is not known.
+        ConfigurationError: the architecture is not supported, or a setting is missing, invalid or
+            unknown.
     """
     name = metadata.get("general.architecture")
     architecture = find_architecture(name)
@@ -670,7 +670,7 @@ def _windowed_layers(
 
 
 class _Settings:
-    """The settings of an architecture, as far as they have been taken."""
+    """The settings of a file's architecture, which records those that were read."""
 
     def __init__(self, metadata: Metadata, architecture: str) -> None:
         prefix = f"{architecture}."
@@ -687,7 +687,8 @@ class _Settings:
     def count(
         self, name: str, default: int | None = None, *, least: int = 1, most: int = _MAX_COUNT
     ) -> int:
-        """Returns an integer, or that of a list with one for each layer if all are the same."""
+        """Returns an integer setting. A list with one value per layer is accepted if all values are
+        equal."""
         value = self._left.pop(name, default)
         if isinstance(value, list) and value and all(each == value[0] for each in value):
             value = value[0]
@@ -706,7 +707,7 @@ class _Settings:
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Returns a finite number that is not negative."""
+        """Returns a setting that is a finite, non-negative number."""
         value = self._left.pop(name, default)
         if value is None:
             raise ConfigurationError(f"{self._prefix}{name} is missing")
@@ -721,7 +722,7 @@ class _Settings:
         return value
 
     def check_rest(self) -> None:
-        """Raises ConfigurationError: a setting has not been taken and is not neutral."""
+        """Raises ConfigurationError if a setting was not read and is not neutral."""
         for name, value in sorted(self._left.items()):
             if name in _IGNORED:
                 continue

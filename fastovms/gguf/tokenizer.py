@@ -30,13 +30,12 @@ from fastovms.gguf.reader import Metadata, Value
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """The way in which a byte-pair tokenizer cuts texts.
+    """How a byte-pair tokenizer splits texts into words.
 
     Attributes:
-        patterns: regular expressions, in PCRE's and Oniguruma's common language.
-        adds_bos: whether texts begin with the token for their beginning, where the file does not
-            say.
-        ignores_merges: whether a word that is a token is one token, whatever the merges say.
+        patterns: regular expressions, in the common syntax of PCRE and Oniguruma.
+        adds_bos: whether texts begin with BOS, if the file does not say.
+        ignores_merges: whether a word that is a token is one token regardless of the merges.
         normalizer: Unicode's form, by its name in tokenizer.json.
     """
 
@@ -115,10 +114,10 @@ and llama.cpp does not."""
 
 
 def find_pre_tokenizer(name: object) -> PreTokenizer:
-    """Returns how texts are cut.
+    """Returns the pre-tokenizer of this name.
 
     Raises:
-        ConfigurationError: that is not known.
+        ConfigurationError: the name is unknown.
     """
     if name is None:
         raise ConfigurationError(
@@ -156,7 +155,7 @@ llama.cpp, which goes by the model's name."""
 
 
 class TokenizerFields:
-    """The fields `tokenizer.ggml.` of a file.
+    """The fields `tokenizer.ggml.*` of a file.
 
     Attributes:
         model: "gpt2" or "llama".
@@ -164,7 +163,7 @@ class TokenizerFields:
         kinds: the kinds of tokens, by id.
 
     Raises:
-        ConfigurationError: there is no tokenizer, or its kind is not supported.
+        ConfigurationError: the file has no tokenizer, or an unsupported one.
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -196,7 +195,7 @@ class TokenizerFields:
         self.is_phi3 = bool(_PHI3.search(str(metadata.get("general.name", "")).lower()))
 
     def token_id(self, name: str) -> int | None:
-        """Returns the id of the token for "bos", "eos", "unknown" and the like, if there is one."""
+        """Returns the id of the token for "bos", "eos", "unknown" etc., or None."""
         value = self._field(f"{name}_token_id")
         if isinstance(value, int) and 0 <= value < len(self.tokens):
             return value
@@ -218,10 +217,10 @@ class TokenizerFields:
 
 
 def make_tokenizer_json(fields: TokenizerFields) -> dict[str, Any]:
-    """Returns the tokenizer.
+    """Returns the content of tokenizer.json.
 
     Raises:
-        ConfigurationError: the fields are broken, or texts are cut in a way that is not known.
+        ConfigurationError: the fields are broken, or the pre-tokenizer is unknown.
     """
     make = _byte_pairs if fields.model == "gpt2" else _sentencepiece
     return {"version": "1.0", "truncation": None, "padding": None,
@@ -257,7 +256,7 @@ def _byte_pairs(fields: TokenizerFields) -> dict[str, Any]:
         raise ConfigurationError("it holds no tokenizer.ggml.merges")
     for merge in fields.merges:
         if " " not in merge[1:]:
-            raise ConfigurationError(f"tokenizer.ggml.merges has {merge!r}, which is no pair")
+            raise ConfigurationError(f"tokenizer.ggml.merges has {merge!r}, which is not a pair")
     splits = [
         {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
         for each in pre.patterns
@@ -325,8 +324,7 @@ def _model(fields: TokenizerFields, merges: Sequence[str]) -> dict[str, Any]:
 
 
 def _merges_of_scores(fields: TokenizerFields) -> list[str]:
-    """Returns the pairs of tokens that make a token, those with the best score first, as
-    transformers makes them."""
+    """Returns the pairs of tokens that merge to a token, best score first, as in transformers."""
     assert isinstance(fields.scores, list)
     scored: dict[str, Any] = {}
     for i in fields.ids_of(_NORMAL):
@@ -389,7 +387,7 @@ Json = Mapping[str, Any]
 
 
 _LONGEST: Final = 2**31 - 65
-"""The most tokens of a text."""
+"""The maximum number of tokens of a text."""
 
 
 class TokenizerModels(NamedTuple):
@@ -403,8 +401,8 @@ def build_tokenizer(tokenizer: Json, ids: Mapping[str, int]) -> TokenizerModels:
     """Builds the tokenizer and the detokenizer.
 
     Args:
-        tokenizer: as `make_tokenizer_json` makes it.
-        ids: those of tokens that the tokenizer's user may ask for: "bos", "eos" and "pad".
+        tokenizer: the result of `make_tokenizer_json`.
+        ids: the ids of "bos", "eos" and "pad".
     """
     steps = pipeline.TokenizerPipeline()
     steps.add_steps(

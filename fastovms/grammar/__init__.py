@@ -1,5 +1,5 @@
-"""Compiles grammars, which say what a text must look like, and follows them token by token.
+"""Compiles grammars, which constrain texts, and applies them token by token.
 
-`GrammarCompiler` makes one `GrammarState` a sample from a JSON schema, an expression, a Lark
-grammar or a tree. It knows neither the engine that draws tokens nor the API that a grammar came by.
+`GrammarCompiler` makes one `GrammarState` per sample from a JSON schema, a regular expression, a
+Lark grammar or a tree. It is independent of the engine and the API.
 """

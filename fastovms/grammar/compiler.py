@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 
 _JSON_OPTIONS: JsonCompileOptions = {"whitespace_flexible": False, "coerce_one_of": True}
-"""Options of JSON: it is compact, since free white space would let a small model write spaces for
-ever."""
+"""Options of JSON: it is compact, since free white space would let a small model write spaces
+forever."""
 
 
 def framed(rules: str, answer: str) -> str:
-    """Returns several grammars in llguidance's JSON form: the first is the whole text and names the
-    others. Otherwise a Lark grammar is used unchanged."""
+    """Returns several grammars in llguidance's JSON form, in which the first is the whole text and
+    refers to the others. Without `answer`, the Lark grammar is returned unchanged."""
     grammars = (
         json.loads(answer)["grammars"] if answer.startswith("{") else [{"lark_grammar": answer}]
     )
@@ -96,11 +96,11 @@ _LARK_PIECES = re.compile(rf"{OPAQUE}|(?P<name><[^<>\s]+>)")
 
 
 class NamelessTokens(NamedTuple):
-    """A tokenizer whose special tokens no text names.
+    """A tokenizer whose special tokens are renamed, so that no text matches them.
 
     Attributes:
-        tokenizer_json: the tokenizer, in which special tokens have other names.
-        special_tokens: ids by the names that they had.
+        tokenizer_json: the tokenizer, with renamed special tokens.
+        special_tokens: token ids by original name.
     """
 
     tokenizer_json: str
@@ -108,10 +108,10 @@ class NamelessTokens(NamedTuple):
 
 
 def without_names(tokenizer_json: str) -> NamelessTokens:
-    """Returns such a tokenizer.
+    """Returns the tokenizer with its special tokens renamed.
 
     Raises:
-        ValueError: it is not a tokenizer.json.
+        ValueError: the text is not a tokenizer.json.
     """
     try:
         tokenizer = orjson.loads(tokenizer_json)
@@ -143,7 +143,7 @@ def _hide(tokenizer: dict[str, Any]) -> dict[str, int]:
 
 
 def with_token_ids(lark: str, names: Mapping[str, int]) -> str:
-    """Returns Lark rules that refer to special tokens by their ids, not by these names."""
+    """Returns Lark rules that refer to special tokens by their ids, instead of these names."""
 
     def by_id(match: re.Match[str]) -> str:
         name = match["name"]
@@ -191,7 +191,7 @@ _Ruled = (
 def tree_rules(
     root: Node, special_tokens: Mapping[str, int], end_token_ids: Collection[int]
 ) -> str:
-    """Returns the rules, in which `@answer` is what stands for `Answer`.
+    """Returns the Lark rules of a tree; `@answer` takes the place of `Answer`.
 
     Args:
         special_tokens: ids by text.
@@ -199,13 +199,13 @@ def tree_rules(
             `<|call|>` of gpt-oss, or where the grammar ends.
 
     Raises:
-        ValueError: a schema in it cannot be used.
+        ValueError: a schema in the tree cannot be used.
     """
     return _RuleWriter(special_tokens, end_token_ids).source(root)
 
 
 class _RuleWriter:
-    """Rules under construction."""
+    """Builds the Lark rules of one tree."""
 
     def __init__(self, special_tokens: Mapping[str, int], end_token_ids: Collection[int]) -> None:
         self._special_tokens = special_tokens
@@ -223,8 +223,7 @@ class _RuleWriter:
         return self._inline(node) if isinstance(node, _Inline) else self._name(node)
 
     def _name(self, node: Node) -> str:
-        """Returns the name of a part's rule. There is one rule, however often the part is in the
-        tree."""
+        """Returns the name of a part's rule. Equal parts share one rule."""
         if node not in self._names:
             self._names[node] = (
                 self._add("part", self._inline(node))
@@ -305,7 +304,8 @@ class _RuleWriter:
         return f"{self._tokens_between(tags)}({' | '.join(found)}{end})"
 
     def _ended(self, text: str, tag: str) -> str:
-        """Returns an expression of a terminal's text and the tag after it, the first in it."""
+        """Returns an expression of a terminal's text and the tag after it; the tag is the first one
+        in the text."""
         pieces = self._pieces(tag)
         if isinstance(pieces[0], int):
             return f"{text} {self._tag(tag)}"
@@ -315,15 +315,15 @@ class _RuleWriter:
         return f"{start} {_joined(pieces[1:])}"
 
     def _text_without(self, tags: Sequence[str]) -> str:
-        """Returns an expression of any text, special tokens in it too, without those tags."""
+        """Returns an expression of any text including special tokens, without these tags."""
         if not all(map(self._is_token, tags)):
             return f"{self._tokens_between(tags)}ANY_TEXT"
         ids = {self._first_token(tag) for tag in tags}
         return f"<[^{_ranges(sorted({*filter(None, ids), *self._end_token_ids}))}]>*"
 
     def _tokens_between(self, tags: Sequence[str]) -> str:
-        """Returns an expression of text with special tokens that are in none of the tags, up to the
-        last."""
+        """Returns an expression of text with special tokens other than those in the tags, ending
+        with a special token."""
         barred = {self._first_token(tag) for tag in tags}
         others = sorted(self._inner_token_ids - barred)
         return f"(ANY_TEXT <[{_ranges(others)}]>)* " if others else ""
@@ -385,7 +385,7 @@ def _terminal(regex: tree.Regex) -> str:
 
 
 def _slashed(pattern: str) -> str:
-    """Returns an expression as Lark writes it."""
+    """Returns an expression in Lark's syntax, between slashes."""
     escaped = _NEEDS_ESCAPE.sub(lambda match: _ESCAPES.get(match[0], match[0]), pattern)
     return f"/{escaped}/"
 
@@ -430,8 +430,8 @@ ms, where it is as ambiguous as that. One that needs more fails."""
 
 
 class GrammarCompiler:
-    """Compiles grammars for one tokenizer. It is thread-safe: a compilation, which may take long
-    and releases the GIL, belongs in a thread; `start` then finds it in the cache."""
+    """Compiles grammars for one tokenizer. Thread-safe. Compile in a thread, because it may take
+    long; it releases the GIL. `start` then finds the result in the cache."""
 
     def __init__(
         self,
@@ -444,11 +444,11 @@ class GrammarCompiler:
         """
         Args:
             tokenizer_json: the text of a Hugging Face tokenizer.json.
-            vocab_size: the model's; None = as many tokens as the tokenizer names.
-            max_cached_bytes: how much the compiled grammars that are kept may hold.
+            vocab_size: the model's vocabulary size; None = the tokenizer's.
+            max_cached_bytes: the maximum bytes of cached grammars.
 
         Raises:
-            ValueError: `tokenizer_json` is no such text.
+            ValueError: `tokenizer_json` is invalid.
         """
         eos = list(eos_token_ids) or None
         self.eos_token_ids = frozenset(eos_token_ids)
@@ -475,17 +475,17 @@ class GrammarCompiler:
         return size
 
     def cached(self, grammar: Grammar) -> CompiledGrammar | None:
-        """Returns the compiled grammar, if it is kept."""
+        """Returns the compiled grammar if it is cached."""
         return self._cache.get(grammar)
 
     def compile(self, grammar: Grammar, *, num_bytes: int | None = None) -> CompiledGrammar:
-        """Compiles the grammar, unless it is kept.
+        """Compiles the grammar unless it is cached.
 
         Args:
-            num_bytes: the bytes that it holds when it is compiled, if they were measured.
+            num_bytes: the size of the compiled grammar in bytes, if it was measured.
 
         Raises:
-            UnfinishableGrammar: the grammar was compiled, but following it leads nowhere.
+            UnfinishableGrammar: the grammar was compiled, but no text can be completed.
             UnusableGrammar: the grammar is malformed, or nothing can satisfy it.
         """
         found = self._cache.get(grammar)
@@ -513,9 +513,8 @@ class GrammarCompiler:
     def start(
         self, grammar: Grammar, num_prompt_tokens: int, time_budget: GrammarTimeBudget | None = None
     ) -> GrammarState:
-        """Returns a new sample's state, at the beginning of the grammar, which is compiled only if
-        it does not bring its compiled form. `time_budget` is that of all samples of the request, if
-        there are others."""
+        """Returns a new sample's state, at the beginning of the grammar. Compiles the grammar first
+        if needed. `time_budget` is shared by all samples of the request; None = a new one."""
         compiled = grammar.compiled
         if not isinstance(compiled, CompiledGrammar):
             compiled = self.compile(grammar)
@@ -528,11 +527,11 @@ class GrammarCompiler:
         )
 
     def _matcher(self, grammar: Grammar, source: str) -> LLMatcher:
-        """Returns a matcher.
+        """Returns llguidance's matcher of a grammar.
 
         Raises:
             UnusableGrammar: the grammar is malformed, or no text can even begin to satisfy it. In a
-                tree such an answer would have llguidance follow forced text for ever.
+                tree, such a grammar would make llguidance loop endlessly.
         """
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
         if matcher.is_error():
@@ -541,7 +540,8 @@ class GrammarCompiler:
         return matcher
 
     def _try(self, grammar: Grammar, matcher: LLMatcher) -> None:
-        """Goes some steps, so that what is too much is known before any sample is begun."""
+        """Advances by some tokens, to detect grammars that are too complex before a sample
+        starts."""
         has_chosen = False
         for _ in range(_TRIAL_STEPS):
             mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
@@ -562,7 +562,7 @@ class GrammarCompiler:
                 return
 
     def _possible(self, mask: NDArray[np.uint8]) -> Iterator[int]:
-        """Returns tokens that go on, lowest first."""
+        """Yields the allowed tokens that do not end the text, in ascending order."""
         for position in np.flatnonzero(mask):
             for bit in range(8):
                 token_id = 8 * int(position) + bit
@@ -585,7 +585,7 @@ class GrammarCompiler:
         return str(LLMatcher.grammar_from_lark(lark))
 
     def _compile_part(self, kind: GrammarKind, source: str) -> str:
-        """Compiles a grammar within another one, which is tried by itself."""
+        """Compiles a grammar within another one after testing it separately."""
         found = self._to_llguidance[kind](source)
         self._matcher(Grammar(kind, source), found)
         return found

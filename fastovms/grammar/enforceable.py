@@ -1,8 +1,8 @@
-"""Rewrites JSON schemas with the keywords that grammars enforce, and lists the keywords for which
-there is no such form.
+"""Rewrites JSON schemas with the keywords that grammars enforce, and lists the keywords that cannot
+be enforced.
 
-A keyword that asks for nothing (`propertyNames: {"type": "string"}`) is dropped, and one that other
-keywords can say is replaced by these.
+A keyword without effect (`propertyNames: {"type": "string"}`) is dropped. A keyword that other
+keywords can express is replaced by them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_PATTERN_WORK: Final = 32
 """How many expressions with look-ahead are rewritten in one schema."""
 
 _MAX_NAMES: Final = 10_000
-"""How many schemas are looked at for the names that `propertyNames` lists."""
+"""How many schemas are checked for the names that `propertyNames` lists."""
 
 _MAX_DEPTH: Final = 8
 _MAX_LISTED: Final = 20
@@ -46,7 +46,7 @@ class Unenforced(NamedTuple):
     """A keyword that no grammar enforces.
 
     Attributes:
-        path: the way to the keyword from the root, as in `properties.tags.uniqueItems`.
+        path: the path of the keyword from the root, such as `properties.tags.uniqueItems`.
     """
 
     path: str
@@ -68,8 +68,8 @@ class Enforceable(NamedTuple):
 
     Attributes:
         schema: the schema; the given one itself if nothing had to change.
-        unenforced: the keywords of the given schema that are missing in it, the first of them
-            where there are very many.
+        unenforced: the keywords of the given schema that are missing in it; only the first ones if
+            there are very many.
     """
 
     schema: Any
@@ -89,7 +89,7 @@ def enforceable(schema: object) -> Enforceable:
 
 
 class _Rewriter:
-    """A schema that is being rewritten, inner parts first."""
+    """Rewrites a schema, inner parts first."""
 
     def __init__(self, root: object) -> None:
         self.unenforced: list[Unenforced] = []
@@ -154,7 +154,8 @@ class _Rewriter:
         part["patternProperties"] = _same_or(patterns, usable)
 
     def _patterns(self, pattern: str) -> list[str]:
-        """Returns expressions that say the same together; none if there are none."""
+        """Returns usable expressions that together are equivalent to the pattern; empty if there
+        are none."""
         if "(?=" in pattern or "(?!" in pattern:
             self._patterns_left -= 1
             if self._patterns_left < 0:
@@ -162,7 +163,7 @@ class _Rewriter:
         return usable_patterns(pattern) or []
 
     def resolved(self, schema: object) -> object:
-        """Returns the schema behind references."""
+        """Returns the schema with references resolved."""
         for _ in range(_MAX_DEPTH):
             if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
                 break
@@ -220,7 +221,7 @@ class _Rewriter:
         return allows and all(_is_neutral(key, value[key]) for key in value)
 
     def _listed(self, schema: object, depth: int = 0) -> list[str] | None:
-        """Returns the names that a schema lists; None if it does not list them."""
+        """Returns the names that a schema enumerates; None if it has no enumeration."""
         schema = self.resolved(schema)
         self._names_left -= 1
         if not isinstance(schema, Mapping) or depth == _MAX_DEPTH or self._names_left < 0:
@@ -319,7 +320,7 @@ def _renamed(name: str) -> Callable[[_Rewriter, dict[str, Any], Any], bool]:
 
 
 def _rewrite_flags(part: dict[str, Any]) -> None:
-    """Rewrites the bounds of JSON Schema's draft 4, where exclusive ones are flags."""
+    """Rewrites the bounds of JSON Schema's draft 4 in which `exclusive...` are flags."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(part.get(exclusive), bool) and part.pop(exclusive) and bound in part:
             part[exclusive] = part.pop(bound)
@@ -356,7 +357,7 @@ def _is_neutral(key: str, value: object) -> bool:
 
 
 def _pattern_of_names(schema: Schema) -> str | None:
-    """Returns an expression of the names that a schema allows; None if none says it."""
+    """Returns an expression of the names that a schema allows; None if no expression can."""
     asked = {
         key: value
         for key, value in schema.items()
@@ -376,7 +377,7 @@ def _pattern_of_names(schema: Schema) -> str | None:
 
 
 def _check_part(part: Schema, path: _Path) -> None:
-    """Raises ValueError, which names the path, for what cannot be."""
+    """Raises ValueError, with the path, for an invalid keyword."""
     try:
         check_numbers(part)
         _check_types(part)

@@ -28,7 +28,8 @@ _MIN_MULTIPLE: Final = 1e-10
 """The least divisor whose decimal digits llguidance can read."""
 
 _MAX_DIGITS: Final = 1000
-"""The most digits of an integer: far beyond usual schemas, and cheap to read for Python."""
+"""The maximum number of digits of an integer: far beyond usual schemas, and cheap to read for
+Python."""
 
 _MAX_COUNT: Final = 2**32 - 1
 """The greatest number of repetitions of llguidance's expressions."""
@@ -43,7 +44,7 @@ _UPPER: Final = ("maximum", "exclusiveMaximum")
 
 def check_numbers(part: Schema) -> None:
     """Raises ValueError for a number that is not allowed for its keyword, in a schema without its
-    subschemas. Values that are not numbers are left to llguidance to refuse."""
+    subschemas. Values that are not numbers are refused by llguidance."""
     for keyword in _COUNTS:
         _check_count(part, keyword)
     for keyword in (*_LOWER, *_UPPER):
@@ -53,17 +54,17 @@ def check_numbers(part: Schema) -> None:
 
 
 def within_bounds(schema: Schema) -> Schema:
-    """Returns the schema with each bound beyond `MAX_BOUND` replaced by `MAX_BOUND` itself, of
-    which llguidance can make an expression. The numbers between the two cannot be generated."""
+    """Returns the schema with each bound beyond `MAX_BOUND` replaced by `MAX_BOUND` itself, the
+    largest that llguidance supports. Larger numbers cannot be generated."""
     lower = {key: -MAX_BOUND for key in _LOWER if (_number(schema, key) or 0) < -MAX_BOUND}
     upper = {key: MAX_BOUND for key in _UPPER if (_number(schema, key) or 0) > MAX_BOUND}
     return {**schema, **lower, **upper} if lower or upper else schema
 
 
 def with_integer_counts(schema: Schema) -> Schema:
-    """Returns the schema with 3 in place of 3.0 if it counts something. A number with a zero
-    fractional part is an integer (JSON Schema 2020-12 Core, 4.2.2), which llguidance does not
-    accept as one."""
+    """Returns the schema with integers such as 3 in place of 3.0 in keywords that count. A number
+    with a zero fractional part is an integer (JSON Schema 2020-12 Core, 4.2.2), which llguidance
+    does not accept as one."""
     counts = {
         key: int(value)
         for key in _COUNTS
@@ -76,7 +77,7 @@ def integer_of(digits: str) -> int:
     """Reads an integer of a schema.
 
     Raises:
-        ValueError: it is too long.
+        ValueError: the integer has too many digits.
     """
     num_digits = len(digits.removeprefix("-"))
     if num_digits > _MAX_DIGITS:
@@ -177,15 +178,15 @@ _MAX_VISITS: Final = 200_000
 """The number of schemas that are examined, again for each reference: far beyond usual schemas."""
 
 _MAX_ITEMS: Final = 1000
-"""How many required `prefixItems` are looked at."""
+"""How many required `prefixItems` are checked."""
 
 
 def without_endless_parts(root: object) -> object:
-    """Returns the same schema with `false` in place of what no finite value satisfies. A malformed
-    schema is unchanged; llguidance refuses it.
+    """Returns the same schema with `false` in place of parts that no finite value satisfies. A
+    malformed schema is returned unchanged, and llguidance refuses it.
 
     Raises:
-        ValueError: it is too large to tell.
+        ValueError: the schema is too large to decide.
     """
     if not isinstance(root, Mapping):
         return root
@@ -193,8 +194,7 @@ def without_endless_parts(root: object) -> object:
 
 
 class _Search:
-    """Finds the JSON types that each part can be of, from none at first to what follows from
-    others."""
+    """Finds the possible JSON types of each part, by iteration from empty sets to a fixed point."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -217,9 +217,8 @@ class _Search:
                     self._enqueue(user)
 
     def pruned(self) -> object:
-        """Returns the schema without endless parts. Where nothing satisfies all of it since a part
-        contradicts itself, that part is left: llguidance says what is wrong with it in better
-        words."""
+        """Returns the schema without endless parts. A part that contradicts itself and makes the
+        whole schema unsatisfiable is kept, because llguidance's error for it is clearer."""
         endless = {key for key in self._schemas if not self._types.get(key)}
         if id(self._root) in endless:
             self._is_hopeful = True
@@ -229,8 +228,8 @@ class _Search:
         return rewritten(self._root, lambda part: False if id(part) in endless else part)
 
     def _types_of(self, schema: object) -> Types:
-        """Returns the types of a part, as far as is known. The caller is asked again when more is
-        known."""
+        """Returns the types of a part as known so far. The calling part is evaluated again when
+        more types are found."""
         if not isinstance(schema, Mapping):
             return _NONE if schema is False else _ALL
         if self._is_hopeful:
@@ -263,7 +262,7 @@ class _Search:
         return types
 
     def _choice(self, conjuncts: list[Schema], choice: object) -> Types:
-        """Returns the types of what satisfies one of several alternatives, too."""
+        """Returns the types of values that satisfy the conjuncts and one of the alternatives."""
         self._step()
         types = self._types_of(choice)
         is_apart = not any(schema.keys() & _OF_CONTAINERS for schema in conjuncts)
@@ -278,8 +277,7 @@ class _Search:
         return types
 
     def _conjuncts(self, given: Schema) -> tuple[list[Schema], list[object]]:
-        """Returns all that has to be satisfied at once, and the parts of it that stand
-        elsewhere."""
+        """Returns all schemas that must hold together, and the referenced parts among them."""
         found: dict[int, Schema] = {}
         parts: list[object] = []
         pending = [given]
@@ -311,7 +309,7 @@ class _Search:
         )
 
     def _parts_for(self, schema: Schema, name: str) -> Iterator[object]:
-        """Returns the schemas that a property's value has to satisfy."""
+        """Returns the schemas that a property's value must satisfy."""
         self._step()
         is_named = False
         properties = schema.get("properties")
@@ -328,7 +326,7 @@ class _Search:
         )
 
     def _items(self, schema: Schema, conjuncts: list[Schema]) -> Iterator[object]:
-        """Returns the schemas that the required items have to satisfy."""
+        """Returns the schemas that the required items must satisfy."""
         counts = [s["minItems"] for s in conjuncts if isinstance(s.get("minItems"), int)]
         least = max(counts, default=0)
         items = schema.get("items", True)
@@ -375,13 +373,13 @@ def _own_types(schema: Schema) -> Types:
 
 
 def _merged(kind: str) -> str:
-    """Returns a set of types in which an integer is a number."""
+    """Returns the JSON type with "integer" replaced by "number"."""
     return "number" if kind == "integer" else kind
 
 
 def rewritten(value: Any, change: Callable[[Schema], object]) -> Any:
-    """Returns a copy with what `change` makes of each object in place of it, outer ones first. The
-    result for a schema that is not an object is final."""
+    """Returns a copy in which each object is replaced by the result of `change`, outer objects
+    first. Results that are not objects are not changed further."""
     if isinstance(value, Mapping):
         changed = change(value)
         if not isinstance(changed, Mapping):

@@ -29,7 +29,7 @@ _ANYTHING = r"(.|\n|\r)*"
 
 
 def other_names(names: Iterable[str]) -> str:
-    """Returns an expression that every text but these matches, as a whole."""
+    """Returns an expression that matches every whole text except these."""
     root: _Tree = {}
     for name in names:
         node = root
@@ -40,7 +40,7 @@ def other_names(names: Iterable[str]) -> str:
 
 
 def _others(node: _Tree) -> str:
-    """Returns an expression of what follows to make another text than those of the tree."""
+    """Returns an expression of the continuations that give a text outside the tree."""
     letters = [letter for letter in node if letter != _END]
     choices = [f"{re.escape(letter)}{_others(node[letter])}" for letter in letters]
     barred = "".join(map(re.escape, letters))
@@ -67,9 +67,9 @@ _NUMBERS: Final = {"number", "integer"}
 
 
 def merged(first: Schema, second: Schema, both: Both) -> dict[str, Any] | None:
-    """Returns the conjunction of two schemas without `$ref`, `anyOf` and `oneOf`; None where their
-    types or choices have nothing in common. A part that one schema cannot express stays in an
-    `allOf`. Annotations are those of the first."""
+    """Returns the conjunction of two schemas without `$ref`, `anyOf` and `oneOf`; None if their
+    types or choices are disjoint. A part that one schema cannot express stays in an `allOf`.
+    Annotations are those of the first."""
     if not _can_merge_objects(first, second):
         return {**first, "allOf": [*first.get("allOf", ()), second]}
     result = {**first, **_merged_objects(first, second, both)}
@@ -100,8 +100,8 @@ _OBJECT: Final = ("properties", "required", "additionalProperties", "patternProp
 
 
 def _can_merge_objects(first: Schema, second: Schema) -> bool:
-    """Returns whether it is known which names each of two objects says something about: llguidance
-    knows which of them fit a pattern."""
+    """Returns whether the names that each of two objects restricts are known. They are not if
+    patterns are involved."""
     for mine, other in ((first, second), (second, first)):
         if "patternProperties" in mine and other.keys() & {
             "properties", "patternProperties", "additionalProperties",
@@ -213,25 +213,24 @@ _MAX_MERGES: Final = 2000
 
 
 def closed_schema(root: Schema) -> object:
-    """Returns the schema with all its objects closed, with no keyword next to `anyOf`, `oneOf` or
-    `$ref`; false where nothing satisfies it. A malformed schema is unchanged; llguidance refuses
-    it.
+    """Returns the schema with all its objects closed, without keywords next to `anyOf`, `oneOf` or
+    `$ref`; false if nothing satisfies it. A malformed schema is unchanged; llguidance refuses it.
 
     Raises:
-        ValueError: a reference points to nothing, or there is too much to merge.
+        ValueError: a reference points to nothing, or the schema is too large to merge.
     """
     return _Closing(root).closed()
 
 
 def strict_schema(root: Schema) -> Schema:
     """Returns a schema whose objects have only the declared properties, if any are declared,
-    regardless of its keywords about others."""
+    regardless of keywords about other properties."""
     return _each(root, _strict)
 
 
 def shut_schema(root: Schema) -> Schema:
-    """Returns a schema whose objects have no properties but those that they declare or have
-    patterns for, if there are any, unless it says something of others."""
+    """Returns a schema whose objects have only properties that are declared or match a pattern,
+    unless they declare none or the schema has a keyword about others."""
     return _each(root, _shut)
 
 
@@ -274,10 +273,9 @@ def _declares(schema: Schema) -> bool:
 
 
 class _Closing:
-    """A schema that is being closed.
+    """Closes a schema.
 
-    The target of a reference becomes one of its definitions, and so does a merged schema. Each is
-    made once, even if it refers to itself.
+    Targets of references and merged schemas become definitions, each made once, even if recursive.
     """
 
     def __init__(self, root: Schema) -> None:
@@ -301,7 +299,7 @@ class _Closing:
         return {**found, "$defs": definitions} if definitions else found
 
     def _value(self, schema: Any) -> Any:
-        """Returns the closed schema of a value."""
+        """Returns the schema of a value with all its objects closed."""
         if not isinstance(schema, Mapping):
             return schema
         applied = [key for key, kind in _APPLICATORS.items() if isinstance(schema.get(key), kind)]
@@ -324,11 +322,11 @@ class _Closing:
         return found[0] if len(found) == 1 else {"anyOf": found}
 
     def _alternatives(self, schema: object, inside: Sequence[str]) -> list[dict[str, Any]]:
-        """Returns schemas of which one must hold, with nothing to merge left in them.
+        """Returns the alternatives of a schema, of which one must hold, completely merged.
 
         Args:
-            inside: the references that have led here. A schema that refers to itself has no
-                alternatives in addition to those elsewhere.
+            inside: the references that are being resolved. A reference to one of them adds no
+                alternatives.
         """
         if isinstance(schema, bool):
             return [{}] if schema else []
@@ -366,8 +364,8 @@ class _Closing:
         return [schema for schema in found if schema is not None]
 
     def _both(self, first: Any, second: Any) -> Schema:
-        """Returns the same schema for the same two, so that what leads to itself comes to an
-        end."""
+        """Returns the conjunction of two schemas. Equal pairs give the same definition, so that
+        recursion ends."""
         parts: dict[int, Any] = {}
         for schema in (first, second):
             parts |= {id(part): part for part in self._parts_of_pairs.get(id(schema), [schema])}
@@ -376,7 +374,7 @@ class _Closing:
         return pair
 
     def _plain(self, schema: Schema) -> Schema:
-        """Returns a schema closed in which there is nothing to merge."""
+        """Closes a schema without parts to merge."""
         found = {key: value for key, value in schema.items() if key not in _DEFINITIONS}
         if "unevaluatedProperties" in found:
             found = {"additionalProperties": found.pop("unevaluatedProperties"), **found}
@@ -385,7 +383,7 @@ class _Closing:
         return self._with_values(found)
 
     def _with_values(self, schema: Schema) -> dict[str, Any]:
-        """Returns the schema with those of the values in it closed, but not its own object."""
+        """Closes the subschemas for values, but not the schema's own object."""
         found: dict[str, Any] = {}
         for key, value in schema.items():
             if key in _MAPS and isinstance(value, Mapping):
@@ -421,8 +419,7 @@ class _Closing:
     def _defined(
         self, key: object, name: str, schema: Schema, *, is_merged: bool = False
     ) -> Schema:
-        """Returns a reference to the definition that stands for `key`, which is made of the schema
-        if there is none yet."""
+        """Returns a reference to the definition for `key`; adds the definition if it is new."""
         if key not in self._names:
             taken = self._names.values()
             if _NAME.fullmatch(name) is None or name in taken:
@@ -434,10 +431,10 @@ class _Closing:
 
 
 def _closed_object(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns a schema that declares properties. It is for objects alone if it has no type, and
-    closed if it says nothing of other properties. Other properties, if allowed, are distinguished
-    by a pattern that no declared name matches: compilers would let those come again, spelled with
-    escapes perhaps."""
+    """Closes a schema with declared properties. Without a type it gets the type object; without a
+    keyword about other properties it allows none. Other properties, if allowed, get a pattern that
+    excludes the declared names, because compilers would allow these again, for example with
+    escapes."""
     if schema.keys().isdisjoint(("type", "enum", "const")):
         schema = {"type": "object", **schema}
     if not schema.keys().isdisjoint(("enum", "const", "patternProperties")):
@@ -471,16 +468,16 @@ _EMBEDDED: Final = re.compile(rf"{OPAQUE}|(?P<json>%json\s*)(?=\{{)")
 
 
 def usable_schema(source: str, *, name: str = "it") -> str:
-    """Returns the schema with its objects closed (`closed_schema`), without what llguidance cannot
-    bear and need not know: parts that no finite value satisfies, and unsupported formats, which are
-    annotations (JSON Schema 2020-12, 7.2.3); and with bounds that it keeps.
+    """Returns the schema with its objects closed (`closed_schema`), without parts that no finite
+    value satisfies, without unsupported formats (annotations by JSON Schema 2020-12, 7.2.3), and
+    with bounds that llguidance supports.
 
     Args:
-        name: what messages call it where nothing satisfies it.
+        name: the schema's name in the error if nothing satisfies it.
 
     Raises:
-        ValueError: it is not JSON, a number in it is not allowed, no value satisfies it, or it is
-            too large to decide.
+        ValueError: the schema is not JSON, has an invalid number, is unsatisfiable, or is too large
+            to decide.
     """
     try:
         schema = json.loads(source, parse_int=integer_of)
@@ -495,7 +492,7 @@ def usable_schema(source: str, *, name: str = "it") -> str:
 
 
 def usable_rules(lark: str) -> str:
-    """Returns rules of Lark in which each schema is fit in the same way."""
+    """Returns Lark rules in which each JSON schema is converted by `usable_schema`."""
     if "%json" not in lark:
         return lark
     pieces: list[str] = []
@@ -516,7 +513,8 @@ def usable_rules(lark: str) -> str:
 
 
 def enforceable_schema(schema: object) -> Enforceable:
-    """Returns the schema in keywords that grammars enforce, and the keywords that none does.
+    """Returns the schema in keywords that grammars enforce, and the keywords that cannot be
+    enforced.
 
     Raises:
         ValueError: the schema contradicts itself, is malformed, or is nested too deeply.
@@ -528,8 +526,8 @@ def enforceable_schema(schema: object) -> Enforceable:
 
 
 def normal_schema(schema: object) -> object:
-    """Returns the schema for every compiler: closed, with nothing next to `anyOf`, `oneOf` and
-    `$ref`, and otherwise as `usable_schema` returns it. It raises as that does."""
+    """Returns the schema for every compiler: closed, without keywords next to `anyOf`, `oneOf` and
+    `$ref`, otherwise like `usable_schema`. Raises as `usable_schema` does."""
     try:
         schema = _enforced(schema)
         return _finite(closed_schema(schema) if isinstance(schema, dict) else schema, '"$ref"')
@@ -545,7 +543,8 @@ def _usable(schema: object, source: str) -> object:
 
 
 def _enforced(schema: object) -> object:
-    """Returns the schema in keywords that grammars enforce. Raises ValueError if one is missing."""
+    """Returns the schema in keywords that grammars enforce. Raises ValueError if a keyword cannot
+    be enforced."""
     found, unenforced = enforceable(schema)
     for one in unenforced:
         raise ValueError(str(one))
@@ -603,9 +602,9 @@ def _without_unknown_format(schema: Schema) -> Schema:
 
 
 def _with_open_bounds(schema: Schema) -> Schema:
-    """Returns the schema with exclusive bounds moved a little further in. llguidance lets a whole
-    number be reached that is an exclusive bound less than 1 away from the other bound; a bound that
-    is not a whole number is kept. One millionth of the allowed values is left out."""
+    """Returns the schema with exclusive bounds moved slightly inwards. llguidance wrongly allows an
+    exclusive integer bound that is less than 1 away from the other bound, but respects fractional
+    bounds. One millionth of the allowed range is lost."""
     low, high = (_number(schema, key) for key in ("exclusiveMinimum", "exclusiveMaximum"))
     highest = min(
         _number(schema, "maximum", math.inf), _number(schema, "exclusiveMaximum", math.inf)

@@ -20,7 +20,8 @@ from fastovms.grammar_tree import ANY_TEXT
 
 
 MAX_LENGTH: Final = 20_000
-"""The most characters of an expression: rules that are used often occur in it often."""
+"""The maximum number of characters of an expression: rules that are used often occur in it
+often."""
 
 _MAX_DEPTH: Final = 100
 
@@ -68,7 +69,7 @@ _CONTROLS: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "\v": "\
 
 
 class Irregular(Exception):
-    """The grammar is one that no regular expression says, or has what is not read here."""
+    """The grammar is not regular, or has unsupported syntax."""
 
 
 class _Token(NamedTuple):
@@ -78,8 +79,7 @@ class _Token(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Grammar:
-    """The statements of a grammar: the tokens of rules and terminals, and what is ignored between
-    terminals."""
+    """The statements of a grammar: the tokens of rules and terminals, and the ignored terminals."""
 
     bodies: dict[str, list[_Token]] = field(default_factory=dict)
     imported: dict[str, str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def lark_regex(source: str) -> str:
     the rule `start` matches.
 
     Raises:
-        Irregular: there may be none, or it has more than `MAX_LENGTH` characters.
+        Irregular: an expression was not found, or has more than `MAX_LENGTH` characters.
         ValueError: the grammar is malformed.
     """
     grammar = _read(source)
@@ -221,7 +221,7 @@ class _Writer:
 
 
 def _is_rule(name: str) -> bool:
-    """Returns whether a name is a rule's; those of terminals are in capitals."""
+    """Returns whether a name is that of a rule; names of terminals are in capitals."""
     return name.strip("_")[:1].islower()
 
 
@@ -249,7 +249,7 @@ def _unquoted(text: str) -> str:
     try:
         return str(json.loads(text))
     except ValueError:
-        raise ValueError(f"{text[:100]} is no text in JSON's notation") from None
+        raise ValueError(f"{text[:100]} is not a JSON string") from None
 
 
 def _regex(text: str) -> str:
@@ -267,7 +267,8 @@ def _range(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Returns the expression of a text, in letters that need no escape in any syntax."""
+    """Returns the expression of a text without characters that would need different escapes in
+    different syntaxes."""
     return _SPECIAL.sub(lambda found: _CONTROLS.get(found[0]) or f"\\{found[0]}", text)
 
 
@@ -299,18 +300,18 @@ _MAX_VISITS: Final = 2_000_000
 """The number of tokens that are read, again for each reference: far beyond usual grammars."""
 
 _MAX_RULE_DEPTH: Final = 250
-"""The most rules between one and another that it leads to. llguidance follows them by recursion,
-and overflows a stack of 2 MB at 600."""
+"""The maximum number of rules between one and another that it leads to. llguidance follows them by
+recursion, and overflows a stack of 2 MB at 600."""
 
 Token = tuple[str, str]
 
 
 def unmatchable_rule(lark: str) -> str | None:
-    """Returns the first rule that matches nothing, or None. A text that is not Lark is left to
+    """Returns the first rule that matches nothing, or None. A text that is not Lark is refused by
     llguidance.
 
     Raises:
-        ValueError: the grammar is too large to tell, or its rules are nested too deeply.
+        ValueError: the grammar is too large to decide, or its rules are nested too deeply.
     """
     bodies = _bodies(lark)
     if _depth(bodies) > _MAX_RULE_DEPTH:
@@ -337,8 +338,8 @@ def unmatchable_rule(lark: str) -> str | None:
 
 
 def _depth(bodies: dict[str, list[Token]]) -> int:
-    """Returns the length of the longest path of references that a search in depth goes along, which
-    enters each rule only where it first comes to it, as llguidance does."""
+    """Returns the depth of the depth-first search over references that llguidance makes, which
+    visits each rule once."""
     deepest = 0
     seen: set[str] = set()
     for root in bodies:
@@ -356,7 +357,7 @@ def _depth(bodies: dict[str, list[Token]]) -> int:
 
 
 def _matches(tokens: list[Token], rules: dict[str, list[Token]], matchable: set[str]) -> bool:
-    """Returns whether some text matches, as far as is known of the rules that it refers to."""
+    """Returns whether some text matches, given the rules known to be matchable."""
     outer: list[tuple[bool, bool]] = []
     any_before, all_before, last = False, True, True
     for kind, text in tokens:
@@ -378,7 +379,7 @@ def _matches(tokens: list[Token], rules: dict[str, list[Token]], matchable: set[
 
 
 def _bodies(lark: str) -> dict[str, list[Token]]:
-    """Returns the tokens of each rule and terminal."""
+    """Returns the tokens of the body of each rule and terminal."""
     lark = _DIRECTIVE.sub("", lark)
     starts = list(_DEFINITION.finditer(lark))
     ends = [*(start.start() for start in starts[1:]), len(lark)][: len(starts)]
@@ -430,11 +431,11 @@ looked for."""
 
 
 class LarkPart(NamedTuple):
-    """A piece of a text.
+    """A piece of a rule.
 
     Attributes:
-        is_terminal: whether it may be part of a terminal. Such adjacent pieces become one, within
-            which no border between them has to be found.
+        is_terminal: whether it may be part of a terminal; adjacent such pieces are joined to one
+            terminal.
     """
 
     expression: str
@@ -442,7 +443,7 @@ class LarkPart(NamedTuple):
 
 
 class LarkWriter:
-    """Rules under construction.
+    """Builds Lark rules.
 
     Args:
         special_tokens: ids by text.
@@ -464,13 +465,13 @@ class LarkWriter:
         return self._named("TERMINAL", expression)
 
     def lazy(self, expression: str) -> str:
-        """Returns terminals that end as soon as they may."""
+        """Returns a rule body whose terminals match lazily, as short as possible."""
         name = f"lazy{len(self._lines)}"
         self._lines.append(f"{name}[lazy]: {expression}")
         return name
 
     def literal(self, text: str) -> list[LarkPart]:
-        """Returns an expression of the text itself, and of tokens where it names special ones."""
+        """Returns the parts of a literal text; special tokens in it become token references."""
         return list(map(as_part, self.pieces(text)))
 
     def pieces(self, text: str) -> list[str | int]:
@@ -488,7 +489,7 @@ class LarkWriter:
         return match[0] if match else ""
 
     def special_tokens_with(self, text: str) -> list[int]:
-        """Returns the ids of those special tokens in whose own text it is."""
+        """Returns the ids of the special tokens whose text contains this text."""
         return [id_ for its_text, id_ in self._special_tokens.items() if text in its_text]
 
     def other_special_tokens(self, token_ids: Iterable[int]) -> str:
@@ -529,12 +530,13 @@ class LarkWriter:
 
 
 class FreeText:
-    """Writes any text, special tokens in it too, up to the first of some texts.
+    """Builds expressions of free text, including special tokens, up to the first of some stop
+    texts.
 
     Args:
-        stops: where it may end, none empty. What begins with a text and goes on with a special
-            token stops only there.
-        excludes: the texts that must not be in it, in addition to the stops.
+        stops: the stop texts, not empty. If stops have a common beginning and one continues with a
+            special token, it is recognized only there.
+        excludes: further texts that must not occur.
     """
 
     def __init__(
@@ -555,7 +557,7 @@ class FreeText:
         self._gap = f"({self._text} {others})* " if others else ""
 
     def to_end(self) -> str:
-        """Returns an expression of text in which none of the stops comes."""
+        """Returns an expression of text without any of the stops."""
         return self._gap + self._text
 
     def until(self, stop: str) -> str:

@@ -103,7 +103,7 @@ _CATEGORIES: Final = {"DIGIT": _DIGITS, "WORD": _WORD, "SPACE": _SPACE}
 
 
 def ranges_of(members: Sequence[Any]) -> Ranges:
-    """Returns the characters of a class, as the parser of `re` gives its members."""
+    """Returns the characters of a class given its members as parsed by `re`."""
     found: Ranges = []
     for kind, value in members:
         match str(kind):
@@ -131,7 +131,7 @@ def merged(ranges: Ranges) -> Ranges:
 
 
 def without(ranges: Ranges) -> Ranges:
-    """Returns all other characters."""
+    """Returns the complement of the ranges."""
     found: Ranges = []
     for first, last in ALL:
         low = first
@@ -182,7 +182,7 @@ of its automaton, the parts that are examined to find them, and the copies that 
 
 
 def usable_patterns(pattern: str) -> list[str] | None:
-    """Returns expressions that llguidance reads and that together match the same texts; None if
+    """Returns expressions that llguidance supports and that together match the same texts; None if
     there are none, or if they are too large to find."""
     pieces = _pieces(pattern)
     if pieces is None:
@@ -199,8 +199,8 @@ def usable_patterns(pattern: str) -> list[str] | None:
 
 
 def _pieces(pattern: str) -> list[str] | None:
-    """Returns the pieces of an expression as llguidance reads them, look-ahead among them; None if
-    it has something else that llguidance does not have."""
+    """Returns the pieces of an expression in llguidance's syntax, including look-aheads; None if it
+    has other unsupported syntax."""
     pieces: list[str] = []
     position = 0
     while position < len(pattern):
@@ -243,8 +243,8 @@ def _conjuncts(pieces: Sequence[str]) -> list[str] | None:
 
 
 def _from_begin(pieces: Sequence[str]) -> str:
-    """Returns an expression that matches from the beginning of a text on, with an anchor at its end
-    if the pieces have one."""
+    """Returns an expression that matches from the beginning of a text, with an anchor at its end if
+    the pieces have one."""
     if pieces and pieces[-1] == "$" and "|" not in pieces:
         return f"^(?:{''.join(pieces[:-1])})$"
     return f"^(?:{''.join(pieces)})"
@@ -262,7 +262,7 @@ def _class(text: str) -> str:
 
 
 class _TooMuch(Exception):
-    """The expression has no automaton of a bounded size, or something that none is made of."""
+    """The automaton of the expression would be too large, or the expression is not supported."""
 
 
 _Language = tuple[Any, ...]
@@ -308,7 +308,8 @@ def _star(language: _Language) -> _Language:
 
 
 def _without_look_ahead(pattern: str) -> str:
-    """Returns an expression of the same texts. Raises _TooMuch, or what the parser raises."""
+    """Returns an equivalent expression without look-ahead. Raises _TooMuch, or errors of the
+    parser."""
     parsed = _parser.parse(pattern)
     if parsed.state.flags & ~re.UNICODE:
         raise _TooMuch
@@ -317,10 +318,10 @@ def _without_look_ahead(pattern: str) -> str:
 
 
 class _Reader:
-    """Reads an expression as a language of whole texts.
+    """Parses an expression to a language of whole texts.
 
     Attributes:
-        characters: the classes of characters that no part of the expression tells apart.
+        characters: the classes of characters that the expression does not distinguish.
         language: the language.
     """
 
@@ -344,7 +345,7 @@ class _Reader:
                 self._collect(part)
 
     def _found(self, items: Sequence[Any], after: _Language, *, at_start: bool) -> _Language:
-        """Returns the language of items and what follows them."""
+        """Returns the language of the items followed by `after`."""
         if not items:
             return after
         (kind, value), rest = items[0], items[1:]
@@ -452,11 +453,11 @@ def _classes(sets: Iterable[Ranges]) -> list[Ranges]:
 
 
 class _Automaton:
-    """The states that a language has while a text is read, the first one first.
+    """The automaton of a language; state 0 is the start.
 
     Attributes:
         is_end: whether a text may end, by state.
-        edges: by two states, the classes of characters that lead from one to the other.
+        edges: by pair of states, the character classes of the transition.
     """
 
     def __init__(self, language: _Language, num_classes: int) -> None:
@@ -501,7 +502,7 @@ class _Automaton:
                 return False
 
     def _after(self, language: _Language, character: int) -> _Language:
-        """Returns the rests of the texts that begin with a character."""
+        """Returns the rests of the texts in the language that begin with this character."""
         self._step()
         match language:
             case ("set", ids):
@@ -526,8 +527,8 @@ def _automaton(reader: _Reader) -> _Automaton:
 
 
 def _expression(automaton: _Automaton, characters: Sequence[Ranges]) -> str:
-    """Returns an expression of the texts of an automaton, whose states are taken out one by one,
-    those with the fewest ways through them first."""
+    """Returns an expression of the texts of an automaton, by eliminating its states, those with the
+    fewest paths through them first."""
     start, end = -1, -2
     ways = {
         pair: _of_characters([one for i in sorted(ids) for one in characters[i]])

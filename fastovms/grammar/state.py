@@ -22,8 +22,7 @@ _WRONG_REGEX: Final = "error: "
 
 
 def dead_end(grammar: Grammar, error: str) -> Refusal:
-    """Returns the error that no sample of a grammar can be finished, which only trying could
-    tell."""
+    """Returns the error that no sample of a grammar can be finished, found while generating."""
     return Refusal(
         f"{grammar.param}: the {grammar.kind.value} cannot go on: {error}", param=grammar.param
     )
@@ -34,7 +33,7 @@ class UnusableGrammar(InvalidField):
 
     Attributes:
         reason: what is wrong with it.
-        is_certain: whether that would be found again.
+        is_certain: whether a second trial would give the same result.
     """
 
     def __init__(self, grammar: Grammar, reason: str, *, is_certain: bool = True) -> None:
@@ -45,12 +44,13 @@ class UnusableGrammar(InvalidField):
 
 
 class UnfinishableGrammar(UnusableGrammar):
-    """A grammar that can be compiled, but not followed. With other tokens perhaps it can."""
+    """A grammar that can be compiled but whose texts cannot be completed, at least with the tokens
+    so far."""
 
 
 def first_line(error: str) -> str:
-    """Returns the first line of a message: the parser's state and the whole grammar follow. The
-    error in a regular expression is printed below a drawing of it."""
+    """Returns the first line of a message, without the parser's state and the grammar that follow.
+    For a regular expression, returns the error below its picture."""
     lines = error.strip().splitlines() or ["unknown error"]
     found = [line for line in lines if line.startswith(_WRONG_REGEX)]
     if not found or not lines[0].endswith(_REGEX_DRAWN):
@@ -67,11 +67,11 @@ MAX_SECONDS: Final = 5.0
 
 
 class GrammarTimeBudget:
-    """Measures what is done in a `with` statement, a token at a time, and knows when a request has
-    used up its time.
+    """Measures the CPU time of a request's grammar, one `with` statement per token, against a
+    limit.
 
     Args:
-        clock: returns the seconds that the thread has computed.
+        clock: returns the thread's CPU time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
@@ -95,8 +95,8 @@ class GrammarTimeBudget:
 
 
 MAX_FORCED_TOKENS: Final = 8192
-"""The most tokens that may follow without a choice: each step looks at all of them, 1 to 3 ms
-here."""
+"""The maximum number of tokens that may follow without a choice: each step looks at all of them, 1
+to 3 ms here."""
 
 TOO_MANY_FORCED: Final = f"more than {MAX_FORCED_TOKENS} tokens would follow without a choice"
 _TOO_SLOW: Final = "it takes too long"
@@ -104,7 +104,7 @@ _RULED_OUT: Final = "other fields of the request rule out every token that may f
 
 
 class GrammarState:
-    """The place of one sample in its grammar. It is a `LogitsProcessor`."""
+    """The position of one sample in its grammar; a `LogitsProcessor`."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class GrammarState:
     ) -> None:
         """
         Args:
-            matcher: a copy of the compiled one.
-            time_budget: that of all samples of the request.
+            matcher: a copy of the compiled grammar's matcher.
+            time_budget: the time limit shared by all samples of the request.
         """
         self._compiled = compiled
         self._matcher = matcher
@@ -129,7 +129,7 @@ class GrammarState:
 
     @property
     def error(self) -> str:
-        """Why the grammar cannot go on (too complex, say); empty while all is well."""
+        """Why the grammar cannot continue, for example because it is too complex; "" = no error."""
         if self._error:
             return self._error
         if self._time_budget.is_used_up:
@@ -150,8 +150,8 @@ class GrammarState:
         logits[bits.size :] = -np.inf
 
     def give_up(self) -> None:
-        """Takes note that something else in the request rules out all that the grammar allows
-        now."""
+        """Records that other settings of the request exclude every token that the grammar now
+        allows."""
         if not self._matcher.is_accepting():
             self._error = _RULED_OUT
 
@@ -169,8 +169,8 @@ class GrammarState:
         return forced
 
     def scout(self, token_ids: array[int]) -> GrammarScout | None:
-        """Returns the guesses after `token_ids` that the grammar allows; None if text or time have
-        run out."""
+        """Returns a scout positioned after `token_ids`; None if the grammar or its time limit has
+        ended."""
         if self._error or self._time_budget.is_used_up:
             return None
         with self._time_budget:
@@ -197,14 +197,15 @@ class GrammarState:
 
 
 class GrammarScout:
-    """Follows a guess through a grammar, ahead of the sample, on a copy of its matcher."""
+    """Checks guessed tokens against a sample's grammar, on a copy of its matcher."""
 
     def __init__(self, matcher: LLMatcher, time_budget: GrammarTimeBudget) -> None:
         self._matcher = matcher
         self._time_budget = time_budget
 
     def follow(self, token_ids: list[int]) -> int:
-        """Goes on with tokens, up to the first that the grammar bars. Returns how many it went."""
+        """Advances with tokens up to the first that the grammar does not allow. Returns the number
+        of accepted tokens."""
         if self._time_budget.is_used_up:
             return 0
         with self._time_budget:
@@ -223,8 +224,8 @@ class GrammarScout:
 
 
 MAX_CACHED_BYTES: Final = 64 * 2**20
-"""The most bytes that compiled grammars may hold: one of a usual schema holds 0.2 MB, one of a
-hostile one up to 48 MB."""
+"""The maximum number of bytes that compiled grammars may hold: one of a usual schema holds 0.2 MB,
+one of a hostile one up to 48 MB."""
 
 _BYTES_PER_TOKEN: Final = 2048
 """What following a grammar adds to it, for each token: the states of its lexer are kept with it.
@@ -233,12 +234,12 @@ This is the most; mostly nothing is added."""
 
 @dataclass(slots=True, eq=False)
 class CompiledGrammar:
-    """A grammar as it is at its start.
+    """A compiled grammar in its initial state.
 
     Attributes:
-        matcher: to be copied before use. Its copies share its lexer, which grows as they go on.
-        num_bytes: how much it held when it was new, its source included.
-        num_followed: how many tokens its copies have read.
+        matcher: must be copied before use. Copies share its lexer, which grows with use.
+        num_bytes: its initial size in bytes, including its source.
+        num_followed: the number of tokens read by its copies.
     """
 
     matcher: LLMatcher
@@ -247,16 +248,16 @@ class CompiledGrammar:
 
     @property
     def size(self) -> int:
-        """The bytes that it may hold by now."""
+        """An upper estimate of its current size in bytes."""
         return self.num_bytes + self.num_followed * _BYTES_PER_TOKEN
 
 
 class GrammarCache:
-    """Keeps the grammars that were asked for last. It is thread-safe.
+    """A cache of the most recently used grammars. Thread-safe.
 
     Args:
-        max_bytes: what they may hold together. One that has reached half of this by being followed
-            is forgotten, and compiled again at the next request.
+        max_bytes: the maximum size of all grammars together. A grammar that has grown to half of it
+            is dropped and compiled again at the next request.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -290,7 +291,7 @@ class GrammarCache:
         return len(self._entries)
 
     def check(self) -> None:
-        """Asserts that no more is kept than may be, and that the books balance."""
+        """Asserts that the limits and counts are correct."""
         with self._lock:
             assert self._sizes.keys() == self._entries.keys()
             assert self._total == sum(self._sizes.values())

@@ -76,14 +76,14 @@ Schema = Mapping[str, Any]
 def xml_arguments(
     writer: LarkWriter, schema: Schema, json_value: Callable[[Schema], LarkPart]
 ) -> list[LarkPart]:
-    """Returns an expression with one element for each property, in their order; a string is written
-    as it is, all else as JSON. Properties that the schema does not name are not allowed.
+    """Returns an expression with one element for each property, in order. Strings are written
+    literally, other values as JSON. Undeclared properties are not allowed.
 
     Args:
-        json_value: makes the part that is a value of a schema.
+        json_value: returns the part for a value of a schema.
 
     Raises:
-        ValueError: the schema says more than that, or is malformed.
+        ValueError: the schema has other keywords, or is malformed.
     """
     more = schema.keys() - _OBJECT
     if more:
@@ -159,15 +159,15 @@ def structural_tag(
         special_tokens: ids by text.
 
     Raises:
-        ValueError: it is malformed; the text says where.
-        InvalidField: a grammar in it is malformed.
+        ValueError: the format is malformed; the message has the path.
+        InvalidField: a grammar in the format is malformed.
     """
     return _TagWriter(special_tokens, compile_part).source(json.loads(source), "format")
 
 
 class _TagWriter:
-    """Writes the grammar. Methods named after formats return the parts of one, with an end after it
-    if there are `ends`."""
+    """Builds the grammar of a structural tag. The method named after a format returns its parts,
+    followed by one of `ends`, if any."""
 
     def __init__(self, special_tokens: Mapping[str, int], compile_part: CompilePart) -> None:
         self._lark = LarkWriter(special_tokens)
@@ -357,8 +357,8 @@ class _TagWriter:
         return self._closed(parts, ends)
 
     def _cut_tag(self, value: object, path: str) -> tuple[str, LarkPart]:
-        """Returns a tag's begin, and a rule of the rest. Where only tags may be, the type may be
-        left out."""
+        """Returns a tag's begin, and a rule of the rest. `type` is optional where only tags are
+        allowed."""
         if not isinstance(value, Mapping) or value.get("type", "tag") != "tag":
             raise ValueError(f"{path} must be a tag")
         self._count(path)
@@ -446,7 +446,7 @@ def _begin_of(value: object) -> str:
 
 
 def _without_begin(value: Value) -> Value | None:
-    """Returns the rest of the format once the text has ended with its begin."""
+    """Returns the rest of the format after its begin."""
     return None if value["type"] == "const_string" else {**value, "begin": ""}
 
 
@@ -459,12 +459,11 @@ _ASCII: Final = 0x80
 
 
 def lark_rules(source: str) -> str:
-    """Returns rules of Lark for rules of GBNF or EBNF, which define with `::=`; others are Lark
-    already.
+    """Converts GBNF or EBNF rules (with `::=`) to Lark. Other rules are returned unchanged.
 
     Raises:
-        ValueError: an escape in them is of no character.
-        Exception: they are malformed; the reader of llguidance raises plain ones.
+        ValueError: an escape is not a character.
+        Exception: the rules are malformed; raised by llguidance's parser.
     """
     if "::=" not in source:
         return source
@@ -472,8 +471,8 @@ def lark_rules(source: str) -> str:
 
 
 def _character(match: re.Match[str]) -> str:
-    """Returns the character that an escape of Unicode stands for, which llguidance's reader writes
-    as one that Lark does not know."""
+    """Returns the character of a Unicode escape. llguidance's converter writes escapes that Lark
+    does not support."""
     digits = match[1] or match[2]
     if digits is None:
         return match[0]
@@ -481,5 +480,5 @@ def _character(match: re.Match[str]) -> str:
     try:
         chr(code).encode()
     except (ValueError, OverflowError):
-        raise ValueError(f"{match[0]} is no character") from None
+        raise ValueError(f"{match[0]} is not a character") from None
     return chr(code) if code >= _ASCII else f"\\x{code:02x}"

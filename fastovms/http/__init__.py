@@ -1,7 +1,7 @@
 """Serves HTTP/1.1 on raw transports: from listening sockets to handlers and back.
 
-`HttpServer` serves what a `Router` knows, behind gates that every request passes. It knows no model
-and no JSON.
+`HttpServer` serves the routes of a `Router`, after checks that every request must pass. The package
+does not depend on models or JSON.
 """
 
 from fastovms.http.access_log import AccessLog

@@ -22,13 +22,13 @@ from fastovms.telemetry.log_format import timestamp
 
 
 class AccessLog:
-    """An observer that writes lines. The query is left out, and so are all headers: clients put
-    secrets into both.
+    """An observer that writes the access log. The query is left out, and so are all headers because
+    clients put secrets into both.
 
     Args:
         form: "text" or "json".
         write: takes a line without its end.
-        clock: tells unix time in seconds.
+        clock: returns the Unix time in seconds.
         skip: paths whose requests get no line if their status is below 400.
     """
 
@@ -72,7 +72,7 @@ def _json(fields: dict[str, object]) -> str:
 
 
 def _text(fields: dict[str, object]) -> str:
-    """Returns the line as text: first the fields that tell themselves apart, then the others as
+    """Returns the line as text: first the fields that are clear without a name, then the others as
     name=value."""
     head = " ".join(str(fields.pop(name)) for name in ("time", "client", "method", "path"))
     rest = " ".join(f"{name}={_quoted(value)}" for name, value in fields.items())
@@ -105,11 +105,11 @@ class ServerLevels(Protocol):
 
 
 class HttpMetrics(Collector):
-    """An observer that counts. Labels are routes, never paths, of which clients could make any
-    number.
+    """An observer that counts. Labels are routes, never paths because clients could invent any
+    number of paths.
 
     Args:
-        levels: asked at every scrape.
+        levels: read at every scrape.
     """
 
     def __init__(self, levels: Callable[[], ServerLevels]) -> None:

@@ -1,5 +1,4 @@
-"""Finds the client of a request that came through a proxy, by the header field in which proxies
-report it."""
+"""Finds the client of a request that came through a proxy from the header field X-Forwarded-For."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ _MAX_HOPS: Final = 16
 
 
 class ForwardedClients:
-    """Tells clients behind proxies apart by `X-Forwarded-For`, to which each proxy adds the address
-    that it was asked from.
+    """Identifies clients behind proxies by `X-Forwarded-For`, to which each proxy adds its peer's
+    address.
 
     Args:
-        proxies: addresses and networks of the proxies that are believed, separated by commas, "*" =
-            any; None = no proxy. The field is ignored in requests of other peers: every client can
-            write it.
+        proxies: addresses and networks of the proxies that are trusted, separated by commas, "*" =
+            any; None = no proxy. The field is ignored in requests of other peers, because any
+            client can set it.
     """
 
     def __init__(self, proxies: str | None) -> None:
@@ -32,7 +31,7 @@ class ForwardedClients:
 
     def client(self, peer: str, headers: Headers) -> str:
         """Returns the client as address:port (with port 0 if a proxy reported the address): the
-        last address that is none of the proxies', or the farthest that could be read.
+        last address that is not a trusted proxy, or the first valid one.
 
         Args:
             peer: address:port of the connection; "" = a Unix socket, whose peer is not a proxy.
@@ -66,7 +65,7 @@ def _networks(name: str) -> list[Network]:
 
 
 def _address(text: str) -> Address | None:
-    """Reads an address, with or without a port; None = it is none."""
+    """Parses an address, with or without a port; None = invalid."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

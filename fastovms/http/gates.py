@@ -27,12 +27,11 @@ _CHALLENGE = (("WWW-Authenticate", 'Bearer realm="fastovms"'),)
 
 
 class ApiKeys:
-    """A check that refuses requests without one of the keys, and notes whose key each of the others
-    has.
+    """A check that refuses requests without one of the keys and records the tenant of the others.
 
     Args:
-        exempt: paths without authentication, such as health; a trailing slash is overlooked.
-        admins: those of the keys whose owners may say what the server does, not only ask it.
+        exempt: paths without authentication, such as health; a trailing slash is ignored.
+        admins: the operators' keys, which allow administrative requests.
     """
 
     def __init__(
@@ -80,11 +79,11 @@ class ApiKeys:
 
 
 class KnownKeys(NamedTuple):
-    """The keys that requests may have.
+    """The valid API keys.
 
     Attributes:
         every: all of them; empty = requests need none.
-        admins: those of operators.
+        admins: the operators' keys.
     """
 
     every: list[str]
@@ -94,12 +93,12 @@ class KnownKeys(NamedTuple):
 def read_api_keys(
     path: Path | None, environ: Mapping[str, str], given: Sequence[str] = ()
 ) -> KnownKeys:
-    """Returns the given keys and those of a file, one a line (blank lines and those that begin with
-    # are skipped). Without either, returns the key in the environment's API_KEY or VLLM_API_KEY.
-    The word "admin" after a key of the file makes it an operator's.
+    """Returns the given keys and those of a file, one per line (blank lines and those that begin
+    with # are skipped). Without either, returns the key in the environment's API_KEY or
+    VLLM_API_KEY. The word "admin" after a key of the file makes it an operator's.
 
     Raises:
-        ConfigurationError: the file cannot be read, or holds no key or one with a blank in it.
+        ConfigurationError: the file cannot be read, or has no key, or a key with a space in it.
     """
     keys = [("--api-key", key) for key in given]
     admins: list[str] = []
@@ -135,7 +134,8 @@ def _read_keys(path: Path) -> list[str]:
 
 
 def _given_keys(request: Request) -> list[str]:
-    """Returns the keys of a request, which may come in several fields, "" where one holds none."""
+    """Returns the keys of a request from all header fields that may hold one; "" for a field
+    without a key."""
     fields = request.headers.by_name
     given = [fields[name] for name in _KEY_FIELDS if name in fields]
     authorization = fields.get("authorization")
@@ -163,14 +163,14 @@ _MAX_LENGTH: Final = 261  # a name of 255 characters (RFC 1035 2.3.4), a colon a
 
 
 class HostCheck:
-    """A check that refuses requests for a name that is not this machine's.
+    """A check that refuses requests whose Host is a name of another machine (DNS rebinding).
 
-    Addresses are taken: no name server has a say in them. So is whatever comes over a Unix socket,
-    which no page can reach, and a request without Host (HTTP/1.0), which no browser sends.
+    Addresses are accepted, because no name server is involved. Requests over a Unix socket and
+    without Host (HTTP/1.0) are accepted too, because browsers do not send them.
 
     Args:
         names: the names of the server in addition to localhost, without ports.
-        applies: tells, asked at each request, whether to check at all.
+        applies: returns whether to check, called for each request.
     """
 
     def __init__(
@@ -205,8 +205,8 @@ class HostCheck:
 
 
 def machine_names(hostname: str, hosts_file: Path = Path("/etc/hosts")) -> set[str]:
-    """Returns the machine's name, without and with its domain, as far as they lead to this machine
-    without a name server: from the host name, and from the lines of /etc/hosts that have it."""
+    """Returns the machine's name, without and with its domain, taken from the host name and its
+    lines in /etc/hosts, not from a name server."""
     names = {hostname.lower(), hostname.lower().partition(".")[0]}
     try:
         lines = hosts_file.read_text(errors="replace").splitlines()
@@ -247,12 +247,11 @@ def _is_ipv4(name: str) -> bool:
 
 
 class OriginCheck:
-    """A check of every request, preflights included.
+    """A check that refuses requests of disallowed origins, including preflights.
 
     Args:
-        policy: says which other origins may ask.
-        tls: whether clients speak TLS to this server itself. Where they do not, a proxy in front
-            may.
+        policy: decides which other origins are allowed.
+        tls: whether clients speak TLS to this server itself. If not, a proxy may.
     """
 
     def __init__(self, policy: CorsPolicy, render_error: ErrorRenderer, *, tls: bool) -> None:
@@ -295,8 +294,8 @@ server on it."""
 
 
 def _is_followed_link(request: Request) -> bool:
-    """Returns whether a whole browser window is about to show the answer, which no other page then
-    sees."""
+    """Returns whether a whole browser window is about to show the answer, so that no other page can
+    read it."""
     fields = request.headers.by_name
     return (
         request.method == "GET"
@@ -312,14 +311,14 @@ _PREFLIGHT_MAX_AGE = "600"  # seconds; browsers cap it between 600 and 86400
 
 
 class CorsPolicy:
-    """Implements `dispatch.CrossOrigin`.
+    """Implements `routing.CrossOrigin`.
 
     Args:
         origins: "*", or origins such as "https://example.org, http://localhost:3000"; "" = none.
-        methods, headers: "*", or names. With "*", what a preflight asks for is granted by name,
-            since browsers leave the Authorization header out of a wildcard.
-        credentials: whether scripts may send cookies. Only for listed origins: browsers refuse it
-            together with the wildcard.
+        methods, headers: "*", or names. With "*", the requested names are returned, because
+            browsers exclude Authorization from a wildcard.
+        credentials: whether scripts may send cookies. Only for listed origins, because browsers do
+            not allow it with a wildcard.
 
     Attributes:
         any_origin: whether `origins` has "*".
@@ -345,7 +344,7 @@ class CorsPolicy:
         return self.any_origin or origin in self._origins
 
     def response_fields(self, request: Request) -> HeaderPairs:
-        """Returns the fields that any answer to this request has."""
+        """Returns the fields to add to any answer to this request."""
         origin = request.headers.by_name.get("origin")
         if self.any_origin:
             if origin is None:
@@ -359,8 +358,7 @@ class CorsPolicy:
         return (allowed, _EXPOSED, *_VARIES, *self._credentials)
 
     def preflight_fields(self, request: Request) -> HeaderPairs | None:
-        """Returns the further fields of the answer to a preflight; None = this OPTIONS request is
-        none."""
+        """Returns the additional fields of the answer to a preflight; None = not a preflight."""
         asked = request.headers.by_name
         method = asked.get("access-control-request-method")
         if method is None or "origin" not in asked:
@@ -394,11 +392,11 @@ nothing."""
 
 
 class JsonOnly:
-    """A check for routes that take JSON. A request that names no type passes: its body is read as
-    JSON.
+    """A check that refuses bodies with a Content-Type other than JSON. A request without a type
+    passes: its body is read as JSON.
 
     Args:
-        upload_routes: patterns of routes that take something else by POST, and check that
+        upload_routes: patterns of routes that accept other types by POST and check these
             themselves.
     """
 

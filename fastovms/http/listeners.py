@@ -46,7 +46,7 @@ Address = TcpAddress | UnixAddress
 
 
 def parse_address(text: str) -> Address:
-    """Reads "host:port", "[ipv6]:port", "*:port" or "unix:/path".
+    """Parses "host:port", "[ipv6]:port", "*:port" or "unix:/path".
 
     Raises:
         ConfigurationError: the text is none of these.
@@ -92,11 +92,11 @@ _LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 
 def inherited_sockets(environ: MutableMapping[str, str], pid: int) -> list[socket.socket]:
-    """Returns the listening sockets of a socket unit, and takes the variables out of the
-    environment, so that child processes do not believe the sockets theirs.
+    """Returns the listening sockets of a socket unit, and removes the variables from the
+    environment, so that child processes do not use the sockets.
 
     Raises:
-        ConfigurationError: a descriptor is not what it should be.
+        ConfigurationError: a descriptor is not a listening socket.
     """
     values = {name: environ.pop(name, "") for name in _LISTEN_VARIABLES}
     if values["LISTEN_PID"] != str(pid) or not values["LISTEN_FDS"].isdecimal():
@@ -108,21 +108,21 @@ def inherited_sockets(environ: MutableMapping[str, str], pid: int) -> list[socke
             sock = socket.socket(fileno=fd)
         except OSError as error:
             raise ConfigurationError(
-                f"the inherited descriptor {fd} is no stream socket: {error.strerror}"
+                f"the inherited descriptor {fd} is not a stream socket: {error.strerror}"
             ) from None
         if sock.type != socket.SOCK_STREAM:
             sock.detach()
-            raise ConfigurationError(f"the inherited descriptor {fd} is no stream socket")
+            raise ConfigurationError(f"the inherited descriptor {fd} is not a stream socket")
         sockets.append(sock)
     return sockets
 
 
 class Notifier:
-    """Sends state to the service manager. Without one, and on errors, it does nothing.
+    """Sends state to the service manager. Does nothing without a service manager, or on errors.
 
     Attributes:
         watchdog_interval: seconds between two calls of `watchdog`, half of what systemd allows;
-            None = it does not watch this process.
+            None = no watchdog.
     """
 
     def __init__(self, environ: MutableMapping[str, str], pid: int) -> None:
@@ -136,7 +136,7 @@ class Notifier:
             self.watchdog_interval = int(microseconds) / 2e6
 
     def ready(self, status: str = "") -> None:
-        """Says that the model is loaded and the sockets answer, or that a reload is over."""
+        """Reports that the server is ready, or that a reload is complete."""
         self._send("READY=1", *self._new_status(status))
 
     def status(self, text: str) -> None:
@@ -146,7 +146,7 @@ class Notifier:
             self._send(*lines)
 
     def reloading(self) -> None:
-        """Says that a reload begins (Type=notify-reload); `ready` ends it."""
+        """Reports that a reload begins (Type=notify-reload); `ready` ends it."""
         microseconds = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send("RELOADING=1", f"MONOTONIC_USEC={microseconds}")
 
@@ -154,7 +154,7 @@ class Notifier:
         self._send("STOPPING=1", *self._new_status(status))
 
     def watchdog(self) -> None:
-        """Says that work makes progress. It must not be called when it does not."""
+        """Reports that the server makes progress. Must not be called while it hangs."""
         self._send("WATCHDOG=1")
 
     def extend_timeout(self, seconds: float) -> None:
@@ -187,14 +187,14 @@ a nearer deadline."""
 
 
 class TlsCredentials:
-    """A certificate chain and its key, and the context that serves them.
+    """A certificate chain and its key, and the TLS context that uses them.
 
     Args:
         certificate: path of a PEM file with the chain.
-        key: path of a PEM file with the key; None = it is in the certificate's file.
+        key: path of a PEM file with the key; None = the key is in the certificate's file.
 
     Raises:
-        ConfigurationError: a file cannot be read, or they do not belong together.
+        ConfigurationError: a file cannot be read, or key and certificate do not match.
     """
 
     def __init__(self, certificate: str, key: str | None) -> None:
@@ -206,7 +206,7 @@ class TlsCredentials:
         """Reads the files again, for connections made from now on.
 
         Raises:
-            ConfigurationError: they cannot be used; the old ones stay in use.
+            ConfigurationError: the files are invalid; the old ones stay in use.
         """
         self._new_context()  # a failed load would leave the live context without a usable key
         self._load(self.context)
@@ -242,7 +242,7 @@ _PAUSE: Final = 1.0
 
 
 class _SafeConnection(Connection):
-    """A connection that tells when its handshake is over, which its task learns only later."""
+    """A connection that reports the end of its handshake at once."""
 
     def __init__(self, state: ServerState, on_safe: Callable[[], None]) -> None:
         super().__init__(state)
@@ -254,10 +254,10 @@ class _SafeConnection(Connection):
 
 
 class TlsAcceptor:
-    """Serves listening sockets until it is stopped.
+    """Accepts TLS connections on listening sockets until it is closed.
 
-    There may be as many handshakes at a time as connections. One more ends the oldest: an honest
-    client is through within milliseconds, so that the oldest one is hardly ever an honest client's.
+    The number of concurrent handshakes is limited to that of connections. One more ends the oldest,
+    which is hardly ever a legitimate client's, since a handshake takes milliseconds.
     """
 
     def __init__(self, state: ServerState, credentials: TlsCredentials) -> None:
@@ -273,17 +273,17 @@ class TlsAcceptor:
         return len(self._handshakes)
 
     def listen(self, sock: socket.socket) -> None:
-        """Begins to accept at a bound, non-blocking socket.
+        """Begins to accept connections on a bound, non-blocking socket.
 
         Raises:
-            OSError: it cannot listen.
+            OSError: listening failed.
         """
         sock.listen(self._state.config.backlog)
         self._listening.add(sock)
         self._loop.add_reader(sock, self._accept, sock)
 
     def close(self) -> None:
-        """Stops accepting; handshakes that run go on."""
+        """Stops accepting; running handshakes continue."""
         for sock in self._listening:
             self._loop.remove_reader(sock)
         self._listening.clear()
@@ -369,7 +369,7 @@ class Listener:
     inode: int = 0
 
     def remove_path(self) -> None:
-        """Removes the Unix socket's file, unless another server has put its own there."""
+        """Removes the Unix socket's file, unless another server has replaced it."""
         if self.path is None:
             return
         try:
@@ -411,7 +411,7 @@ def bind_all(config: HttpConfig, inherited: Sequence[socket.socket] = ()) -> lis
 
 
 def raise_file_limit(needed: int) -> None:
-    """Raises the limit of open files to the hard one, and warns when even that is too low."""
+    """Raises the limit of open files to the hard limit, and logs a warning if that is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -482,7 +482,7 @@ def _bind_unix(path: Path, config: HttpConfig) -> Listener:
 
 
 def _check_unix_path(path: Path) -> None:
-    """Raises ConfigurationError for a path that is taken: only a socket without a listener is
+    """Raises ConfigurationError for a path that is in use: only a socket without a listener is
     replaced."""
     if len(os.fsencode(path)) > _MAX_UNIX_PATH:
         raise ConfigurationError(

@@ -6,21 +6,21 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from mmap import mmap
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from fastovms.telemetry.tracing import TraceContext
 
 
 class BodySink(Protocol):
-    """Takes the body of one request while it arrives. All of it runs on the event loop; what takes
-    long, such as writing to a disk, runs elsewhere.
+    """Receives the body of one request as it arrives. Called on the event loop; slow work, such as
+    writing to disk, must run in threads.
 
     Attributes:
-        max_size: the most bytes of a body; 413 beyond it.
-        fault: the status and the message of an answer that refuses the rest of the body; None =
-            nothing is wrong so far.
-        on_change: is called when `is_full` turns False, or `fault` turns into something.
+        max_size: the maximum size of a body in bytes; larger ones get 413.
+        fault: the status and the message of an answer that refuses the rest of the body; None = no
+            error so far.
+        on_change: called when `is_full` becomes False, or `fault` is set.
     """
 
     max_size: int
@@ -33,14 +33,14 @@ class BodySink(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits here that no more should be read from the client."""
+        """Whether so much data is buffered that reading from the client should pause."""
 
     def write(self, piece: bytes) -> None:
         """Takes the next piece."""
 
     def close(self) -> None:
-        """Ends it when the request is over, answered or not: pieces that were not taken are thrown
-        away. A second time it does nothing."""
+        """Closes the sink at the end of the request, answered or not, and discards data that was
+        not used. Idempotent."""
 
 
 # Declares what handlers see of HTTP: the request, the two ways to answer it, and nothing of the
@@ -93,28 +93,28 @@ class Headers:
 
 
 class Stream(Protocol):
-    """A response body sent piece by piece. Calls after the end, or after the client has gone, do
-    nothing: the handler learns of a disconnect by being cancelled."""
+    """A response body sent piece by piece. Calls after the end, or after a disconnect, do nothing;
+    on a disconnect the handler is cancelled."""
 
     @property
     def started(self) -> bool:
-        """Whether the head is on its way. Before that a handler may still return a Response."""
+        """Whether the head has been sent. Before that a handler may still return a Response."""
 
     @property
     def closed(self) -> bool:
-        """Whether it is finished or aborted, or the client has gone."""
+        """Whether the stream is finished or aborted, or the client has disconnected."""
 
     @property
     def writable(self) -> bool:
-        """False while the client reads too slowly. Data that is sent then is still queued, up to
-        `max_write_buffer`, so producers hold their data back and merge it."""
+        """False while the client reads too slowly. Data sent meanwhile is queued, up to
+        `max_write_buffer`, so producers should hold data back and merge it."""
 
     @property
     def buffered(self) -> int:
         """The number of written bytes that the kernel has not accepted yet."""
 
     def set_headers(self, headers: HeaderPairs) -> None:
-        """Sends these fields in the head, unless that is on its way."""
+        """Sends these fields in the head, unless the head has been sent."""
 
     on_writable: Callable[[], None] | None
     """Is called each time `writable` turns True again."""
@@ -126,14 +126,14 @@ class Stream(Protocol):
         """Sends the last piece and the end of the message in one write."""
 
     def abort(self) -> None:
-        """Cuts the message short in a way that the client can tell from its end."""
+        """Ends the message in a way that the client can recognize as incomplete."""
 
 
 class StreamHead(NamedTuple):
     """The beginning of a stream, before its pieces.
 
     Attributes:
-        length: how many bytes the pieces have together; None = that is not known.
+        length: the total bytes of the pieces; None = unknown.
     """
 
     status: int
@@ -152,22 +152,25 @@ class Request:
     """A complete request.
 
     Attributes:
-        body: its content; one of a MiB or more is in a mapping of its own.
-        sink: what has taken the body in place of `body`; None = nothing.
-        path: percent-decoded, without the query; for logs and comparison. Routes match the parts
-            of `raw_path`.
+        body: its content; a memory mapping if it has a MiB or more.
+        sink: the receiver of the body in place of `body`; None = none.
+        path: percent-decoded, without the query; for logs and comparison. Routes match the parts of
+            `raw_path`.
         route: the pattern that matched, or "" when none did.
         path_params: the pattern's named parts, decoded.
         client: "address:port", or "" on a Unix socket.
-        id: the client's X-Request-Id when it is a sane token, else one made here.
+        id: the client's X-Request-Id if valid, otherwise a new id.
         received_at: loop time at the end of the head.
-        log_fields: what the handler wants in the access log, such as token counts.
-        tenant: distinguishes clients with different keys; "" where none is needed.
-        trace: where it belongs in a trace; None = it is not traced.
-        is_admin: whether who asks may say what the server does, too.
-        early_stream: what keeps the client informed before the answer can begin; None = nothing.
+        log_fields: fields that the handler adds to the access log, such as token counts.
+        tenant: identifies the API key; "" = no keys needed.
+        trace: the trace context; None = not traced.
+        is_admin: whether the client may make administrative requests.
+        early_stream: the event stream that was opened before the answer; None = none.
         open_stream: opens streams over the connection; None = the request has none.
-        priority: the place in the queue that the server itself gives it; None = the body's.
+        wants_websocket: whether the client asks for an upgrade to WebSocket.
+        open_websocket: answers with the upgrade, and returns the WebSocket connection; None = the
+            request has no connection.
+        priority: the priority set by the server; None = the body's.
     """
 
     __slots__ = (
@@ -182,6 +185,7 @@ class Request:
         "is_admin",
         "method",
         "open_stream",
+        "open_websocket",
         "path",
         "path_params",
         "priority",
@@ -192,6 +196,7 @@ class Request:
         "sink",
         "tenant",
         "trace",
+        "wants_websocket",
     )
 
     def __init__(
@@ -226,12 +231,15 @@ class Request:
         self.priority: int | None = None
         self._held: Callable[[], None] | None = None
         self.open_stream: StreamOpener | None = None
+        self.wants_websocket = False
+        self.open_websocket: Callable[[Request], Any] | None = None
         self._log_fields: dict[str, object] | None = None
 
     @property
     def sender(self) -> str:
         """Returns the owner in fair sharing: the key, or the address without a key. All addresses
-        of an IPv6 /64, within which a host chooses its own (RFC 4291, 2.5.1), are one sender."""
+        of an IPv6 /64 count as one sender, because a host chooses its address within it (RFC 4291,
+        2.5.1)."""
         if self.tenant:
             return self.tenant
         address = self.client.rpartition(":")[0]
@@ -239,8 +247,8 @@ class Request:
 
     @property
     def is_local(self) -> bool:
-        """Whether it came from a program of this machine: over a Unix socket or from a loopback
-        address, and without any header field of a proxy. A proxy may pass on requests of other
+        """Whether the request came from a program of this machine: over a Unix socket or a loopback
+        address, and without header fields of a proxy, which may forward requests of other
         machines."""
         if any(map(_is_of_proxy, self.headers.by_name)):
             return False
@@ -269,9 +277,9 @@ class Request:
         """Opens the streamed answer to this request; nothing is sent before its first `send`.
 
         Args:
-            length: how long the pieces are together; None = that is not known.
-            ping: whether to send an SSE comment whenever an event stream has been silent for a
-                while (it starts the stream if nothing else has). Pieces must then be whole events.
+            length: the total length of the pieces; None = unknown.
+            ping: whether to send an SSE comment after some time without an event (it starts the
+                stream if needed). Pieces must then be whole events.
         """
         if self.early_stream is not None:
             self.early_stream.set_headers(headers)
@@ -281,17 +289,17 @@ class Request:
         return self.open_stream(self, StreamHead(status, content_type, headers, length), ping)
 
     def open_early(self) -> None:
-        """Opens the event stream that answers this request long before there is an answer: comments
-        begin it after a while of silence. `stream` returns it later."""
+        """Opens the event stream for this request before there is an answer. Comments are sent
+        after some time of silence. `stream` later returns this stream."""
         self.early_stream = self.stream()
 
     def hold(self, release: Callable[[], None]) -> None:
-        """Notes what the handler of this request, when it is over, gives back by `release`."""
+        """Registers a function that releases a resource at the end of the request."""
         assert self._held is None, "a request holds one thing"
         self._held = release
 
     def release(self) -> None:
-        """Gives back what is held."""
+        """Releases the resources registered by `hold`."""
         if self._held is not None:
             release, self._held = self._held, None
             release()
@@ -343,7 +351,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _network(address: str) -> str:
-    """Returns the /64 of an IPv6 address, or the IPv4 address that it stands for."""
+    """Returns the /64 of an IPv6 address, or the IPv4 address that is mapped to it."""
     try:
         parsed = IPv6Address(address)
     except ValueError:
@@ -358,7 +366,7 @@ class Response:
     """A complete answer. Date, framing and X-Request-Id are added when it is written.
 
     Attributes:
-        log_fields: the access log's fields for it, such as the reason of a refusal.
+        log_fields: additional fields for the access log, such as the reason of a refusal.
     """
 
     status: int
@@ -378,11 +386,11 @@ cancelled when its client goes away.
 
 @dataclass(frozen=True, slots=True)
 class UploadHandler:
-    """A `Handler` whose requests have bodies that are taken piece by piece.
+    """A `Handler` whose requests have bodies that are received in pieces.
 
     Attributes:
-        open_sink: returns what takes the body of a request whose head has come, or refuses it.
-        answer: answers the request once `Request.sink` has got the whole body.
+        open_sink: returns the receiver of the body, or a refusal, given the request's head.
+        answer: answers the request once `Request.sink` has received the whole body.
     """
 
     open_sink: Callable[[Request], BodySink | Response]
@@ -401,11 +409,11 @@ Check = Callable[[Request], "Response | None"]
 
 
 class Exchange(NamedTuple):
-    """A request that is over, for access logs and metrics.
+    """A finished request, for access logs and metrics.
 
     Attributes:
-        status: 499 when the client went away before an answer began.
-        num_bytes: how many were written for it, heads and framing included.
+        status: 499 if the client disconnected before the answer began.
+        num_bytes: bytes written, including heads and framing.
         duration: seconds since its head was complete.
         completed: False when the answer was cut short.
     """

@@ -23,7 +23,7 @@ class Fault(Exception):
     """A request that cannot be served; the connection ends after the answer.
 
     Attributes:
-        request: the invalid one, as far as it was read.
+        request: the invalid request, as far as it was read.
         answered: False = the connection is closed without an answer.
     """
 
@@ -45,7 +45,7 @@ class Fault(Exception):
 
 
 class InputRefused(Exception):
-    """Raised by a sink that has taken care of the answer and wants no more of the input."""
+    """Raised by a sink that has sent the answer and refuses further input."""
 
 
 def large_body_fault(limit: int) -> Fault:
@@ -62,8 +62,7 @@ def parse_fault(error: httptools.HttpParserError) -> Fault:
 
 
 def method_fault(line: bytes | None) -> Fault:
-    """Returns the fault of a method that the parser does not know, or of no method at all (RFC 9110
-    9.1).
+    """Returns the fault for a request line with an unknown or missing method (RFC 9110 9.1).
 
     Args:
         line: the beginning of the request line, or None if its place is unknown.
@@ -92,7 +91,7 @@ def split_target(target: str, method: str) -> tuple[str, str]:
     """Returns path and query of a request target (RFC 9112 3.2).
 
     Raises:
-        Fault: it is malformed.
+        Fault: the target is malformed.
     """
     if "#" in target:
         raise Fault(400, "a request target has no fragment")
@@ -112,13 +111,13 @@ def split_target(target: str, method: str) -> tuple[str, str]:
 
 
 def body_length(request: Request) -> int | None:
-    """Checks the fields that routing and framing rest on.
+    """Checks the header fields needed for routing and framing, and returns the body's length.
 
     Returns:
         The size of the body that follows; None = chunked, not known yet.
 
     Raises:
-        Fault: they are wrong, ambiguous, or ask for what is not supported.
+        Fault: the fields are invalid, ambiguous, or require an unsupported feature.
     """
     for name in request.headers.repeated():
         if name in _SINGLETONS:
@@ -146,15 +145,15 @@ def body_length(request: Request) -> int | None:
 
 
 def expects_continue(request: Request, length: int | None) -> bool:
-    """Returns whether the client waits for `100 Continue` before its body. HTTP/1.0 has no such
-    thing, and its servers must not send it (RFC 9110 10.1.1)."""
+    """Returns whether the client waits for `100 Continue` before its body. Must not be sent to
+    HTTP/1.0 clients (RFC 9110 10.1.1)."""
     return length != 0 and request.http_version == "1.1" and "expect" in request.headers.by_name
 
 
 def without_upgrade(
     method: bytes, target: bytes, version: bytes, fields: Iterable[tuple[bytes, bytes]]
 ) -> bytes:
-    """Returns the same head, asking for no upgrade."""
+    """Returns the head without a request for an upgrade."""
     lines = [b"%b %b HTTP/%b" % (method, target, version)]
     for name, value in fields:
         lowered = name.lower()
@@ -207,8 +206,8 @@ def _new_span_id() -> str:
 class BodyBudget(Shares):
     """Counts the bytes of request bodies.
 
-    A client may hold no more than the rest leaves for all others: half of everything if it is
-    alone, a third if another one holds a third, and so on.
+    A client may hold at most as many bytes as are left free: half of all if it is alone, a third if
+    another one holds a third, and so on.
     """
 
     def __init__(self, limit: int) -> None:
@@ -223,8 +222,8 @@ class BodyBuffer:
     """Collects the pieces of a body without ever copying all of it at once. Joining 60 MB takes 50
     ms, most of it in the kernel, and blocks the event loop.
 
-    A large body is in a mapping of its own. The kernel can enlarge it without copying, and it
-    returns to the system as soon as the body is released.
+    A large body is in an anonymous memory mapping, which the kernel can enlarge without copying,
+    and whose memory is returned to the operating system at once.
     """
 
     __slots__ = ("_mapping", "_pieces", "_size")
@@ -264,30 +263,30 @@ class BodyBuffer:
 
 
 class RequestSink(Protocol):
-    """Receives what a parser finds, in the order of the bytes. Each method may raise `Fault`."""
+    """Receives the events of a parser, in order. Each method may raise `Fault`."""
 
     def on_head(self, request: Request, content_length: int | None) -> bool:
-        """Takes a head that is complete and in order.
+        """Receives a complete and valid head.
 
         Args:
             content_length: the size of the body that follows; None = chunked, not known yet.
 
         Returns:
-            Whether the body is wanted; one that is not is read and thrown away.
+            Whether the body is needed; otherwise it is read and discarded.
 
         Raises:
-            InputRefused: the answer is on its way, and nothing more is to be read.
+            InputRefused: the answer has been sent, and no more input must be read.
         """
 
     def on_request(self, request: Request, keep_alive: bool) -> None:
-        """Takes a request whose body is complete too."""
+        """Receives a complete request."""
 
     def on_fault(self, fault: Fault) -> None:
-        """Takes the reason why nothing more is read. This is the last call."""
+        """Receives the fault that ends the input. This is the last call."""
 
 
 class ParserPhase(Enum):
-    """Where in the input a parser stands. BETWEEN: no byte of the next request was seen."""
+    """The parser's position in the input. BETWEEN: before the first byte of the next request."""
 
     BETWEEN = auto()
     HEAD = auto()
@@ -304,13 +303,13 @@ _INERT = httptools.HttpRequestParser(None)
 
 
 class RequestParser:
-    """Feeds a sink from the bytes of one connection.
+    """Parses the bytes of one connection and calls a sink.
 
     Attributes:
         phase: DONE = the rest of the input is ignored.
         body_size: bytes of the current body so far.
         awaiting_continue: whether the client waits for `100 Continue` before it sends the body (RFC
-            9110 10.1.1). Cleared by the first byte of the body, or by who answers it.
+            9110 10.1.1). Cleared by the first byte of the body, or when it is answered.
     """
 
     _url: bytes
@@ -332,6 +331,7 @@ class RequestParser:
         self._chunk_start = -1
         self._raw_before_chunk = 0
         self._held = 0  # bytes taken from the budget for the current body
+        self._asks_websocket = False
         self._begin_message()
 
     def feed(self, data: bytes) -> None:
@@ -354,11 +354,11 @@ class RequestParser:
 
     @property
     def body_sink(self) -> BodySink | None:
-        """The receiver of the body that is being read; None = it is kept in memory."""
+        """The receiver of the body that is being read; None = the body is kept in memory."""
         return None if self._current is None else self._current.sink
 
     def unfinished(self) -> Request | None:
-        """Returns as much as is known of the request that is being read."""
+        """Returns the request that is being read, as far as it is known."""
         if self._current is not None or not self._url:
             return self._current
         method: str = self._parser.get_method().decode()
@@ -416,6 +416,7 @@ class RequestParser:
         self._fields.clear()  # and from here on collects trailers, which are counted and dropped
         path, query = split_target(self._url.decode("latin-1"), method)
         request = Request(method, path, query, headers, http_version=version)
+        request.wants_websocket, self._asks_websocket = self._asks_websocket, False
         self._current = request
         length = body_length(request)
         self.awaiting_continue = expects_continue(request, length)
@@ -480,8 +481,8 @@ class RequestParser:
         return Fault(431, f"the {part} is larger than {self._config.max_head} bytes")
 
     def _check_raw_size(self) -> None:
-        """Bounds what httptools buffers or skips without a callback: blank lines, a field or a
-        chunk extension that does not end."""
+        """Limits the input that httptools buffers or skips without a callback: blank lines, endless
+        fields and chunk extensions."""
         config = self._config
         size = self._raw_size
         if size <= config.max_request_line or self.phase is _DONE:
@@ -534,11 +535,14 @@ class RequestParser:
         self.awaiting_continue = False
 
     def _without_upgrade(self) -> bytes:
-        """Returns the current head with nothing in it that asks for an upgrade, and a parser to
-        read it."""
+        """Returns the current head without its upgrade fields, and sets a new parser for it."""
         parser = self._parser
         version = parser.get_http_version().encode()
         head = without_upgrade(parser.get_method(), self._url, version, self._fields)
+        self._asks_websocket = parser.get_method() == b"GET" and any(
+            name.lower() == b"upgrade" and value.strip().lower() == b"websocket"
+            for name, value in self._fields
+        )
         self._parser = self._new_parser()
         self._begin_message()
         self._raw_size = 0

@@ -27,6 +27,7 @@ from fastovms.http.parser import (
     trace_context,
 )
 from fastovms.http.routing import Dispatcher
+from fastovms.http.websocket import INTERNAL_ERROR, WebSocket, accept_key
 from fastovms.http.wire import Deadline, Wire, WireState
 from fastovms.http.writers import CONTINUE, ResponseStream, ServerState
 
@@ -34,17 +35,16 @@ from fastovms.http.writers import CONTINUE, ResponseStream, ServerState
 class ReadDeadline(Deadline):
     """A deadline for the client's input.
 
-    That of a head is absolute: further bytes do not move it. A body has `body_timeout` seconds.
-    Then, and whenever that time is over, it gets the time that the bytes since the last check need
-    at the lowest rate, but no more than `body_timeout`: a client that sends nothing more is not
-    waited for because it was fast before.
+    The deadline of a head is absolute. A body first has `body_timeout` seconds. At each expiry it
+    is extended by the time that the bytes since the last check take at the minimum rate, at most
+    `body_timeout`. Earlier fast sending therefore does not extend it further.
 
     Args:
-        on_late: called with the reason when a request was begun and is not complete in time.
-        on_idle: called when none was begun.
+        on_late: called with the reason if a request has begun and is not complete in time.
+        on_idle: called if no request has begun.
 
     Attributes:
-        phase: the phase of the parser that was followed last.
+        phase: the phase of the parser at the last call of `follow`.
     """
 
     __slots__ = ("_body_size", "_config", "_on_idle", "_on_late", "_parser", "phase")
@@ -70,7 +70,7 @@ class ReadDeadline(Deadline):
         del self._on_late, self._on_idle  # breaks reference cycles
 
     def follow(self) -> None:
-        """Takes note that the parser has come to another phase, which has a deadline of its own."""
+        """Sets the deadline for a new phase of the parser."""
         self.phase = phase = self._parser.phase
         if phase is ParserPhase.HEAD:
             self.set(self._loop.time() + self._config.head_timeout)
@@ -102,7 +102,7 @@ _MAX_AT_TURNSTILE = 512
 
 
 class PendingRequest(NamedTuple):
-    """A request and who answers it.
+    """A request and its handler.
 
     Attributes:
         final: whether the connection ends with the answer.
@@ -124,14 +124,14 @@ class PendingRequests(deque[PendingRequest]):
         """Returns whether no further request may wait.
 
         Args:
-            is_blocked: whether they wait for an answer to this client, or for it to read. If they
-                wait only for other clients, all requests of one read may wait.
+            is_blocked: whether they wait for this client's answer or for the client to read.
+                Otherwise all requests of one read may wait.
         """
         most = server.config.max_pipelined
         return len(self) >= (most if is_blocked else max(_MAX_AT_TURNSTILE, most))
 
     def drop(self, server: ServerState) -> None:
-        """Forgets all of them, and frees the memory of their bodies."""
+        """Drops all pending requests and frees the memory of their bodies."""
         for pending in self:
             server.give_back_body(pending.request)
         self.clear()
@@ -144,16 +144,16 @@ def admit(
     largest_body: int,
     on_change: Callable[[], None],
 ) -> Handler | Response:
-    """Decides who answers a request, as `Dispatcher.admit` does. The receiver of the body of an
-    upload is then the request's `sink`.
+    """Returns the handler of a request, or a refusal, like `Dispatcher.admit`. For an upload it
+    sets the request's `sink`.
 
     Args:
         content_length: the size of the body that follows; None = not known yet.
-        largest_body: of those that are in memory.
-        on_change: what that sink calls.
+        largest_body: the limit for bodies in memory.
+        on_change: the `on_change` of that sink.
 
     Raises:
-        Fault: the body is too large to be kept in memory.
+        Fault: the body is too large for memory.
     """
     admitted = dispatcher.admit(request)
     if not isinstance(admitted, UploadHandler):
@@ -206,6 +206,7 @@ class Connection(asyncio.Protocol):
         self._linger = False
         self._task: asyncio.Future[Response | None] | None = None
         self._stream: ResponseStream | None = None
+        self._websocket: WebSocket | None = None
         self._status = 0
         self._written_before = 0
 
@@ -220,6 +221,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._wire.state is not _OPEN:
+            return
+        if self._websocket is not None:
+            self._websocket.feed(data)
             return
         parser = self._parser
         if parser.phase is _DONE:
@@ -237,8 +241,8 @@ class Connection(asyncio.Protocol):
             self._server.read_turnstile.wait(self._read_on)
 
     def eof_received(self) -> None:
-        """Takes note that the client will send no more; with a request in flight that means it has
-        gone. Returns None, upon which the transport flushes and closes."""
+        """Handles the end of the client's input, which counts as a disconnect if a request is in
+        flight. Returns None, so that the transport flushes and closes."""
         self._parser.close()
         self._abandon()
         self._wire.on_eof()
@@ -255,6 +259,8 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._wire.resume()
+        if self._websocket is not None:
+            self._websocket.on_resume()
         stream = self._stream
         if stream is not None and stream.on_writable is not None:
             stream.on_writable()
@@ -265,7 +271,7 @@ class Connection(asyncio.Protocol):
         self._wire.resume_reading()
 
     def _on_sink_change(self) -> None:
-        """Reads the body of an upload on, or refuses what is wrong with it."""
+        """Resumes reading the body of an upload, or refuses it after a fault."""
         sink, request = self._parser.body_sink, self._parser.unfinished()
         if sink is None:
             return  # the body is complete: who answers the request looks after it
@@ -277,8 +283,10 @@ class Connection(asyncio.Protocol):
     # The server's side
 
     def drain(self) -> None:
-        """Closes after the next answer, which says so, or soon if it is idle and stays it. A
+        """Closes after the next answer, which announces it, or soon if the connection stays idle. A
         connection without a request so far keeps the time limit of its first request."""
+        if self._websocket is not None:
+            self._websocket.drain()
         if self._num_served and self._request is None and self._parser.phase is _BETWEEN:
             self._deadline.set(self._loop.time() + self._config.drain_grace)
 
@@ -298,6 +306,7 @@ class Connection(asyncio.Protocol):
         request.trace = trace_context(request.headers)
         request.received_at = self._loop.time()
         request.open_stream = self._open_stream
+        request.open_websocket = self._open_websocket
         admitted = self._admitted = admit(
             server.dispatcher,
             request,
@@ -349,8 +358,8 @@ class Connection(asyncio.Protocol):
         self._take(PendingRequest(request, answer, final=True, linger=True))
 
     def _discard(self, num_bytes: int) -> None:
-        """Drops input that is not read any more, while earlier answers are still due. A client that
-        floods loses them: only this number of bytes is worth taking."""
+        """Discards further input while earlier answers are pending. After `num_bytes` too many the
+        connection is reset, and the answers are lost."""
         self._num_discarded += num_bytes
         if self._num_discarded > self._config.max_body:
             logger.warning("%s sends without end after its last request", self._wire.client)
@@ -447,7 +456,10 @@ class Connection(asyncio.Protocol):
     def _end_stream(self) -> None:
         """Ends the stream of a handler that has returned."""
         stream = self._stream
-        if stream is None:
+        if self._websocket is not None:
+            self._websocket.close()
+            self._finish(completed=True)
+        elif stream is None:
             self._fail(RuntimeError("the handler answered nothing"))
         elif not stream.closed:
             self._fail(RuntimeError("the handler left its stream open"))
@@ -460,7 +472,10 @@ class Connection(asyncio.Protocol):
         request, stream = self._request, self._stream
         assert request is not None
         logger.error("%s %s failed", request.method, request.raw_path, exc_info=error)
-        if stream is not None and stream.started:
+        if self._websocket is not None:
+            self._websocket.close(INTERNAL_ERROR, "internal error")
+            self._finish(completed=False)
+        elif stream is not None and stream.started:
             stream.abort()
             self._final = True
             self._finish(completed=False)
@@ -468,7 +483,7 @@ class Connection(asyncio.Protocol):
             self._respond(self._server.dispatcher.error(request, 500, "internal error"))
 
     def _finish(self, *, completed: bool) -> None:
-        """Ends the current request, and goes on with the next one."""
+        """Ends the current request and starts the next one."""
         self._close_books(completed)
         self._request = self._stream = None
         self._num_served += 1
@@ -485,7 +500,7 @@ class Connection(asyncio.Protocol):
             self._deadline.set(self._loop.time() + grace)
 
     def _close_books(self, completed: bool) -> None:
-        """Frees what the request that is being answered held, and reports it."""
+        """Releases the resources of the current request and reports it to the observers."""
         request, server = self._request, self._server
         assert request is not None
         server.give_back_body(request)
@@ -496,13 +511,15 @@ class Connection(asyncio.Protocol):
             server.report(Exchange(request, status, num_bytes, duration, completed))
 
     def _abandon(self) -> None:
-        """Ends a connection whose client has gone: no client waits for its answers."""
+        """Ends a connection whose client has disconnected, and cancels its requests."""
         task, stream = self._task, self._stream
         if self._request is not None:
             finished = stream is not None and stream.closed and not stream.aborted
             self._close_books(completed=finished)
         self._request = self._task = self._stream = None
         self._queue.drop(self._server)
+        if self._websocket is not None:
+            self._websocket.lose()
         if stream is not None:
             stream.release()
         if task is not None:
@@ -517,11 +534,31 @@ class Connection(asyncio.Protocol):
         )
         return stream
 
+    def _open_websocket(self, request: Request) -> WebSocket:
+        if self._request is not request or self._stream is not None:
+            raise RuntimeError("a request is answered once, and while its client is there")
+        server = self._server
+        self._status, self._final, self._linger = 101, True, True
+        self._parser.close()
+        self._queue.drop(server)
+        self._deadline.clear()
+        self._wire.write(server.writer.render_upgrade(request, accept_key(request)))
+        self._websocket = websocket = WebSocket(
+            self._wire,
+            self._loop,
+            self._config,
+            server.body_budget,
+            request.sender,
+            server.report,
+        )
+        if server.draining:
+            websocket.drain()
+        return websocket
+
     # Waiting for the client
 
     def _send_continue(self) -> None:
-        """Sends `100 Continue` (RFC 9110 10.1.1). An interim answer must not overtake those still
-        due."""
+        """Sends `100 Continue` (RFC 9110 10.1.1). Waits until earlier answers are sent."""
         if self._parser.phase is ParserPhase.BODY and self._request is None and not self._queue:
             self._parser.awaiting_continue = False
             self._wire.write(CONTINUE)

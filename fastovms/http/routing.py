@@ -13,7 +13,7 @@ from fastovms.http.messages import Check, ErrorRenderer, Handler, HeaderPairs, R
 
 
 class Match(NamedTuple):
-    """The handler of a path, the pattern as it was registered, and the pattern's parameters."""
+    """A matched route: its handler, the registered pattern, and the pattern's parameters."""
 
     handler: Handler
     pattern: str
@@ -63,10 +63,10 @@ class Router:
     """Routes by pattern. Fixed paths come before patterns, patterns in the order of `add`.
 
     Attributes:
-        more_to_come: whether routes are still being added, so that an unknown path may yet be one
-            of them.
-        pending: answers a POST to an unknown path while there are more routes to come; None = such
-            a path does not exist.
+        more_to_come: whether routes are still being added, so that an unknown path may become
+            known.
+        pending: answers a POST to an unknown path while more routes are to come; None = answered
+            with 404.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Router:
         Args:
             pattern: "/v1/models", "/v1/models/{id}" or "/v1/models/{id:path}". A `{id}` is one
                 segment of the path, a `{id:path}` one or more. Segments are percent-decoded after
-                they are told apart (RFC 3986 2.4), so either may hold a slash that came as %2F.
+                splitting (RFC 3986 2.4), so either may hold a slash that came as %2F.
         """
         if not pattern.startswith("/"):
             raise ValueError(f"route {pattern!r} must start with '/'")
@@ -104,7 +104,7 @@ class Router:
             yield from ((method, known.text) for method in handlers if method != "HEAD")
 
     def match(self, method: str, raw_path: str) -> Match | MethodNotAllowed | None:
-        """Returns the route of a path; None = there is no such path."""
+        """Returns the route of a path; None = unknown path."""
         found = self._match(method, raw_path)
         if found is None and self.more_to_come and self.pending is not None and method == "POST":
             return Match(self.pending, "", {})
@@ -124,8 +124,8 @@ class Router:
         return found if found is not None else MethodNotAllowed(_allow(fixed))
 
     def allowed(self, raw_path: str) -> str | None:
-        """Returns the Allow field's value for a path; None = there is no such path. "*" stands for
-        the whole server."""
+        """Returns the Allow field's value for a path; None = unknown path. "*" stands for the whole
+        server."""
         outcome = None if raw_path == "*" else self.match("OPTIONS", raw_path)
         if isinstance(outcome, MethodNotAllowed):
             return outcome.allowed
@@ -157,24 +157,23 @@ def _allow(methods: Iterable[str]) -> str:
 
 
 class CrossOrigin(Protocol):
-    """The permissions of browsers of other origins; `cors.CorsPolicy` implements it."""
+    """The permissions of browsers of other origins; `gates.CorsPolicy` implements it."""
 
     def preflight_fields(self, request: Request) -> HeaderPairs | None:
-        """Returns the further fields of the answer to a preflight; None = this OPTIONS request is
-        none."""
+        """Returns the additional fields of the answer to a preflight; None = not a preflight."""
 
     def response_fields(self, request: Request) -> HeaderPairs: ...
 
 
 class PathReader(Protocol):
-    """The known spellings of registered paths."""
+    """Normalizes the spelling of paths."""
 
     def tidy(self, raw_path: str) -> str:
         """Returns the registered path, or the given one if it is not another spelling of a
-        registered path. A second time it returns the same."""
+        registered path. Idempotent."""
 
     def advice(self, raw_path: str, root: str, exists: Callable[[str], bool]) -> str:
-        """Returns the addition to the 404 of a path, such as the path that may be meant; "" =
+        """Returns a hint to add to the 404 of a path, such as the path that may be meant; "" =
         nothing.
 
         Args:
@@ -187,13 +186,13 @@ class Dispatcher:
     """Routes requests.
 
     Args:
-        render_error: gives errors the form that the path's clients expect.
-        gates: run first, for every request there is.
-        authenticate: runs before routing, so that strangers cannot probe for paths.
-        checks: run once the route is known, before the body is read; not for GET, which has none.
-        root_path: what a proxy may have left in front of every path, such as "/llm".
-        paths: reads other spellings of paths; None = there are none. Everything, the gates
-            included, sees the path as it is registered.
+        render_error: formats errors for the clients of the path.
+        gates: run first, for every request.
+        authenticate: runs before routing, so that clients without a key cannot probe for paths.
+        checks: run after routing and before the body is read; not for GET.
+        root_path: the prefix that a proxy may leave before every path, such as "/llm".
+        paths: normalizes paths; None = no other spellings. All checks, including the gates, get the
+            normalized path.
     """
 
     def __init__(
@@ -218,8 +217,8 @@ class Dispatcher:
         self._cross_origin = cross_origin
 
     def admit(self, request: Request) -> Handler | Response:
-        """Decides who answers. It sets the request's `route` and `path_params`, and makes its path
-        the registered one: without the root path, and in the usual spelling."""
+        """Returns the handler of a request, or a refusal. Sets the request's `route` and
+        `path_params`, and normalizes its path, without the root path."""
         given = request.raw_path
         path = self._registered(given)
         if path != given:
@@ -260,8 +259,8 @@ class Dispatcher:
     def error(
         self, request: Request, status: int, message: str, headers: HeaderPairs = ()
     ) -> Response:
-        """Returns an error of this layer in the form of the path's dialect. It makes the path of a
-        request that was not admitted the registered one, too."""
+        """Returns an error of the HTTP layer in the format of the path's dialect. Also normalizes
+        the path of a request that was not admitted."""
         path = self._registered(request.raw_path) if request.raw_path else ""
         if path != request.raw_path:
             request.set_path(path)
@@ -271,8 +270,8 @@ class Dispatcher:
         return response
 
     def _registered(self, path: str) -> str:
-        """Returns the path without the root, and in the usual spelling. A second look, for which
-        one step may have made room for the other, finds no more."""
+        """Returns the normalized path without the root. Both steps are repeated, because one may
+        enable the other; the result is idempotent."""
         before = None
         while path != before:
             before = path
@@ -283,8 +282,8 @@ class Dispatcher:
         return path
 
     def _below_root(self, path: str) -> str:
-        """Returns the path after the root. The root is removed as often as it occurs at the
-        beginning, so that a second call finds none."""
+        """Returns the path after the root. All repetitions of the root are removed, so that the
+        function is idempotent."""
         root, start = self._root_path, 0
         while path.startswith(root, start):
             end = start + len(root)
@@ -301,10 +300,10 @@ class Dispatcher:
         return Response(204, headers=(("Allow", allowed),))
 
     def _not_found(self, request: Request, given: str) -> Response:
-        """Returns the answer for a path that there is not.
+        """Returns the 404 for an unknown path.
 
         Args:
-            given: the path as the client sent it, with the root path if it had it.
+            given: the path as the client sent it, including any root path.
         """
         message = f"no such path: {request.path}"
         if self._paths is not None:

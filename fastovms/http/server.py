@@ -33,13 +33,13 @@ class HttpServer:
     """Serves the handlers of a dispatcher.
 
     Args:
-        dispatcher: finds the handlers, and refuses requests.
-        observers: are called with each request when it is over. They must be quick.
+        dispatcher: finds handlers and refuses requests.
+        observers: called with each finished request; must be fast.
         inherited: listening sockets to use in place of the configured addresses.
 
     Attributes:
         addresses: as clients write them, "http://127.0.0.1:8000"; known once bound.
-        is_local: whether only this machine can reach them; known once bound.
+        is_local: whether only this machine can reach the addresses; known once bound.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class HttpServer:
                 raise ConfigurationError(f"cannot listen on {listener.url}: {reason}") from None
 
     async def _listen(self, sock: socket.socket, state: ServerState) -> None:
-        """Begins to listen.
+        """Begins to listen on a socket.
 
         Raises:
             OSError: an address is not available.
@@ -141,7 +141,8 @@ class HttpServer:
         return [request for connection in connections for request in connection.requests()]
 
     def cut(self, is_ended: Callable[[Request], bool]) -> int:
-        """Resets the connections that have such requests, and returns how many."""
+        """Resets the connections with a request for which `is_ended` returns True. Returns their
+        number."""
         connections = () if self._state is None else tuple(self._state.connections)
         ended = [one for one in connections if any(map(is_ended, one.requests()))]
         for connection in ended:
@@ -152,14 +153,14 @@ class HttpServer:
         """Reads certificate and key again, for connections made from now on.
 
         Raises:
-            ConfigurationError: they cannot be used; the old ones stay in use.
+            ConfigurationError: the files are invalid; the old ones stay in use.
         """
         if self._tls is not None:
             self._tls.reload()
 
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109 (a part of its meaning)
-        """Stops accepting and lets running requests end, for at most `timeout` seconds. Connections
-        that are still open then are left to `close`. May be called again, with another timeout."""
+        """Stops accepting and lets running requests end, for at most `timeout` seconds. `close`
+        ends the remaining connections. May be called again with another timeout."""
         state = self._state
         if state is None:
             return
@@ -197,8 +198,8 @@ class HttpServer:
         await state.wait_until_empty()
 
     async def _accept_queued(self, seconds: float) -> None:
-        """Takes in what the kernel has already accepted for us: closing a listener resets the
-        connections in its queue. An inherited one stays open elsewhere and keeps them."""
+        """Accepts the connections in the kernel's queue, because closing a listener would reset
+        them. Not needed for inherited sockets, which stay open in the parent."""
         queues = select.poll()
         if not self._inherited:
             for listener in self._listeners:

@@ -23,8 +23,8 @@ NEVER = math.inf
 class Deadline:
     """A deadline that is moved often, nearly always to a later moment.
 
-    Moving it leaves the timer alone, which fires early then and is aimed again. So a connection
-    that serves many requests sets a timer once in a while, not once a request.
+    Moving it does not change the timer, which may fire early and is then set again. A connection
+    with many requests therefore sets few timers.
     """
 
     __slots__ = ("_callback", "_loop", "_timer", "_timer_at", "_when")
@@ -91,8 +91,8 @@ _LOW_WATER = 16 * 1024
 class WireState(Enum):
     """The states of the sending side.
 
-    OPEN carries answers. LINGERING has sent the last one and waits for the client, having read it,
-    to close (RFC 9112 9.6). CLOSING waits for the transport. CLOSED is over.
+    OPEN: answers may be sent. LINGERING: the last answer was sent; waiting for the client to close
+    (RFC 9112 9.6). CLOSING: waiting for the transport. CLOSED: the connection has ended.
     """
 
     OPEN = auto()
@@ -104,9 +104,8 @@ class WireState(Enum):
 class Outbox:
     """Writes the answers of one pass of the loop together, at its end.
 
-    Written one by one, each answer wakes its client, which takes the processor's caches and, on a
-    virtual machine, an interrupt to another processor; after the first of a batch most clients are
-    awake. One request more than the others of its pass is never waited for.
+    Separate writes would wake each client in between, which costs cache misses and, on virtual
+    machines, interrupts. Answers are never delayed beyond the current pass.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -125,10 +124,10 @@ class Outbox:
 
 
 class Wire:
-    """Wraps a transport.
+    """The sending side of a connection; wraps its transport.
 
     Attributes:
-        paused: whether the client reads more slowly than it is written to.
+        paused: whether the write buffer is full because the client reads slowly.
         num_written: bytes, over the connection's life.
     """
 
@@ -168,7 +167,7 @@ class Wire:
             self.client = f"{host}:{peer[1]}"
 
     def detach(self) -> None:
-        """Takes note that the connection is lost."""
+        """Records that the connection is lost."""
         self.state = WireState.CLOSED
         self._transport = None
         self._unsent = b""
@@ -181,7 +180,7 @@ class Wire:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Goes on reading after `pause_reading`, where the connection still stands."""
+        """Resumes reading after `pause_reading`, if the connection is still open."""
         transport = self._transport
         if transport is not None and not transport.is_closing() and not transport.is_reading():
             transport.resume_reading()
@@ -205,7 +204,7 @@ class Wire:
         return self.state is _OPEN and bool(self._num_queued(termios.FIONREAD))
 
     def post(self, data: bytes) -> None:
-        """Sends an answer with the others of this pass of the loop, or now if it is large."""
+        """Sends an answer at the end of this pass of the loop, or at once if it is large."""
         if self.state is not _OPEN:
             return
         self.num_written += len(data)
@@ -218,7 +217,7 @@ class Wire:
             self.flush()
 
     def write(self, data: bytes) -> None:
-        """Sends a piece of a stream now, and cuts the connection if too much of it lies unread."""
+        """Sends a piece of a stream at once, and cuts the connection if too much data is unread."""
         if self.state is not _OPEN or self._transport is None:
             return
         if self._unsent:
@@ -255,9 +254,9 @@ class Wire:
         return self._count_taken() > self._num_taken
 
     def _count_taken(self) -> int:
-        """Returns a number that grows as the client takes what was written. For TCP it is the data
-        that the client's host has acknowledged. The kernel alone may hold megabytes, which on a
-        slow line hide progress for longer than a deadline, and TLS has another buffer below it."""
+        """Returns a number that grows as the client receives data. For TCP it counts acknowledged
+        bytes. The kernel's buffer alone would not show progress, because it may hold megabytes on a
+        slow line, and TLS has its own buffer."""
         assert self._transport is not None
         sock = self._transport.get_extra_info("socket")
         if sock is None or sock.family == socket.AF_UNIX:
@@ -268,7 +267,7 @@ class Wire:
     # Ends
 
     def finish(self, *, linger: bool) -> None:
-        """Ends the connection after what was written. With `linger` the client may still be
+        """Ends the connection after the written data. With `linger` the client may still be
         sending, and closing at once would reset the connection before it has the answer."""
         if self.state is not _OPEN or self._transport is None:
             return
@@ -282,9 +281,9 @@ class Wire:
         self._deadline.set(self._loop.time() + self._config.linger_timeout)
 
     def finish_idle(self) -> None:
-        """Ends a connection on which nothing is due. A client that is about to use it again learns
-        of the end now, and not only when the transport has come to it: what it sent until then
-        would be lost. TLS has a farewell of its own, which must come first."""
+        """Ends an idle connection. The write side is shut down at once, so that a client about to
+        reuse the connection notices before it sends a request that would be lost. With TLS, its own
+        closing message must come first."""
         transport = self._transport
         if self.state is _OPEN and transport is not None and not self.buffered:
             sock = transport.get_extra_info("socket")
@@ -308,15 +307,16 @@ class Wire:
         self._transport.abort()
 
     def on_eof(self) -> None:
-        """Takes note that the client has closed its side; asyncio closes the transport next."""
+        """Records that the client has closed its sending side; asyncio closes the transport
+        next."""
         if self.state is not WireState.CLOSED:
             self.flush()
             self.state = WireState.CLOSING
             self._wait_for_reader(self._config.close_timeout)
 
     def _close(self) -> None:
-        """Closes the transport, by a deadline, since it never finishes closing towards a client
-        that does not read."""
+        """Closes the transport within a deadline, because closing never completes if the client
+        does not read."""
         assert self._transport is not None
         self.state = WireState.CLOSING
         self._wait_for_reader(self._config.close_timeout)
@@ -325,20 +325,20 @@ class Wire:
             self._loop.call_later(_TLS_FAREWELL, self._end_if_taken)
 
     def _end_if_taken(self) -> bool:
-        """Ends a connection whose client has got everything, and returns whether it has. TLS would
-        wait for the client to close as well, which RFC 8446 6.1 does not ask for, and an idle
-        client does not look."""
+        """Ends the connection if the client has received everything, and returns whether it has.
+        TLS would otherwise wait for the client to close too, which RFC 8446 6.1 does not
+        require."""
         if self._transport is not None and self.state is WireState.CLOSING and self._is_taken():
             self._transport.abort()
             return True
         return False
 
     def _is_taken(self) -> bool:
-        """Returns whether nothing of what was written lies here or in the kernel any more."""
+        """Returns whether all written data has been received by the client's host."""
         return not self.buffered and self._num_queued(termios.TIOCOUTQ) == 0
 
     def _num_queued(self, request: int) -> int | None:
-        """Returns the bytes in the queue of the kernel that an ioctl request asks for; None =
+        """Returns the bytes in the queue of the kernel as returned by an ioctl request; None =
         unknown."""
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
         if sock is None:

@@ -36,17 +36,16 @@ memory that the kernel commits then."""
 
 
 class Turnstile:
-    """Lets requests begin, or large bodies be read on, until a pass of the loop has spent its time
-    on them. Those that wait begin in later passes, in the order in which they came.
+    """Limits the time that one pass of the event loop spends on starting requests and reading large
+    bodies. Others wait for later passes, in order of arrival.
 
     The loop reads from every connection with input before it handles anything else, such as the
-    tokens of running streams. A request takes most of a millisecond until the engine has
-    it: hundreds at once would delay all streams. So would a few bodies of many megabytes, of which
-    one pass reads all that the kernel has.
+    tokens of running streams. A request takes most of a millisecond until the engine has it, so
+    hundreds at once would delay all streams. So would a few bodies of many megabytes, since one
+    pass reads all data in the kernel's buffers.
 
     Args:
-        clock: tells seconds. The loop's own clock would not do, since it stands still during a
-            pass.
+        clock: returns seconds. Not the loop's own clock, which does not advance during a pass.
     """
 
     __slots__ = ("_clock", "_end", "_is_new_pass", "_loop", "_waiting")
@@ -60,7 +59,7 @@ class Turnstile:
 
     @property
     def is_open(self) -> bool:
-        """Returns whether a request may begin now; if not, it is to `wait`."""
+        """Returns whether a request may begin now; if not, it must `wait`."""
         if self._waiting:
             return False
         if self._is_new_pass:
@@ -73,7 +72,7 @@ class Turnstile:
         self._waiting.append(begin)
 
     def count_task(self) -> None:
-        """Counts a request that has begun and goes on as a task."""
+        """Counts a request that has begun and continues as a task."""
         self._end -= TASK_SECONDS
 
     def count_read(self) -> None:
@@ -120,10 +119,10 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class ResponseWriter:
-    """Turns responses into bytes. It keeps the part that changes only once a second.
+    """Serializes responses. Caches the part that changes only once a second.
 
     Args:
-        clock: tells unix time in seconds, for the Date field.
+        clock: returns the Unix time in seconds, for the Date field.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -179,6 +178,12 @@ class ResponseWriter:
         ids = f"X-Request-Id: {request.id}\r\nRequest-Id: {request.id}\r\n"
         return f"{beginning}{fields}{ids}\r\n".encode("latin-1")
 
+    def render_upgrade(self, request: Request, accept: str) -> bytes:
+        """Returns the answer that opens a WebSocket connection (RFC 6455 4.2.2)."""
+        lines = "Upgrade: websocket\r\nConnection: Upgrade\r\n"
+        lines += f"Sec-WebSocket-Accept: {accept}\r\nX-Request-Id: {request.id}\r\n"
+        return f"{self._beginning(101, '')}{lines}\r\n".encode("latin-1")
+
     def _beginning(self, status: int, content_type: str) -> str:
         """Returns the lines up to Content-Type, which is "" for answers without content."""
         second = int(self._clock())
@@ -196,11 +201,11 @@ class ResponseWriter:
 
 
 def render_fields(headers: HeaderPairs) -> str:
-    """Returns field lines.
+    """Returns header field lines.
 
     Raises:
-        ValueError: a name is not a token (RFC 9110 5.1), or one of the fields that are written here
-            and must not come twice: the handler's mistake.
+        ValueError: a name is not a token (RFC 9110 5.1), or the server itself writes this field; an
+            error of the handler.
     """
     lines = []
     for name, value in headers:
@@ -213,8 +218,8 @@ def render_fields(headers: HeaderPairs) -> str:
 
 
 def clean(value: str) -> str:
-    """Returns the value with every character that could end or corrupt a field line made a space
-    (RFC 9110 5.5), and those outside latin-1 a question mark."""
+    """Returns the value with every character that could end or corrupt a field line replaced by a
+    space (RFC 9110 5.5), and characters outside latin-1 by a question mark."""
     if value.isascii() and value.isprintable():
         return value
     spaced = "".join(
@@ -236,7 +241,7 @@ class ManagedConnection(Protocol):
     """The operations of the server on a connection."""
 
     def drain(self) -> None:
-        """Closes after the next answer, or soon if it is idle and stays it."""
+        """Closes after the next answer, or soon if the connection stays idle."""
 
     def cut(self) -> None:
         """Resets the connection."""
@@ -249,12 +254,12 @@ class ServerState:
     """The parts and counters that connections share.
 
     Args:
-        clock: tells seconds, also within a pass of the loop.
+        clock: returns seconds, also within a pass of the loop.
 
     Attributes:
         draining: whether every answer from now on is its connection's last.
-        connections: those open.
-        tasks: the handlers at work, also those of lost connections.
+        connections: the open connections.
+        tasks: the running handlers, including those of lost connections.
     """
 
     def __init__(
@@ -283,7 +288,7 @@ class ServerState:
         self._empty: asyncio.Future[None] | None = None
 
     def add(self, connection: ManagedConnection) -> bool:
-        """Enters a connection; False = it is one too many."""
+        """Registers a connection; False = the limit is reached."""
         self.connections.add(connection)
         return len(self.connections) <= self.config.max_connections
 
@@ -299,7 +304,7 @@ class ServerState:
             await self._empty
 
     def give_back_body(self, request: Request) -> None:
-        """Takes note that the request's body is no longer needed. To be called once."""
+        """Releases the budget of the request's body. Call it once."""
         if request.sink is not None:
             request.sink.close()
         if request.body:
@@ -333,10 +338,10 @@ class ResponseStream:
     """Implements `messages.Stream`.
 
     Args:
-        ping: whether to send an SSE comment whenever an event stream has been silent for a while.
+        ping: whether to send an SSE comment after some time without an event.
 
     Attributes:
-        is_last: whether the connection ends with it. This is decided when the head is sent.
+        is_last: whether the connection ends after it; decided when the head is sent.
     """
 
     __slots__ = (
@@ -429,7 +434,7 @@ class ResponseStream:
         self._wire.cut(reset=not self._chunked)
 
     def release(self) -> None:
-        """Marks the stream as over; the connection calls it too, when the client has gone."""
+        """Marks the stream as finished; also called on a disconnect."""
         self.closed = True
         self.on_writable = None
         if self._ping_timer is not None:
@@ -459,8 +464,8 @@ class ResponseStream:
         )
 
     def _on_silence(self) -> None:
-        """Sends a comment if nothing was sent for an interval. It runs once an interval at most:
-        `send` only notes the time."""
+        """Sends a comment if nothing was sent for an interval. Runs at most once per interval;
+        `send` only records the time."""
         wait = self._last_sent + self._ping_interval - self._loop.time()
         if wait <= 0:
             if self.writable:

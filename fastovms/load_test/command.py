@@ -65,7 +65,7 @@ class Sample(NamedTuple):
 
     Attributes:
         prompt: a text, or token ids.
-        output_len: the most tokens of its answer.
+        output_len: the maximum number of tokens of its answer.
     """
 
     prompt: str | list[int]
@@ -78,11 +78,11 @@ def draw_samples(
     """Returns the requests of one round.
 
     Args:
-        as_text: prompts are words, about one a token, where else they would be token ids: chats
-            take text only.
+        as_text: random prompts are words, about one per token, instead of token ids, because chats
+            accept only text.
 
     Raises:
-        ConfigurationError: there is no such file, or it is no such data set.
+        ConfigurationError: the file does not exist, or is not such a data set.
     """
     match config.dataset_name:
         case "random":
@@ -109,7 +109,7 @@ def _random_sample(config: DataConfig, rng: random.Random, *, as_text: bool) -> 
 
 
 def _vary(length: int, ratio: float, rng: random.Random) -> int:
-    """Returns a length within the share around it, as vLLM draws it: evenly."""
+    """Returns a uniformly random length within ±`ratio` of `length`, as in vLLM."""
     return max(1, rng.randint(int(length * (1 - ratio)), int(length * (1 + ratio))))
 
 
@@ -122,7 +122,8 @@ def _random_prompt(length: int, rng: random.Random, *, as_text: bool) -> str | l
 def _repeated_prefixes(
     config: DataConfig, number: int, rng: random.Random, *, as_text: bool
 ) -> list[Sample]:
-    """Each prefix gets the same number of suffixes, or one less; the order is random."""
+    """Returns requests whose prompts begin with one of a few prefixes. Each prefix gets the same
+    number of suffixes, or one less; the order is random."""
     lengths = config.prefix_repetition_prefix_len, config.prefix_repetition_suffix_len
     num_prefixes = config.prefix_repetition_num_prefixes
     prefixes = [_random_prompt(lengths[0], rng, as_text=as_text) for _ in range(num_prefixes)]
@@ -171,7 +172,7 @@ def _of_file(config: DataConfig) -> Iterator[Sample]:
 
 def _sharegpt(conversations: list[dict[str, Any]], config: DataConfig) -> Iterator[Sample]:
     """Yields the first turn of each conversation, whose answer's length is about that of the second
-    one: four characters a token."""
+    one, with four characters per token."""
     for conversation in conversations:
         turns = [turn["value"] for turn in conversation["conversations"][:2]]
         if len(turns) == 2 and all(turns):
@@ -187,8 +188,8 @@ def _custom(line: dict[str, Any], config: DataConfig) -> Sample:
 
 
 def _whole(text: str) -> str:
-    """Returns the text with a replacement for each lone surrogate, which JSON may escape, and which
-    no request can have."""
+    """Returns the text with a replacement for each lone surrogate, which JSON escapes can express
+    but UTF-8 cannot."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
@@ -197,7 +198,7 @@ OnEnd = Callable[[Timeline], None]
 
 
 class LoadRequest(NamedTuple):
-    """One request, and when it is due, in seconds from the start."""
+    """A request and its start time, in seconds from the start of the load."""
 
     path: str
     body: bytes
@@ -219,14 +220,14 @@ async def run_load(
     max_seconds: float | None = None,
     on_end: OnEnd = lambda timeline: None,
 ) -> Load:
-    """Runs a load to its end. A request that fails has a timeline that says why.
+    """Runs a load to its end and returns the timelines. A failed request's timeline has the reason.
 
     Connecting is not measured: each request has an open connection before its clock starts.
 
     Args:
-        requests: in the order of their times.
-        max_seconds: after which a request is given up; None = never.
-        on_end: is also called for requests that are in flight when this is cancelled.
+        requests: in order of their times.
+        max_seconds: seconds after which a request is cancelled; None = never.
+        on_end: called at the end of each request, also if the load is cancelled.
     """
     slots: AbstractAsyncContextManager[object] = (
         nullcontext() if max_concurrency is None else asyncio.Semaphore(max_concurrency)
@@ -276,11 +277,11 @@ async def _run_request(
 
 
 class LoadedServer:
-    """A server under load, and what its rounds came to.
+    """A server under load and the results of its rounds.
 
     Attributes:
-        url: as the operator writes it.
-        model: what requests ask for; None = the first that the server lists, once it was asked.
+        url: as given on the command line.
+        model: the requested model; None = the first one that the server lists.
     """
 
     def __init__(self, url: str, target: Target, config: LoadConfig) -> None:
@@ -293,7 +294,7 @@ class LoadedServer:
 
     @property
     def load(self) -> Load:
-        """All rounds as one."""
+        """All rounds combined."""
         return Load(
             sum(load.seconds for load in self.loads),
             [timeline for load in self.loads for timeline in load.timelines],
@@ -312,15 +313,15 @@ async def run_rounds(
     num_rounds: int,
     on_end: OnEnd,
 ) -> None:
-    """Gives all servers the same load in turn; in every other round the last one is first. When it
-    is cancelled, the servers have what there is.
+    """Gives all servers the same load in turn; every other round runs in reverse order. If
+    cancelled, the servers keep the results so far.
 
     Args:
-        on_end: is called at the end of each counted request.
+        on_end: called at the end of each counted request.
 
     Raises:
-        ConfigurationError: JSON cannot have what each request is to.
-        RequestFailed: a server cannot be asked which models it has.
+        ConfigurationError: a request cannot be encoded as JSON.
+        RequestFailed: a server does not answer the request for its models.
     """
     for server in servers:
         await server.find_model()
@@ -397,15 +398,14 @@ FAILED: Final = 1
 
 
 def bench(url: str, config: LoadConfig, data: DataConfig, report: ReportConfig) -> int:
-    """Runs the load and prints what it came to. Ctrl-C and SIGTERM end it early.
+    """Runs the load and prints the report. Ctrl-C and SIGTERM end it early.
 
     Returns:
-        The exit code: `FAILED`, or 128 and the number of the signal that has ended it, where not
-        everything went well.
+        The exit code: 0, `FAILED`, or 128 plus the number of the signal that ended it.
 
     Raises:
         ConfigurationError: the options contradict each other, or a file is not available.
-        RequestFailed: there is no such server, or it has no model.
+        RequestFailed: the server cannot be reached, or it has no model.
     """
     servers = [LoadedServer(url, Target.from_url(url), config)]
     if report.compare is not None:
@@ -427,7 +427,8 @@ def bench(url: str, config: LoadConfig, data: DataConfig, report: ReportConfig) 
 async def _run(
     servers: Sequence[LoadedServer], config: LoadConfig, data: DataConfig, report: ReportConfig
 ) -> int:
-    """Runs all rounds, and returns the exit code of a signal that has cut them; 0 = none has."""
+    """Runs all rounds, and returns the exit code of a signal that has interrupted them; 0 =
+    none."""
     num_rounds = config.rounds if len(servers) > 1 else 1
     with tqdm(
         total=config.num_prompts * num_rounds * len(servers),
@@ -449,7 +450,7 @@ async def _run(
 
 
 def _raise_file_limit() -> None:
-    """Lets the process have as many connections as it may."""
+    """Raises the limit of open files to the hard limit."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -458,7 +459,7 @@ def _raise_file_limit() -> None:
 
 
 def _write(servers: Sequence[LoadedServer], config: LoadConfig, report: ReportConfig) -> bool:
-    """Prints and saves the report, and returns whether some request has failed."""
+    """Prints and saves the report, and returns whether any request has failed."""
     found = [_Found(server, config, report) for server in servers]
     texts, result = [one.text for one in found], found[0].values
     if len(found) > 1:
@@ -490,7 +491,7 @@ def _write(servers: Sequence[LoadedServer], config: LoadConfig, report: ReportCo
 
 
 class _Found:
-    """The figures of one server."""
+    """The results of one server."""
 
     def __init__(self, server: LoadedServer, config: LoadConfig, report: ReportConfig) -> None:
         config = replace(config, model=server.model)

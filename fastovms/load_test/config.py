@@ -14,11 +14,10 @@ from typing import Final
 def arrival_times(
     number: int, request_rate: float, burstiness: float, rng: random.Random
 ) -> list[float]:
-    """Returns seconds from the start, the first one 0.
+    """Returns the start times of requests in seconds, beginning with 0.
 
     Intervals have a gamma distribution of the shape `burstiness`, which for 1 is that of a Poisson
-    process. They are scaled, so that all requests take the time that the rate says: a short draw
-    would otherwise be off by chance.
+    process. They are scaled so that the whole load matches the rate exactly.
 
     Args:
         request_rate: requests a second; infinite = all at once.
@@ -52,23 +51,23 @@ class LoadConfig:
         endpoint: path of the requests on the server; None = the URL's path and the backend's.
         model: None = the first that the server lists.
         api_key: None = none.
-        headers: further headers of every request.
+        headers: additional headers of every request.
         insecure: accept any certificate.
         num_prompts: requests of one round.
-        num_warmups: requests before the first round, which count for nothing.
+        num_warmups: requests before the first round, which are not counted.
         request_rate: requests a second; infinite = all at once.
         burstiness: the shape of the gamma distribution of the intervals: 1 = a Poisson process,
             less = bursts, more = evenly.
-        max_concurrency: requests that run at the same time; more wait; None = any number.
-        request_timeout: seconds after which a request is given up.
-        seed: of prompts and intervals; each round has its own.
-        ignore_eos: have every answer run to its length.
+        max_concurrency: requests that run at the same time; further ones wait; None = unlimited.
+        request_timeout: seconds after which a request is cancelled.
+        seed: seed of prompts and intervals; each round derives its own.
+        ignore_eos: generate every answer to its full length.
         temperature: None = the server's default.
-        extra_body: further fields of every request.
-        rounds: how often two servers get the load, in turn, with new prompts where they are random.
-        percentile_metrics: which latencies are reported, of `LATENCIES`.
-        metric_percentiles: which percentiles of them.
-        goodput: milliseconds within which a request must be to be a good one, by latency.
+        extra_body: additional fields of every request.
+        rounds: number of rounds when two servers are compared, with new random prompts in each.
+        percentile_metrics: the latencies to report, of `LATENCIES`.
+        metric_percentiles: the percentiles to report.
+        goodput: the limits of a good request in milliseconds, by latency.
     """
 
     backend: str = "openai"
@@ -100,13 +99,13 @@ class DataConfig:
     Attributes:
         dataset_name: one of `DATA_SETS`.
         dataset_path: the file of a data set that has one.
-        random_input_len, random_output_len: of the data set "random".
-        random_range_ratio: lengths vary evenly by this share of them, up and down.
+        random_input_len, random_output_len: lengths in the data set "random".
+        random_range_ratio: lengths vary uniformly within ± this fraction.
         prefix_repetition_prefix_len, prefix_repetition_suffix_len: of the data set
             "prefix_repetition", whose prompts begin with one of a few prefixes.
         prefix_repetition_num_prefixes: how many prefixes there are.
-        prefix_repetition_output_len: of its answers.
-        output_len: of the answers of data sets from files; None = as the file has it, or
+        prefix_repetition_output_len: answer length of that data set.
+        output_len: answer length for data sets from files; None = the file's lengths, or
             `DEFAULT_OUTPUT_LEN`.
     """
 
@@ -131,10 +130,10 @@ class ReportConfig:
     """The reports of a load test, and their files.
 
     Attributes:
-        compare: URL of a second server, which gets the same load in turn; None = there is none.
+        compare: URL of a second server, which gets the same load in turn; None = no comparison.
         json: print JSON in place of the text.
         result_filename: file for that JSON; None = `save_result` names one.
-        save_result: keep the JSON, in a file named after the time.
+        save_result: save the JSON in a file named after the time.
         save_detailed: the JSON has the figures of every request.
         html: file for a page with plots.
         svg: file for the plots alone.

@@ -29,11 +29,11 @@ class Timeline:
     """When one stream's output arrived, in seconds of one clock.
 
     Attributes:
-        started: when the request was sent, over a connection that was open.
-        arrivals: of each event that brought output. Events that were read at once have one time.
-        prompt_tokens, completion_tokens: as counted by the server; None = it does not say.
+        started: when the request was sent, over an open connection.
+        arrivals: the times of events with output. Events read together have the same time.
+        prompt_tokens, completion_tokens: as counted by the server; None = not reported.
         failure: the reason why the answer is incomplete.
-        ended: when it was over, however it ended; None = that is not known.
+        ended: when the request ended, successful or not; None = unknown.
     """
 
     started: float = 0.0
@@ -45,7 +45,7 @@ class Timeline:
 
     @property
     def last(self) -> float:
-        """The time of its end, or if that is not known of its last output, or of its start."""
+        """The time of the end, or if unknown of the last output, or of the start."""
         if self.ended is not None:
             return self.ended
         return self.arrivals[-1] if self.arrivals else self.started
@@ -65,13 +65,13 @@ class Timeline:
 
     @property
     def num_tokens(self) -> int:
-        """Output tokens; where the server does not count them, one an event."""
+        """The number of output tokens; if the server does not report it, the number of events."""
         tokens = self.completion_tokens
         return len(self.arrivals) if tokens is None else tokens
 
     @property
     def time_per_output_token(self) -> float | None:
-        """Seconds for each token but the first; None = there is only one."""
+        """Seconds per token after the first; None = only one token."""
         later_tokens = self.num_tokens - 1
         return (self.arrivals[-1] - self.arrivals[0]) / later_tokens if later_tokens > 0 else None
 
@@ -97,8 +97,8 @@ class Load(NamedTuple):
     """The results of requests that ran together.
 
     Attributes:
-        seconds: from the start of the first request to the end of the last one, also of those that
-            have failed: a server that lets most of them hang is not the faster for it.
+        seconds: from the start of the first request to the end of the last one, including failed
+            ones, so that hanging requests do not make a server look faster.
     """
 
     seconds: float
@@ -131,7 +131,8 @@ MILLISECONDS: Final = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A latency over all requests, in milliseconds. `percentiles` has values by percentile."""
+    """The distribution of a latency over all requests, in milliseconds. `percentiles` has values by
+    percentile."""
 
     mean: float
     median: float
@@ -140,7 +141,7 @@ class Distribution:
 
     @classmethod
     def of(cls, seconds: Sequence[float], percentiles: Sequence[float]) -> Distribution | None:
-        """Returns the distribution of times, or None of none."""
+        """Returns the distribution of times; None = no times."""
         if not len(seconds):
             return None
         values = np.asarray(seconds) * MILLISECONDS
@@ -154,15 +155,15 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class LoadSummary:
-    """The results of one round. Times in seconds, rates a second.
+    """The results of one round. Times in seconds, rates per second.
 
     Attributes:
-        errors: how many requests have failed, by kind; a reason of each kind in `reasons`.
-        total_input_tokens: None = the server does not count them.
+        errors: the number of failed requests by kind; `reasons` has one message of each kind.
+        total_input_tokens: None = not reported by the server.
         counts_events: whether some server sends no `usage`, so that each of its events counts as
             one token.
-        request_goodput: requests within all limits; None = there are none.
-        latencies: by name, of `LATENCIES`; one that nothing is known of is left out.
+        request_goodput: rate of requests within all limits; None = no limits.
+        latencies: by name, of `LATENCIES`; latencies without data are left out.
     """
 
     completed: int
@@ -199,8 +200,7 @@ def summarize(
     latencies: Sequence[str] = (),
     goodput: Mapping[str, float] | None = None,
 ) -> LoadSummary:
-    """Computes the figures of a load, those of latencies and tokens over the requests that have
-    succeeded.
+    """Computes the summary of a load. Latencies and tokens are those of successful requests.
 
     Args:
         goodput: limits of requests in milliseconds, by latency.
@@ -250,7 +250,7 @@ def values_of(name: str, timelines: Sequence[Timeline]) -> list[float]:
 
 def tokens_by_second(timelines: Sequence[Timeline]) -> list[float]:
     """Returns the output tokens of each second from the first request on. The tokens of a request
-    are spread evenly over its events, since the server counts them once."""
+    are spread evenly over its events, because the server reports only their total."""
     if not timelines:
         return []
     start = min(timeline.started for timeline in timelines)
@@ -303,7 +303,7 @@ _TITLES: Final[Mapping[str, str]] = {
 
 
 def render(summary: LoadSummary, config: LoadConfig) -> str:
-    """Returns the text of one round."""
+    """Returns the report of one round as text."""
     lines = [f"{' Serving Benchmark Result ':=^{_WIDTH}}"]
     lines += [
         _line("Successful requests:", summary.completed),
@@ -354,7 +354,7 @@ def _line(name: str, value: float | None) -> str:
 
 
 def values(summary: LoadSummary, config: LoadConfig) -> dict[str, object]:
-    """Returns the members of the JSON of one round, by vLLM's names."""
+    """Returns the members of the JSON of one round, with vLLM's names."""
     found: dict[str, object] = {
         "backend": config.backend,
         "model_id": config.model,
@@ -437,7 +437,7 @@ def paired_ratios(
 
 
 def render_ratios(ratios: Mapping[str, Mapping[str, float]]) -> str:
-    """Returns a table of what `paired_ratios` has found."""
+    """Returns a table of the results of `paired_ratios`."""
     lines = [f"{'':<22}{'URL':>12}{'--compare':>12}   ratio (min to max)"]
     for name, row in ratios.items():
         lines.append(
@@ -476,7 +476,7 @@ def html_page(title: str, text: str, svg: str) -> str:
 
 
 def check_plots() -> None:
-    """Raises ConfigurationError: what draws plots is not installed."""
+    """Raises ConfigurationError if the library for plots is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -488,7 +488,7 @@ def draw(rounds: Mapping[str, Sequence[Load]]) -> str:
     tokens of each second, round after round. The same loads give the same file.
 
     Args:
-        rounds: by the name that the legend has; without a legend where there is only one.
+        rounds: the rounds by name in the legend; a single one has no legend.
     """
     import matplotlib
 

@@ -1,6 +1,5 @@
-"""Loads images that requests bring: says where they may come from and what they may cost, and
-decodes them.
+"""Loads the images of requests: enforces allowed sources and limits, and decodes them.
 
-It knows neither HTTP requests nor models. Every fault is an `InvalidField` that names the part of
-the request and reveals nothing of the network or the file system.
+It does not depend on HTTP or models. Every error is an `InvalidField` that names the part of the
+request and reveals nothing of the network or the file system.
 """

@@ -75,8 +75,8 @@ class PixelBound(NamedTuple):
 
     Attributes:
         max_pixels: width times height.
-        multiple: the model's processor takes sides that are multiples of it, so that an image
-            shrunk to such sides is not resized a second time.
+        multiple: the sides are multiples of this number, as the model's processor requires, so that
+            a shrunk image is not resized again.
     """
 
     max_pixels: int
@@ -84,7 +84,7 @@ class PixelBound(NamedTuple):
 
     @classmethod
     def of(cls, processor: Mapping[str, Any], max_pixels: int) -> Self:
-        """Returns the lower of `max_pixels` and what a preprocessor_config.json states."""
+        """Returns the lower of `max_pixels` and the limit in preprocessor_config.json."""
         size = processor.get("size")
         stated = processor.get("max_pixels")
         if stated is None and isinstance(size, Mapping):
@@ -100,8 +100,8 @@ class PixelBound(NamedTuple):
         return cls(min(stated, max_pixels), multiple)
 
     def fit(self, width: int, height: int) -> tuple[int, int]:
-        """Returns the size to which an image is shrunk: its own if it is small enough, and else the
-        largest one of about the same shape."""
+        """Returns the size to which an image is shrunk: its own if it is small enough, otherwise
+        the largest one with about the same aspect ratio."""
         if width * height <= self.max_pixels:
             return width, height
         scale = math.sqrt(self.max_pixels / (width * height))
@@ -127,11 +127,12 @@ def decode_image(data: bytes, name: str, max_pixels: int, bound: PixelBound, adm
     """Decodes an image to uint8 of shape [height, width, 3].
 
     Args:
-        name: the part of the request that the image came in.
+        name: the request's field with the image.
         bound: the size to which a larger image is shrunk.
 
     Raises:
-        InvalidField: it is of none of `FORMATS`, damaged, or has more than `max_pixels`.
+        InvalidField: the image has an unsupported format, is damaged, or has more than
+            `max_pixels`.
     """
     encoded = EncodedImage(data, name, max_pixels=max_pixels, bound=bound)
     admit(encoded.num_pixels, encoded.num_kept)
@@ -151,12 +152,12 @@ class EncodedImage:
     """An image of which only the header has been read.
 
     Attributes:
-        num_pixels: how many pixels decoding makes.
-        num_kept: how many of them are left once the image is shrunk.
+        num_pixels: the number of pixels after decoding.
+        num_kept: the number of pixels after shrinking.
 
     Raises:
-        InvalidField: it is of none of `FORMATS`, has more than `max_pixels`, by its header, or more
-            scans than a JPEG may have.
+        InvalidField: the image has an unsupported format, more than `max_pixels` by its header, or
+            too many JPEG scans.
     """
 
     def __init__(self, data: bytes, name: str, *, max_pixels: int, bound: PixelBound) -> None:
@@ -192,10 +193,10 @@ class EncodedImage:
 
     def decode(self) -> Image:
         """Decodes and shrinks the pixels, in time proportional to their number; Pillow releases the
-        GIL for most of it. It may be called once.
+        GIL for most of it. Call it only once.
 
         Raises:
-            InvalidField: the file is damaged, or takes more memory than the process may have.
+            InvalidField: the file is damaged, or needs too much memory.
         """
         try:
             size = self._image.size
@@ -228,7 +229,7 @@ class EncodedImage:
 
 
 def _upright(image: Any) -> Any:
-    """Turns an image as its EXIF data say, if they can be understood."""
+    """Rotates an image according to its EXIF data, if they are valid."""
     from PIL import ImageOps
 
     with suppress(Exception):

@@ -41,7 +41,7 @@ def decode_data_url(url: str, name: str, *, max_bytes: int) -> bytes:
     """Returns the content of a URL, in time proportional to its length.
 
     Raises:
-        InvalidField: it is malformed, of no image, or holds more than `max_bytes`.
+        InvalidField: the URL is malformed, is not an image, or has more than `max_bytes`.
     """
     head = _HEAD.match(url[:_MAX_HEAD])
     if head is None:
@@ -63,7 +63,7 @@ def decode_data_url(url: str, name: str, *, max_bytes: int) -> bytes:
 
 
 def _decode(encoded: str, name: str) -> bytes:
-    """Decodes base64 in pieces, since each holds the GIL."""
+    """Decodes base64 in pieces, because each piece holds the GIL."""
     data = bytearray()
     try:
         if "=" in encoded[:-2]:
@@ -86,8 +86,8 @@ _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def is_public(text: str) -> bool:
-    """Returns whether an address is one of the Internet at large: no private, link-local, loopback,
-    shared, reserved or multicast one, nor one that leads to such an IPv4 address."""
+    """Returns whether an address is public: not private, link-local, loopback, shared, reserved or
+    multicast, and not mapped to such an IPv4 address."""
     try:
         address: Address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -131,7 +131,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class _Failed(Exception):
-    """Says for the log why an image is not available. Clients are not told, so that they cannot
+    """The reason why an image is not available, for the log only: clients must not be able to
     explore the network."""
 
 
@@ -157,7 +157,7 @@ class _Answer:
             self.has_length = True
             self.is_too_large = int(value[:20]) > self.max_bytes
         elif name.lower() == b"content-encoding" and value.lower() not in (b"", b"identity"):
-            raise _Failed("it is compressed, which was not asked for")
+            raise _Failed("it is compressed although compression was not requested")
 
     def on_headers_complete(self) -> None:
         self.has_head = True
@@ -180,8 +180,8 @@ class _Answer:
 
 
 class SystemResolver:
-    """Asks the system for the addresses of a host, in threads of its own: an answer may take half a
-    minute, which cannot be cut short."""
+    """Resolves host names with the operating system, in separate threads, because an answer may
+    take half a minute and cannot be cancelled."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_NUM_RESOLVERS, "media-resolve")
@@ -197,13 +197,13 @@ class Fetcher:
     """Fetches images within limits.
 
     Args:
-        domains: hosts that may be asked, "all" among them for any.
-        allow_redirects: whether to follow them, each checked like the first URL.
+        domains: the allowed hosts; "all" = any.
+        allow_redirects: whether to follow redirects, each checked like the first URL.
         allow_private: whether to connect to addresses that are not public, too.
         timeout: seconds for an image, redirects included.
 
     Raises:
-        ConfigurationError: one of the domains is not a name of a host.
+        ConfigurationError: one of the domains is not a host name.
     """
 
     def __init__(
@@ -231,8 +231,8 @@ class Fetcher:
         """Returns the content of an image.
 
         Raises:
-            InvalidField: the domain is not allowed, or the image is not available, for any reason,
-                within the limits.
+            InvalidField: the domain is not allowed, or the image is not available within the
+                limits.
         """
         parts = self._check(url, name)
         try:
@@ -263,7 +263,7 @@ class Fetcher:
         return parts
 
     async def _follow(self, parts: SplitResult, name: str, max_bytes: int) -> _Answer:
-        """Follows redirects and returns the first answer that is none."""
+        """Follows redirects and returns the first answer that is not a redirect."""
         for _ in range(_MAX_REDIRECTS + 1):
             answer = await self._ask(parts, max_bytes)
             if answer.status == 200:

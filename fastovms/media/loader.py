@@ -26,8 +26,7 @@ from fastovms.params import Image
 
 
 class MemoryBudget:
-    """Counts the bytes of an image from before it is decoded until it is released. It is
-    thread-safe."""
+    """Counts the bytes of images from before decoding until they are released. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -42,7 +41,7 @@ class MemoryBudget:
         """Reserves bytes.
 
         Raises:
-            Overloaded: there is no room now.
+            Overloaded: the limit is reached at present.
         """
         with self._lock:
             if self._used + num_bytes > self.max_bytes:
@@ -54,7 +53,7 @@ class MemoryBudget:
             self._used -= num_bytes
 
     def give_back_with(self, image: Image, num_bytes: int) -> None:
-        """Gives bytes back as soon as the last reference to the image has gone."""
+        """Releases the bytes when the image is garbage-collected."""
         weakref.finalize(image, self.give_back, num_bytes).atexit = False
 
 
@@ -65,7 +64,7 @@ class LocalFiles:
         root: the directory that may be read; None = none.
 
     Raises:
-        ConfigurationError: it is not a directory.
+        ConfigurationError: `root` is not a directory.
     """
 
     def __init__(self, root: Path | None) -> None:
@@ -74,8 +73,8 @@ class LocalFiles:
         self._root = None if root is None else os.path.realpath(root)
 
     def read(self, url: str, name: str, *, max_bytes: int) -> bytes:
-        """Returns the content of the file at an absolute path, or at a `file:` URL. It may take as
-        long as the disk does.
+        """Returns the content of the file at an absolute path, or at a `file:` URL. Blocks while
+        the disk is slow.
 
         Raises:
             InvalidField: files are not allowed, or this one is not, cannot be read, or is too
@@ -134,10 +133,10 @@ _TAG: Final = re.compile(r"<ov_genai_(?:image|video|audio)_(\d*)>?")
 
 
 class ForbiddenTag(InvalidField):
-    """A client wrote a tag that stands for an image.
+    """A client's text contains an image tag.
 
     Attributes:
-        tag: what it wrote.
+        tag: the tag.
     """
 
     tag = ""
@@ -148,13 +147,13 @@ def image_tag(index: int) -> str:
 
 
 def without_tags(text: str, num_images: int) -> str:
-    """Returns the text without the tags of its images."""
+    """Returns the text without its image tags."""
     return _replaced(text, dict.fromkeys(map(image_tag, range(num_images)), ""))
 
 
 def renumbered(text: str, num_images: int) -> tuple[str, list[int]]:
-    """Returns the text with tags that count only its own images, and the earlier numbers of
-    these."""
+    """Returns the text with its image tags renumbered from the first, and their previous
+    numbers."""
     indices = {image_tag(index): index for index in range(num_images)}
     kept = sorted({indices[found[0]] for found in _TAG.finditer(text) if found[0] in indices})
     tags = {image_tag(index): image_tag(position) for position, index in enumerate(kept)}
@@ -173,16 +172,16 @@ def check_tags(
     *,
     needs_all: bool = True,
 ) -> None:
-    """Checks that each image is in the text once, and nothing else that the model would take for
-    one: they can no longer be distinguished from texts of clients in the prompt.
+    """Checks that each image has exactly one tag in the text, and that the text has no other image
+    tags, which could not be distinguished in the prompt.
 
     Args:
-        name: the field that the text comes from.
+        name: the field of the text.
         reserved: the model's own tags.
-        needs_all: whether an image may not be missing.
+        needs_all: whether every image must have a tag.
 
     Raises:
-        ForbiddenTag: the text has another tag that stands for an image.
+        ForbiddenTag: the text has another image tag.
         InvalidField: an image is missing.
     """
     found = Counter(match[0] for match in _TAG.finditer(text))
@@ -217,12 +216,12 @@ Result = TypeVar("Result")
 
 
 class ImageSource(NamedTuple):
-    """Says where an image of a request is to be had.
+    """The location of an image in a request.
 
     Attributes:
         url: `data:`, `http:` or `https:`, `file:`, or an absolute path.
-        name: the part of the request that it is in, for messages.
-        detail: how closely a client wants it looked at. Models decide that themselves.
+        name: the request's field with the image, for messages.
+        detail: the requested level of detail; ignored by models.
     """
 
     url: str
@@ -234,10 +233,10 @@ class GivenImages:
     """Collects the images of one request as they are read.
 
     Args:
-        max_images: how many there may be; None = any number, of which some may be dropped.
+        max_images: the maximum number of images; None = checked later, because some may be dropped.
 
     Attributes:
-        sources: those that have been read.
+        sources: the images read so far.
     """
 
     def __init__(self, max_images: int | None) -> None:
@@ -245,10 +244,10 @@ class GivenImages:
         self.sources: list[ImageSource] = []
 
     def add(self, source: ImageSource) -> str:
-        """Adds an image and returns the tag that stands for it in the prompt.
+        """Adds an image and returns the tag for it in the prompt.
 
         Raises:
-            InvalidField: it is one too many.
+            InvalidField: there are too many images.
         """
         if self._max_images is not None and len(self.sources) >= self._max_images:
             raise _too_many(source, self._max_images)
@@ -263,7 +262,7 @@ def _too_many(source: ImageSource, max_images: int) -> InvalidField:
 
 
 class _Sizes:
-    """Sums the decoded sizes of the images of one request. It is thread-safe."""
+    """Sums the decoded sizes of the images of one request. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -274,11 +273,11 @@ class _Sizes:
         """Counts an image.
 
         Args:
-            decoded: bytes that decoding it takes.
-            kept: bytes that it has afterwards.
+            decoded: the bytes needed for decoding.
+            kept: the bytes after shrinking.
 
         Raises:
-            InvalidField: the images can never be in memory together.
+            InvalidField: the images need more memory than the limit.
         """
         with self._lock:
             self._total += kept
@@ -292,15 +291,15 @@ class _Sizes:
 
 
 class ImageLoader:
-    """Loads images. Fetching is done on the event loop, everything that takes the processor or the
-    disk in threads of its own.
+    """Loads images. Fetching is done on the event loop, decoding and reading files in separate
+    threads.
 
     Args:
-        decode: decodes an image; it is called in those threads.
-        close_decoder: ends what `decode` uses.
+        decode: decodes an image; called in those threads.
+        close_decoder: releases the resources of `decode`.
 
     Raises:
-        ConfigurationError: images are to come from where they cannot.
+        ConfigurationError: an allowed domain or directory is invalid.
     """
 
     def __init__(
@@ -328,7 +327,7 @@ class ImageLoader:
 
     @property
     def max_images(self) -> int:
-        """The number that one request may have."""
+        """The maximum number of images of a request."""
         return self._config.max_images
 
     def bound(self, processor: Mapping[str, Any]) -> PixelBound:
@@ -345,13 +344,13 @@ class ImageLoader:
         """Returns the images, in the order of their sources.
 
         Args:
-            bound: the size to which a larger image is shrunk; None = `--shrink-images-to`. Three
-                and more images share twice as many pixels, since a model's attention may grow with
-                the square of all of them.
+            bound: the size to which larger images are shrunk; None = `--shrink-images-to`. Three or
+                more images together get at most twice as many pixels, because attention may grow
+                with the square of their number.
 
         Raises:
             InvalidField: an image is not available or cannot be decoded, or there are too many.
-            Overloaded: there is not enough memory for them now.
+            Overloaded: there is not enough memory at present.
         """
         config = self._config
         if len(sources) > config.max_images:
@@ -371,7 +370,7 @@ class ImageLoader:
                 tasks.pop().cancel()
 
     def close(self) -> None:
-        """Ends the decoder, with whatever it still decodes. Nothing may be loaded after this."""
+        """Ends the decoder and its running work. Must not be used afterwards."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._close_decoder()
 
@@ -388,8 +387,8 @@ class ImageLoader:
 
     @contextmanager
     def _room_to_read(self, source: ImageSource) -> Iterator[None]:
-        """Reserves memory for the file of an image. One in the request itself is in memory already,
-        and one alone always has room."""
+        """Reserves memory for the file of an image. Images in the request itself are already in
+        memory. A single image is always admitted."""
         size = min(self._config.max_image_bytes, self._budget.max_bytes)
         if _scheme(source.url) == "data":
             size = 0
@@ -414,8 +413,8 @@ class ImageLoader:
         )
 
     def _decode(self, sizes: _Sizes, bound: PixelBound, data: bytes, name: str) -> Image:
-        """Decodes an image. It counts with all its pixels while it is decoded, and then with those
-        that are left."""
+        """Decodes an image. All its pixels count during decoding, and only the remaining ones
+        afterwards."""
         taken = 0
 
         def admit(num_pixels: int, num_kept: int) -> None:

@@ -19,9 +19,9 @@ from fastovms.ovms.options import OVMS_OPTIONS
 
 
 def path_from(folder: Path, path: Path) -> str:
-    """Returns the name that a file in `folder` gives to a path of the command line. An absolute
-    path is unchanged. One that is relative to the working directory becomes relative to `folder`,
-    or absolute if ".." and links on the way would lead elsewhere."""
+    """Converts a command-line path for use in a file in `folder`. An absolute path is unchanged.
+    One that is relative to the working directory becomes relative to `folder`, or absolute if ".."
+    and links on the way would lead elsewhere."""
     if path.is_absolute():
         return str(path)
     target = os.path.realpath(path)
@@ -33,8 +33,8 @@ def path_from(folder: Path, path: Path) -> str:
 
 
 def read_json(path: Path) -> object:
-    """Returns the content of the file. Raises ConfigurationError: it cannot be read, or is not
-    JSON."""
+    """Returns the content of the file. Raises ConfigurationError: the file cannot be read, or is
+    not JSON."""
     try:
         return json.loads(path.read_bytes())
     except OSError as error:
@@ -44,11 +44,10 @@ def read_json(path: Path) -> object:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Writes a file, which is the old one or the new one, whatever happens. Links to it stay, and
-    so do its permissions and, where the system lets us, its owner.
+    """Replaces a file atomically. Links to it, its permissions and, if allowed, its owner are kept.
 
     Raises:
-        ConfigurationError: it cannot be written.
+        ConfigurationError: the file cannot be written.
     """
     target = Path(os.path.realpath(path))
     partial = target.with_name(f".{target.name}.partial")
@@ -64,7 +63,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 def _copy_access(old: os.stat_result, path: Path) -> None:
-    """Lets those read and write a file who might the old one."""
+    """Copies permissions and owner from the old file."""
     new = path.stat()
     if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
         # Only root may give files away: as somebody else's the file is better than not written.
@@ -101,16 +100,16 @@ class ConfigList(NamedTuple):
 
 
 def config_file(path: Path) -> Path:
-    """Returns the file that is meant: the path itself, or the config.json of a directory."""
+    """Returns the path of the config list: the path itself, or the config.json of a directory."""
     return path / CONFIG_FILE if path.is_dir() else path
 
 
 def read_config_list(path: Path) -> ConfigList:
-    """Reads the file, or the config.json of a directory. Paths in it start from where it is.
+    """Reads a config list, or the config.json of a directory. Paths in it are relative to the file.
 
     Raises:
-        ConfigurationError: it cannot be read, or is not as OVMS wants it. A list without a model
-            is as OVMS wants it: its command line writes one when it takes the last one off.
+        ConfigurationError: the file cannot be read, or does not have OVMS's format. An empty list
+            is valid.
     """
     path = config_file(path)
     try:

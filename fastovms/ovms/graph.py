@@ -22,7 +22,7 @@ class Calculator:
     Attributes:
         messages: the names of the message that holds its options.
         options: by their names in the graph.
-        implied: what a graph with it says of the model without an option.
+        implied: the settings that its use implies.
     """
 
     messages: tuple[str, ...]
@@ -85,8 +85,8 @@ class PluginConfig(NamedTuple):
 
     Attributes:
         properties: those for the device.
-        prompt_lookup: whether to draft from earlier text; None = nothing is said.
-        unused: a line on each property that has no use here.
+        prompt_lookup: whether to draft from earlier text; None = not set.
+        unused: a line for each property that has no effect here.
     """
 
     properties: dict[str, object]
@@ -95,10 +95,10 @@ class PluginConfig(NamedTuple):
 
 
 def parse_plugin_config(text: str) -> dict[str, object]:
-    """Reads JSON as written in a graph; nothing = none.
+    """Reads JSON as written in a graph; "" = no properties.
 
     Raises:
-        ConfigurationError: it is malformed.
+        ConfigurationError: the JSON is malformed.
     """
     if not text.strip():
         return {}
@@ -112,10 +112,10 @@ def parse_plugin_config(text: str) -> dict[str, object]:
 
 
 def read_plugin_config(config: Mapping[str, object]) -> PluginConfig:
-    """Sorts the properties by whom they are for.
+    """Separates the properties for the device from the others.
 
     Raises:
-        ConfigurationError: a value is one that none can have.
+        ConfigurationError: a value is invalid.
     """
     properties: dict[str, object] = {}
     unused: list[str] = []
@@ -148,14 +148,14 @@ class GraphText(NamedTuple):
     """A graph in protobuf's text format.
 
     Attributes:
-        calculator: the name of what runs the model.
+        calculator: the name of the calculator that runs the model.
     """
 
     calculator: str
     text: str
 
     def filled(self, options: str) -> str:
-        """Returns the graph with the options of its node, a line each."""
+        """Returns the graph with the options of its node one per line."""
         return self.text % options.replace("\n", "\n      ")
 
 
@@ -245,8 +245,8 @@ class Node:
     """The description of a model in a graph.
 
     Attributes:
-        settings: what it sets.
-        unused: a line on each option that has no use here.
+        settings: the settings of the graph.
+        unused: a line for each option that has no effect here.
     """
 
     settings: Settings
@@ -254,12 +254,12 @@ class Node:
 
 
 def read_graph(path: Path) -> Node:
-    """Reads the only node of a graph. Paths in it become relative to nothing but the working
-    directory, as paths elsewhere.
+    """Reads the only node of a graph. Relative paths are resolved, so that they are relative to the
+    working directory.
 
     Raises:
-        ConfigurationError: the file cannot be read, is not a graph of one model, or has an option
-            that is wrong.
+        ConfigurationError: the file cannot be read, is not a graph of one model, or has an invalid
+            option.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -398,7 +398,8 @@ def _shown(value: object) -> str:
 
 
 def _resolve_paths(given: dict[ConfigField, Any], graph: Path) -> None:
-    """Resolves paths: `generation_config_path` starts from the model, the others from the graph."""
+    """Resolves paths: `generation_config_path` relative to the model, others relative to the
+    graph."""
     for key, name in _PATHS.items():
         if key not in given:
             continue

@@ -1,7 +1,7 @@
-"""Lists the options of OpenVINO Model Server: what each is called where it stands, and what it sets
-here.
+"""Lists the options of OpenVINO Model Server: the names of each option by place, and the field that
+it sets here.
 
-Options that only its command line has, spelled as the flags of this server, need no entry.
+Options of its command line only, with the same names as this server's flags, need no entry.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Integer(NamedTuple):
     """Reads an integer within bounds.
 
     Args:
-        high: None = as many as the file's format has bits for.
+        high: None = the maximum of the file's format.
     """
 
     low: int = 0
@@ -47,7 +47,7 @@ class Choice(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A message of a graph, with options of its own."""
+    """A message of a graph, that contains options."""
 
     options: Mapping[str, Kind]
     required: tuple[str, ...] = ()
@@ -58,20 +58,19 @@ Kind = type[str] | type[bool] | type[float] | type[Path] | Integer | Choice | Gr
 
 
 class OvmsOption(NamedTuple):
-    """One option under all its names, each of which is "" where it does not stand.
+    """An option with all its names; "" = not available in that place.
 
     Attributes:
-        field: what it sets; None = nothing.
-        unused: why it sets nothing, where it is passed over; None without a field = it is refused,
-            except for the neutral values.
-        neutral: values that ask for nothing beyond what is done anyway, which need no word.
+        field: the field that it sets; None = none.
+        unused: the reason why it is ignored. If both are None, it is refused unless its value is
+            neutral.
+        neutral: values that need no warning, because the server behaves that way anyway.
         flag: its name on the command line, with dashes. Where this server has a flag of the same
             field, the value is read as that flag's.
         graph: its name in a graph, of LLMCalculatorOptions.
-        device_property: its name in plugin_config, among what the device gets.
-        pipeline_property: its name in plugin_config, among what is meant for the pipeline above the
-            device.
-        member: its name in a list of models, of one of them.
+        device_property: its name in plugin_config, among the device's properties.
+        pipeline_property: its name in plugin_config, among the pipeline's properties.
+        member: its name in an entry of a model list.
         variable: its name in the environment.
     """
 

@@ -1,8 +1,8 @@
 """Reads protobuf's text format, without a schema, and writes its strings.
 
-The grammar is that of the text format's specification. What a field means, and whether it may be
-there, is for the caller to say: protobuf's own parser needs the whole of MediaPipe's schema for
-that. Otherwise it drops unknown options, and with them every misspelt one.
+The grammar is that of the text format's specification. The caller decides which fields are valid.
+Protobuf's own parser would need MediaPipe's complete schema; without it, it drops unknown and
+therefore misspelt options.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Field:
     """A field with one value; a repeated one is several fields.
 
     Attributes:
-        name: its name, or that of an extension or an Any in brackets, without blanks:
+        name: its name, or the name of an extension or Any in brackets, without spaces:
             "[type.example.com/a.B]".
     """
 
@@ -76,14 +76,13 @@ def parse(text: str) -> Message:
     """Returns the fields of a text.
 
     Raises:
-        SyntaxFault: it is malformed.
+        SyntaxFault: the text is malformed.
     """
     return _FieldParser(text).message(end="", depth=0)
 
 
 def quote(text: str) -> str:
-    """Returns a string as the text format has it, in quotes that it does not need to escape if
-    possible."""
+    """Returns a string in the text format, with quotes that need no escapes if possible."""
     mark = "'" if '"' in text and "'" not in text else '"'
     escaped = text.replace("\\", "\\\\").replace(mark, f"\\{mark}").replace("\n", "\\n")
     return f"{mark}{escaped}{mark}"
@@ -167,7 +166,7 @@ class _FieldParser:
         raise self._fault(f"expected a value, not {self._shown()}")
 
     def _text(self) -> str:
-        """Reads strings; those that stand side by side are one."""
+        """Reads a string; adjacent string literals are joined."""
         data = b""
         line = self._next.line
         while self._next.kind == "text":
@@ -220,7 +219,7 @@ def _number(text: str) -> int | float:
 
 
 def _unescape(token: _Token) -> bytes:
-    """Returns a string's bytes: escapes may make any of them."""
+    """Returns a string's bytes; escapes may give any byte."""
     parts: list[bytes] = []
     body, position = token.text[1:-1], 0
     for match in _ESCAPE.finditer(body):

@@ -19,17 +19,17 @@ class AffinityRouter(ConsistentHashRouter):
     """A request router of Ray Serve.
 
     Requests with the header of sessions (`x-session-id`, or what the environment's
-    `RAY_SERVE_SESSION_ID_HEADER_KEY` names) go by consistent hashing, and past a replica that has
-    `max_ongoing_requests`. Ray's router would draw a replica for all others, whatever they have to
-    do; here these go to the one of two with the shorter queue. The body, where conversations and
-    cache keys stand, is not here: the proxy hands routers the head of a request only.
+    `RAY_SERVE_SESSION_ID_HEADER_KEY` names) are routed by consistent hashing, skipping replicas
+    that have `max_ongoing_requests`. All others go to the one of two random replicas with the
+    shorter queue. Routers get only the head of a request, so conversations and cache keys in the
+    body cannot be used.
     """
 
     async def choose_replicas(
         self, candidate_replicas: list[Any], pending_request: Any = None
     ) -> list[list[Any]]:
-        """Returns replicas in groups; a group is asked when the one before is full, and in it the
-        replica with the shortest queue gets the request."""
+        """Returns groups of replicas in order of preference. Within a group, the replica with the
+        shortest queue gets the request; the next group is used if all are full."""
         if pending_request is not None and pending_request.metadata.session_id:
             ranked: list[list[Any]] = await super().choose_replicas(
                 candidate_replicas, pending_request
@@ -43,10 +43,10 @@ NAME: Final = "fastovms"
 
 
 def build(args: Mapping[str, Any]) -> serve.Application:
-    """Returns the application with one deployment, whose options a YAML may change.
+    """Returns the application with one deployment, whose options can be changed in YAML.
 
     Raises:
-        ConfigurationError: `args` are not those of `ReplicaOptions`.
+        ConfigurationError: `args` do not match `ReplicaOptions`.
     """
     engine = EngineConfig()
     deployment = serve.deployment(

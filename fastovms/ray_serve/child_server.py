@@ -27,8 +27,8 @@ class ReplicaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The models and settings of the server of every replica.
 
     Attributes:
-        model: as `MODEL` of `fastovms serve`; "" = the demo model.
-        arguments: further ones of `fastovms serve`.
+        model: the `MODEL` of `fastovms serve`; "" = the demo model.
+        arguments: additional arguments of `fastovms serve`.
         environment: variables of the server's process.
     """
 
@@ -37,10 +37,10 @@ class ReplicaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     environment: Mapping[str, str] = {}
 
     def serve_arguments(self, num_cpus: float) -> list[str]:
-        """Returns the arguments of `fastovms serve`: with as many threads as Ray has reserved
-        processors for the replica, unless the operator has set OpenVINO's properties.
+        """Returns the arguments of `fastovms serve`: with one thread per CPU that Ray has reserved
+        for the replica, unless the operator has set OpenVINO's properties.
 
-        Threads are not pinned: each replica would pin its own to the first processors of the node.
+        Threads are not pinned, because each replica would use the same CPUs of the node.
         """
         arguments = [*([self.model] if self.model else []), *self.arguments]
         if num_cpus and not _flags(self.arguments) & set(_PLUGIN_CONFIG):
@@ -79,10 +79,10 @@ _HOST: Final = "127.0.0.1"
 
 
 class ChildServer:
-    """A server whose models are loaded. It ends with this process, however this one ends.
+    """A running server with loaded models. It is killed when this process ends.
 
     Attributes:
-        url: where it listens, such as "http://127.0.0.1:40123".
+        url: its address, such as "http://127.0.0.1:40123".
     """
 
     def __init__(self, process: Process, url: str) -> None:
@@ -92,14 +92,14 @@ class ChildServer:
 
     @classmethod
     async def start(cls, arguments: Sequence[str], environment: Mapping[str, str]) -> ChildServer:
-        """Returns once the server can be asked.
+        """Starts a server and returns once it answers.
 
         Args:
             arguments: those of `fastovms serve`, without addresses.
             environment: variables in addition to those of this process.
 
         Raises:
-            BackendUnavailable: it has ended before; its log says why.
+            BackendUnavailable: the server ended first; the reason is in its log.
         """
         serve = [sys.executable, "-m", "fastovms", "serve", *arguments]
         process = await asyncio.create_subprocess_exec(
@@ -127,7 +127,7 @@ class ChildServer:
         return fate(await self._process.wait())
 
     async def stop(self) -> None:
-        """Has the server end what it runs and waits for its end, for as long as it takes: see
+        """Stops the server gracefully and waits for its end without a limit; see
         `--drain-timeout`."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
@@ -135,14 +135,16 @@ class ChildServer:
         await self._output
 
     async def _log_output(self) -> None:
-        """Reads on, so that the server never waits for a reader of what it prints."""
+        """Reads and logs the server's output, so that the server is never blocked by a full
+        pipe."""
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             logger.info("%s", line.decode(errors="replace").rstrip())
 
 
 async def _listening_at(process: Process) -> str:
-    """Reads the first line of the greeting, which the server prints when its models are loaded."""
+    """Returns the address in the first line of the greeting, which the server prints when its
+    models are loaded."""
     assert process.stdout is not None
     greeting = (await process.stdout.readline()).decode()
     if not greeting:
@@ -157,11 +159,11 @@ _COUNTED: Final = ("fastovms_num_requests_running", "fastovms_num_requests_waiti
 
 
 def queue_lengths(metrics: str) -> dict[str, float]:
-    """Returns the numbers of running and of waiting sequences over all models of one server, by the
-    names of the metrics.
+    """Returns the numbers of running and of waiting sequences over all models of one server, by
+    metric name.
 
     Args:
-        metrics: what `/metrics` answers.
+        metrics: the content of `/metrics`.
     """
     lines = [line for line in metrics.splitlines() if line.startswith(_COUNTED)]
     lengths = dict.fromkeys(_COUNTED, 0.0)
@@ -172,11 +174,12 @@ def queue_lengths(metrics: str) -> dict[str, float]:
 
 
 def replicas_for_queues(context: Any) -> tuple[float, dict[str, Any]]:
-    """Returns as many replicas as bring each to `target_ongoing_requests`, and no state.
+    """Returns the number of replicas at which each has `target_ongoing_requests`, and an empty
+    state.
 
-    It is Ray's own rule with the servers' counts in place of Ray's: one request may be several
-    sequences, and a background response runs when its request is long answered. Requests that Ray
-    has not given to any replica count too. Ray applies bounds, delays and factors to the result.
+    It is Ray's own rule with the servers' counts in place of Ray's: one request may have several
+    sequences, and background responses run after their request. Requests that Ray has not assigned
+    yet count too. Ray applies bounds, delays and factors to the result.
 
     Args:
         context: a `ray.serve.config.AutoscalingContext`.

@@ -1,4 +1,4 @@
-"""A replica of Ray Serve: passes requests to a server of its own."""
+"""A replica of Ray Serve: forwards requests to its own server."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ _RETRY_AFTER: Final = b"1"
 
 
 class HttpProxy:
-    """The application. It keeps connections to the server open and holds no more of a body than a
-    read brings; it goes on reading when `send` has returned.
+    """The ASGI application that forwards requests. Connections to the server are kept open, and
+    bodies are streamed: it reads the next piece after `send` has returned.
 
     Args:
-        url: of the server, without a path.
+        url: the server's URL without a path.
     """
 
     def __init__(self, url: str) -> None:
@@ -73,10 +73,10 @@ class HttpProxy:
         await self._session.close()
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Asks the server itself, and returns status and body.
+        """Sends a GET request to the server. Returns status and body.
 
         Raises:
-            aiohttp.ClientError: it does not answer.
+            aiohttp.ClientError: the server does not answer.
         """
         async with self._session.get(self._url + path) as answer:
             return answer.status, await answer.text()
@@ -93,7 +93,7 @@ class HttpProxy:
                 await send({"type": "websocket.close"})
 
     async def _exchange(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        """Passes one request on, and gives it up when the client leaves."""
+        """Forwards one request, and cancels it when the client disconnects."""
         body = _RequestBody(scope["headers"], receive)
         forwarding = asyncio.ensure_future(self._forward(scope, body, send))
         leaving = asyncio.ensure_future(body.wait_until_left())
@@ -193,7 +193,7 @@ async def _send_body(send: Send, piece: bytes, *, more: bool) -> None:
 
 
 async def _send_unavailable(send: Send) -> None:
-    """Answers in OpenAI's form that the server is not there."""
+    """Answers in OpenAI's form that the server is not available."""
     message = "The replica that got this request has ended; another will answer it."
     fields = {"message": message, "type": "server_error", "param": None, "code": None}
     body = orjson.dumps({"error": fields})
@@ -214,10 +214,10 @@ clients."""
 
 
 class ServeReplica:
-    """An actor's callable. Ray Serve calls its methods by their names.
+    """The class of a Ray Serve replica. Ray Serve calls its methods by name.
 
-    A replica whose server has ended ends too, and Ray gives it no further request. Otherwise it
-    would continue for three failed health checks, until Ray starts another.
+    If the server ends, the replica ends too, so that Ray sends it no more requests. Otherwise Ray
+    would replace it only after three failed health checks.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it
@@ -251,8 +251,8 @@ class ServeReplica:
         return queue_lengths(metrics)
 
     async def __del__(self) -> None:
-        """Ends the server when the replica has no request left. Ray kills both when this takes
-        longer than `graceful_shutdown_timeout_s`."""
+        """Ends the server after the replica's last request. Ray kills both if this takes longer
+        than `graceful_shutdown_timeout_s`."""
         if hasattr(self, "_supervision"):
             self._supervision.cancel()
             await self._server.stop()

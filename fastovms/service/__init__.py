@@ -1,5 +1,5 @@
 """Runs the server process: start, supervision, signals, logs, end.
 
-It watches what runs and says so to systemd, logs and metrics. It has no knowledge of the content of
-requests.
+It monitors the server and reports to systemd, logs and metrics. It does not depend on the content
+of requests.
 """

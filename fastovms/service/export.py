@@ -35,10 +35,10 @@ _TEXTS: Final = {
 
 
 class OvmsMetrics(Collector):
-    """An observer of the requests that a model is to answer. A request that names no model served
-    here is not counted, as in OVMS: the counters are the models'.
+    """Counts requests in OVMS's metrics. Requests without a known model are not counted, as in
+    OVMS, because counters are per model.
 
-    OVMS gives its counters no `_total`, so here they are of unknown type.
+    OVMS's counter names have no `_total`, so they are exported with the type unknown.
     """
 
     def __init__(self) -> None:
@@ -88,10 +88,10 @@ def span_tracer(endpoint: str | None, environment: Mapping[str, str]) -> Iterato
     """Yields a tracer that records spans and sends them when it ends; None = tracing is off.
 
     Args:
-        endpoint: a collector's address; None = the one that the environment names, if it does.
+        endpoint: a collector's address; None = the one in the environment, if any.
 
     Raises:
-        ConfigurationError: `endpoint` is given, and nothing can be sent there.
+        ConfigurationError: `endpoint` is given but cannot be used.
     """
     if not _is_wanted(endpoint, environment):
         yield None

@@ -37,7 +37,8 @@ from fastovms.system.threads import LastWaits, in_daemon_thread
 
 
 class Guard:
-    """An `http.messages.Check`. Health paths need no key, nor does the description of the API.
+    """Checks API keys; implements `http.messages.Check`. Health paths and the API description need
+    no key.
 
     Args:
         open_paths: further paths that need no key at any time, such as those of the page.
@@ -83,7 +84,7 @@ class Guard:
         """Reads the keys again.
 
         Raises:
-            ConfigurationError: they cannot be read; the old ones stay in use.
+            ConfigurationError: the keys cannot be read; the old ones stay in use.
         """
         self._keys = self._read_keys()
 
@@ -121,8 +122,8 @@ def gates_for(
 
     Args:
         tls: whether clients speak TLS to the server itself.
-        is_local: returns whether only this machine can reach the server; it is asked at each
-            request, since that is known only when the server is bound.
+        is_local: returns whether only this machine can reach the server; called for each request,
+            because it is known only after binding.
     """
     gates: list[Check] = [OriginCheck(cors, render_error, tls=tls)]
     named = None if config.allowed_hosts is None else config.allowed_hosts.split(",")
@@ -141,10 +142,10 @@ Stamp = tuple[int, int, int] | None
 
 
 class FileWatch:
-    """Looks at a file's time, size and inode, which costs microseconds.
+    """Watches a file for changes of its time, size and inode; a check takes microseconds.
 
     Args:
-        interval: seconds between two looks; 0 = none is taken.
+        interval: seconds between two checks; 0 = no checks.
         on_change: called on the loop after a change, not while the file is missing.
     """
 
@@ -196,18 +197,18 @@ Load = Callable[[], ServedModels]
 
 @dataclass(frozen=True, slots=True)
 class LifecycleHooks:
-    """The actions of the parts of a server at the stages of its life.
+    """The functions that a lifecycle calls at each stage.
 
     Attributes:
         load: loads the models.
         on_loaded: adds the routes of the models.
-        announce: called once the models can be asked.
+        announce: called once the models are ready.
         reloads: each reads a part of the configuration again, and raises ConfigurationError when it
             cannot be used.
-        drains: end at shutdown what else may end by itself; each takes the seconds that are left,
-            after which it is cancelled.
-        ends: called when the time for that is over, before the models are closed.
-        trouble: returns what the service manager's status line says besides; "" = nothing.
+        drains: let other work end at shutdown; each gets the remaining seconds, after which it is
+            cancelled.
+        ends: called when that time is over, before the models are closed.
+        trouble: returns an addition to the service manager's status line; "" = none.
     """
 
     load: Load
@@ -220,13 +221,13 @@ class LifecycleHooks:
 
 
 class Lifecycle:
-    """Runs a server once. SIGTERM and SIGINT end it when running requests are done, a second one at
-    once; SIGHUP reloads what can be.
+    """Runs a server once. SIGTERM and SIGINT stop the server after its running requests; a second
+    signal stops it at once. SIGHUP reloads configuration files, keys and certificates.
 
     Args:
-        waits: bounds the waits of the shutdown, after what runs has ended.
-        listens_early: whether to answer while the model loads. Not with inherited sockets: in
-            those, clients wait for the answer that they want, also across a restart.
+        waits: limits the time of the final waits of the shutdown.
+        listens_early: whether to answer requests (with 503) while the model loads. Not with
+            inherited sockets, in which clients wait until the server is ready.
     """
 
     def __init__(
@@ -253,7 +254,7 @@ class Lifecycle:
         self._stop_now = asyncio.Event()
 
     async def run(self) -> None:
-        """Returns after a signal has ended the server.
+        """Runs the server until a signal ends it.
 
         Raises:
             ConfigurationError: the addresses are not available, or the models cannot be loaded.
@@ -293,7 +294,7 @@ class Lifecycle:
             await self._waits.wait("closing the models", in_daemon_thread("close", models.close))
 
     async def _unless_stopped(self, work: asyncio.Future[Result]) -> Result | None:
-        """Returns the outcome of some work of the start, or None if a signal came first."""
+        """Returns the result of a startup task; None = a signal came first."""
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
             while not work.done():
@@ -333,8 +334,8 @@ class Lifecycle:
             stopped.cancel()
 
     async def _linger_failed(self, failure: str) -> None:
-        """Waits after an engine has failed: requests have had their errors; health checks and
-        balancers get time to notice."""
+        """Waits after an engine has failed, so that health checks and balancers have time to
+        notice."""
         logger.critical("the engine has failed: %s", failure)
         self._notifier.status(f"failed: {failure}")
         await _first_of(asyncio.sleep(self._config.failure_grace), self._stop.wait())
@@ -353,7 +354,7 @@ class Lifecycle:
         self._status.phase = ServerPhase.CLOSING
 
     async def _close_all(self, backends: Sequence[Backend]) -> None:
-        """Closes the backends. An engine that does not stop is left behind."""
+        """Closes the backends. Does not wait for an engine that hangs."""
         if not backends:
             return
         closing = [asyncio.ensure_future(backend.close()) for backend in backends]
@@ -366,8 +367,8 @@ class Lifecycle:
         await asyncio.gather(*closing, return_exceptions=True)
 
     async def _drain_all(self, seconds: float) -> None:
-        """Lets what runs end by itself, the server first: requests that still arrive may give the
-        others more to do."""
+        """Waits for running work to end: first the server's requests, because they may create more
+        work for the others."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         for drain in (self._server.drain, *self._hooks.drains):
@@ -436,7 +437,7 @@ class Lifecycle:
 
 
 async def _warm_up(models: ServedModels) -> bool:
-    """Starts the backends, and returns True once none lets its first request wait.
+    """Starts the backends and returns True once all are ready for requests.
 
     Raises:
         EngineFailed: a model cannot compute anything.
@@ -452,13 +453,13 @@ async def _warm_up(models: ServedModels) -> bool:
 def _on_loop(
     loop: asyncio.AbstractEventLoop, handler: Callable[[], None]
 ) -> Callable[[int, FrameType | None], object]:
-    """Returns a signal handler that has the loop call `handler`: a signal may come between any two
-    instructions, but this runs between two callbacks."""
+    """Returns a signal handler that schedules `handler` on the event loop, so that it does not
+    interrupt other code."""
     return lambda number, frame: loop.call_soon_threadsafe(handler)
 
 
 async def _first_of(*waits: Coroutine[object, object, object]) -> None:
-    """Returns when one of these has returned; the others are cancelled."""
+    """Waits for the first of some tasks to return and cancels the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Writes log lines on a thread of its own: a full disk or a pipe without a reader must not stop the
+"""Writes log lines on a separate thread, so that a full disk or a blocked pipe does not block the
 event loop."""
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _LINGER: Final = 0.02
 
 
 class LineWriter:
-    """A text stream for `logging.StreamHandler` and for access logs. Lines that come faster than
-    they can be written are dropped, and counted.
+    """A text stream for `logging.StreamHandler` and for access logs. Lines that arrive faster than
+    they can be written are dropped and counted.
 
     Args:
         path: the file that lines are appended to; None = stderr.
@@ -56,13 +56,13 @@ class LineWriter:
         self._wake.set()
 
     def flush(self) -> None:
-        """Does nothing, and so never waits: `logging` calls it after every line."""
+        """Does nothing, because `logging` calls it after every line and must not wait."""
 
     def reopen(self) -> None:
         """Opens the file again, after it was moved away.
 
         Raises:
-            ConfigurationError: it cannot be opened; the old one stays in use.
+            ConfigurationError: the file cannot be opened; the old one stays in use.
         """
         if self._path is None:
             return
@@ -73,7 +73,7 @@ class LineWriter:
             stream.close()
 
     def close(self, timeout: float = 1.0) -> None:
-        """Waits until what was written so far has gone out, but no longer than `timeout`."""
+        """Waits until all lines so far are written, for at most `timeout` seconds."""
         self._closing.set()
         self._wake.set()
         if self._thread is not None:

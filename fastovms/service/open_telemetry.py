@@ -1,8 +1,8 @@
-"""Records the spans of requests with OpenTelemetry, by its conventions for generative AI, and
-sends them to a collector (OTLP over HTTP).
+"""Records the spans of requests with OpenTelemetry, by its conventions for generative AI, and sends
+them to a collector (OTLP over HTTP).
 
-Everything but the endpoint is configured by the standard variables `OTEL_*`. It needs the extra
-`otel`, and is imported only where spans are to be recorded.
+Everything but the endpoint is configured by the standard variables `OTEL_*`. The module needs the
+extra `otel`, and is imported only if tracing is on.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _DEFAULTS: Final = SamplingParams()
 
 
 class OpenTelemetryTracer:
-    """Implements `Tracer`. Spans are sent by a thread of their own; those that a collector is too
-    slow for are dropped.
+    """Implements `Tracer`. Spans are sent on a separate thread; spans are dropped if the collector
+    is too slow.
 
     Args:
-        exporter: takes the spans that have ended.
-        unix_time: tells nanoseconds.
+        exporter: receives finished spans.
+        unix_time: returns Unix time in nanoseconds.
     """
 
     def __init__(self, exporter: SpanExporter, unix_time: Callable[[], int] = time.time_ns) -> None:
@@ -94,7 +94,7 @@ class OpenTelemetryTracer:
         return _RecordedSpan(span, trace, self._unix_time) if span.is_recording() else None
 
     def close(self) -> None:
-        """Sends what has not been sent yet, as far as the collector takes it in time."""
+        """Sends the remaining spans within a time limit."""
         # A collector that does not answer would hold up the exit by the exporter's own timeout.
         sender = threading.Thread(target=self._provider.shutdown, daemon=True)
         sender.start()
@@ -143,7 +143,7 @@ class _RecordedSpan:
 
 
 class _RequestIds(RandomIdGenerator):
-    """Gives a span the id that its request has told its client already.
+    """An id generator that uses the span id already sent to the client.
 
     Attributes:
         next_span_id: the next one; None = a random one.
@@ -159,8 +159,7 @@ def otlp_exporter(endpoint: str | None) -> SpanExporter:
     """Returns the exporter that sends spans to a collector.
 
     Args:
-        endpoint: an address without a path gets the usual one, `/v1/traces`; None = as the
-            environment says.
+        endpoint: an address without a path gets `/v1/traces`; None = from the environment.
     """
     if endpoint is not None and endpoint.partition("://")[2].find("/") < 0:
         endpoint += "/v1/traces"

@@ -26,8 +26,8 @@ class ProgressWatch:
     """Watches the steps of one engine.
 
     Attributes:
-        stalled_for: seconds for which the engine has had work and has finished no step, beyond
-            those that the step was allowed. Only time in which the process could run counts.
+        stalled_for: seconds for which the engine has had work without finishing a step, beyond the
+            step's allowance. Only time in which the process could run counts.
     """
 
     def __init__(self) -> None:
@@ -36,10 +36,10 @@ class ProgressWatch:
         self._in_step_for = 0.0
 
     def observe(self, stats: BackendStats, seconds: float) -> None:
-        """Takes note of what an engine has done since the last look.
+        """Records the engine's progress since the last check.
 
         Args:
-            seconds: time since the last look in which the process could run.
+            seconds: time since the last check in which the process could run.
         """
         has_work = stats.num_running or stats.num_waiting > stats.num_held
         if has_work and stats.counters.num_steps == self._num_steps:
@@ -51,15 +51,15 @@ class ProgressWatch:
 
 
 class EngineWatch:
-    """Looks at all engines in turn.
+    """Checks all engines periodically for hangs.
 
     Args:
-        backends: returns those there are at the moment.
-        timeout: seconds without a step after which an engine is declared dead; 0 = never. Time in
-            which other processes or a quota kept the process from running does not count.
-        on_progress: called after each look, at least once in `interval` seconds, while no engine
+        backends: returns the current backends.
+        timeout: seconds without a step after which an engine counts as failed; 0 = never. Time in
+            which the process could not run because of other processes or a quota does not count.
+        on_progress: called after each check, at least once in `interval` seconds, while no engine
             has stalled for `timeout` seconds or for twice the interval.
-        interval: seconds between two looks; None = whenever this class likes.
+        interval: seconds between two checks; None = chosen by this class.
         time: counts the seconds in which the process could run.
     """
 
@@ -89,8 +89,8 @@ class EngineWatch:
         return failure
 
     def look(self) -> str | None:
-        """Looks at each engine once, and returns why one can generate no more, or None. An engine
-        that hangs is declared dead."""
+        """Checks each engine once. Returns the reason why one has failed, or None. An engine that
+        hangs is marked as failed."""
         seconds = self._time.take(self._interval)
         in_order = True
         for backend in self._backends():
@@ -122,17 +122,17 @@ _BOUNDS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 
 
 
 class LoopWatch(Collector):
-    """Asks the loop for a call at a time, and exports how late each call comes.
+    """Measures the event loop's delay: schedules calls, and exports how late each one runs.
 
     A call is late if a callback runs, if a thread holds the GIL, or if the machine has no core for
-    this process. Input that arrives at that moment is equally late. A pass of the loop that takes
-    longer than the time between two looks is seen for its length, less at most that
-    time: 50 ms while a client is connected, and a second if the first connection has just arrived.
+    this process. Input that arrives then is equally delayed. A long pass of the loop is measured
+    with an error of at most the interval between calls: 50 ms while a client is connected,
+    otherwise up to a second.
 
     Args:
-        is_watched: returns whether a client would wait. If not, there are fewer looks.
-        clock: tells seconds.
-        thread_clock: returns the seconds for which a processor has run the calling thread.
+        is_watched: returns whether a client is connected; otherwise calls are less frequent.
+        clock: returns seconds.
+        thread_clock: returns the CPU seconds of the calling thread.
     """
 
     def __init__(
@@ -203,13 +203,13 @@ INTERVAL: Final = 30.0
 
 
 class MemoryTrimmer:
-    """Trims the heap in a thread of its own, one trim at a time, at intervals.
+    """Trims the heap in a separate thread at intervals, one trim at a time.
 
-    Large bodies and long answers come and go in many threads, and glibc gives every thread a heap
-    of its own, of which it returns only the end. What lies free in between would add up over days.
+    glibc has a heap per thread and returns only free memory at its end to the operating system.
+    Free memory in between would accumulate over days.
 
     Args:
-        trim: gives free memory back.
+        trim: returns free memory to the operating system.
     """
 
     def __init__(self, trim: Callable[[], None]) -> None:

@@ -12,11 +12,11 @@ from fastovms.state.tables import Clock
 
 
 def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) -> StateStore | None:
-    """Returns the store that the operator chose; None = nothing is to be kept. Where there is a
-    database, only files, batches and prompts are in the directory.
+    """Opens the store that the operator chose; None = responses are not stored. With a database,
+    the directory has only files, batches and cached prompts.
 
     Raises:
-        errors.ConfigurationError: it cannot be one.
+        errors.ConfigurationError: the location cannot be used.
     """
     if not config.enable_store:
         return None

@@ -32,7 +32,7 @@ Reading = TypeVar("Reading", bound=Callable[..., object])
 
 
 def reads(operation: Reading) -> Reading:
-    """Marks an operation that only reads: it does not wait for those that write."""
+    """Marks an operation as read-only; it does not wait for writing ones."""
     operation.reads = True  # type: ignore[attr-defined]
     return operation
 
@@ -40,9 +40,9 @@ def reads(operation: Reading) -> Reading:
 class Operations:
     """The operations of one replica. `StateStore.run` runs one in a transaction of its own.
 
-    Every operation may raise `errors.StateFailed`, and `errors.TooLarge` where an object becomes
-    larger than allowed. None and False mean that there is no such object. Reading an object counts
-    as a use of it.
+    Every operation may raise `errors.StateFailed`, and `errors.TooLarge` if an object becomes
+    larger than allowed. The results None and False mean that the object does not exist. Reading an
+    object counts as a use.
 
     Args:
         notify: notifies the replicas that wait for a topic once the transaction is committed.
@@ -63,12 +63,12 @@ class Operations:
     def add_response(
         self, tenant: str, response: StoredResponse, conversation_id: str | None = None
     ) -> bool:
-        """Adds it, and its items to the conversation as well, if that is still there. One that is
-        RUNNING becomes this replica's. False = there is one with its id already.
+        """Adds a response, and its items to its conversation if that still exists. A RUNNING
+        response is owned by this replica. Returns False if the id exists already.
 
         Raises:
-            UnknownPrevious: not all that it continues is there, or it would continue itself.
-            TooLarge: it continues more than any may.
+            UnknownPrevious: a response in its chain is missing, or the chain is circular.
+            TooLarge: its chain of responses is too long.
         """
         if not self._insert(tenant, response, conversation_id):
             return False
@@ -83,8 +83,9 @@ class Operations:
     def finish_response(
         self, tenant: str, response: StoredResponse, conversation_id: str | None = None
     ) -> bool:
-        """Does what `add_response` does, in place of one that runs on this replica. False = none
-        does: it was deleted, or its lease has expired."""
+        """Replaces a response that runs on this replica by its final state, otherwise like
+        `add_response`. Returns False if this replica does not run it: it was deleted, or its lease
+        has expired."""
         if self._key_of_own(tenant, response.id) is None:
             return False
         self._tables.delete(tenant, ObjectKind.RESPONSE, response.id)
@@ -134,11 +135,11 @@ class Operations:
 
     @reads
     def response_context(self, tenant: str, id: str, max_bytes: int) -> EarlierItems | None:
-        """Returns the input and output of the response and of all that it continues, of these the
-        newest that have no more than `max_bytes` together. It is a use of all of them.
+        """Returns the newest input and output items of the response and its chain, up to
+        `max_bytes`. Counts as a use of all of these.
 
         Raises:
-            TooLarge: it continues so many others that no response may continue it.
+            TooLarge: its chain of responses is too long to be continued.
         """
         chain = self._tables.chain(tenant, id, MAX_CHAIN - 1)  # there is to be room for one more
         if not chain:
@@ -151,10 +152,11 @@ class Operations:
 
     @reads
     def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
-        """Returns a page of the input of a response, with that of the responses before it.
+        """Returns a page of the input of a response, including the input and output of earlier
+        responses in its chain.
 
         Raises:
-            UnknownCursor: `page.after` is none of the items.
+            UnknownCursor: `page.after` is not the id of an item.
         """
         return self._page(tenant, ObjectKind.RESPONSE, id, page)
 
@@ -162,7 +164,7 @@ class Operations:
 
     def add_events(self, tenant: str, id: str, pack: EventPack) -> bool:
         """Adds events of a response that runs on this replica, in place of a pack with the same
-        first number. False = it does not, as for `finish_response`."""
+        first number. Returns False if this replica does not run it."""
         key = self._key_of_own(tenant, id)
         if key is None:
             return False
@@ -172,8 +174,8 @@ class Operations:
 
     @reads
     def find_events(self, tenant: str, id: str, start: int) -> FoundEvents | None:
-        """Returns the packs that have events from number `start` on. The first pack may begin
-        before that number, and at most one pack is returned without such events."""
+        """Returns the packs with the events from number `start` on. The first pack may begin before
+        that number, and at most one pack is returned without such events."""
         row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key, progress, events")
         if row is None:
             return None
@@ -184,7 +186,8 @@ class Operations:
         return found._replace(packs=self._running.events(key, start))
 
     def request_cancel(self, tenant: str, id: str) -> bool:
-        """Has the replica that runs a response cancel it. False = it runs nowhere."""
+        """Asks the replica that runs a response to cancel it. Returns False if no replica runs
+        it."""
         key = self._key_for_change(tenant, id)
         owner = None if key is None else self._running.request_cancel(key)
         if owner is None:
@@ -193,46 +196,46 @@ class Operations:
         return True
 
     def renew_leases(self) -> Sequence[OwnedResponse]:
-        """Renews the leases of all responses that this replica owns, and returns these."""
+        """Renews the leases of all responses that this replica owns and returns these responses."""
         return self._running.renew()
 
     def give_up(self, keys: Sequence[ResponseKey]) -> None:
-        """Lets others take over responses that this replica owns. Those without a `Resumption`
-        become INTERRUPTED."""
+        """Releases responses that this replica owns, so that others can take them over. Those
+        without a `Resumption` become INTERRUPTED."""
         for tenant, id in keys:
             key = self._key_for_change(tenant, id)
             if key is not None and self._running.give_up(key):
                 self._notify(response_topic(tenant, id))
 
     def interrupt_expired(self, patience: float) -> None:
-        """Makes responses INTERRUPTED whose leases have expired, on any replica. A response with a
-        `Resumption` becomes so only if no replica has taken it over for this number of seconds."""
+        """Sets responses with expired leases to INTERRUPTED, on any replica. A response with a
+        `Resumption` is interrupted only after `patience` seconds without a takeover."""
         for tenant, id in self._running.interrupt_expired(patience):
             self._notify(response_topic(tenant, id))
 
     @reads
     def list_running(self, limit: int) -> Sequence[RunningResponse]:
-        """Returns the responses of all tenants that have not ended, on whichever replica, the
-        oldest first."""
+        """Returns the running responses of all tenants on all replicas, oldest first."""
         return self._running.all(limit)
 
     def take_over(
         self, models: Sequence[str] | None, limit: int, tenants: Collection[str] | None = None
     ) -> Sequence[OwnedResponse]:
-        """Makes responses this replica's whose leases have expired, and which can be resumed. If
-        several replicas call this, each response goes to one of them.
+        """Takes over resumable responses whose leases have expired. If several replicas call this,
+        each response goes to only one.
 
         Args:
-            models: what identifies those that are served here; None = whatever the model is.
-            limit: how many are taken at most, the least often tried and the oldest first.
-            tenants: whose responses are resumed; None = those of all tenants. Those of others are
-                taken only to be cancelled.
+            models: the identities of the models served here; None = any model.
+            limit: the maximum number of responses; those with the fewest attempts, then the oldest,
+                come first.
+            tenants: the tenants whose responses are resumed; None = all. Responses of other tenants
+                are taken over only to be cancelled.
         """
         return self._running.take_over(models, limit, tenants)
 
     def begin_attempt(self, tenant: str, id: str) -> CutResponse | None:
-        """Takes note that this replica is about to go on with a response that it owns, and returns
-        what there is of it. None = it does not own it."""
+        """Counts an attempt to resume a response that this replica owns, and returns its stored
+        data; None = not owned."""
         key = self._key_for_change(tenant, id)
         attempt = None if key is None else self._running.begin_attempt(key)
         if key is None or attempt is None:
@@ -271,11 +274,10 @@ class Operations:
 
     @reads
     def list_conversations(self, tenant: str, page: Page) -> ItemPage:
-        """Returns a page of the conversations, in the order in which they were begun. It does not
-        count as a use of them.
+        """Returns a page of the conversations, oldest first. Does not count as a use.
 
         Raises:
-            UnknownCursor: `page.after` is none of them.
+            UnknownCursor: `page.after` is not the id of a conversation.
         """
         return self._tables.page(tenant, ObjectKind.CONVERSATION, page)
 
@@ -306,7 +308,7 @@ class Operations:
         """Returns a page of the items of a conversation.
 
         Raises:
-            UnknownCursor: `page.after` is none of the items.
+            UnknownCursor: `page.after` is not the id of an item.
         """
         return self._page(tenant, ObjectKind.CONVERSATION, id, page)
 
@@ -323,11 +325,11 @@ class Operations:
 
     @reads
     def find_items(self, tenant: str, item_ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Returns the newest item of each id, of those that are found."""
+        """Returns the newest item of each id; missing ids are left out."""
         return self._tables.items.find_all(tenant, item_ids)
 
     def _key_for_change(self, tenant: str, id: str) -> int | None:
-        """Returns the key of a response that is about to be changed, which is not a use of it."""
+        """Returns the key of a response that will be changed; does not count as a use."""
         row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key", for_change=True)
         return None if row is None else cast("int", row[0])
 
@@ -343,7 +345,7 @@ class Operations:
     def _key(
         self, tenant: str, kind: ObjectKind, id: str, *, for_change: bool = False
     ) -> int | None:
-        """Returns the key of an object, and takes note that it is used."""
+        """Returns the key of an object and records its use."""
         row = self._tables.find(tenant, kind, id, "key", for_change=for_change)
         if row is None:
             return None

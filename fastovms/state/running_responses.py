@@ -1,8 +1,8 @@
-"""Reads and writes the rows of responses that run: who owns them until when, and what their streams
-have told so far. Leases go by `unix_time()`, the clock of the database: replicas' may differ.
+"""Reads and writes the rows of running responses: their owner, lease and events so far. Leases use
+`unix_time()`, the database's clock, because replicas' clocks may differ.
 
-A transaction that changes a running response has its object locked, so that no two wait for each
-other; only a renewal has not.
+A transaction that changes a running response locks its object first, to avoid deadlocks, except for
+renewals.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Replica(NamedTuple):
     """A process that runs responses.
 
     Attributes:
-        id: random; of one replica only.
-        lease: seconds for which a response stays the replica's without being renewed.
+        id: a random unique id.
+        lease: seconds after which the replica loses a response if it does not renew the lease.
     """
 
     id: str
@@ -34,7 +34,7 @@ class Replica(NamedTuple):
 
 
 ONLY_REPLICA: Final = Replica("", float("inf"))
-"""Stands for the process where no other one uses the database."""
+"""A placeholder for the process where no other one uses the database."""
 
 
 class RunningResponses:
@@ -46,10 +46,10 @@ class RunningResponses:
         self._replica = replica
 
     def start(self, key: int, resumption: Resumption | None) -> None:
-        """Makes a response this replica's that has just been added.
+        """Makes this replica the owner of a response that was just added.
 
         Raises:
-            TooLarge: the response would become larger than one may be.
+            TooLarge: the response would exceed the size limit.
         """
         id, lease = self._replica
         self._execute(
@@ -70,12 +70,12 @@ class RunningResponses:
         return row is not None
 
     def end(self, key: int) -> str | None:
-        """Removes the row of a response, and returns who owned it."""
+        """Removes the row of a response and returns its owner."""
         row = self._execute("DELETE FROM runs WHERE object = ? RETURNING owner", (key,)).fetchone()
         return None if row is None else row[0]
 
     def request_cancel(self, key: int) -> str | None:
-        """Takes note that a response is to be cancelled. Returns who owns it; None = no replica."""
+        """Records that a response must be cancelled. Returns its owner; None = no replica."""
         row = self._execute(
             "UPDATE runs SET cancel_requested = 1 WHERE object = ? RETURNING owner", (key,)
         ).fetchone()
@@ -96,8 +96,8 @@ class RunningResponses:
 
     def interrupt_expired(self, patience: float) -> list[ResponseKey]:
         """Sets the state of responses whose leases have expired to INTERRUPTED, and returns their
-        keys. A response that can be resumed is interrupted `patience` seconds later, so that
-        another server may take it over. A row that another transaction locks is skipped."""
+        keys. A resumable response is interrupted only `patience` seconds later, so that another
+        server can take it over. A row that another transaction locks is skipped."""
         rows = self._execute(
             "SELECT key FROM objects WHERE key IN (SELECT object FROM runs "
             "WHERE lease_until < unix_time() - CASE model WHEN '' THEN 0 ELSE ? END) "
@@ -107,8 +107,8 @@ class RunningResponses:
         return [self._interrupt(key) for (key,) in rows if self._has_expired(key)]
 
     def give_up(self, key: int) -> bool:
-        """Lets other replicas take over a response that this replica owns, or makes it INTERRUPTED
-        if none can. Returns whether the replica owns it."""
+        """Releases a response that this replica owns, or sets it to INTERRUPTED if it cannot be
+        resumed. Returns whether the replica owns it."""
         row = self._execute(
             "UPDATE runs SET owner = '', lease_until = unix_time() WHERE object = ? AND owner = ? "
             "RETURNING model",
@@ -120,7 +120,7 @@ class RunningResponses:
         return row is not None
 
     def all(self, limit: int) -> list[RunningResponse]:
-        """Returns the responses of all tenants that have not ended, the oldest first."""
+        """Returns the running responses of all tenants, oldest first."""
         rows = self._execute(
             "SELECT tenant, id, model, lease_until >= unix_time() FROM runs "
             "JOIN objects ON key = object ORDER BY key LIMIT ?",
@@ -134,8 +134,8 @@ class RunningResponses:
     def take_over(
         self, models: Sequence[str] | None, limit: int, tenants: Collection[str] | None = None
     ) -> list[OwnedResponse]:
-        """Takes over responses whose leases have expired, and returns them: those of the tenants
-        (None = all), and those that are to be cancelled."""
+        """Takes over responses whose leases have expired, and returns them: responses of these
+        tenants (None = all), and responses to cancel."""
         if models is not None and not models:
             return []
         is_served = "model <> ''" if models is None else f"model IN ({marks(models)})"
@@ -155,8 +155,8 @@ class RunningResponses:
         return [response for response in taken if response is not None]
 
     def begin_attempt(self, key: int) -> tuple[bytes, int, bool] | None:
-        """Counts an attempt to go on with a response that this replica owns. Returns its job, the
-        attempts since the model last said something, and whether it is to be cancelled; None = it
+        """Counts an attempt to resume a response that this replica owns. Returns its job, the
+        number of attempts since the last model output, and whether it must be cancelled; None = it
         has no job."""
         row = self._execute(
             "UPDATE runs SET attempts = attempts + 1 WHERE object = ? AND owner = ? "
@@ -170,7 +170,8 @@ class RunningResponses:
         return unseal(job), num_attempts, bool(cancel_requested)
 
     def _take(self, key: int, response: ResponseKey) -> OwnedResponse | None:
-        """Makes a response this replica's, unless its lease has been renewed in the meantime."""
+        """Makes this replica the owner of a response, unless its lease has been renewed
+        meanwhile."""
         id, lease = self._replica
         row = self._execute(
             "UPDATE runs SET owner = ?, lease_until = unix_time() + ? "
@@ -184,7 +185,8 @@ class RunningResponses:
         return OwnedResponse(response, bool(cancel_requested), model, num_attempts)
 
     def _has_expired(self, key: int) -> bool:
-        """Removes the row of a response whose lease has not been renewed in the meantime."""
+        """Removes the row of a response, unless its lease has been renewed meanwhile. Returns
+        whether it was removed."""
         row = self._execute(
             "DELETE FROM runs WHERE object = ? AND lease_until < unix_time() RETURNING object",
             (key,),
@@ -204,7 +206,7 @@ class RunningResponses:
         """Adds events, in place of a pack with the same first number.
 
         Raises:
-            TooLarge: the response would become larger than one may be.
+            TooLarge: the response would exceed the size limit.
         """
         data, outputs = seal(pack.data), seal(pack.outputs)
         replaced = self._execute(
@@ -222,7 +224,7 @@ class RunningResponses:
         self._tables.grow(key, size - sum(OVERHEAD + length for (length,) in replaced))
 
     def packs(self, key: int) -> Sequence[EventPack]:
-        """Returns all packs, with what the model has said."""
+        """Returns all packs including the model's output."""
         rows = self._execute(
             "SELECT first, data, outputs FROM event_packs WHERE object = ? ORDER BY first", (key,)
         )
@@ -232,8 +234,7 @@ class RunningResponses:
         ]
 
     def events(self, key: int, start: int) -> Sequence[EventPack]:
-        """Returns the packs from the one on that has event `start`, without what the model has
-        said."""
+        """Returns the packs from the one with event `start` on, without the model's output."""
         rows = self._execute(
             "SELECT first, data FROM event_packs WHERE object = ? AND first >= coalesce("
             "(SELECT max(first) FROM event_packs WHERE object = ? AND first <= ?), 0) "

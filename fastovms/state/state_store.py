@@ -1,4 +1,4 @@
-"""The store over a database that one thread uses."""
+"""Runs the operations of the store on threads, one per database."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Operation = Callable[[Operations], object]
 
 
 class OperationOutcome(NamedTuple):
-    """The result of an operation, or the reason why it changed nothing."""
+    """The result of an operation, or the error because of which nothing was changed."""
 
     result: object = None
     error: Exception | None = None
@@ -49,26 +49,26 @@ class StateBounds(NamedTuple):
     max_bytes: int
 
     def is_exceeded(self, totals: Totals, oldest_use: float | None, now: float) -> bool:
-        """Returns whether objects are too many, too large together or too old."""
+        """Returns whether objects exceed the limits of number, total size or age."""
         seconds = self.seconds_to_expiry(oldest_use, now)
         is_too_much = totals.num_objects > self.max_count or totals.num_bytes > self.max_bytes
         return is_too_much or (seconds is not None and seconds <= 0.0)
 
     def seconds_to_expiry(self, oldest_use: float | None, now: float) -> float | None:
-        """Returns the seconds until the next object is too old; None = there is none."""
+        """Returns the seconds until the next object is too old; None = no objects."""
         return None if oldest_use is None else max(0.0, oldest_use + self.max_age - now)
 
 
 class Eviction:
     """Evicts up to `limit` objects within a transaction.
 
-    Objects that are too old are evicted first. While there are too many, or they are too large, the
-    tenant with the most loses its least recently used objects, until it has as much as the next
-    one. A tenant with no more than the bound divided by the number of tenants loses nothing, also
-    where another tenant's share is in responses that run, which cannot be evicted.
+    Objects that are too old are evicted first. While the number or size exceeds its limit, the
+    tenant with the most loses its least recently used objects until it has as much as the next
+    tenant. A tenant with at most its equal share of the limit loses nothing, even if others have
+    running responses, which cannot be evicted.
 
     Args:
-        shares: what each tenant has.
+        shares: the number and size of each tenant's objects.
     """
 
     def __init__(self, tables: Tables, bounds: StateBounds, shares: Shares, limit: int) -> None:
@@ -78,7 +78,7 @@ class Eviction:
         self._limit = limit
 
     def run(self, now: float) -> bool:
-        """Evicts what is due at a unix time. Returns whether it was anything."""
+        """Evicts the objects that are due at a Unix time. Returns whether there were any."""
         bounds, limit = self._bounds, self._limit
         self._delete(self._tables.expired(now - bounds.max_age, limit))
         for measure, bound in enumerate((bounds.max_count, bounds.max_bytes)):
@@ -119,30 +119,30 @@ class Eviction:
 
 
 class StateDatabase(Protocol):
-    """A state that one thread uses."""
+    """A database with the state, used by one thread."""
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether what is kept outlives the process."""
+        """Whether the data survive the process."""
 
     @property
     def totals(self) -> Totals:
-        """The totals, as far as they are known. Any thread may ask."""
+        """The totals as last known. Thread-safe."""
 
     @property
     def trouble(self) -> str:
-        """The reason why the state is not in its place, or not available; "" = it is. Any thread
-        may ask."""
+        """The reason why the state is not on disk or not available; "" = no trouble.
+        Thread-safe."""
 
     def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
-        """Runs operations, and raises nothing. One that raises leaves the others alone."""
+        """Runs operations and returns their outcomes; does not raise. A failing operation does not
+        affect the others."""
 
     def keep_house(self) -> float:
-        """Does the work that is due without a request, such as an eviction. Returns the seconds
-        after which to do so again.
+        """Does due maintenance, such as evictions. Returns the seconds until the next call.
 
         Raises:
-            StateFailed: it could not be done.
+            StateFailed: the maintenance failed.
         """
 
     def close(self) -> None: ...
@@ -152,11 +152,11 @@ _PREFIX: Final = "fastovms_"
 
 
 class StateCollector(Collector):
-    """Exports the numbers of a store, and of what runs for it.
+    """Exports the numbers of a store and of background responses.
 
     Args:
-        stats: asked at every scrape.
-        num_background: returns how many responses run in the background.
+        stats: called at every scrape.
+        num_background: returns the number of running background responses.
     """
 
     def __init__(self, stats: Callable[[], StateStats], num_background: Callable[[], int]) -> None:
@@ -185,7 +185,7 @@ class StateCollector(Collector):
 logger = logging.getLogger(__name__)
 
 _MAX_BATCH: Final = 256
-"""How many operations one transaction may have."""
+"""The maximum number of operations of one transaction."""
 
 _RETRY: Final = 10.0
 """Seconds after which housekeeping that failed, such as an eviction, is tried again."""
@@ -200,16 +200,16 @@ class _QueuedOperation(NamedTuple):
 
 
 class StateWorker:
-    """Runs operations in the order of the calls. With one database, transactions run one after the
-    other; with several databases of the same state, several run at once.
+    """Runs operations on threads, in the order of the calls. With one database, transactions run
+    one after the other; with several databases of the same state, several run at once.
 
     Args:
         databases: each gets a thread.
-        max_queued: how many operations may wait; who asks for more waits with them.
-        timeout: seconds that an operation may take with its wait, before it counts as failed.
+        max_queued: the maximum number of queued operations; further callers wait.
+        timeout: seconds after which an operation, including its wait, counts as failed.
 
     Attributes:
-        num_failures: how many operations the database has failed.
+        num_failures: the number of operations that failed because of the database.
     """
 
     def __init__(
@@ -237,13 +237,13 @@ class StateWorker:
             thread.start()
 
     async def run(self, operation: Callable[[Operations], T]) -> T:
-        """Runs an operation, and returns what it returned once its transaction has been committed.
-        It is done also when the caller is cancelled while it waits in the queue.
+        """Runs an operation, and returns its result after the commit. The operation is run even if
+        the caller is cancelled.
 
         Raises:
-            StateFailed: it changed nothing, or takes longer than the timeout. Once one has done so,
-                others fail at once until the thread has done something: they would only wait.
-            Exception: what the operation raised; it changed nothing.
+            StateFailed: the operation failed without changes, or exceeds the timeout. After a
+                timeout, others fail at once until the thread makes progress.
+            Exception: the error of the operation, which changed nothing.
         """
         if self._is_stuck:
             raise StateFailed("the state is not written: its disk does not answer")
@@ -263,8 +263,8 @@ class StateWorker:
             ) from None
 
     async def close(self) -> None:
-        """Ends the threads when the queue is empty, and closes the databases. It does not wait for
-        one that hangs."""
+        """Ends the threads when the queue is empty, and closes the databases. Does not wait for a
+        hanging one."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -289,7 +289,7 @@ class StateWorker:
         return future
 
     def _settle(self, jobs: list[_QueuedOperation], outcomes: list[OperationOutcome]) -> None:
-        """Gives jobs their outcomes, on the event loop."""
+        """Sets the results of jobs, on the event loop."""
         self._is_stuck = False
         self._num_unsettled -= len(jobs)
         for job, (result, error) in zip(jobs, outcomes, strict=True):
@@ -312,7 +312,7 @@ class StateWorker:
             database.close()
 
     def _take(self, wait: float) -> list[_QueuedOperation] | None:
-        """Returns the next jobs; none when `wait` seconds have passed; None at the end."""
+        """Returns the next jobs; an empty list after `wait` seconds; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closing, wait)
             if self._closing and not self._jobs:
@@ -333,7 +333,7 @@ class StateWorker:
         return outcomes
 
     def _report(self, jobs: list[_QueuedOperation], outcomes: list[OperationOutcome]) -> bool:
-        """Has the event loop settle the jobs. Returns whether there still is a loop."""
+        """Schedules `_settle` on the event loop. Returns False if the loop is closed."""
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(self._settle, jobs, outcomes)
@@ -343,10 +343,10 @@ class StateWorker:
         return True
 
     def _keep_house(self, database: StateDatabase) -> float:
-        """Does the work that is due without a request. Whatever fails there, operations go on.
+        """Does due maintenance. Errors are logged, and operations continue.
 
         Returns:
-            The seconds after which to do so again.
+            The seconds until the next call.
         """
         try:
             return database.keep_house()
@@ -358,17 +358,17 @@ class StateWorker:
 
 
 class StateStore:
-    """Keeps responses, items and conversations. Operations that only read have threads of their own
-    where there are databases for them, and do not wait for those that write.
+    """Stores responses, items and conversations. Read-only operations run on separate threads if
+    there are `readers`, and do not wait for writing ones.
 
     Args:
-        database: where to write, and to read unless there are `readers`.
-        more: further ones that lead to the same state.
-        readers: those that lead to the same state, to read from.
-        replica: what the databases know this process as.
-        watchers: whom changes by other replicas wake, if there are others.
-        max_queued: how many operations may wait; who asks for more waits with them.
-        timeout: seconds that an operation may take, its wait included.
+        database: the database for writing, and for reading without `readers`.
+        more: further connections to the same state.
+        readers: connections to the same state for reading.
+        replica: the identity of this process in the databases.
+        watchers: the watchers of changes by other replicas, if the state is shared.
+        max_queued: the maximum number of queued operations; further callers wait.
+        timeout: seconds that an operation may take, including its wait.
     """
 
     def __init__(
@@ -398,7 +398,7 @@ class StateStore:
         )
 
     def trouble(self) -> str:
-        """Says why the state is not where it belongs, and for whom that matters; "" = it is."""
+        """Returns the reason why the state is not stored as configured; "" = no trouble."""
         return self._database.trouble
 
     async def run(
@@ -409,32 +409,34 @@ class StateStore:
         Returns what it returned, once its transaction has been committed.
 
         Raises:
-            StateFailed: it changed nothing, or took longer than the timeout.
-            Exception: what the operation raised; it changed nothing.
+            StateFailed: the operation failed without changes, or took longer than the timeout.
+            Exception: the error of the operation, which changed nothing.
         """
         worker = self._reading if getattr(operation, "reads", False) else self._writing
         return await worker.run(lambda state: operation(state, *args, **fields))
 
     @property
     def lease(self) -> float | None:
-        """Returns for how many seconds a response stays this replica's when it does not renew its
-        lease; None = no other replica uses the store, and leases do not expire."""
+        """Returns the seconds after which this replica loses a response if it does not renew the
+        lease; None = the store is not shared, and leases do not expire."""
         return None if self._replica is ONLY_REPLICA else self._replica.lease
 
     async def request_cancel(self, tenant: str, id: str) -> bool:
-        """Has the replica that runs a response cancel it. False = it runs nowhere."""
+        """Asks the replica that runs a response to cancel it. Returns False if no replica runs
+        it."""
         runs = await self.run(Operations.request_cancel, tenant, id)
         if runs:  # perhaps here, where the database tells nobody if there is one process
             self._watchers.wake(self._replica.id)
         return runs
 
     def watch_response(self, tenant: str, id: str) -> AbstractContextManager[Watch]:
-        """Watches, in a `with` statement, for changes of a response by other replicas. Some may be
-        missed, so look again after a second at the latest."""
+        """Watches, in a `with` statement, for changes of a response by other replicas. Some changes
+        may be missed, so check again after at most a second."""
         return self._watchers.watch(response_topic(tenant, id))
 
     def watch_cancels(self) -> AbstractContextManager[Watch]:
-        """Watches likewise for requests to cancel what this replica owns, or for its loss."""
+        """Like `watch_response`, for cancellations and losses of responses that this replica
+        owns."""
         return self._watchers.watch(self._replica.id)
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ _TOPIC_SIZE: Final = 16
 
 
 class Watch:
-    """Tells one task that something may have changed."""
+    """Notifies one task that something may have changed."""
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
@@ -24,7 +24,8 @@ class Watch:
         self._woken.set()
 
     async def changed(self, seconds: float) -> None:
-        """Returns when it has been woken since the last time, or after this number of seconds."""
+        """Returns once there was a notification since the last call, or after this number of
+        seconds."""
         try:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
@@ -34,7 +35,7 @@ class Watch:
 
 
 class Watchers:
-    """The watches by what they wait for. The event loop uses it."""
+    """The watches by topic. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self._watches: defaultdict[str, set[Watch]] = defaultdict(set)
@@ -79,16 +80,16 @@ def response_topic(tenant: str, id: str) -> str:
 
 
 class StoredItem(NamedTuple):
-    """One item of a response or a conversation. `body` is its JSON text, the id included. Ids need
-    not be unique: a client may send an item back under the id that it got it with."""
+    """One item of a response or a conversation. `body` is its JSON text, including the id. Ids need
+    not be unique, because clients may send items back with their ids."""
 
     id: str
     body: bytes
 
 
 class ResponseProgress(IntEnum):
-    """The progress of a response. INTERRUPTED = it was RUNNING when its process ended, or when its
-    lease expired."""
+    """The progress of a response. INTERRUPTED: its process ended, or its lease expired, while it
+    was RUNNING."""
 
     RUNNING = 0
     FINISHED = 1
@@ -99,8 +100,8 @@ class Resumption(NamedTuple):
     """The data that another process needs to resume a running response.
 
     Attributes:
-        model: what identifies the model. Only who serves that one takes the response over.
-        job: what was asked for, in whatever form the API likes.
+        model: the identity of the model. Only replicas that serve the model take the response over.
+        job: the request, in a format defined by the API.
     """
 
     model: str
@@ -120,10 +121,10 @@ class StoredResponse:
 
     Attributes:
         body: a JSON object without its output.
-        input, output: its items; `input` without those of the responses before it.
+        input, output: its items; `input` without items of earlier responses.
         previous_id: the response that it continues.
-        events: everything a stream of it has sent, in whatever form the API likes.
-        resumption: of one that runs; None = when its process has ended, it is not resumed.
+        events: the events of its stream, in a format defined by the API.
+        resumption: the data to resume it while it runs; None = it cannot be resumed.
     """
 
     id: str
@@ -137,7 +138,7 @@ class StoredResponse:
 
 
 class FoundResponse(NamedTuple):
-    """A stored response as far as it is told: without its input, which may be long."""
+    """A stored response without its input, which may be long."""
 
     body: bytes
     output: Sequence[StoredItem]
@@ -152,11 +153,11 @@ class ResponseKey(NamedTuple):
 
 
 class OwnedResponse(NamedTuple):
-    """A response that this replica owns, whether it runs or is to be resumed.
+    """A response that this replica owns, running or to be resumed.
 
     Attributes:
-        model: see `Resumption`; "" = it cannot be resumed.
-        num_attempts: how often it was resumed since the last output of the model.
+        model: see `Resumption`; "" = not resumable.
+        num_attempts: the number of resumptions since the last output of the model.
     """
 
     key: ResponseKey
@@ -166,10 +167,10 @@ class OwnedResponse(NamedTuple):
 
 
 class RunningResponse(NamedTuple):
-    """A response that runs on any replica, or that is to be resumed.
+    """A response that runs on any replica, or waits to be resumed.
 
     Attributes:
-        model: see `Resumption`; "" = it cannot be resumed.
+        model: see `Resumption`; "" = not resumable.
         has_owner: whether a replica renews its lease.
     """
 
@@ -179,12 +180,12 @@ class RunningResponse(NamedTuple):
 
 
 class EventPack(NamedTuple):
-    """Some events of a stream, in whatever form the API likes.
+    """Consecutive events of a stream, in a format defined by the API.
 
     Attributes:
-        first: number of the first of them.
-        outputs: what the model has said since the pack before, up to the last of these events at
-            least, for who goes on with the response; None = nothing is kept of it.
+        first: the number of its first event.
+        outputs: the model's output since the previous pack, at least up to the last of these
+            events, for resumption; None = not stored.
     """
 
     first: int
@@ -193,18 +194,17 @@ class EventPack(NamedTuple):
 
 
 class FoundEvents(NamedTuple):
-    """Events of a response, in their order, and how far it has come."""
+    """Events of a response in order, and its progress."""
 
     progress: ResponseProgress
     packs: Sequence[EventPack]
 
 
 class CutResponse(NamedTuple):
-    """A response whose process has ended before it had.
+    """An interrupted response: its process ended while it was running.
 
     Attributes:
-        num_attempts: how often it was resumed, this time included, since the last output of the
-            model.
+        num_attempts: the number of resumptions since the last model output, including this one.
     """
 
     body: bytes
@@ -220,9 +220,9 @@ class EarlierItems(NamedTuple):
     """The items before a response, the oldest first.
 
     Attributes:
-        is_whole: False = older items were left out, as asked.
-        missing_id: a response that it builds on and that is no longer there; None = all are.
-        progress: that of the response asked for, or FINISHED.
+        is_whole: False = older items were left out because of the limit.
+        missing_id: the id of a missing response in its chain; None = none is missing.
+        progress: the progress of the requested response, or FINISHED.
     """
 
     items: Sequence[StoredItem]
@@ -232,10 +232,10 @@ class EarlierItems(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Says which items, or which conversations, to list.
+    """A page of a list of items or conversations.
 
     Attributes:
-        after: id of the one before the first; None = from the beginning (or the end).
+        after: the id of the entry before the page; None = from the beginning (or the end).
     """
 
     limit: int
@@ -254,10 +254,10 @@ class StateStats(NamedTuple):
     """The numbers of a store.
 
     Attributes:
-        num_objects: how many responses and conversations there are.
+        num_objects: the number of responses and conversations.
         num_bytes: the bytes of all of them, as the bound counts them.
-        num_failures: how many operations the disk or the database has failed.
-        is_on_disk: whether what is kept outlives the process.
+        num_failures: the number of operations that failed because of the disk or the database.
+        is_on_disk: whether the data survive the process.
     """
 
     num_objects: int
@@ -267,9 +267,9 @@ class StateStats(NamedTuple):
 
 
 class UnknownCursor(Exception):
-    """`Page.after` is none of the items."""
+    """`Page.after` is not the id of an entry."""
 
 
 class UnknownPrevious(Exception):
-    """A response cannot be added that continues one which is not there, or itself. `str` is the id
-    of that one."""
+    """A response continues a missing response, or itself. The message is the id of that
+    response."""

@@ -32,11 +32,10 @@ def seal(text: bytes | None) -> bytes | None:
 
 
 def unseal(sealed: bytes) -> bytes:
-    """Returns the text without its seal.
+    """Returns the text after checking its CRC-32.
 
     Raises:
-        StateFailed: it is not the text that was sealed. Others may be, so that the file is still of
-            use.
+        StateFailed: the checksum does not match. Other texts in the same file may be intact.
     """
     text = sealed[:-LENGTH]
     if seal(text) != sealed:
@@ -45,7 +44,7 @@ def unseal(sealed: bytes) -> bytes:
 
 
 MAX_VARIABLES: Final = 500
-"""How many variables one statement may have."""
+"""The maximum number of variables of one statement."""
 
 T = TypeVar("T")
 
@@ -64,16 +63,16 @@ class SqlConnection(Protocol):
     """A connection to a database."""
 
     def execute(self, sql: str, values: Sequence[Any] = (), /) -> SqlCursor:
-        """Runs a statement, in which each ? stands for one of the values."""
+        """Runs a statement, in which each ? is replaced by one of the values."""
 
 
 class RowLocks(NamedTuple):
-    """The clauses with which a SELECT locks the rows it returns until the transaction ends. None is
-    needed where one process has the database for itself.
+    """The clauses with which a SELECT locks the rows it returns until the transaction ends. Both
+    are empty if only one process uses the database.
 
     Attributes:
-        wait: waits for rows that others have locked.
-        skip: leaves those out.
+        wait: the clause that waits for locked rows.
+        skip: the clause that skips locked rows.
     """
 
     wait: str = ""
@@ -81,7 +80,7 @@ class RowLocks(NamedTuple):
 
 
 def marks(values: Iterable[object]) -> str:
-    """Returns as many variables as there are values."""
+    """Returns SQL placeholders, one for each value."""
     return ", ".join("?" for _ in values)
 
 
@@ -104,13 +103,13 @@ Turn = tuple[ItemOrigin, Sequence[StoredItem]]
 
 
 class ItemTable:
-    """The rows of items. A transaction that adds to an object known to others has it locked."""
+    """The rows of items. A transaction that adds to an existing object must have locked it."""
 
     def __init__(self, connection: SqlConnection) -> None:
         self._execute = connection.execute
 
     def add(self, key: int, first_position: int, turns: Iterable[Turn]) -> None:
-        """Adds items to an object, at the positions from the first one on."""
+        """Adds items to an object, at consecutive positions from `first_position` on."""
         rows = [
             (origin.value, item.id, seal(item.body)) for origin, items in turns for item in items
         ]
@@ -133,8 +132,8 @@ class ItemTable:
         return list(map(_item, rows))
 
     def newest(self, keys: Sequence[int], max_bytes: int) -> EarlierItems:
-        """Returns the newest items of objects, the newest object first, that have no more than
-        `max_bytes` together."""
+        """Returns the newest items of objects, the newest object first, up to `max_bytes`
+        together."""
         items: list[StoredItem] = []
         for some in slices(list(enumerate(keys)), MAX_VARIABLES // 2 - 1):
             chain = ", ".join("(CAST(? AS BIGINT), CAST(? AS BIGINT))" for _ in some)
@@ -174,7 +173,7 @@ class ItemTable:
         """Returns a page of the items that were input.
 
         Raises:
-            UnknownCursor: `page.after` is none of them.
+            UnknownCursor: `page.after` is not the id of an item.
         """
         # After the last of several items of one id, so that a list of pages has an end.
         order, comparison, last = ("", ">", "max") if page.ascending else ("DESC", "<", "min")
@@ -198,7 +197,7 @@ class ItemTable:
         return ItemPage(items[: page.limit], has_more=len(items) > page.limit)
 
     def find_all(self, tenant: str, item_ids: Sequence[str]) -> dict[str, bytes]:
-        """Returns the newest item of each id, in whatever object of the tenant it is."""
+        """Returns the newest item of each id in any object of the tenant."""
         found: dict[str, bytes] = {}
         for some in slices(list(dict.fromkeys(item_ids)), MAX_VARIABLES - 1):
             # SQLite makes a cross join in the order in which it is written: by the id, and no
@@ -292,7 +291,7 @@ class OldObject(NamedTuple):
 
 
 class ChainLink(NamedTuple):
-    """A response of a chain of them, and what it continues."""
+    """A response in a chain, and the id of the response that it continues."""
 
     key: int
     id: str
@@ -301,18 +300,18 @@ class ChainLink(NamedTuple):
 
 
 class Tables:
-    """The rows of an open database. Its methods raise `TooLarge` where they would make an object
-    larger than `max_object`.
+    """The rows of an open database. Its methods raise `TooLarge` if an object would become larger
+    than `max_object`.
 
     Args:
-        clock: tells unix time in seconds.
-        max_object: the most bytes of one object with its items.
+        clock: returns the Unix time in seconds.
+        max_object: the maximum bytes of an object with its items.
 
     Attributes:
         execute: runs a statement.
-        locks: how others are kept from rows that are about to be changed.
-        items: the rows of items. What changes them here counts them too.
-        growth: by how much each tenant's objects have grown since it was last emptied.
+        locks: the clauses that lock rows before changes.
+        items: the rows of items. Methods of this class also count them.
+        growth: the growth of each tenant's objects since it was last cleared.
     """
 
     locks = RowLocks()
@@ -330,8 +329,8 @@ class Tables:
     def find(
         self, tenant: str, kind: ObjectKind, id: str, columns: str, *, for_change: bool = False
     ) -> Row | None:
-        """Returns columns of an object. One that is found for a change is locked until the
-        transaction ends."""
+        """Returns columns of an object; with `for_change` its row is locked until the transaction
+        ends."""
         lock = self.locks.wait if for_change else ""
         row: Row | None = self._execute(
             f"SELECT {columns} FROM objects WHERE tenant = ? AND kind = ? AND id = ? {lock}",
@@ -342,12 +341,11 @@ class Tables:
         return tuple(unseal(value) if isinstance(value, bytes) else value for value in row)
 
     def chain(self, tenant: str, id: str, max_length: int) -> list[ChainLink]:
-        """Returns the response and all that it continues, the newest first. It ends at a missing
-        response, or at one that continues the first.
+        """Returns the chain of a response, newest first. The chain ends at a missing response, or
+        at one that continues the first.
 
         Raises:
-            TooLarge: there are more than `max_length`, or they go round in a circle that this one
-                is not part of.
+            TooLarge: the chain is longer than `max_length`, or runs into a circle.
         """
         rows = self._execute(
             "WITH RECURSIVE chain (depth, key, id, previous_id, progress) AS ("
@@ -372,7 +370,7 @@ class Tables:
         """Returns a page of objects without their items, in the order in which they were added.
 
         Raises:
-            UnknownCursor: `page.after` is none of them.
+            UnknownCursor: `page.after` is not the id of an object.
         """
         order, comparison = ("", ">") if page.ascending else ("DESC", "<")
         start = ""
@@ -403,8 +401,8 @@ class Tables:
         previous_id: str | None = None,
         events: bytes | None = None,
     ) -> int | None:
-        """Inserts an object with its items, and returns its key; None = there is one with its id
-        already, and nothing is changed."""
+        """Inserts an object with its items, and returns its key; None = the id exists already, and
+        nothing was changed."""
         body, events = seal(body), seal(events)
         size = OVERHEAD + len(body) + len(events or b"") + _size(turns)
         self._check_size(size)
@@ -450,8 +448,8 @@ class Tables:
         return bool(lengths)
 
     def note_use(self, keys: Iterable[int]) -> None:
-        """Takes note that objects were used, for `write_uses` to write down: what only reads must
-        not fail because a disk is full."""
+        """Records the use of objects in memory; `write_uses` stores it. Reading thus does not fail
+        on a full disk."""
         self._used.update(keys)
 
     @property
@@ -481,8 +479,8 @@ class Tables:
         return self._oldest("used_at <= ?", last_use, limit)
 
     def oldest_of(self, tenant: str, limit: int) -> list[OldObject]:
-        """Returns a tenant's least recently used objects, the oldest first, and locks them. Objects
-        that another transaction has locked are left out."""
+        """Returns a tenant's least recently used objects oldest first, and locks them. Skips
+        objects locked by other transactions."""
         return self._oldest("tenant = ?", tenant, limit)
 
     def _oldest(self, condition: str, value: object, limit: int) -> list[OldObject]:
@@ -503,8 +501,8 @@ class Tables:
     # All together
 
     def release_running(self) -> None:
-        """Expires all leases, as of a process that has ended, and makes those INTERRUPTED that
-        cannot be resumed."""
+        """Expires all leases, because the previous process has ended, and sets responses that
+        cannot be resumed to INTERRUPTED."""
         self._execute("DELETE FROM runs WHERE model = ''")
         self._execute("UPDATE runs SET lease_until = 0")
         self._execute(
@@ -514,19 +512,19 @@ class Tables:
         )
 
     def count(self) -> Shares:
-        """Counts the objects of each tenant from the rows, all of which it reads."""
+        """Counts the objects of each tenant by reading all rows."""
         rows = self._execute(
             "SELECT tenant, count(*), CAST(sum(size) AS BIGINT) FROM objects GROUP BY tenant"
         )
         return {tenant: Totals(count, num_bytes) for tenant, count, num_bytes in rows}
 
     def faults(self, totals: Totals, shares: Shares) -> Iterator[str]:
-        """Yields a sentence for each contradiction in the rows, all of which it reads.
+        """Yields a sentence for each inconsistency. Reads all rows.
 
         Args:
-            totals: the number and size of the objects as they are kept up to date.
-            shares: the same by tenant. Those that do not add up to `totals` are not compared: an
-                older server does not write them.
+            totals: the number and size of the objects as maintained by transactions.
+            shares: the same by tenant. Not compared if their sum differs from `totals`, because
+                older servers do not update them.
         """
         for id in self._ids_where(_HAS_WRONG_SIZE, (OVERHEAD,) * 4):
             yield f"{id}: its size is not that of its texts"
@@ -539,8 +537,7 @@ class Tables:
             yield "the shares of tenants are not those of their objects"
 
     def _ids_where(self, condition: str, values: Row) -> Iterator[str]:
-        """Yields the ids of objects for which a condition holds, of which it reads a few at a
-        time."""
+        """Yields the ids of objects that satisfy a condition, reading a few at a time."""
         last = -1
         while rows := self._execute(
             f"SELECT key, id FROM objects WHERE key > ? AND {condition} ORDER BY key LIMIT ?",
@@ -550,7 +547,7 @@ class Tables:
             last = rows[-1][0]
 
     def grow(self, key: int, num_bytes: int) -> None:
-        """Counts the bytes by which an object has become larger, or smaller."""
+        """Adds the change of an object's size in bytes."""
         if not num_bytes:
             return
         tenant, size = self._execute(
@@ -562,21 +559,21 @@ class Tables:
         self.count_growth(tenant, 0, num_bytes)
 
     def count_growth(self, tenant: str, num_objects: int, num_bytes: int) -> None:
-        """Adds to `growth` what a tenant's objects have grown by."""
+        """Adds the growth of a tenant's objects to `growth`."""
         add_growth(self.growth, {tenant: Totals(num_objects, num_bytes)})
 
     def _check_size(self, size: int) -> None:
-        """Raises TooLarge for an object that is larger than all may be together: it would only
-        drive out the others."""
+        """Raises TooLarge for an object larger than the limit of all objects together, which would
+        evict all others."""
         if size > self._max_object:
             raise TooLarge(
-                f"what is to be kept has {size} bytes, but all that is kept may have only "
-                f"{self._max_object}"
+                f"the object has {size} bytes, more than all stored objects may have together "
+                f"({self._max_object})"
             )
 
 
 def add_growth(shares: dict[str, Totals], growth: Shares) -> None:
-    """Adds to shares what they have grown by. A tenant without objects has no entry."""
+    """Adds growth to shares. A tenant without objects has no entry."""
     for tenant, change in growth.items():
         share = shares.get(tenant, Totals()).plus(*change)
         if share == Totals():

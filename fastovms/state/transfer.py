@@ -34,10 +34,9 @@ class TableForm(NamedTuple):
     """A table whose rows are copied.
 
     Attributes:
-        columns: what is read of it. The first one is the key of the object that the row is, or
-            belongs to.
-        order: the columns that rows are read by; of items, the order in which they were added, by
-            which the newest one of an id is found.
+        columns: the columns to copy. The first is the key of the row's object.
+        order: the columns to sort by. Items are sorted in the order of their addition, which
+            determines the newest item of an id.
     """
 
     name: str
@@ -71,11 +70,11 @@ class RowSource(Protocol):
     def num_rows(self) -> int: ...
 
     def pages(self) -> Iterator[Page]:
-        """Yields the rows, objects before what belongs to them."""
+        """Yields the rows, objects before their items."""
 
 
 class TableRows:
-    """Implements `RowSource` by the tables of a database, within one transaction."""
+    """Implements `RowSource` with the tables of a database, within one transaction."""
 
     def __init__(self, tables: Tables) -> None:
         self._execute = tables.execute
@@ -101,11 +100,11 @@ class TableRows:
 
 
 class RowTarget:
-    """Adds rows to tables, within one transaction. An object that is there already stays as it is.
+    """Adds rows to tables, within one transaction. Existing objects are not changed.
 
     Attributes:
-        num_added: how many objects were added.
-        num_left: how many were there already.
+        num_added: the number of added objects.
+        num_left: the number of existing objects.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -136,7 +135,7 @@ class RowTarget:
     def _insert(
         self, form: TableForm, columns: Sequence[str], rows: Sequence[Row], end: str = ""
     ) -> Iterator[Row]:
-        """Inserts rows, and yields what the statement returns of them."""
+        """Inserts rows, and yields the returned rows."""
         step = MAX_VARIABLES // len(columns)
         place = f"({marks(columns)})"
         for start in range(0, len(rows), step):
@@ -150,7 +149,7 @@ class RowTarget:
 
 
 def _interrupted(row: Row) -> Row:
-    """Returns an object as it is if it does not run."""
+    """Returns the row of an object, with a running response marked as interrupted."""
     if row[_PROGRESS] != ResponseProgress.RUNNING:
         return row
     return [*row[:_PROGRESS], ResponseProgress.INTERRUPTED, *row[_PROGRESS + 1 :]]
@@ -171,13 +170,13 @@ _FORM_OF: Final = {form.name: form for form in FORMS}
 
 
 def write_portable(path: Path, source: RowSource, count: Callable[[int], object]) -> None:
-    """Writes a file that only its owner can read, and that has its name once it is whole.
+    """Writes a file that only its owner can read, under a temporary name until it is complete.
 
     Args:
         count: called with the number of rows that have been written since the last time.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     part = path.with_name(f"{path.name}.part")
     part.unlink(missing_ok=True)
@@ -203,8 +202,8 @@ def write_portable(path: Path, source: RowSource, count: Callable[[int], object]
 
 
 class PortableFile:
-    """Implements `RowSource` by a file. Its methods raise ConfigurationError where it is none, is
-    damaged or has no end."""
+    """Implements `RowSource` with an exported file. Methods raise ConfigurationError if the file is
+    invalid, damaged or truncated."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -252,7 +251,7 @@ class PortableFile:
 
 
 def _column(name: str, value: Any) -> object:
-    """Returns the value for a column. Raises TypeError or ValueError: no column takes it."""
+    """Converts a JSON value for a column. Raises TypeError or ValueError if it is invalid."""
     if isinstance(value, bool | list | dict):
         raise TypeError
     if isinstance(value, int) and not -_INTEGER_LIMIT <= value < _INTEGER_LIMIT:
@@ -282,25 +281,25 @@ class OpenState(Protocol):
     """A database whose rows can be copied."""
 
     def snapshot(self) -> AbstractContextManager[Tables]:
-        """A transaction that only reads, and all of whose statements see the same state."""
+        """A read-only transaction whose statements see one consistent snapshot."""
 
     def transaction(self) -> AbstractContextManager[Tables]:
-        """Commits what is done within it, or nothing where that raises."""
+        """A transaction: commits at the end of the context, or rolls back on an error."""
 
     def faults(self) -> Iterator[str]:
-        """Yields the inconsistencies. It reads everything."""
+        """Yields the inconsistencies. Reads all rows."""
 
 
 @contextmanager
 def open_place(
     place: str, password_file: Path | None, environ: Mapping[str, str], *, must_exist: bool = True
 ) -> Iterator[OpenState]:
-    """Opens a directory, which no server may use at the same time, or the database of a URL, which
-    servers may.
+    """Opens a state: a directory that no server uses, or the database of a URL, which servers may
+    be using.
 
     Raises:
-        ConfigurationError: there is no such place, or a server uses the directory.
-        StateFailed: it cannot be read or written, then or within.
+        ConfigurationError: the place does not exist, or a server uses the directory.
+        StateFailed: the state cannot be read or written, also within the context.
     """
     if "://" in place:
         with extra_needed():
@@ -339,7 +338,7 @@ class Copied(NamedTuple):
 
 @contextmanager
 def rows_of(state: OpenState) -> Iterator[RowSource]:
-    """Yields the rows of a state, all as of one moment."""
+    """Yields the rows of a state as a consistent snapshot."""
     with state.snapshot() as tables:
         yield TableRows(tables)
 
@@ -349,7 +348,7 @@ def rows_in_file(path: Path) -> Iterator[RowSource]:
     """Yields the rows of an exported state.
 
     Raises:
-        ConfigurationError: the file cannot be read, or is none.
+        ConfigurationError: the file cannot be read, or is not an exported state.
     """
     try:
         with path.open("rb") as file:
@@ -359,7 +358,7 @@ def rows_in_file(path: Path) -> Iterator[RowSource]:
 
 
 def copy_rows(source: RowSource, target: OpenState, count: Counter) -> Copied:
-    """Adds all rows to a state, or none where that fails."""
+    """Adds all rows to a state, or none if that fails."""
     with target.transaction() as tables:
         rows = RowTarget(tables)
         for form, page in source.pages():
@@ -372,7 +371,7 @@ def export(source: RowSource, path: Path, count: Counter) -> None:
     """Writes all rows into a file.
 
     Raises:
-        ConfigurationError: it cannot be written.
+        ConfigurationError: the file cannot be written.
     """
     try:
         write_portable(path, source, count)

@@ -1,1 +1,1 @@
-"""Asks the operating system: for memory, threads, locks, directories and what a container has."""
+"""Access to the operating system: memory, threads, locks, directories and container limits."""

@@ -28,11 +28,11 @@ _BELOW_HOME: Final = {"cache": ".cache", "state": ".local/state"}
 
 
 def user_directory(kind: Literal["cache", "state"], environ: Mapping[str, str]) -> Path | None:
-    """Returns this program's part of XDG_CACHE_HOME or XDG_STATE_HOME, by default that of ~/.cache
-    or ~/.local/state (XDG Base Directory Specification), or None if the user has no home.
+    """Returns this program's directory below XDG_CACHE_HOME or XDG_STATE_HOME, by default that of
+    ~/.cache or ~/.local/state (XDG Base Directory Specification), or None if the user has no home.
 
-    A relative path in one of the variables is ignored, as the specification says: it would mean
-    another directory wherever the server is started from.
+    A relative path in one of the variables is ignored, as the specification requires, because it
+    would depend on the working directory.
     """
     base = environ.get(f"XDG_{kind.upper()}_HOME", "")
     if not os.path.isabs(base):
@@ -46,8 +46,8 @@ def user_directory(kind: Literal["cache", "state"], environ: Mapping[str, str]) 
 
 
 def _home_in_passwords() -> str:
-    """Returns the home in the password database, for a service without HOME in its environment, or
-    "" for users that are not in it, as in containers."""
+    """Returns the home directory in the password database, for services without HOME; "" if the
+    user is not in it, as in containers."""
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
@@ -55,12 +55,12 @@ def _home_in_passwords() -> str:
 
 
 def private_directory(path: Path) -> None:
-    """Makes a directory for data that this server trusts, or checks the one that exists. If every
-    user may write in it, that permission is removed, or logged where it cannot be removed:
-    Kubernetes mounts an `emptyDir` with it.
+    """Creates a directory for trusted data, or checks the existing one. If it is writable for all
+    users, as a Kubernetes `emptyDir` is, that permission is removed; if that fails, a warning is
+    logged.
 
     Raises:
-        OSError: it cannot be made, or it belongs to another user than this one or root.
+        OSError: the directory cannot be created, or belongs to another user than this one or root.
     """
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = path.stat()
@@ -77,11 +77,11 @@ def private_directory(path: Path) -> None:
 
 
 def lock_file(path: Path) -> int:
-    """Returns a descriptor that holds the lock as long as it is open; any end of the process closes
-    it. Makes the file where there is none.
+    """Locks a file, which is created if missing. Returns the descriptor, which holds the lock until
+    it is closed or the process ends.
 
     Raises:
-        BlockingIOError: another process has the lock.
+        BlockingIOError: another process holds the lock.
         OSError: the file is not readable.
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -105,7 +105,7 @@ def lock_file(path: Path) -> int:
 
 
 MAX_SIZE: Final = 20 * 1024**3
-"""The most bytes of the cache. The entries that were not used for longest go first."""
+"""The maximum number of bytes of the cache. The entries that were not used for longest go first."""
 
 _UNFINISHED: Final = ".unfinished-"
 _ENTRY_NAME: Final = re.compile(r"[a-z]+-[0-9a-f]{32}")
@@ -115,7 +115,7 @@ _ABANDONED_AFTER: Final = 3600.0
 
 def cache_root(directory: str | None, environ: Mapping[str, str]) -> Path | None:
     """Returns the directory of the cache: `directory`, or by default the user's cache directory
-    (XDG Base Directory Specification). None = there is none: `directory` is "", or the user has no
+    (XDG Base Directory Specification). None = no cache: `directory` is "", or the user has no
     home."""
     if directory is not None:
         return Path(directory) if directory else None
@@ -124,15 +124,15 @@ def cache_root(directory: str | None, environ: Mapping[str, str]) -> Path | None
 
 
 def key_of(*parts: object) -> str:
-    """Returns a key, the same for equal parts. Parts are of JSON's types."""
+    """Returns a hash of the parts, which must be JSON values."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def file_identity(paths: Iterable[Path]) -> list[object]:
-    """Returns, for keys, what changes when a file is replaced or written: its place, size and time,
-    as reading a model's weights would take longer than what is cached saves. Files that do not
-    exist count as such."""
+    """Returns the path, size and time of files, for cache keys: they change when a file is replaced
+    or written, and are faster to get than a hash of the content. Missing files are included as
+    such."""
     identity: list[object] = []
     for path in paths:
         try:
@@ -144,8 +144,7 @@ def file_identity(paths: Iterable[Path]) -> list[object]:
 
 
 class DiskCache:
-    """A cache that is safe between processes and threads. With None as its root it holds
-    nothing."""
+    """A cache that is safe between processes and threads. Without a root it is always empty."""
 
     def __init__(self, root: Path | None, *, max_size: int = MAX_SIZE) -> None:
         try:
@@ -162,7 +161,7 @@ class DiskCache:
         return self._root is not None
 
     def find(self, kind: str, key: str) -> Path | None:
-        """Returns an entry's directory, which now counts as used, or None."""
+        """Returns an entry's directory and marks it as used; None = not cached."""
         if self._root is None:
             return None
         entry = self._root / f"{kind}-{key}"
@@ -175,11 +174,11 @@ class DiskCache:
     def put(
         self, kind: str, key: str, fill: Callable[[Path], None], *, replace: bool = False
     ) -> Path | None:
-        """Makes an entry by calling `fill` with an empty directory, and returns its directory; None
-        = it could not be kept. What `fill` raises is raised, but for OSError.
+        """Creates an entry by calling `fill` with an empty directory. Returns the entry's
+        directory; None = an OSError occurred. Other errors of `fill` are raised.
 
         Args:
-            replace: whether an older entry goes; otherwise it stays, as it was made of the same.
+            replace: whether to replace an existing entry; otherwise it is kept.
         """
         if self._root is None:
             return None
@@ -235,13 +234,14 @@ class DiskCache:
 
 
 def _is_ours(entry: Path) -> bool:
-    """Returns whether a name is one of the cache's own. Other files in a directory that an operator
-    named must not be removed."""
+    """Returns whether a name belongs to the cache. Other files in the directory must not be
+    deleted."""
     return entry.name.startswith(_UNFINISHED) or _ENTRY_NAME.fullmatch(entry.name) is not None
 
 
 def _rename(source: Path, target: Path) -> None:
-    """Renames a filled directory. One that another process put there in the meantime is as good."""
+    """Renames a filled directory. If another process has created the target meanwhile, that one is
+    kept."""
     try:
         source.rename(target)
     except OSError:

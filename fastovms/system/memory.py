@@ -23,24 +23,24 @@ _ROOT: Final = Path("/")
 
 
 def num_usable_cpus(root: Path = _ROOT) -> int:
-    """Returns how many threads are worth to compute at once: one for each processor that this
-    process may run on, and no more than its quota keeps busy.
+    """Returns the useful number of computing threads: one per CPU that this process may use,
+    limited by its quota rounded up.
 
-    A part of a processor counts as one: a quota of 1.5 would be used to two thirds only,
-    otherwise. Two threads then stall for a quarter of the time, which whole quotas spare them. More
-    threads than the quota keeps busy stall together: the kernel stops all of them until the next
-    period.
+    With a quota of 1.5, one thread would use only two thirds of it, and two threads stall for a
+    quarter of the time. More threads than the quota would stall together, because the kernel stops
+    all of them until the next period.
     """
     return max(1, math.ceil(min(len(os.sched_getaffinity(0)), cpu_quota(root))))
 
 
 def cpu_quota(root: Path = _ROOT) -> float:
-    """Returns how many processors' time this process may take, such as 1.5; infinite = no limit."""
+    """Returns the process's CPU quota in CPUs, such as 1.5; infinite = no limit."""
     return min(map(_cpu_quota_of, _groups("cpu", root)), default=math.inf)
 
 
 def memory_left(root: Path = _ROOT) -> float:
-    """Returns how many bytes this process may take besides what it has; infinite = no limit."""
+    """Returns the bytes of memory that this process may still allocate within its control groups;
+    infinite = no limit."""
     return min(map(_memory_left_in, _groups("memory", root)), default=math.inf)
 
 
@@ -70,8 +70,8 @@ def _memory_left_in(group: Path) -> float:
 
 
 def _groups(controller: str, root: Path) -> Iterator[Path]:
-    """Yields the directories of the groups that this process is in, and of those above them, in
-    each hierarchy that may have the limits of `controller`."""
+    """Yields the directories of this process's control groups and their parents, in each hierarchy
+    that may have limits of `controller`."""
     memberships = {}
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -110,8 +110,8 @@ _MADV_DONTNEED: Final = 4
 
 
 def find_trim() -> Callable[[], None]:
-    """Returns a function that gives what malloc keeps for later back to the system. It lets other
-    threads run in the meantime, and does nothing if the C library is not glibc."""
+    """Returns a function that returns malloc's free memory to the operating system. The function
+    releases the GIL, and does nothing without glibc."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
     def call() -> None:
@@ -124,10 +124,9 @@ def find_trim() -> Callable[[], None]:
 def forget_mapped(
     file: Path, *, only_code: bool = False, maps: Path = Path("/proc/self/maps")
 ) -> int:
-    """Gives back the memory that holds what this process has read of a file it has mapped, and
-    returns the bytes of the mappings that the system has taken. Mappings that may be written stay
-    as they are: what was written would be lost. Only the code of a library may be released: some
-    read-only pages were written when it was loaded."""
+    """Releases the memory of a mapped file's pages, and returns the bytes of the released mappings.
+    Writable mappings are skipped, because changes would be lost. For a library use `only_code`,
+    because some of its read-only pages were modified by the loader."""
     path = os.path.realpath(file)
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -151,7 +150,7 @@ def forget_mapped(
 
 
 def make_binding_tables() -> None:
-    """Makes both tables, of element types and of numpy's dtypes. It is to be called before threads
-    use OpenVINO side by side, takes microseconds, and may be repeated."""
+    """Initializes OpenVINO's tables of element types and dtypes. Call it before several threads use
+    OpenVINO. Takes microseconds and is idempotent."""
     _ = ov.Type(ov.Type.f32.to_dtype())
     _ = ov.Tensor(np.zeros(1, np.float32)).data

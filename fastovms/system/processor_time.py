@@ -15,21 +15,21 @@ _NANOSECONDS: Final = 1e-9
 _MICROSECONDS: Final = 1e-6
 
 _LEAST_USE: Final = 0.01
-"""The share of a processor that a process uses at least which computes, however starved it is.
+"""The fraction of a processor that a process uses at least which computes, however starved it is.
 Threads that wait for each other use less."""
 
 
 class ProcessorTime:
-    """Counts the seconds in which the threads of the process had a processor or wanted none.
+    """Counts the seconds in which the threads of the process had a CPU or did not need one.
 
     A thread that is ready to run and does not, because of other processes or of the quota of a
     control group, waits in a run queue; Linux counts that time for each thread. Threads of a
     deadlock sleep, and wait for no processor.
 
     Args:
-        clock: seconds, of a clock that goes on while the process is stopped.
-        own_clock: seconds of processor time that the process has had.
-        num_cpus: how many processors the process may use at once.
+        clock: seconds, from a clock that continues while the process is stopped.
+        own_clock: returns the CPU seconds of the process.
+        num_cpus: the number of CPUs that the process may use.
         root: where `proc` is mounted.
     """
 
@@ -54,8 +54,8 @@ class ProcessorTime:
         """Returns the seconds since the last call in which the process could run.
 
         Args:
-            interval: seconds after which this call was due. Of a call that comes far later, as
-                after SIGSTOP, only the processor time counts, and no more than the interval.
+            interval: seconds after which this call was due. If it comes much later, as after
+                SIGSTOP, only the CPU time counts, at most the interval.
         """
         now, used = self._clock(), self._own_clock()
         elapsed, own = now - self._taken_at, used - self._used
@@ -65,8 +65,8 @@ class ProcessorTime:
         return min(interval, max(could_run, own / self._num_cpus))
 
     def _waited(self, *, is_computing: bool) -> float:
-        """Returns the longest time that one of the threads waited for a processor. On kernels that
-        do not count that, it is the time that any thread of the machine waited."""
+        """Returns the longest time that a thread of the process waited for a CPU. On kernels
+        without that statistic, returns the time in which any thread of the machine waited."""
         before, self._waits = self._waits, self._run_delays()
         if self._waits:
             return max(wait - before.get(thread, 0.0) for thread, wait in self._waits.items())

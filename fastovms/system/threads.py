@@ -16,8 +16,8 @@ Result = TypeVar("Result")
 
 
 def in_daemon_thread(name: str, work: Callable[[], Result]) -> asyncio.Future[Result]:
-    """Runs `work` in a thread that, unlike those of an executor, does not keep the process from
-    ending. What it raises is the future's."""
+    """Runs `work` in a thread that, unlike those of an executor, does not prevent the process from
+    ending. Returns the future of the result."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
 
@@ -47,11 +47,11 @@ _NUM_THREADS: Final = 8
 
 
 class DiskThreads:
-    """A few threads that one kind of work shares. On the threads of the event loop, which are few
-    on a small machine, writes to a slow disk would keep prompts from being tokenized.
+    """A few threads for disk work of one kind. The event loop's default threads are not used, so
+    that a slow disk does not delay tokenization.
 
     Args:
-        name: of the threads, for tools that list them.
+        name: the threads' name.
     """
 
     def __init__(self, name: str, num_threads: int = _NUM_THREADS) -> None:
@@ -61,8 +61,8 @@ class DiskThreads:
     def begin(
         self, work: Callable[Given, Result], *args: Given.args, **options: Given.kwargs
     ) -> asyncio.Future[Result]:
-        """Runs some work in a thread, which completes it even if no caller waits for it. Where the
-        future is cancelled before a thread has begun, none begins."""
+        """Runs some work in a thread, which completes it even if no caller waits for it. If the
+        future is cancelled before the work begins, it is not run."""
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._executor, partial(work, *args, **options))
         self._running.add(future)
@@ -72,12 +72,12 @@ class DiskThreads:
     async def run(
         self, work: Callable[Given, Result], *args: Given.args, **options: Given.kwargs
     ) -> Result:
-        """Returns the result of the work, and raises its errors. The thread completes its work even
-        the thread to its work."""
+        """Returns the result of the work, and raises its errors. The thread completes the work even
+        if the caller is cancelled."""
         return await self.begin(work, *args, **options)
 
     async def close(self) -> None:
-        """Returns when all work is done, with what it has led to. There can be none afterwards."""
+        """Waits for all work and its callbacks. No work can be started afterwards."""
         while self._running:
             await asyncio.wait(self._running)
         await asyncio.to_thread(self._executor.shutdown)
@@ -88,7 +88,7 @@ _LEAST: Final = 1.0
 
 
 class LastWaits:
-    """Waits for what must end before the process does, for a limited time altogether.
+    """Waits for tasks at the end of the process, with a total time limit.
 
     Args:
         seconds: the limit, from the first wait on.
@@ -99,12 +99,12 @@ class LastWaits:
         self._end: float | None = None
 
     async def wait(self, name: str, work: Awaitable[object], most: float | None = None) -> bool:
-        """Waits for some work, and logs its failure. Work that takes longer than there is time
-        left is cancelled and left behind.
+        """Waits for some work, and logs its failure. Work that exceeds the remaining time is
+        cancelled and abandoned.
 
         Args:
-            name: what is waited for, for the log.
-            most: seconds that this work may take; None = as long as there is time left.
+            name: the name of the work, for the log.
+            most: seconds that this work may take; None = the remaining time.
 
         Returns:
             Whether the work has ended.
@@ -126,15 +126,15 @@ class LastWaits:
 
 
 class LeavableExecutor(ThreadPoolExecutor):
-    """Threads that `shutdown` does not wait for: one may wait for a disk for ever."""
+    """Threads that `shutdown` does not wait for, because one may be blocked by a disk forever."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         super().shutdown(wait=False, cancel_futures=cancel_futures)
 
 
 async def run_to_end(work: Coroutine[Any, Any, Result]) -> Result:
-    """Returns the result of the work, and raises its errors. A cancelled caller gets the
-    cancellation once the work has ended: a caller that catches it finds all of it done."""
+    """Awaits `work` to its end and returns its result, even if the caller is cancelled meanwhile.
+    CancelledError is then raised after the work has ended."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

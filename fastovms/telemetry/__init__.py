@@ -1,1 +1,1 @@
-"""Tells operators what the server does: logs, Prometheus metrics and traces."""
+"""Reports to operators: logs, Prometheus metrics and traces."""

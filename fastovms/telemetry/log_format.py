@@ -1,4 +1,4 @@
-"""Sets the log up, formats its records as text or as JSON, and the time in all logs."""
+"""Configures the log, and formats records and times."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tup
 
 
 def timestamp(unix_time: float) -> str:
-    """Returns a time as every log has it: UTC by RFC 3339, in milliseconds."""
+    """Returns a time in the format of all logs: RFC 3339 in UTC with milliseconds."""
     text = datetime.fromtimestamp(unix_time, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record so that nothing in its message or in its exception, which may repeat what a
-    client wrote, can pass for another record: a message is one line, and the lines of a traceback
-    are indented."""
+    """Formats a record so that text from clients in it cannot imitate another record: a message is
+    one line, and traceback lines are indented."""
 
     def __init__(self) -> None:
         super().__init__(LOG_FORMAT)
@@ -70,7 +69,7 @@ def level_named(name: str) -> str:
 
 
 def log_handler(handler: logging.Handler, form: str = "text") -> logging.Handler:
-    """Gives the handler a formatter of this module, and returns it.
+    """Sets the handler's formatter and returns the handler.
 
     Args:
         form: "text" or "json".
@@ -80,8 +79,8 @@ def log_handler(handler: logging.Handler, form: str = "text") -> logging.Handler
 
 
 def start_log(handler: logging.Handler, level: int | str) -> None:
-    """Sends records to the handler: from `level` on those of this package, of the libraries none
-    below INFO. Numba alone writes 100,000 lines of DEBUG while it compiles.
+    """Sends log records to the handler: those of this package from `level` on, those of libraries
+    from INFO on at least. Numba alone writes 100,000 lines of DEBUG while it compiles.
 
     Raises:
         ValueError: no level has this name.
@@ -93,12 +92,12 @@ def start_log(handler: logging.Handler, level: int | str) -> None:
 
 
 def level_in_use() -> int:
-    """Returns the level from which records of this package are written."""
+    """Returns the level of this package's log."""
     return logging.getLogger(fastovms.__name__).getEffectiveLevel()
 
 
 def form_in_use() -> str:
-    """Returns the form of the log that this process writes, for processes that write to it too."""
+    """Returns the format of this process's log, for child processes."""
     formatters = [handler.formatter for handler in logging.getLogger().handlers]
     return "json" if any(isinstance(one, JsonFormatter) for one in formatters) else "text"
 

@@ -29,13 +29,13 @@ from fastovms.backend_stats import (
 
 
 class SampleTimings(NamedTuple):
-    """The phases of one sample that has tokens, in seconds, as vLLM divides them.
+    """The phases of one sample with tokens, in seconds, as vLLM divides them.
 
     Attributes:
         queue: from its submission to the step that admitted its prompt.
         prefill: from there to its first token.
         decode: from its first token to its last.
-        num_tokens: how many it has, as usage counts them.
+        num_tokens: the number of its tokens, as usage counts them.
     """
 
     queue: float
@@ -45,12 +45,12 @@ class SampleTimings(NamedTuple):
 
     @property
     def per_token(self) -> float | None:
-        """The mean time between two tokens; None where there is only one."""
+        """The mean time between two tokens; None = only one token."""
         return self.decode / (self.num_tokens - 1) if self.num_tokens > 1 else None
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Its tokens by the time since it was admitted; None where that is not to be measured."""
+        """Tokens per second since its admission; None = not measurable."""
         running = self.prefill + self.decode
         return self.num_tokens / running if running > 0 else None
 
@@ -78,15 +78,15 @@ _SAMPLE_BUCKETS: Final = (1.0, 2.0, 5.0, 10.0, 20.0)
 
 
 class FinishedRequest(NamedTuple):
-    """The record of a request that ran to its end.
+    """The record of a request that completed.
 
     Attributes:
         seconds: the time from its arrival to its last token.
         finish_reasons: one for each sample of each prompt.
         num_prompt_tokens, num_generated_tokens: as its usage counts them.
-        n: how many samples each prompt has.
-        max_tokens: the limit of each sample; None = as many as the context holds.
-        timings: of each sample of which they are known.
+        n: the number of samples of each prompt.
+        max_tokens: the limit of each sample; None = the context.
+        timings: the durations of samples, if known.
         longest: for each prompt, the tokens of its longest sample.
     """
 
@@ -108,8 +108,8 @@ class GenerationMetrics:
     """The counters of the requests of one model. `GenerationCollector` exports it.
 
     Attributes:
-        has_kv_cache: whether the model has one, of which there are series then.
-        labels: what does not change about the model.
+        has_kv_cache: whether the model has a KV cache, and therefore series about it.
+        labels: the constant labels of the model.
         finished: samples by finish reason.
     """
 
@@ -193,19 +193,19 @@ class GenerationMetrics:
         return stats if self._before is None else continued(self._before, stats)
 
     def end(self) -> None:
-        """Takes note that the backend is closed: of its numbers those remain that count events."""
+        """Records that the backend is closed; only its event counters remain."""
         counted = continued(self.stats(), BackendStats())
         self._before, self._stats = None, lambda: counted
 
     def continue_from(self, earlier: GenerationMetrics) -> None:
-        """Goes on counting where those of the same model, which was unloaded, have ended."""
+        """Continues the counters of an earlier load of the same model."""
         self._before = earlier.stats()
         self.finished = earlier.finished
         for name, _ in series_of(GenerationMetrics):
             setattr(self, name, getattr(earlier, name))
 
     def texts_encoded(self, queue_time: float, compute_time: float) -> None:
-        """Records how many seconds the texts of a request waited, and how many they took then."""
+        """Records the seconds that the texts of a request waited and were computed."""
         self.request_queue_time.observe(queue_time)
         self.request_prefill_time.observe(compute_time)
 
@@ -232,10 +232,10 @@ _KV_CACHE_USAGE: Final = Gauge(
 
 
 class GenerationCollector(Collector):
-    """Exports every model's numbers, told apart by the label `model_name`.
+    """Exports the metrics of every model, with the label `model_name`.
 
     Args:
-        models: returns those of all models there are.
+        models: returns the metrics of all models.
     """
 
     def __init__(self, models: Callable[[], Sequence[GenerationMetrics]]) -> None:
@@ -274,8 +274,8 @@ def _finished(models: Sequence[GenerationMetrics]) -> Metric:
 
 
 def _cache_info(stats: Mapping[str, BackendStats]) -> Metric:
-    """Returns the metrics that balancers by prefix use. `num_gpu_blocks` is vLLM's name of the
-    number of blocks, by which its dashboards and llm-d's router know it."""
+    """Returns the metrics for prefix-aware balancers. `num_gpu_blocks` is vLLM's name for the
+    number of blocks, which dashboards and llm-d's router expect."""
     info = GaugeMetricFamily(f"{_PREFIX}cache_config_info", "1, with the size of the KV cache")
     for model_name, values in stats.items():
         labels = {
@@ -289,15 +289,14 @@ def _cache_info(stats: Mapping[str, BackendStats]) -> Metric:
 
 
 def _families(statistics: type, of_models: Mapping[str, object]) -> Iterable[Metric]:
-    """Yields the families of all series of `statistics`, of which each model has an object."""
+    """Yields the families of all series of `statistics`, with a sample per model."""
     for path, series in series_of(statistics):
         read = attrgetter(path)
         yield _family(series, {name: read(values) for name, values in of_models.items()})
 
 
 def _family(series: Series, of_models: Mapping[str, Any]) -> Metric:
-    """Returns a family with a sample for each model. A histogram that has not begun is an empty
-    one."""
+    """Returns a family with a sample for each model. A missing histogram is exported as empty."""
     name = _PREFIX + series.name
     if series.kind == "histogram":
         histograms = HistogramMetricFamily(name, series.text, labels=["model_name"])
@@ -315,12 +314,10 @@ def _family(series: Series, of_models: Mapping[str, Any]) -> Metric:
 def render(
     registry: CollectorRegistry, accept: str, names: Collection[str] = ()
 ) -> tuple[bytes, str]:
-    """Returns the registry's exposition and its content type, in the format that `accept`
-    prefers.
+    """Returns the registry's exposition and its content type, in the format that `accept` prefers.
 
     Args:
-        names: of the only series, or families of them, that are exported; none = all. Most of the
-            time goes into writing numbers down.
+        names: the series or families to export; empty = all. Exporting fewer is faster.
     """
     encode, content_type = choose_encoder(accept)
     return encode(_ChosenSeries(registry, names) if names else registry), content_type

@@ -1,5 +1,4 @@
-"""Declares the place of a request in a trace, and the attributes of its span: of a generation, or
-of texts that are encoded."""
+"""The trace context of a request, and the attributes of its span, for generations and encodings."""
 
 from __future__ import annotations
 
@@ -13,12 +12,12 @@ from fastovms.params import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """Where a request belongs in a trace that goes through several services (W3C Trace Context).
+    """The position of a request in a distributed trace (W3C Trace Context).
 
     Attributes:
-        trace_id: 32 hexadecimal digits, which all its spans share.
-        span_id: 16 of them, of the request's own span.
-        parent_id: 16 of them, of the caller's span; "" = the trace begins here.
+        trace_id: 32 hexadecimal digits, shared by all spans of the trace.
+        span_id: 16 hexadecimal digits of the request's own span.
+        parent_id: 16 hexadecimal digits of the caller's span; "" = the trace begins here.
         is_sampled: whether the caller records the trace.
         state: the caller's `tracestate`.
         is_recorded: whether the request's span is recorded here.
@@ -38,7 +37,7 @@ class TraceContext:
 
 
 class GenerationKind(Enum):
-    """The operation of a request, by OpenTelemetry's names, which has none for the last two."""
+    """The operation of a request, with OpenTelemetry's names; it defines none for the last two."""
 
     CHAT = "chat"
     TEXT_COMPLETION = "text_completion"
@@ -51,8 +50,8 @@ class EncodingFormat(NamedTuple):
     """The form of the requested vectors; None = not given.
 
     Attributes:
-        dimensions: how many numbers of each.
-        name: how they are written.
+        dimensions: the number of dimensions.
+        name: the encoding of the numbers.
     """
 
     dimensions: int | None = None
@@ -65,13 +64,13 @@ class GenerationStart:
 
     Attributes:
         age: seconds since its request came.
-        request_id, response_id: those in the header, and in the answer; "" = it has none.
-        asked_model, model: as the client calls it, and as the answer does.
-        params: those of each prompt; None = nothing is generated.
+        request_id, response_id: the ids in the header and in the answer; "" = none.
+        asked_model, model: the model's name in the request, and in the answer.
+        params: the sampling parameters of each prompt; None = no generation.
         is_streamed: whether the answer is a stream.
-        conversation_id: the conversation that it goes on with, if any.
-        trace: what its request says; None = nothing.
-        form: how vectors are asked for; None = none are made.
+        conversation_id: the conversation that it continues, if any.
+        trace: the request's trace context; None = none.
+        form: the requested form of vectors; None = no vectors.
     """
 
     kind: GenerationKind
@@ -88,11 +87,10 @@ class GenerationStart:
 
 
 class Phase(NamedTuple):
-    """A part of a generation: "queue", "prefill" or "decode". Texts that are encoded have no last
-    one.
+    """A part of a generation: "queue", "prefill" or "decode". Encodings have no "decode".
 
     Attributes:
-        age: how many seconds ago it began.
+        age: the seconds since its beginning.
     """
 
     name: str
@@ -100,13 +98,13 @@ class Phase(NamedTuple):
 
 
 class GenerationEnd(NamedTuple):
-    """The record of a generation, or of the encoding of texts, that has ended.
+    """The record of a generation, or of the encoding of texts, after its end.
 
     Attributes:
         finish_reasons: one for each sample; "abort" if the client has disconnected.
-        num_cached_tokens, num_generated_tokens: None = nothing was to be generated.
-        phases: those that its first sample has come to.
-        error: the class of what made it fail, and what that says; None = it did not fail.
+        num_cached_tokens, num_generated_tokens: None = no generation.
+        phases: the phases that its first sample has reached.
+        error: the class and message of the error; None = no error.
     """
 
     finish_reasons: Sequence[str]
@@ -124,11 +122,11 @@ class GenerationSpan(Protocol):
     def context(self) -> TraceContext: ...
 
     def end(self, end: GenerationEnd) -> None:
-        """Records it. To be called once, when all is over."""
+        """Ends and records the span. Call it once."""
 
 
 class Tracer(Protocol):
-    """Records spans. Its methods are called on the event loop, and return at once."""
+    """Records spans. Its methods are called on the event loop, and do not block."""
 
     def begin(self, start: GenerationStart) -> GenerationSpan | None:
         """Returns the span of a request; None where it is not sampled."""

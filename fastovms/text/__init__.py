@@ -1,6 +1,6 @@
-"""Turns chats into prompts and tokens into answers: templates, tokens, formats of calls and
-reasoning, streams of text.
+"""Converts chats to prompts and tokens to answers: templates, tokenizers, formats of tool calls and
+reasoning, and text streams.
 
-`TextStream` takes a sample's tokens to what a client sees, and `output_parser` finds calls and
-thoughts in it. It knows neither HTTP nor the engine.
+`TextStream` converts a sample's tokens to text deltas, and `output_parser` finds tool calls and
+reasoning. The package does not depend on HTTP or the engine.
 """

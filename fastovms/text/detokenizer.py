@@ -25,12 +25,11 @@ def slices(
     """Yields the slices of a text, in the order of the text.
 
     Args:
-        first: how many characters the first has at most, 2 or more; each may have twice as many as
-            the one before it.
-        longest: how many characters any has at most.
-        from_end: the last one comes first.
-        keeps_spaces: whether the space at which the text is cut begins a slice, rather than being
-            in none.
+        first: the maximum length of the first slice in characters, at least 2; it doubles for each
+            next slice.
+        longest: the maximum length of any slice in characters.
+        from_end: whether to start with the last slice.
+        keeps_spaces: whether the space at a cut begins the next slice; otherwise it is dropped.
     """
     start, end, size = 0, len(text), min(first, longest)
     while end - start > size:
@@ -49,8 +48,8 @@ def slices(
 
 
 def _cut(text: str, farthest: int, nearest: int, keeps_spaces: bool) -> tuple[int, int]:
-    """Returns where a slice ends and the next one begins, between two positions, the first of which
-    it is where no space is."""
+    """Returns the end of a slice and the beginning of the next, at the space between two positions,
+    or at `farthest` if there is none."""
     found = _BREAK.search(text, min(farthest, nearest), max(farthest, nearest))
     if found is None:
         return farthest, farthest
@@ -71,21 +70,20 @@ class Detokenizer(Protocol):
     """The text of one sample. Made by `Tokenizer.detokenizer`."""
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Adds tokens and returns the text that is certain now, often empty."""
+        """Adds tokens and returns the text that is now final, often empty."""
 
     def flush(self) -> str:
-        """Ends the text and returns what was held back."""
+        """Ends the text and returns the text that was held back."""
 
 
 class LocatingDetokenizer(Detokenizer, Protocol):
-    """A detokenizer that tells where in the text the tokens begin, if they are pushed one at a
+    """A detokenizer that reports the positions of tokens in the text, if they are pushed one at a
     time."""
 
     @property
     def starts(self) -> Sequence[str]:
-        """Returns positions, one for each push whose beginning the last push or flush has made
-        certain, in order: characters of the text before it, counted from the end of what had been
-        returned until then."""
+        """Returns the start positions of the pushes that the last push or flush has determined, in
+        order. Positions are in characters relative to the end of the text returned before."""
 
 
 class DecodedBytes(NamedTuple):
@@ -98,13 +96,13 @@ class DecodedBytes(NamedTuple):
 def decode_utf8(data: bytes, *, final: bool) -> DecodedBytes:
     """Decodes as OpenVINO's detokenizer does, which differs from `bytes.decode(errors="replace")`.
 
-    Its `UTF8Validate` operation works on the bit patterns alone. A lead byte followed by fewer
+    Its `UTF8Validate` operation considers only bit patterns. A lead byte followed by fewer
     continuation bytes than it announces becomes one U+FFFD. A complete sequence that encodes no
     character (overlong, surrogate, above U+10FFFF) becomes one per byte, and so does every stray
     byte.
 
     Args:
-        final: nothing follows, so that an incomplete sequence at the end is an invalid one.
+        final: whether no data follow, so that an incomplete sequence at the end is invalid.
     """
     pieces: list[str] = []
     start = 0
@@ -136,7 +134,7 @@ def _sequence_length(lead: int) -> int:
 
 
 def _sequence_end(data: bytes, start: int) -> int:
-    """Returns where the sequence of a lead byte is over: it need not have all that the byte
+    """Returns the end of the sequence of a lead byte, which may be shorter than the byte
     announces."""
     end = start + 1
     limit = min(start + _sequence_length(data[start]), len(data))
@@ -146,10 +144,10 @@ def _sequence_end(data: bytes, start: int) -> int:
 
 
 class TableDetokenizer:
-    """Joins the bytes of the tokens, in constant time a token.
+    """Joins the bytes of the tokens, in constant time per token.
 
     Args:
-        token_bytes: what each id contributes; ids beyond the table contribute nothing.
+        token_bytes: the bytes of each id; ids beyond the table contribute nothing.
         strip_leading_space: whether to drop one space from the beginning of the text, which
             SentencePiece vocabularies put in front of the first word.
     """
@@ -188,8 +186,9 @@ class TableDetokenizer:
         return text
 
     def _locate(self, data: bytes, text: str) -> None:
-        """Records where pushes began in the sequence that `data` opens with, once it is in `text`.
-        The sequence is one character, which the push that ends it makes, or one for each byte."""
+        """Records the start positions of pushes within the byte sequence at the beginning of
+        `data`, once its characters are in `text`: one character, assigned to the push that
+        completes it, or one for each byte."""
         self.starts = ()
         if text and self._begins:
             num_bytes = _sequence_end(data, 0)
@@ -199,7 +198,7 @@ class TableDetokenizer:
 
 
 class WindowDetokenizer:
-    """Decodes a window of the last tokens again and again: slower, but for any tokenizer.
+    """Decodes a window of the last tokens repeatedly: slower, but works for any tokenizer.
 
     Text is held back while a later token may change it. An incomplete character may become a whole
     one, and the clean-up of spaces that some models ask for turns " n't" into "n't". The bytes of
@@ -241,8 +240,8 @@ class WindowDetokenizer:
         return piece
 
     def _standing(self, text: str) -> str:
-        """Returns the text that was held back, without the replacement characters at its end that
-        are not in `text` as well or may still become a character there."""
+        """Returns the held-back text that is final, without replacement characters (U+FFFD) at its
+        end that later tokens may still complete to a character."""
         whole = self._held.rstrip(REPLACEMENT)
         following = text[len(whole) :]
         num_invalid = len(following) - len(following.lstrip(REPLACEMENT))
@@ -251,7 +250,7 @@ class WindowDetokenizer:
         return self._held[: len(whole) + num_invalid]
 
     def _trim(self, text: str) -> None:
-        """Forgets all but the last tokens, where they alone decode to the end of the text."""
+        """Drops all but the last tokens, if these alone decode to the end of the text."""
         context = self._window[-self.CONTEXT :]
         end = self._decode(context)
         num_forgotten = len(text) - len(end)
@@ -289,8 +288,7 @@ def utf8_length(text: str) -> int:
 
 
 class TrackingDetokenizer:
-    """A `Detokenizer` around another one that keeps the tokens until their text is released. `take`
-    receives the number of characters that a stop matcher after it removes."""
+    """Wraps a `Detokenizer` and keeps tokens until their text is released with `take`."""
 
     __slots__ = (
         "_inner",
@@ -341,9 +339,9 @@ class TrackingDetokenizer:
         self._num_decoded += self._measure(piece)
 
     def take(self, text: str, *, ended: bool = False) -> list[TextToken]:
-        """Returns the tokens whose text begins in `text`, the part of it that is released now.
-        `ended` says that the text ends here by itself: tokens without text go with it. A stop
-        string instead drops the tokens that begin after the cut."""
+        """Returns the tokens whose text begins in `text`, the newly released part. With `ended`,
+        the text ends here without a stop string, and remaining tokens without text are included.
+        After a stop string, tokens that begin after the cut are dropped."""
         self._num_released += self._measure(text)
         num_taken = len(self._pending)
         if not ended:

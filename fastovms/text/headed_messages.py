@@ -1,5 +1,5 @@
 """Reads answers that consist of messages with headers, as in OpenAI's harmony format: a header says
-whether a message is a thought, a call or for the user."""
+whether a message is reasoning, a tool call or content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MessageKind(Enum):
 
 
 class Header(NamedTuple):
-    """The content of a header. `function` is that of a call."""
+    """The content of a header. `function` is the called function."""
 
     kind: MessageKind
     function: str = ""
@@ -29,18 +29,19 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeadedMessages:
-    """The form in which a family writes messages.
+    """The message format of a model family.
 
     Attributes:
-        begins: what a message begins with wherever it stands.
-        more_begins: what it may begin with besides, at the beginning, since the prompt may have
-            written a part of it, and behind another message.
-        body: what ends the header.
-        ends: what ends a message.
-        read_header: returns what a header says, given its text with what it begins with, and the
-            names of the functions that may be called.
-        read_call: reads the body of a call, perhaps not to its end, given the function's name.
-        header: matches as much of a text as may belong to a header.
+        begins: the tags that begin a message anywhere.
+        more_begins: further tags that may begin a message at the start of the answer (the prompt
+            may contain a part of it) and after another message.
+        body: the tag that ends the header.
+        ends: the tags that end a message.
+        read_header: parses a header, given its text, its begin tag and the names of the allowed
+            functions.
+        read_call: reads the body of a tool call, possibly not to its end, given the function's
+            name.
+        header: matches the longest text that may belong to a header.
     """
 
     begins: Sequence[str]
@@ -64,9 +65,9 @@ def parse_messages(
     """Reads an answer to its end. Text outside of messages is content; headers never are.
 
     Args:
-        tells_calls: whether calls are told apart from content, which their arguments are otherwise.
-        tells_reasoning: whether thoughts are told apart from content.
-        is_inside: whether the answer begins within a thought.
+        tells_calls: whether tool calls are reported; otherwise their arguments are content.
+        tells_reasoning: whether reasoning is reported separately from content.
+        is_inside: whether the answer begins within reasoning.
     """
     out.tells_calls = tells_calls
     functions = frozenset(tool.name for tool in out.tools) if tells_calls else frozenset()
@@ -98,9 +99,9 @@ def parse_messages(
 
 
 def _read_opening(scan: Scanner, form: HeadedMessages, begin: str) -> Incremental[str | None]:
-    """Reads a header and the tag after it, and returns what it has read. If the tag is missing, the
-    text after the header is put back, to be read as the message; None = there is no such text, or a
-    limit has cut the header."""
+    """Reads a header and the tag after it, and returns the header's text. If the tag is missing,
+    the text after the header is read as the message; None = there is none, or the header was cut by
+    a limit."""
     if begin == form.body:
         return begin
     pieces = [begin]
@@ -134,7 +135,7 @@ def _read_text(
 def _read_to_end(
     scan: Scanner, form: HeadedMessages, emit: Callable[[str], None]
 ) -> Incremental[None]:
-    """Reads a message to its end. One that another one follows need not have an end of its own."""
+    """Reads a message to its end. The beginning of another message also ends it."""
     end = yield from scan.until((*form.ends, *form.begins), emit)
     if end in form.begins:
         scan.put_back(str(end))

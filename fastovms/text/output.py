@@ -57,10 +57,10 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def input_parameters(pattern: str | None = None) -> dict[str, Any]:
-    """Returns the parameters of the function that stands for a custom tool.
+    """Returns the parameters of the function that represents a custom tool.
 
     Args:
-        pattern: a regular expression that the text has to match as a whole; None = any text.
+        pattern: a regular expression that the text must match as a whole; None = any text.
     """
     text: dict[str, Any] = {"type": "string"}
     if pattern is not None:
@@ -79,9 +79,8 @@ def input_arguments(text: str) -> str:
 
 
 class InputReader:
-    """Reads the text out of the arguments of one call, while they arrive. Arguments that begin with
-    another text are reported only at the end; arguments without a beginning are all reported
-    then."""
+    """Reads the text out of the arguments of one call, while they arrive. If the arguments do not
+    begin with the expected markup, the text is reported only at the end."""
 
     def __init__(self) -> None:
         self._seen: list[str] = []
@@ -91,7 +90,7 @@ class InputReader:
         self._is_told = False
 
     def push(self, arguments: str) -> str:
-        """Adds JSON text and returns what it brings of the call's text."""
+        """Adds JSON text and returns the new part of the call's text."""
         if self._is_told:
             return ""
         if self._before_text:
@@ -105,7 +104,7 @@ class InputReader:
         """Ends the arguments and returns the rest of the text.
 
         Args:
-            complete: whether they are all there.
+            complete: whether the arguments are complete.
         """
         if not self._before_text or not complete:
             return ""
@@ -142,15 +141,15 @@ class InputReader:
 
 
 def _encodable(text: str) -> str:
-    """Returns the text with the character that stands for a fault in place of halves of others."""
+    """Returns the text with lone surrogates replaced by U+FFFD."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 class CustomCallParser:
-    """Implements `OutputParser` around another one.
+    """Implements `OutputParser` around another parser, and converts calls of custom tools.
 
     Args:
-        names: the functions that stand for custom tools.
+        names: the functions that represent custom tools.
     """
 
     def __init__(self, parser: OutputParser, names: Collection[str]) -> None:
@@ -192,12 +191,12 @@ def call_grammar(
     *,
     prompt: str,
 ) -> Grammar:
-    """Returns the grammar that enforces the schemas of calls' arguments. If calls are required, the
-    answer is calls that validate. Otherwise it is free until a call begins; such a grammar may be
-    left out if it turns out not to compile.
+    """Returns the grammar that enforces the schemas of tool-call arguments. If calls are required,
+    the answer is only valid calls. Otherwise text is free until a call begins; such a grammar may
+    be dropped if it cannot be compiled.
 
     Raises:
-        InvalidField: a schema is not supported in the model's format of calls.
+        InvalidField: a schema is not supported in the model's tool-call format.
     """
     calls = tool_format.grammar(choice)
     if reasoning_format is None:
@@ -226,7 +225,7 @@ def answer_grammar(
     """Returns a grammar that constrains the answer and leaves the reasoning before it free.
 
     Args:
-        calls: they may be made in place of the answer.
+        calls: the tool calls that are allowed in place of the answer.
     """
     if reasoning_format is None and calls is None:
         return grammar
@@ -251,12 +250,12 @@ def _reasoning(reasoning_format: ReasoningFormat | None, prompt: str) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class TaggedAnswer:
-    """The marks of one request's answer.
+    """The markup of one request's answer.
 
     Attributes:
-        calls: None = calls are content.
-        thoughts: None = thoughts are content.
-        is_inside: whether the answer begins within a thought.
+        calls: the tool-call format; None = calls are content.
+        thoughts: the reasoning tags; None = reasoning is content.
+        is_inside: whether the answer begins within reasoning.
     """
 
     calls: TaggedCalls | None
@@ -264,7 +263,7 @@ class TaggedAnswer:
     is_inside: bool
 
     def parse(self, scan: Scanner, out: PieceCollector) -> Incremental[None]:
-        """Reads an answer to its end: a thought, if it begins with one, and what follows."""
+        """Reads an answer to its end: reasoning, if it begins with it, and the rest."""
         loose: list[str] = []
         if self.thoughts is not None:
             loose = yield from self._read_first_thought(scan, out, self.thoughts)
@@ -284,8 +283,8 @@ class TaggedAnswer:
 
     @property
     def _begins_of_thoughts(self) -> list[str]:
-        """Returns the beginning of reasoning after the beginning of the answer. Text that another
-        one goes on from stands for both."""
+        """Returns the begin tags of reasoning, including those after the answer's begin tag. A tag
+        that is the beginning of another one stands for both."""
         if self.thoughts is None or not self.thoughts.anywhere:
             return []
         begins = [begin for begin, _ in self.thoughts.pairs]
@@ -296,8 +295,8 @@ class TaggedAnswer:
     def _read_first_thought(
         self, scan: Scanner, out: PieceCollector, thoughts: ThoughtTags
     ) -> Incremental[list[str]]:
-        """Reads a thought, if one comes first, and returns what is markup from here on though it
-        stands alone."""
+        """Reads reasoning, if it comes first, and returns the tags that count as markup in the rest
+        even if unpaired."""
         space = yield from scan.space()
         end = yield from self._take_begin(scan)
         loose = []
@@ -327,8 +326,8 @@ class TaggedAnswer:
     def _read_thought(
         self, scan: Scanner, out: PieceCollector, end: str | None
     ) -> Incremental[bool]:
-        """Reads a thought to its end. Without one, all is the thought. A call within it ends it:
-        then it returns False."""
+        """Reads reasoning to its end tag, or to the end of the text. A tool call within it ends it;
+        returns False in that case."""
         begins = self.calls.begins if self.calls and self.calls.end_thoughts else ()
         out.begin_reasoning()
         while found := (yield from scan.until((*([end] if end else []), *begins), out.reasoning)):
@@ -368,10 +367,11 @@ def output_parser(
     """Returns a new parser for one sample.
 
     Args:
-        tool_format: how the model writes calls; None = they are content.
-        reasoning_format: how it sets thoughts apart; None = they are content.
-        prompt: the rendered prompt. Where its end has opened reasoning, the answer begins within.
-        tools: what the request lets the model call. Without any, calls are content.
+        tool_format: the model's tool-call format; None = calls are content.
+        reasoning_format: the model's reasoning format; None = reasoning is content.
+        prompt: the rendered prompt. If its end has opened reasoning, the answer begins within
+            reasoning.
+        tools: the tools of the request. Without tools, calls are content.
     """
     if not tools:
         tool_format = None
@@ -399,10 +399,10 @@ def output_parser(
 
 
 def check_formats(tool_format: ToolFormat | None, reasoning_format: ReasoningFormat | None) -> None:
-    """Checks that a format of calls and one of reasoning can be used in one answer.
+    """Checks that a tool-call format and a reasoning format are compatible.
 
     Raises:
-        ConfigurationError: no model writes both.
+        ConfigurationError: the formats are incompatible.
     """
     if tool_format is None or reasoning_format is None:
         return
@@ -417,14 +417,13 @@ def check_formats(tool_format: ToolFormat | None, reasoning_format: ReasoningFor
 def kept_tags(
     tool_format: ToolFormat | None, reasoning_format: ReasoningFormat | None
 ) -> frozenset[str]:
-    """Returns the texts that must not be skipped in the decoded text, though they may be special
-    tokens."""
+    """Returns the texts that must be kept in the decoded text even if they are special tokens."""
     formats = (tool_format, reasoning_format)
     return frozenset(tag for found in formats if found is not None for tag in found.tags)
 
 
 def leaves_reasoning_open(reasoning_format: ReasoningFormat, answer: str) -> bool:
-    """Returns whether the beginning of an answer, which the model is to continue, ends within
+    """Returns whether the beginning of an answer, which the model must continue, ends within
     reasoning."""
     at = answer.rfind(reasoning_format.begin)
     form = reasoning_format.parse
@@ -459,9 +458,9 @@ class TextDelta(NamedTuple):
     Attributes:
         text: new text, often empty.
         stop: the stop string that ended the text; pushes after it add nothing.
-        num_tokens: how many tokens were pushed so far, up to the one that completed the stop
+        num_tokens: the number of tokens pushed so far, up to the one that completed the stop
             string.
-        pieces: what the parser, if there is one, has found in the text.
+        pieces: the pieces found by the parser, if there is one.
     """
 
     text: str
@@ -471,7 +470,7 @@ class TextDelta(NamedTuple):
 
 
 class TextStream:
-    """Detokenizes, ends at a stop string and takes the text apart.
+    """Detokenizes a sample, ends it at a stop string, and parses its text.
 
     Args:
         stop: non-empty strings.
@@ -480,11 +479,11 @@ class TextStream:
             text.
         parser: finds pieces in the text; it receives the text of one token at a time, so the result
             does not depend on how many tokens come at once.
-        stop_in_reasoning: whether a stop string ends the text in reasoning and in calls, too;
+        stop_in_reasoning: whether a stop string ends the text also in reasoning and tool calls;
             otherwise only in content.
 
     Attributes:
-        num_reasoning_tokens: how many tokens the parser has taken for reasoning so far.
+        num_reasoning_tokens: the number of reasoning tokens found so far.
     """
 
     __slots__ = (
@@ -546,7 +545,7 @@ class TextStream:
         return TextDelta("".join(texts), self._stop, self._num_tokens, pieces)
 
     def flush(self, *, is_cut: bool = True) -> TextDelta:
-        """Ends the text: what was held back is released, unless it completes a stop string.
+        """Ends the text and returns what was held back, unless it completes a stop string.
 
         Args:
             is_cut: whether a limit ended the text.
@@ -580,7 +579,7 @@ class TextStream:
         return found
 
     def _held(self) -> Sequence[Piece]:
-        """Ends a content and returns what was held back of it."""
+        """Ends the open content and returns its text that was held back."""
         if self._content_matcher is None or self._stop is not None:
             return ()
         text = self._content_matcher.flush()

@@ -20,7 +20,8 @@ _MAX_DEPTH = 4
 
 
 def constants(parameter: Parameter) -> list[str] | None:
-    """Returns the values that a string parameter may have, where the schema lists them."""
+    """Returns the values that a string parameter may have if the schema enumerates them; otherwise
+    None."""
     schema = parameter.schema
     if not parameter.is_text:
         return None
@@ -33,10 +34,10 @@ def text_body(parameter: Parameter, end: str) -> Regex:
     """Returns the expression of a string parameter's value.
 
     Args:
-        end: the tag after the value, which the value cannot hold.
+        end: the tag after the value, which the value cannot contain.
 
     Raises:
-        InvalidField: the schema asks for something that no expression says.
+        InvalidField: the schema has a keyword that no expression can represent.
     """
     parts = [] if parameter.is_free else _expressions(parameter, parameter.schema, 0)
     if not parts:
@@ -45,12 +46,12 @@ def text_body(parameter: Parameter, end: str) -> Regex:
 
 
 def name_patterns(names: str, pattern: str) -> tuple[str, ...]:
-    """Returns expressions of the names that a format can write and in which a pattern is found."""
+    """Returns expressions of the names that a format can write and that match a pattern."""
     return (names, _whole(pattern)) if pattern else (names,)
 
 
 def _expressions(parameter: Parameter, schema: Schema, depth: int) -> list[str]:
-    """Returns expressions that a text matches, all of them."""
+    """Returns expressions all of which the text must match."""
     schema = resolve_definition(schema, parameter.definitions)
     bounds = [schema.get("minLength", 0), schema.get("maxLength", "")]
     parts = [rf"(.|\n){{{bounds[0]},{bounds[1]}}}"] if bounds != [0, ""] else []
@@ -88,7 +89,7 @@ def _constants(schema: Schema) -> list[str]:
 
 
 def _whole(pattern: str) -> str:
-    """Returns an expression for the whole text, from one that has to be found somewhere in it."""
+    """Returns an expression for the whole text, from one that may match anywhere in it."""
     any_text = r"(.|\n)*"
     before = "" if pattern.startswith("^") else any_text
     is_anchored = pattern.endswith("$") and not pattern.endswith(r"\$")
@@ -109,7 +110,7 @@ _ONLY_STRING: Types = frozenset(("string",))
 _DEFINITIONS = ("$defs", "definitions")
 _MAX_SCHEMA_DEPTH = 16
 _MAX_COST = 10_000
-"""How many schemas and values of enumerations are looked at to find the types of one function's
+"""How many schemas and values of enumerations are checked to find the types of one function's
 parameters: some 10 ms, since a call that the model begins may wait for them on the event loop."""
 
 _NOTHING: Schema = {}
@@ -125,11 +126,11 @@ class Parameter(NamedTuple):
     """A parameter of a function.
 
     Attributes:
-        schema: its value's, references resolved at the top.
+        schema: the schema of its value, with top-level references resolved.
         types: JSON types that the schema allows.
-        is_required: whether it has to be there.
-        definitions: what references in the schema point to.
-        is_relaxed: whether the grammar leaves out what the model's format cannot say of it.
+        is_required: whether it is required.
+        definitions: the definitions that the schema refers to.
+        is_relaxed: whether the grammar ignores keywords that the model's format cannot enforce.
     """
 
     name: str
@@ -141,12 +142,12 @@ class Parameter(NamedTuple):
 
     @property
     def is_text(self) -> bool:
-        """Whether it is a string whatever the text looks like."""
+        """Whether the value is always read as a string."""
         return self.types == _ONLY_STRING
 
     @property
     def is_free(self) -> bool:
-        """Whether any text is a value: the schema asks for nothing, or for any string or a value of
+        """Whether any text is a value: the schema is empty, or allows any string or also values of
         another type that is neither a list nor an object."""
         if self.types == ANY_TYPE:
             return _asks_nothing(self.schema)
@@ -166,11 +167,11 @@ class Parameter(NamedTuple):
 
 
 class OtherParameters(NamedTuple):
-    """Parameters that a schema allows without their names.
+    """Parameters that a schema allows without naming them.
 
     Attributes:
-        pattern: a regular expression that is found in their names; "" = any name.
-        parameter: what each of them is, without a name.
+        pattern: a regular expression that their names match; "" = any name.
+        parameter: the parameter that describes each of them.
     """
 
     pattern: str
@@ -181,8 +182,8 @@ class Parameters(dict[str, Parameter]):
     """The parameters of a function by name, in the order of its schema.
 
     Attributes:
-        others: those that have no names in the schema.
-        unsaid: keywords that say more than can be said one parameter at a time.
+        others: allowed parameters that are not named in the schema.
+        unsaid: keywords that constrain several parameters together.
     """
 
     def __init__(
@@ -193,7 +194,7 @@ class Parameters(dict[str, Parameter]):
         self.unsaid = unsaid
 
     def find(self, name: str) -> Parameter | None:
-        """Returns a parameter. One without a name in the schema may be any of those."""
+        """Returns a parameter. A name that is not in the schema may match one of `others`."""
         if name in self or not self.others:
             return self.get(name)
         if len(self.others) == 1:
@@ -206,10 +207,10 @@ def parameters_of(root: Schema, function: str, *, is_relaxed: bool = False) -> P
     """Returns the parameters in the order of the schema.
 
     Args:
-        is_relaxed: whether what cannot be said one parameter at a time is left out.
+        is_relaxed: whether to ignore keywords that constrain several parameters together.
 
     Raises:
-        InvalidField: the schema says more than can be said one parameter at a time.
+        InvalidField: the schema has keywords that constrain several parameters together.
     """
     found = find_parameters(root)
     if is_relaxed:
@@ -220,7 +221,7 @@ def parameters_of(root: Schema, function: str, *, is_relaxed: bool = False) -> P
         return relaxed
     if found.unsaid:
         raise InvalidField(
-            f"{' and '.join(map(repr, found.unsaid))} beside the properties of {function} cannot "
+            f"{' and '.join(map(repr, found.unsaid))} next to the properties of {function} cannot "
             "be enforced in the model's format of calls",
             param="tools",
         )
@@ -250,13 +251,13 @@ def find_parameters(root: Schema) -> Parameters:
 
 
 class _Members:
-    """The members that an object may have, as all the parts of its schema say them.
+    """The members that an object may have according to all parts of its schema.
 
     Attributes:
-        properties: schemas by name; a member follows one of them.
+        properties: schemas by name; a member must match one of them.
         others: the same by patterns of names; "" = any name.
-        required: names of members that must be there.
-        unsaid: keywords that say more.
+        required: names of required members.
+        unsaid: keywords that constrain several members together.
     """
 
     def __init__(self, root: Schema) -> None:
@@ -276,7 +277,7 @@ class _Members:
             self.others.setdefault("", [{}])
 
     def _read(self, schema: Schema, depth: int) -> None:
-        """Adds what one of several schemas says that hold at once."""
+        """Adds the members of one of several schemas that must all hold."""
         self._cost_left -= 1
         if depth == _MAX_SCHEMA_DEPTH or self._cost_left < 0:
             return
@@ -299,7 +300,7 @@ class _Members:
                 self._read_choice(resolve_definition(choice, self._root), depth + 1)
 
     def _read_choice(self, schema: Schema, depth: int) -> None:
-        """Adds what one of several alternatives says, which need not hold."""
+        """Adds the members of one of several alternatives."""
         self._cost_left -= 1
         if depth < _MAX_SCHEMA_DEPTH and self._cost_left >= 0:
             self._add(schema)
@@ -330,7 +331,7 @@ class _Members:
 
 
 def _asks_nothing(schema: Schema) -> bool:
-    """Returns whether a schema asks for nothing but a type."""
+    """Returns whether a schema has no keyword except a type."""
     return schema.keys() <= _ANNOTATIONS
 
 
@@ -339,7 +340,7 @@ def _list(value: object) -> list[Any]:
 
 
 def resolve_definition(schema: object, root: Schema) -> Schema:
-    """Returns the schema behind references to definitions."""
+    """Returns the schema with references to definitions resolved."""
     for _ in range(_MAX_SCHEMA_DEPTH):
         if not isinstance(schema, Mapping):
             return _NOTHING
@@ -365,21 +366,21 @@ def _flattened(schema: Schema, root: Schema) -> Schema:
 
 
 class _TypeReader:
-    """Finds the types that the schemas within one root allow, at a bounded cost: references may be
-    circular, or reach the same schema in exponentially many ways."""
+    """Finds the JSON types that the schemas within one root allow. The cost is bounded, because
+    references may be circular or exponentially many."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._cost_left = _MAX_COST
 
     def types(self, schema: Schema) -> Types:
-        """Returns the types of the values that a schema allows; all of them where finding out would
-        cost too much."""
+        """Returns the types of the values that a schema allows; all types if the schema is too
+        complex."""
         return self._types(schema, {}, 0) or frozenset()
 
     def _types(self, schema: Schema, found: dict[int, Types | None], depth: int) -> Types | None:
-        """Returns the types, or None within the schema itself, to which it adds nothing. `found`
-        has those of the schemas that were met before, by identity; None = it is being read."""
+        """Returns the types, or None for a circular reference. `found` has the types of visited
+        schemas by identity; None = being visited."""
         key = id(schema)
         if key in found:
             return found[key]
@@ -409,7 +410,7 @@ class _TypeReader:
             yield self._types(resolve_definition(schema, self._root), found, depth + 1)
 
     def _own_types(self, schema: Schema) -> Types:
-        """Returns the types that a schema allows, but for what those within it say."""
+        """Returns the types that a schema allows, without its subschemas."""
         types = ANY_TYPE
         if "const" in schema:
             types &= {json_type(schema["const"])}
@@ -437,8 +438,8 @@ class Tool:
     """A function that the model may call.
 
     Attributes:
-        parameters: JSON schema of the arguments; empty = the function takes none.
-        is_relaxed: whether the grammar leaves out what the model's format cannot say of them.
+        parameters: JSON schema of the arguments; empty = no arguments.
+        is_relaxed: whether the grammar ignores keywords that the model's format cannot enforce.
     """
 
     name: str
@@ -447,8 +448,8 @@ class Tool:
 
     @cached_property
     def known_parameters(self) -> Parameters:
-        """The parameters by name, as far as the schema declares them. They are read once: parsers
-        need them at every call."""
+        """The parameters by name, as far as the schema declares them. Cached, because parsers need
+        them at every call."""
         return find_parameters(self.parameters)
 
     def enforced_parameters(self) -> Parameters:
@@ -464,13 +465,13 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class CallChoice:
-    """The calls that a request lets the model make.
+    """The tool calls that a request allows.
 
     Attributes:
         tools: the functions that may be called, at least one.
         required: whether the answer must be calls; otherwise it may be text, calls or both.
         parallel: whether there may be more than one call.
-        strict: whether a call has to follow its function's schema wherever it stands.
+        strict: whether a call must follow its function's schema even if calls are optional.
     """
 
     tools: Sequence[Tool]
@@ -479,5 +480,5 @@ class CallChoice:
     strict: bool = False
 
     def several(self, call: Node, between: Node | str) -> Node:
-        """Returns the grammar of a call or, where they may be parallel, of several."""
+        """Returns the grammar of one call, or of several if parallel calls are allowed."""
         return several(call, between) if self.parallel else call

@@ -9,6 +9,8 @@ from typing import Final
 from fastovms.grammar_tree import (
     EMPTY,
     FirstTag,
+    InOrder,
+    Literal,
     Node,
     Regex,
     Tag,
@@ -41,14 +43,14 @@ Tags = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ThoughtTags:
-    """The tags of the reasoning in a family's answers.
+    """The reasoning tags of a model family.
 
     Attributes:
-        pairs: the tags that a thought may stand between; where a prompt has begun it, the first
-            pair. The beginning of one may be the beginning of another that precedes it.
-        answer: the tags that the answer may stand between.
-        anywhere: whether the tags are markup wherever they stand, alone too; otherwise reasoning
-            comes first or not at all, and an answer between tags comes after it.
+        pairs: pairs of begin and end tag. If the prompt has begun reasoning, the first pair
+            applies. If a tag is a prefix of another one, the longer one must come first.
+        answer: the optional tags around the answer.
+        anywhere: whether the tags are markup anywhere in the text, even unpaired; otherwise
+            reasoning can come only first, followed by the answer.
     """
 
     pairs: tuple[Tags, ...]
@@ -58,23 +60,24 @@ class ThoughtTags:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """The way in which models of a family separate their reasoning.
+    """How models of a family mark their reasoning.
 
     Attributes:
-        name: as `--reasoning-parser` takes it.
-        tags: the markup. Those of them that are special tokens of the vocabulary must be kept in
-            the decoded text.
-        parse: finds the reasoning; or the form of messages that reasoning is a kind of.
-        begin: what opens reasoning. A prompt that ends with it leaves the answer within.
-        before_answer: the grammar of reasoning, which has to end before a constrained answer
-            begins, or of none.
-        rest: the same for an answer that begins within reasoning.
-        end: where answers begin within reasoning unless the prompt has ended it, with what;
-            otherwise None.
+        name: the name for `--reasoning-parser`.
+        tags: the markup. Tags that are special tokens of the vocabulary must be kept in the decoded
+            text.
+        parse: finds the reasoning; or the message format in which reasoning is a kind of message.
+        begin: the text that opens reasoning. If a prompt ends with it, the answer begins within
+            reasoning.
+        before_answer: the grammar of optional reasoning before a constrained answer.
+        rest: the grammar of the rest of reasoning, for an answer that begins within it.
+        end: the text with which a prompt ends reasoning, if answers otherwise begin within it; None
+            = they do not.
         open_answer: the grammar of the markup between reasoning and content.
-        aliases: names that other servers have for it.
-        marks: sets of texts. A chat template that has all the texts of one of them knows thoughts
-            of this format.
+        closing: what ends reasoning in a form of messages; "" = the tag that ends it.
+        aliases: other servers' names for it.
+        marks: sets of texts. A chat template that has all the texts of one of them supports
+            reasoning in this format.
     """
 
     name: str
@@ -85,11 +88,28 @@ class ReasoningFormat:
     rest: Node
     end: str | None = None
     open_answer: Node = EMPTY
+    closing: str = ""
     aliases: tuple[str, ...] = ()
     marks: tuple[tuple[str, ...], ...] = ()
 
+    @property
+    def sections(self) -> tuple[Tags, ...]:
+        """The texts that begin and end a section of reasoning, the form in which a prompt begins
+        one first."""
+        if isinstance(self.parse, ThoughtTags):
+            return self.parse.pairs
+        return ((self.begin, self.closing),)
+
+    @property
+    def answer_opening(self) -> str:
+        """The markup between reasoning and content, as text."""
+        node = self.open_answer
+        parts = node.items if isinstance(node, InOrder) else (node,)
+        return "".join(part.text for part in parts if isinstance(part, Literal | Tag))
+
     def is_taught_by(self, template: str) -> bool:
-        """Returns whether a chat template, given as its source, knows thoughts of this format."""
+        """Returns whether a chat template, given as its source, supports reasoning in this
+        format."""
         return any(all(mark in template for mark in marks) for marks in self.marks)
 
 
@@ -110,11 +130,10 @@ def think_format(
     aliases: tuple[str, ...] = (),
     marks: tuple[tuple[str, ...], ...] = (),
 ) -> ReasoningFormat:
-    """Returns a format of reasoning between tags, of which `ThoughtTags` tells more.
+    """Returns a format of reasoning between tags; see `ThoughtTags`.
 
     Args:
-        is_assumed: whether answers are reasoning from the beginning, unless the prompt has ended
-            it.
+        is_assumed: whether answers begin within reasoning unless the prompt has ended it.
     """
     begin, end = pairs[0]
     thoughts = one_of(*[in_order(Tag(its_begin), Until(its_end)) for its_begin, its_end in pairs])
@@ -135,16 +154,16 @@ def think_format(
 def thoughts_before_calls(
     thoughts: ThoughtTags, calls: Node, *, is_inside: bool, is_required: bool, is_strict: bool
 ) -> Node:
-    """Returns the grammar of calls that a thought may come before.
+    """Returns the grammar of tool calls, optionally after reasoning.
 
-    A call's tag within reasoning ends it if calls have to follow their schemas. Otherwise it may be
-    one that the model writes about, and the reasoning is free.
+    If calls must follow their schemas, a call's tag within reasoning ends the reasoning. Otherwise
+    the tag may be an example, and reasoning is free.
 
     Args:
-        calls: their grammar.
-        is_inside: whether the answer begins within a thought.
-        is_required: whether calls must come.
-        is_strict: whether calls have to follow their schemas.
+        calls: the grammar of the calls.
+        is_inside: whether the answer begins within reasoning.
+        is_required: whether calls are required.
+        is_strict: whether calls must follow their schemas.
     """
     begun = after_first_tag(calls) if is_required or is_strict else None
 
@@ -171,6 +190,7 @@ GPTOSS = ReasoningFormat(
     before_answer=optional(in_order(_GPTOSS_BEGIN, _GPTOSS_REST)),
     rest=_GPTOSS_REST,
     open_answer=in_order(Tag(GPTOSS_CHANNEL), "final", Tag(GPTOSS_MESSAGE)),
+    closing=f"{GPTOSS_END}{GPTOSS_START}assistant",
     aliases=("openai_gptoss",),
     marks=((GPTOSS_CHANNEL,),),
 )
@@ -182,6 +202,7 @@ ONYX = ReasoningFormat(
     before_answer=optional(in_order(_ONYX_BEGIN, _ONYX_REST)),
     rest=_ONYX_REST,
     open_answer=in_order(" to=user", Tag(ONYX_MESSAGE)),
+    closing=f"{ONYX_END_MESSAGE}{ONYX_START}assistant",
     marks=(ONYX_TAGS,),
 )
 
@@ -288,6 +309,6 @@ REASONING_FORMAT_ALIASES: Final[Mapping[str, str]] = {
 
 
 def detect_reasoning_format(template: str) -> ReasoningFormat | None:
-    """Returns the format in which a chat template, given as its source, knows thoughts, the first
-    match; None = none."""
+    """Returns the format of reasoning that a chat template, given as its source, supports; the
+    first match wins; None = none."""
     return next((found for found in _BY_RANK if found.is_taught_by(template)), None)

@@ -28,7 +28,7 @@ class Content(NamedTuple):
 
 
 class Reasoning(NamedTuple):
-    """The next piece of the model's thoughts. It is never empty."""
+    """The next piece of the model's reasoning. It is never empty."""
 
     text: str
 
@@ -42,17 +42,16 @@ class CallBegin(NamedTuple):
 
 
 class CallArguments(NamedTuple):
-    """The next piece of the call's arguments: JSON text. Joined it is an object; of a custom tool
-    it becomes the text that the client gets. It is never empty."""
+    """The next piece of the call's arguments: JSON text. All pieces joined are a JSON object. For a
+    custom tool the client gets the text in it. It is never empty."""
 
     call_index: int
     text: str
 
 
 class CallEnd(NamedTuple):
-    """The end of a call. Its arguments are all there or, not `complete`, will never be: the text
-    ended or broke within them. `position` is how many characters of the answer's text have been
-    read then."""
+    """The end of a tool call. If not `complete`, the text ended or was malformed within the
+    arguments. `position` is the number of characters of the answer read so far."""
 
     call_index: int
     complete: bool
@@ -66,7 +65,7 @@ TEXT_PIECES: Final = (Content, Reasoning, CallArguments)
 
 
 def joined(pieces: Iterable[Piece]) -> list[Piece]:
-    """Returns the same pieces with each text in one piece."""
+    """Returns the pieces with consecutive pieces of one text joined."""
     found: list[Piece] = []
     for _, run in groupby(pieces, key=lambda piece: (type(piece), piece[:-1])):
         parts = list(run)
@@ -83,7 +82,7 @@ class OutputParser(Protocol):
     """Finds the pieces of one sample's text. Takes time in proportion to the new text only."""
 
     def push(self, text: str) -> Sequence[Piece]:
-        """Adds text and returns what is certain now, often nothing."""
+        """Adds text and returns the pieces that are final now, often none."""
 
     def finish(self, *, is_cut: bool = True) -> Sequence[Piece]:
         """Ends the text and returns the rest.
@@ -131,7 +130,7 @@ _OPENING = re.compile(r"[<\[]")
 
 
 class Scanner:
-    """The text that has not been read yet, and whether there will be more.
+    """The unread text of an answer, and whether more will come.
 
     Attributes:
         is_ended: whether there will be no more text.
@@ -176,8 +175,8 @@ class Scanner:
         return self._at == len(self._text)
 
     def has_cut(self, markup: str) -> bool:
-        """Returns whether the end of the text has cut what began with `markup`, read last. A text
-        that the model has ended itself may end with a bracket that begins nothing."""
+        """Returns whether the text ended within the markup that began with `markup`, which was read
+        last. A bracket at the end of a text that the model ended itself is not markup."""
         if not self.is_ended or not self.is_empty:
             return False
         return self.is_cut or (len(markup) > 1 and _OPENING.search(markup) is not None)
@@ -200,8 +199,8 @@ class Scanner:
             self._recorded = ["".join(self._recorded).removesuffix(text)]
 
     def peek(self, count: int = 1, expected: str = "") -> Incremental[str]:
-        """Returns the next `count` characters without reading them; fewer only at the end, or where
-        what is there is not what `expected`, if given, begins with."""
+        """Returns the next `count` characters without reading them. Returns fewer at the end of the
+        text, or as soon as they differ from the beginning of `expected`, if given."""
         while True:
             ahead = self._text[self._at : self._at + count]
             if len(ahead) == count or self.is_ended:
@@ -216,10 +215,11 @@ class Scanner:
         return self._advance(self._at + len(text))
 
     def take(self, tag: str, *, is_first: bool = False) -> Incremental[bool]:
-        """Reads `tag` if it comes next, or what the end of the text has left of it.
+        """Reads `tag`, or its beginning at the end of the text, if it comes next. Returns whether
+        it did.
 
         Args:
-            is_first: whether no markup comes before it. What looks like it may then be content.
+            is_first: whether no markup precedes it, so that a partial tag may be content.
         """
         while True:
             ahead = self._text[self._at : self._at + len(tag)]
@@ -232,8 +232,8 @@ class Scanner:
             yield
 
     def starts(self, *tags: str, is_first: bool = False) -> Incremental[bool]:
-        """Returns whether one of `tags` comes next, and reads what the end of the text has left of
-        one; see `take`."""
+        """Returns whether one of `tags` comes next; reads a partial one at the end of the text, see
+        `take`."""
         for tag in tags:
             if (yield from self.peek(len(tag), tag)) == tag:
                 return True
@@ -241,8 +241,8 @@ class Scanner:
         return False
 
     def _skip_cut(self, start: int, tags: Sequence[str], is_first: bool) -> None:
-        """At the end of the text, skips what stands from `start` on if it is the beginning of one
-        of `tags`.
+        """At the end of the text, skips the text from `start` on if it is the beginning of one of
+        `tags`.
 
         Content that the model has ended itself may end with the first character of a tag. In
         content that a limit has cut, letters within a word, and the fence of a block of code, are
@@ -284,10 +284,10 @@ class Scanner:
             yield
 
     def until(self, tags: Sequence[str], emit: Emit) -> Incremental[str | None]:
-        """Passes on the text up to the first of `tags`, reads that and returns it.
+        """Emits the text up to the first of `tags`, then reads and returns that tag.
 
-        If two begin at the same character, the one given first counts. None: the text has ended
-        without any.
+        If two begin at the same character, the one given first counts. None = the text ended
+        without a tag.
         """
         pattern, first_characters = _any_of(tuple(tags))
         longest = max(map(len, tags))
@@ -347,8 +347,8 @@ def _length_of_beginning(text: str, tags: Sequence[str]) -> int:
 class PieceCollector:
     """Collects the pieces that a parser finds.
 
-    White space around a call or reasoning belongs to the markup. Content with markup in it, and
-    reasoning, therefore have no white space at their beginning and end.
+    White space around tool calls and reasoning counts as markup. Content next to markup, and
+    reasoning, are therefore stripped.
 
     Args:
         scan: the text that the parser reads.
@@ -356,8 +356,8 @@ class PieceCollector:
     Attributes:
         tools: the functions that may be called.
         in_reasoning: whether the parser is within reasoning.
-        num_calls: how many calls have begun so far.
-        tells_calls: whether calls are pieces of their own; otherwise their arguments are content.
+        num_calls: the number of calls so far.
+        tells_calls: whether tool calls are reported as such; otherwise their arguments are content.
     """
 
     def __init__(self, scan: Scanner, tools: Sequence[Tool] = ()) -> None:
@@ -379,19 +379,19 @@ class PieceCollector:
         return pieces
 
     def tool(self, name: str) -> Tool | None:
-        """Returns the function of this name; None = it is not one that may be called."""
+        """Returns the function of this name; None = not allowed."""
         return next((tool for tool in self.tools if tool.name == name), None)
 
     def content(self, text: str) -> None:
-        """Adds to the answer; within reasoning, where calls are looked for too, to that."""
+        """Adds content, or reasoning while within reasoning."""
         if self.in_reasoning:
             self.reasoning(text)
         else:
             self._add(Content, self._content.hold(text))
 
     def broken(self, markup: str) -> None:
-        """Adds markup that has begun no call. It is content, unless the end of the text has cut
-        it."""
+        """Adds markup that did not begin a call. It counts as content, unless it was cut by the end
+        of the text."""
         if not self._scan.has_cut(markup):
             self.content(markup)
 
@@ -403,7 +403,7 @@ class PieceCollector:
             self._content.held = [" "]
 
     def begin_reasoning(self) -> None:
-        """Begins a thought. Of several, each begins a line."""
+        """Begins reasoning. Further reasoning begins on a new line."""
         self._content.trim()
         self._reasoning.trim()
         if self._reasoning.has_text:
@@ -462,7 +462,7 @@ class PieceCollector:
 
 
 class _Space:
-    """White space at the end of a text, held until it is known what follows."""
+    """White space at the end of a text, held back until the next text is known."""
 
     __slots__ = ("_is_trimmed", "has_text", "held")
 
@@ -489,8 +489,7 @@ class _Space:
         return shown
 
     def trim(self) -> None:
-        """Takes note that markup stands here. The held part is shown if text follows and some was
-        shown before."""
+        """Records markup at this position. The held white space is shown only between two texts."""
         self._is_trimmed = True
 
     def release(self) -> str:
@@ -499,7 +498,8 @@ class _Space:
 
 
 class IncrementalParser:
-    """Implements `OutputParser` by a computation that reads a scanner and fills an output.
+    """Implements `OutputParser` with a generator, which reads a `Scanner` and fills a
+    `PieceCollector`.
 
     Args:
         tools: the functions that may be called.

@@ -1,4 +1,4 @@
-"""Ends a text at the first stop string in it, however it is cut into pieces."""
+"""Ends a text at its first stop string, independent of how the text is split into pieces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fastovms.text.detokenizer import Detokenizer
 
 _MAX_TOKENS_OF_CHARACTER = 4
-"""The most tokens of one character: one for each byte."""
+"""The maximum number of tokens of one character: one for each byte."""
 
 _NUM_TOKENS_BEFORE = 32
 """The number of tokens that are read before the last ones that may belong to a stop string. Some
@@ -17,19 +17,19 @@ tokens may have no text, and the first of a text may be written differently than
 
 
 class StopResult(NamedTuple):
-    """Text that may be shown, and the stop string that ended it, if one did."""
+    """Text that may be shown, and the stop string that ended it, if any."""
 
     text: str
     stop: str | None
 
 
 class StopMatcher:
-    """Holds text back while it may be the beginning of a stop string, and no longer.
+    """Holds text back while it may be the beginning of a stop string.
 
-    The stop string that is complete first wins; of two that are complete at the same character
-    the one given first, as in vLLM. (vLLM looks once a token, so that within the text of one token
-    the order given decides alone; here the result does not depend on how the text is cut.)
-    Time is constant a character and stop string, amortised, and memory is bounded by what matched.
+    The stop string that is complete first wins; of two complete at the same character, the one
+    given first, as in vLLM. (vLLM checks once per token, so that within a token only the given
+    order counts; here the result does not depend on tokens.) Amortized time per character and stop
+    string is constant; memory is proportional to the matched text.
 
     Args:
         stop: non-empty strings.
@@ -50,7 +50,7 @@ class StopMatcher:
 
         Args:
             ends: whether a stop string that is complete in this text ends it; otherwise it is
-                passed over.
+                ignored.
         """
         if self._stop is not None:
             return StopResult("", self._stop)
@@ -79,7 +79,7 @@ class StopMatcher:
         return StopResult(seen[:-num_held], None)
 
     def flush(self) -> str:
-        """Ends the text and returns what was held back: it became no stop string."""
+        """Ends the text and returns the text that was held back."""
         held, self._held = self._held, ""
         return held
 
@@ -93,14 +93,14 @@ def completes_stop(
     backwards: Iterable[int],
 ) -> bool:
     """Returns whether a stop string is complete in the text of a list of tokens but was not before
-    the last one, nor within the first `min_tokens`. It is for texts that grow in several ways:
-    nothing is remembered of them, and only their end is read.
+    the last one, nor within the first `min_tokens`. Used for beams: it keeps no state and reads
+    only the end of the text.
 
     Args:
-        content_of: returns the content of a text, where only content is searched. It is given the
-            whole text if its end has a stop string. None = everything is searched.
-        num_tokens: how many tokens the text has.
-        backwards: these, the last one first.
+        content_of: returns the content of a whole text, if only content is searched; called only if
+            the text ends with a stop string. None = the whole text is searched.
+        num_tokens: the number of tokens of the text.
+        backwards: the tokens in reverse order.
     """
     num_read = _NUM_TOKENS_BEFORE + _MAX_TOKENS_OF_CHARACTER * max(map(len, stop))
     rest = iter(backwards)
@@ -117,11 +117,12 @@ def completes_stop(
 
 
 class _PieceSearch:
-    """Searches for one string in text that comes in pieces, as Knuth, Morris and Pratt do.
+    """Searches for one string in text that arrives in pieces, with the algorithm of Knuth, Morris
+    and Pratt.
 
     `num_matched` is the length of the longest beginning of the pattern that the text seen so far
-    ends with. The failure table grows with it, so that a huge pattern costs nothing until the text
-    follows it.
+    ends with. The failure table is extended as needed, so that long patterns cost nothing until
+    they match.
     """
 
     __slots__ = ("_failure", "num_matched", "pattern")
@@ -156,7 +157,7 @@ class _PieceSearch:
         return None
 
     def pass_over(self, text: str) -> None:
-        """Reads all of `text`. A match in it does not count, but its end may begin one."""
+        """Reads all of `text`. Matches within it are ignored, but one may begin at its end."""
         while (found := self.advance(text, len(text))) is not None:
             self.num_matched = self._failure[len(self.pattern)]
             text = text[found:]

@@ -43,10 +43,10 @@ from fastovms.text.template_messages import (
 
 
 MAX_PRODUCT = 1_000_000
-"""The most items of a repeated string or list, and bits of a power."""
+"""The maximum number of items of a repeated string or list, and bits of a power."""
 
 MAX_LENGTH = 64 * 1024 * 1024
-"""The most characters of a text, the prompt among them."""
+"""The maximum number of characters of a text, the prompt among them."""
 
 MAX_PASSES = 10_000_000
 """The most passes through loops and macros while one prompt is rendered. Some templates look at
@@ -63,10 +63,10 @@ _WIDE = re.compile(r"%[^a-zA-Z%]*(\*|\d{5})")
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """An environment in which nothing outside is reached, no operator makes something huge, and no
-    loop goes on for ever. Templates may change lists and objects in the ways of `CHANGES`, so that
-    those that outlive a rendering have to be copied before. Templates of one environment may be
-    rendered in several threads."""
+    """A Jinja environment for untrusted templates: no access to Python internals, no huge values,
+    no endless loops. Templates may change lists and objects with the methods in `CHANGES`, so copy
+    shared values before rendering. Templates of one environment may be rendered in several
+    threads."""
 
     intercepted_binops = frozenset(("*", "**", "+", "%"))
 
@@ -78,8 +78,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Renders a template.
 
         Raises:
-            TemplateError: the template refuses the variables, or does too much.
-            Exception: whatever else its expressions raise.
+            TemplateError: the template refuses the variables, or exceeds a limit.
+            Exception: any other error of its expressions.
         """
         self._thread.num_passes = 0
         pieces: list[str] = []
@@ -91,14 +91,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return "".join(pieces)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Returns whether a template may use an attribute. Some keep lists and objects of their own
-        (Kimi K2, Hunyuan)."""
+        """Returns whether a template may use an attribute. Some templates change their own lists
+        and objects (Kimi K2, Hunyuan)."""
         if attr in _CHANGES.get(type(obj), ()):
             return True
         return super().is_safe_attribute(obj, attr, value)
 
     def count_pass(self) -> None:
-        """Counts a pass through a loop or a macro; templates call it at each."""
+        """Counts a pass through a loop or a macro against the limit."""
         self._thread.num_passes += 1
         if self._thread.num_passes > MAX_PASSES:
             raise SecurityError(f"the template takes more than {MAX_PASSES} operations")
@@ -130,7 +130,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         filename: str | None,
         defer_init: bool = False,
     ) -> str:
-        """Makes code of a parsed template (a hook of Jinja's), once the checks are put into it."""
+        """Inserts the checks into a parsed template and generates its code (a hook of Jinja)."""
         for repeated in source.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
             assert isinstance(repeated, nodes.For | nodes.Macro | nodes.CallBlock)
             repeated.body.insert(0, nodes.ExprStmt(_call("count_pass", [])))
@@ -162,8 +162,8 @@ def _check(what: str, size: int, limit: int) -> None:
 
 
 class GenerationTag(Extension):
-    """Reads `{% generation %}`, which marks what the model wrote, for training. Here only its body
-    counts."""
+    """Reads `{% generation %}`, which marks the model's text for training. It is replaced by its
+    body."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -223,9 +223,9 @@ _TOKENIZER_XML: Final = "openvino_tokenizer.xml"
 
 
 def find_templates(model_dir: Path) -> dict[str, str]:
-    """Returns the sources by name, `DEFAULT` among them where there is one; it looks for them as
-    transformers does, and then in openvino_tokenizer.xml, as OpenVINO GenAI does. Files of their
-    own go before what JSON files hold.
+    """Returns the sources by name, including `DEFAULT` if there is one. Searches like transformers,
+    then in openvino_tokenizer.xml, like OpenVINO GenAI. Separate template files take precedence
+    over JSON files.
 
     Raises:
         ConfigurationError: a file is broken.
@@ -258,7 +258,8 @@ def _named(value: object) -> dict[str, str]:
 
 def special_tokens(model_dir: Path) -> dict[str, Any]:
     """Returns the values of `bos_token` and the other tokens in templates: tokenizer_config.json
-    goes before special_tokens_map.json, and this before the ids in openvino_tokenizer.xml."""
+    takes precedence over special_tokens_map.json, and that over the ids in
+    openvino_tokenizer.xml."""
     found: dict[str, Any] = {}
     info = _runtime_info(model_dir)
     ids = {kind: _id(info, f"{kind}_token_id") for kind in _SPECIAL_TOKENS}
@@ -301,8 +302,8 @@ def end_token_ids(model_dir: Path) -> frozenset[int]:
 def _token_ids(
     model_dir: Path, texts: Collection[str] = (), ids: Collection[int] = ()
 ) -> Mapping[str, int]:
-    """Returns ids by the texts of tokens, the wanted ones among them if any file has them. Files
-    that take longer to read are read only if the quicker ones have not all of them."""
+    """Returns token ids by text, including the wanted ones if a file has them. Large files are read
+    only if the small ones lack some."""
 
     def is_complete() -> bool:
         return found.keys() >= set(texts) and set(found.values()) >= set(ids)
@@ -324,7 +325,7 @@ def _token_ids(
 
 
 def _runtime_info(model_dir: Path) -> Mapping[str, str]:
-    """Returns the members of `rt_info` in openvino_tokenizer.xml. A broken file has none: it is
+    """Returns the members of `rt_info` in openvino_tokenizer.xml. Empty for a broken file, which is
     refused when the tokenizer is loaded."""
     path = model_dir / _TOKENIZER_XML
     if not path.is_file():
@@ -342,7 +343,7 @@ def _id(info: Mapping[str, str], name: str) -> int | None:
 
 
 def _token(value: object) -> str | None:
-    """Returns a token's text. A token is written as its text or as an object with it."""
+    """Returns a token's text. The value is the text or an object that contains it."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
@@ -361,7 +362,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """Reads a JSON object; an empty one if there is no such file.
+    """Reads a JSON object; an empty one if the file does not exist.
 
     Raises:
         ConfigurationError: the file cannot be read or holds no object.
@@ -398,11 +399,12 @@ _CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 class CallWriting(NamedTuple):
-    """The way in which calls are written into a prompt.
+    """How tool calls are written into a prompt.
 
     Attributes:
-        write: writes a call that the template cannot show.
-        are_all_written: whether all calls are written so, and their results are turns of the user.
+        write: returns the text of a call that the template cannot show.
+        are_all_written: whether all calls are written in this way, with their results as user
+            turns.
     """
 
     write: WriteCall
@@ -410,13 +412,13 @@ class CallWriting(NamedTuple):
 
 
 class ChatTemplate:
-    """The templates of one model. Rendering is pure; a long chat belongs in a thread.
+    """The templates of one model. Rendering has no side effects; render long chats in a thread.
 
     Attributes:
         source: the template used without tools.
-        tool_source: the template used with tools, by which formats are detected.
+        tool_source: the template used with tools, from which formats are detected.
         replaced: returns another template for the same model, given its source. Raises RequestError
-            if it is malformed.
+            if the source is malformed.
     """
 
     def __init__(
@@ -431,11 +433,11 @@ class ChatTemplate:
         """
         Args:
             templates: sources by name; at least one.
-            tokens: `bos_token` and so on.
+            tokens: the values of `bos_token` and other special tokens.
             content_format: the form of the content of messages: "string", or "openai" for a list of
-                parts; "auto" = what the template reads.
+                parts; "auto" = by the template.
             now: returns the local time.
-            cache: keeps the forms of templates on disk; None = they are determined again.
+            cache: stores the forms of templates on disk; None = not stored.
 
         Raises:
             ConfigurationError: a template is malformed.
@@ -464,8 +466,13 @@ class ChatTemplate:
         return self._tool_form.form.shows_tools
 
     @property
+    def knows_effort(self) -> bool:
+        """Whether the template reads `reasoning_effort`."""
+        return _EFFORT in self.tool_source
+
+    @property
     def has_system_turn(self) -> bool:
-        """Whether messages of the system have a place."""
+        """Whether the template supports system messages."""
         return self._plain_form.form.leading != USER
 
     @classmethod
@@ -546,12 +553,12 @@ class ChatTemplate:
             continue_final_message: whether to end with the final message's content; excludes the
                 former.
             kwargs: further variables: `chat_template_kwargs`.
-            calls: how calls are written that the template cannot show; None = as JSON.
-            warnings: is extended by what the template cannot show as the client sent it.
+            calls: how to write calls that the template cannot show; None = as JSON.
+            warnings: a list to which losses in rendering are added.
 
         Raises:
             RequestError: the template refuses the chat, with its text.
-            InvalidField: `kwargs` names a variable of our own, or two fields exclude each other.
+            InvalidField: `kwargs` names a reserved variable, or two fields exclude each other.
         """
         if continue_final_message and add_generation_prompt:
             raise InvalidField(
@@ -669,7 +676,7 @@ class TemplateFault(RequestError):
 def _placed(
     fault: TemplateFault, messages: Sequence[Message], render: Callable[[Sequence[Message]], str]
 ) -> InvalidField:
-    """Returns the fault of the first message that the template refuses with those before it."""
+    """Returns the error with the name of the first message that the template refuses."""
     low, high = 0, len(messages) - 1
     while low < high:
         middle = (low + high) // 2

@@ -49,7 +49,7 @@ _MAX_PLACES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class TemplateForm:
-    """The features of a template, and the form in which it reads messages.
+    """The features of a template, and the form of messages that it needs.
 
     Attributes:
         content_parts: whether content must be a list of parts; otherwise it must be a string.
@@ -125,7 +125,7 @@ STRICT: Final[Mapping[str, Any]] = {
 
 
 class PlacedMessage(dict[str, Any]):
-    """A message that knows its place in the request, for warnings and errors.
+    """A message with its place in the request, for warnings and errors.
 
     Attributes:
         place: such as "messages[3]".
@@ -145,7 +145,7 @@ class Adapted(NamedTuple):
     """Messages in the form that a template shows.
 
     Attributes:
-        warnings: what the template cannot show as the client sent it.
+        warnings: losses, because the template cannot show something.
     """
 
     messages: list[Turn]
@@ -158,11 +158,11 @@ def adapt(
     tools: Sequence[Message] = (),
     write_call: WriteCall | None = None,
 ) -> Adapted:
-    """Returns copies of messages in OpenAI's form, changed to what the template shows. What follows
-    a message changes neither the turns before it nor the beginning of its own.
+    """Returns copies of messages in OpenAI's form, changed to the form that the template shows.
+    Later messages do not change earlier turns.
 
     Args:
-        write_call: writes the calls that the template cannot show; None = as JSON.
+        write_call: returns the text of calls that the template cannot show; None = as JSON.
     """
     turns = _Turns(form, write_call or _json_call)
     last = len(messages) - 1
@@ -176,8 +176,8 @@ def adapt(
 
 
 def join_text(content: object) -> object:
-    """Returns text parts as one string, a line each, as vLLM and OVMS have it; other content as it
-    is."""
+    """Returns text parts as one string joined by line ends, as in vLLM and OVMS; returns other
+    content unchanged."""
     if not isinstance(content, list):
         return content
     texts = [_text(part) for part in content]
@@ -185,7 +185,7 @@ def join_text(content: object) -> object:
 
 
 class _Turns:
-    """The turns of one chat, in the making."""
+    """Builds the turns of one chat."""
 
     def __init__(self, form: TemplateForm, write_call: WriteCall) -> None:
         self._form = form
@@ -204,7 +204,7 @@ class _Turns:
 
         Args:
             place: its place in the request.
-            is_last: whether it may be one to continue, which has to stay.
+            is_last: whether it is the last message, which may have to be continued and must stay.
         """
         turn = dict(message)
         turn["content"] = join_text(turn.get("content"))
@@ -377,7 +377,8 @@ class _Turns:
         self._turns.append(turn)
 
     def warn(self, place: str, text: str) -> None:
-        """Notes how a message is shown otherwise than the client sent it."""
+        """Adds a warning that the template shows the message at `place` differently than the client
+        sent it."""
         places = self._places.setdefault(text, [])
         if place not in places:
             places.append(place)
@@ -462,7 +463,7 @@ def _in_parts(turn: Turn, form: TemplateForm) -> Turn:
 
 
 def _short_id(call_id: str) -> str:
-    """Returns a short id, the same one for the same id, so that a result finds its call."""
+    """Returns a short id; equal for equal ids, so that results match their calls."""
     if len(call_id) == _SHORT_ID and call_id.isalnum():
         return call_id
     return sha256(call_id.encode(errors="replace")).hexdigest()[:_SHORT_ID]
@@ -578,14 +579,14 @@ _CUT, _LIST = '{"place": "mark51mark', '["mark51mark", 2]'
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the matrix: histories of one kind.
+    """A row of the matrix: a kind of history.
 
     Attributes:
-        ways: of showing them, the best first; the first one that shows them all is taken.
-        needs_thoughts: whether the reasoning must be shown, too.
+        ways: the ways of showing the histories, best first; the first that shows all is used.
+        needs_thoughts: whether the reasoning must be shown.
         has_arguments: whether the notation of arguments counts.
         variables: further variables of the template.
-        echoed: a history that shows whether developers have turns of their own.
+        echoed: a history that shows whether the template has developer turns.
     """
 
     name: str
@@ -709,7 +710,7 @@ _ROWS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FoundForm:
-    """The form of a template, and the matrix that it was found with.
+    """The form of a template and the matrix of results.
 
     Attributes:
         matrix: the outcome of each row: one of `OUTCOMES`, or the reason why a history cannot be
@@ -726,12 +727,12 @@ def find_form(
     tools: Sequence[Message],
     clock: Callable[[], float] = time.thread_time,
 ) -> FoundForm:
-    """Finds the form of a template. Once `_MAX_SECONDS` have passed, nothing more is rendered, and
-    the rest of the form stays as it is.
+    """Finds the form of a template. After `_MAX_SECONDS` the search ends, and the rest of the form
+    keeps its defaults.
 
     Args:
-        tools: what the template is given with the messages.
-        clock: returns the processor time of this thread in seconds.
+        tools: the tools for rendering.
+        clock: returns the CPU time of this thread in seconds.
     """
     deadline = clock() + _MAX_SECONDS
 
@@ -750,7 +751,7 @@ def find_form(
 
 
 def nearest_effort(level: str, levels: Sequence[str]) -> str:
-    """Returns the level of `reasoning_effort` that is nearest to another one."""
+    """Returns the level of `reasoning_effort` in `levels` that is nearest to `level`."""
     if level in levels or level not in EFFORTS or not levels:
         return level
     return min(levels, key=lambda known: abs(_rank(known) - _rank(level)))
@@ -761,7 +762,7 @@ def _rank(level: str) -> int:
 
 
 class _Finder:
-    """Narrows down the form of one template."""
+    """Determines the form of one template by rendering histories."""
 
     def __init__(self, render: Render, tools: Sequence[Message]) -> None:
         self._render = render
@@ -769,7 +770,8 @@ class _Finder:
         self.form = TemplateForm()
 
     def find_surroundings(self, source: str) -> None:
-        """Finds how content and tools are read, and the further roles and levels of effort."""
+        """Determines how content and tools are read, and the supported roles and levels of
+        effort."""
         parts = {**_U1, "content": [{"type": "text", "text": "mark11mark"}]}
         self.find(_ROWS[0])
         raw = self._raw([parts])
@@ -787,8 +789,7 @@ class _Finder:
         self.form = replace(self.form, roles=known, efforts=self._efforts())
 
     def find(self, row: Row) -> None:
-        """Takes the first way that shows all of a row's histories, or the one that shows the
-        most."""
+        """Chooses the first way that shows all of a row's histories, or the one that shows most."""
         best, fewest = self.form, len(row.histories) + (not row.needs_thoughts)
         ways: Sequence[Way] = row.ways
         if row.echoed is not None and self._is_echoed(row.echoed):
@@ -833,7 +834,7 @@ class _Finder:
             return None
 
     def _fault(self, history: Sequence[Message], form: TemplateForm, row: Row) -> str:
-        """Returns why a history is not shown in a form; "" = it is."""
+        """Returns why a history is not shown in a form; "" = it is shown."""
         try:
             messages = adapt(history, form, self._tools).messages
             text = self._render(messages, form, {"tools": self._tools or None, **row.variables})
@@ -859,8 +860,8 @@ class _Finder:
         return ""
 
     def _call_fault(self, history: Sequence[Message], form: TemplateForm, text: str) -> str:
-        """Returns why content cannot be None, or arguments cannot be JSON text: the template has a
-        notation of its own, or writes them as a JSON string."""
+        """Returns why content cannot be None, or arguments cannot be JSON text, because the
+        template has its own notation or writes them as a JSON string."""
         empty = self._text(history, replace(form, null_content=False)) or text
         if form.null_content and len(_JUNK.findall(text)) > len(_JUNK.findall(empty)):
             return "None or null is shown in place of a text"
@@ -876,7 +877,8 @@ class _Finder:
         return "mark12mark" in text
 
     def _is_echoed(self, history: Sequence[Message]) -> bool:
-        """Returns whether the developer's role is just repeated, as any other one would be."""
+        """Returns whether the template repeats any role name, so that "developer" has no special
+        meaning."""
         form = replace(self.form, leading=OWN, later=OWN, roles=(ANY_ROLE,))
         text = self._text(history, form)
         other = [{**m, "role": _ECHOED} if m["role"] == "developer" else m for m in history]

@@ -24,8 +24,8 @@ from fastovms.text.detokenizer import LocatingDetokenizer, TableDetokenizer, Win
 
 
 class _Format(NamedTuple):
-    """The names of tokens, in the order in which they stand. If `middle` is None the prompt is
-    last, after the suffix, and the model continues it."""
+    """The names of fill-in-the-middle tokens, in order. If `middle` is None the prompt is last,
+    after the suffix, and the model continues it."""
 
     prefix: str
     suffix: str
@@ -46,7 +46,7 @@ _FORMATS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FimTokens:
-    """The token ids with which one model fills in the middle."""
+    """The fill-in-the-middle token ids of one model."""
 
     prefix: int
     suffix: int
@@ -60,7 +60,7 @@ class FimTokens:
 
 
 def find_fim_tokens(tokenizer: Tokenizer) -> FimTokens | None:
-    """Returns the first of the known formats that the vocabulary has, or None."""
+    """Returns the tokens of the first known format in the vocabulary, or None."""
     ids = iter(tokenizer.find_tokens([piece for names in _FORMATS for piece in names if piece]))
     for names in _FORMATS:
         prefix, suffix = next(ids), next(ids)
@@ -121,8 +121,8 @@ class TokenTable:
     strip_leading_space: bool = False
 
     def skipping_special_tokens(self, keep: Collection[bytes] = ()) -> TokenTable:
-        """Returns the table of texts without special tokens, those excepted that a text in `keep`
-        is or begins with."""
+        """Returns the table of texts without special tokens, except those that are, or begin, a
+        text in `keep`."""
         token_bytes = list(self.token_bytes)
         for token_id in self.special_token_ids:
             if not any(text.startswith(token_bytes[token_id]) for text in keep):
@@ -133,7 +133,7 @@ class TokenTable:
         """Returns a detokenizer for one sample.
 
         Args:
-            continues: whether the tokens go on with a text rather than begin one.
+            continues: whether the tokens continue a text.
         """
         strip = self.strip_leading_space and not continues
         return TableDetokenizer(self.token_bytes, strip_leading_space=strip)
@@ -157,11 +157,10 @@ def build_token_table(
     probes: Sequence[list[int]],
     decode: DecodeBatch,
 ) -> TokenTable | None:
-    """Returns the table that gives the same texts as `decode`, or None if no known kind of
-    vocabulary does.
+    """Returns the table that reproduces `decode`; None = unknown kind of vocabulary.
 
-    Every token is tried, in random sequences, where characters are torn apart and bytes are
-    invalid, and so is each of the probes, the tokens of `PROBE_TEXTS`.
+    Checked with every token in random sequences, which contain split characters and invalid bytes,
+    and with `probes`, the tokens of `PROBE_TEXTS`.
     """
     raw = [b""] * (max(vocab.values()) + 1)
     for data, token_id in vocab.items():
@@ -207,7 +206,7 @@ def _samples(batches: list[list[list[int]]], decode: DecodeBatch) -> list[_Decod
 
 
 def _random_sequences(vocab_size: int) -> list[list[int]]:
-    """Returns sequences of one length that have every token in them."""
+    """Returns sequences of equal length that together contain every token."""
     rng = random.Random(0)
     vocab = range(vocab_size)
     num_sequences = max(MIN_NUM_SEQUENCES, math.ceil(vocab_size / SEQUENCE_LENGTH))
@@ -243,7 +242,7 @@ class PairTemplate:
 
     Attributes:
         ids: tokens, -1 = the first text, -2 = the second.
-        type_ids: to which text each of them belongs.
+        type_ids: the index of the text of each token.
     """
 
     ids: Sequence[int]
@@ -254,7 +253,7 @@ class PairTemplate:
         return len(self.ids) - 2
 
     def join(self, first: TokenIds, second: TokenIds) -> tuple[TokenIds, TokenIds]:
-        """Returns the tokens of a pair, and to which text each belongs."""
+        """Returns the tokens of a pair, and the index of the text of each."""
         parts, lengths, kinds = self._constants
         first_place, second_place = self._places
         parts, lengths = parts.copy(), lengths.copy()
@@ -274,15 +273,15 @@ class PairTemplate:
 
 
 class TextEncoder:
-    """Wraps the tokenizer of an encoder, whose methods may be called from several threads at once.
+    """Wraps the tokenizer of an encoder. Thread-safe.
 
     Attributes:
         before, behind: the tokens that the tokenizer puts around a text.
-        pair: what it puts around two texts; None = it knows no pairs.
-        pad_token_id: what texts of one batch are filled up with.
-        has_detokenizer: whether it makes texts of tokens, too.
-        keeps_spaces: whether the second of two slices of a text, which have the same tokens apart,
-            begins with the space between them, rather than after it.
+        pair: the template of pairs; None = not supported.
+        pad_token_id: the token that pads the texts of a batch.
+        has_detokenizer: whether it can decode tokens.
+        keeps_spaces: whether a text can be tokenized in slices that begin with the space at a cut;
+            otherwise slices begin after it.
     """
 
     def __init__(
@@ -308,7 +307,7 @@ class TextEncoder:
         """Loads the tokenizer of a model's directory.
 
         Raises:
-            ConfigurationError: it is missing or broken.
+            ConfigurationError: the tokenizer is missing or broken.
         """
         path = model_dir / TOKENIZER_FILE
         try:
@@ -333,7 +332,7 @@ class TextEncoder:
         return len(self.before) + len(self.behind)
 
     def encode(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Returns the tokens of each text, without those around it.
+        """Returns the tokens of each text, without special tokens around it.
 
         Raises:
             RequestError: a text has a lone surrogate, which is not a character.
@@ -357,7 +356,7 @@ class TextEncoder:
         return texts[0]
 
     def enclosed(self, token_ids: TokenIds) -> TokenIds:
-        """Returns the tokens of a text with those around it."""
+        """Returns the tokens of a text with special tokens around it."""
         return np.concatenate([self.before, token_ids, self.behind])
 
     def _encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[TokenIds]:
@@ -405,14 +404,14 @@ MODEL_FILES = ("openvino_tokenizer.xml", "openvino_detokenizer.xml")
 
 
 class Tokenizer:
-    """Wraps `openvino_genai.Tokenizer`, whose methods may be called from several threads at once.
+    """Wraps `openvino_genai.Tokenizer`. Thread-safe.
 
-    Encoding holds the GIL for most of its length: about 1 ms for every thousand tokens.
+    Encoding holds the GIL for most of its time, about 1 ms per 1000 tokens.
 
     Attributes:
         vocab_size: token ids are 0 <= id < vocab_size; the model may have more logits than that.
         special_token_ids: ids that `decode` leaves out when it skips special tokens.
-        pad_token_id: what texts of one batch are filled up with; 0 where the model names none.
+        pad_token_id: the token that pads the texts of a batch; 0 if the model has none.
     """
 
     def __init__(self, tokenizer: openvino_genai.Tokenizer) -> None:
@@ -490,8 +489,8 @@ class Tokenizer:
         """Returns an incremental `decode` for one sample.
 
         Args:
-            continues: whether the sample goes on with a text. A space that the vocabulary's first
-                token brings is then kept, where the kind of the detokenizer is known.
+            continues: whether the sample continues a text. A leading space of the first token is
+                then kept, if the kind of vocabulary is known.
             keep: special tokens that are not skipped, by their text. There is one table for each
                 set, so that sets must be few. A detokenizer of an unknown kind then skips none.
         """
@@ -511,17 +510,25 @@ class Tokenizer:
         return table
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Returns the text that one token contributes, special tokens as they are written. It need
-        not be whole characters. Ids outside the vocabulary contribute nothing."""
+        """Returns the bytes of one token's text, including special tokens. They may be incomplete
+        characters. Ids outside the vocabulary contribute nothing."""
         if token_id >= self.vocab_size:
             return b""
         if self._table is not None:
             return self._table.token_bytes[token_id]
         return self.decode([token_id], skip_special_tokens=False).encode()
 
+    @cached_property
+    def all_token_bytes(self) -> Sequence[bytes]:
+        """The text that each token contributes, by id, as `token_bytes` returns it."""
+        if self._table is not None:
+            return self._table.token_bytes
+        texts = self._decode_batch([[token_id] for token_id in range(self.vocab_size)], False)
+        return [text.encode() for text in texts]
+
     def find_tokens(self, pieces: Sequence[str]) -> list[int | None]:
-        """Returns the ids of tokens by their names in the vocabulary; None for those it does not
-        have. It reads the whole vocabulary, which takes some ten milliseconds."""
+        """Returns the ids of tokens by their names in the vocabulary; None = not in the vocabulary.
+        Takes about 10 ms, because it reads the whole vocabulary."""
         vocab: dict[bytes, int] = self._tokenizer.get_vocab()
         return [vocab.get(piece.encode()) for piece in pieces]
 

@@ -1,4 +1,4 @@
-"""Tools as text, for templates that know no tools."""
+"""Describes tools as text, for templates without support for tools."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def tell_tools(
     *,
     has_system_turn: bool,
 ) -> list[dict[str, Any]]:
-    """Returns messages with a description of the tools in the system message, or else in the user's
-    first one.
+    """Returns messages with a description of the tools in the system message, or in the first user
+    message.
 
     Args:
         messages: in OpenAI's form.
-        functions: what may be called, in OpenAI's form; none = the messages stay as they are.
-        tool_format: how the model is to write calls.
+        functions: the allowed functions in OpenAI's form; empty = messages are unchanged.
+        tool_format: the tool-call format for the model.
         has_system_turn: whether the template shows system messages; otherwise the first user
             message begins with the description.
     """
@@ -78,7 +78,7 @@ def _instruction(functions: Sequence[Message], tool_format: ToolFormat, choice: 
 
 
 def _text(content: object) -> str:
-    """Returns the text of a content: that of its parts, a line each."""
+    """Returns the text of a content: of its parts, one per line."""
     if isinstance(content, list):
         texts = [part.get("text") for part in content if isinstance(part, Mapping)]
         return "\n".join(text for text in texts if isinstance(text, str))
@@ -97,8 +97,8 @@ def written_call(tool_format: ToolFormat, name: str, arguments: Mapping[str, Any
 
 
 def _node_text(node: Node) -> str:
-    """Returns a text that a part lets through: the first of several, and nothing where there may be
-    nothing."""
+    """Returns a text that matches a grammar part: the first of several choices, and "" if
+    optional."""
     match node:
         case tree.Literal(text) | tree.Tag(text) | tree.Until(text):
             return text
@@ -117,7 +117,7 @@ def _node_text(node: Node) -> str:
 
 
 def _value(schema: Any) -> Any:
-    """Returns the one value of a schema of constants."""
+    """Returns the one value that a schema of constants allows."""
     if "const" in schema:
         return schema["const"]
     return {key: _value(value) for key, value in schema.get("properties", {}).items()}

@@ -26,18 +26,18 @@ Copy = Callable[[Scanner, Emit], Incremental[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """The form in which a model writes values.
+    """How a model writes values.
 
     Attributes:
-        quotes: what strings begin with.
-        copy_string: reads a string from its quote on.
-        copy_key: reads the key of an object.
-        convert: returns a number or a name as JSON, or None if it is neither.
-        convert_cut: the same for one that the text's end has cut.
-        brackets: what arrays and objects begin and end with.
-        is_json: whether white space is passed on, and no comma precedes a closing bracket.
-        bare_ends: what ends a scalar that may be a string without quotes; empty = strings have
-            quotes.
+        quotes: the quotes that begin strings.
+        copy_string: reads and emits a string, beginning with its quote.
+        copy_key: reads and emits the key of an object.
+        convert: converts a number or a name to JSON; None = neither.
+        convert_cut: the same for one cut by the end of the text.
+        brackets: the brackets of arrays and objects.
+        is_json: whether the notation is JSON: white space is kept, and trailing commas are not
+            allowed.
+        bare_ends: the characters that end an unquoted string; "" = strings must be quoted.
     """
 
     quotes: tuple[str, ...]
@@ -51,8 +51,8 @@ class Notation:
 
 
 def copy_value(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[bool]:
-    """Passes on one value, strings as they are generated, and returns whether it was a whole
-    one."""
+    """Reads one value and emits it as JSON, strings as they arrive. Returns whether it was
+    complete."""
     closers: list[str] = []
     while True:
         if not (yield from _copy_opening(scan, emit, notation, closers)):
@@ -86,8 +86,8 @@ def copy_space(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[Non
 def _copy_opening(
     scan: Scanner, emit: Emit, notation: Notation, closers: list[str]
 ) -> Incremental[bool]:
-    """Passes on a scalar or an empty container, or the beginning of containers down to the first
-    value of the innermost, which then ends here."""
+    """Emits a scalar, an empty container, or the opening of nested containers up to the first value
+    of the innermost one."""
     while True:
         yield from copy_space(scan, emit, notation)
         if (yield from starts_string(scan, notation)):
@@ -127,7 +127,7 @@ def _copy_key(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[bool
 
 
 def _copy_scalar(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[bool]:
-    """Passes on a number or a name whole, or as far as the end has cut it."""
+    """Emits a number or a name when complete, or cut at the end of the text."""
     if notation.bare_ends:
         return (yield from copy_bare(scan, emit, notation))
     word = yield from read_word(scan)
@@ -146,10 +146,10 @@ def _copy_scalar(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[b
 def copy_bare(
     scan: Scanner, emit: Emit, notation: Notation, *, is_text: bool = False
 ) -> Incremental[bool]:
-    """Passes on a scalar that `bare_ends` ends: a number, a name, or a string.
+    """Emits a scalar that `bare_ends` ends: a number, a name, or a string.
 
     Args:
-        is_text: whether it is a string in any case.
+        is_text: whether it is always a string.
     """
     pieces: list[str] = []
     end = yield from scan.until(notation.bare_ends, pieces.append)
@@ -172,7 +172,7 @@ def read_word(scan: Scanner) -> Incremental[str]:
 
 
 def to_json(text: str, notation: Notation) -> str | None:
-    """Returns a text that is one value and nothing else as JSON; None if it is not."""
+    """Converts a text that is exactly one value to JSON; None = it is not."""
     scan = Scanner()
     scan.feed(text)
     scan.end(is_cut=False)
@@ -211,11 +211,10 @@ def escape(text: str) -> str:
 
 
 def copy_string(scan: Scanner, emit: Emit) -> Incremental[bool]:
-    """Passes on a string as it is generated.
+    """Reads and emits a string as it arrives.
 
-    Three faults of models are corrected, since their meaning is clear: control characters become
-    their escapes, a backslash that escapes nothing is doubled, and half of a character becomes
-    U+FFFD.
+    Three errors of models are corrected: control characters are escaped, a backslash without a
+    valid escape is doubled, and a lone surrogate becomes U+FFFD.
     """
     if not (yield from scan.take('"')):
         return False
@@ -256,9 +255,9 @@ def _copy_escape(scan: Scanner, emit: Emit) -> Incremental[bool]:
 
 
 def copy_half(scan: Scanner, emit: Emit) -> Incremental[bool]:
-    r"""Passes on the escape of half of a character (`\ud83d`) with its other half, which is next.
-    If it is missing, U+FFFD is passed on: the client gets the string in UTF-8, which has no halves
-    (RFC 3629, 3), and many readers of JSON accept none."""
+    r"""Emits a surrogate escape (`\ud83d`) together with the other surrogate, which must come next.
+    A lone surrogate becomes U+FFFD, because UTF-8 cannot encode it (RFC 3629, 3) and many JSON
+    readers refuse it."""
     halves = yield from scan.peek(12)
     if _BOTH_HALVES.fullmatch(halves):
         emit((yield from scan.read(12)))
@@ -283,12 +282,12 @@ JSON = Notation(
 
 
 def copy_json(scan: Scanner, emit: Emit) -> Incremental[bool]:
-    """Passes on one JSON value, white space included."""
+    """Reads and emits one JSON value, including white space."""
     return (yield from copy_value(scan, emit, JSON))
 
 
 def read_string(scan: Scanner) -> Incremental[str | None]:
-    """Reads a string; None if there is none, or not a whole one."""
+    """Reads a string; None = no complete string."""
     pieces: list[str] = []
     if not (yield from copy_string(scan, pieces.append)):
         return None
@@ -318,7 +317,7 @@ _CODE_LENGTHS = {"x": 2, "u": 4, "U": 8}
 
 
 def copy_python_string(scan: Scanner, emit: Emit) -> Incremental[bool]:
-    """Passes on a string of either quote as a JSON string, as it is generated."""
+    """Reads a string with either quote and emits it as a JSON string as it arrives."""
     quote = yield from scan.peek()
     if quote not in _PYTHON_PLAIN:
         return False
@@ -341,7 +340,7 @@ def copy_python_string(scan: Scanner, emit: Emit) -> Incremental[bool]:
 
 
 def _copy_python_escape(scan: Scanner, emit: Emit) -> Incremental[bool]:
-    """Passes on an escape. A sequence that is not an escape is kept, its backslash included."""
+    """Emits an escape as JSON. An invalid escape is kept with its backslash."""
     following = yield from scan.peek(2)
     if len(following) < 2:
         yield from scan.read(1)
@@ -401,7 +400,7 @@ PYTHON = Notation(
 
 
 def copy_python(scan: Scanner, emit: Emit) -> Incremental[bool]:
-    """Passes on one literal as JSON."""
+    """Reads one Python literal and emits it as JSON."""
     return (yield from copy_value(scan, emit, PYTHON))
 
 
@@ -409,8 +408,8 @@ _FIRST_CHARACTERS = {'"': "string", "{": "object", "[": "array", "t": "boolean",
 
 
 def value_of(text: str, types: Types) -> str:
-    """Returns the JSON of a text whose value has one of these types. A text that is JSON, or a
-    literal of Python, of such a type is that value; any other text is a string."""
+    """Converts a text to JSON. If it is a JSON or Python literal of one of `types`, returns that
+    value, otherwise a string."""
     word = text.strip()
     for notation in (JSON, PYTHON):
         value = to_json(word, notation)

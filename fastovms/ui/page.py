@@ -37,10 +37,10 @@ _HASH_LENGTH: Final = 16
 
 @dataclass(frozen=True)
 class PageFile:
-    """A file of the page.
+    """A file of the web page.
 
     Attributes:
-        digest: distinguishes the file from every other version of it.
+        digest: a hash of its content.
     """
 
     content_type: str
@@ -49,8 +49,8 @@ class PageFile:
 
     @cached_property
     def zipped(self) -> bytes:
-        """Returns the body in gzip's format. It is compressed once, when it is first asked for,
-        which takes some milliseconds: a start does not wait for it."""
+        """Returns the body in gzip's format. It is compressed once at the first request, so that a
+        start does not wait for it."""
         return gzip.compress(self.body, mtime=0)  # the same bytes at every start
 
 
@@ -60,8 +60,8 @@ class PageFiles:
 
     Attributes:
         index: the page itself.
-        version: the segment of the other files' paths that changes with any of them, so that a
-            browser may keep each for ever, and modules import each other by relative paths.
+        version: the segment of the other files' paths that changes with any of them, so that
+            browsers may cache files without limit; modules import each other by relative paths.
         others: by their paths below the version, such as "core/dom.js".
     """
 
@@ -70,17 +70,17 @@ class PageFiles:
     others: Mapping[str, PageFile]
 
     def paths(self) -> Iterator[str]:
-        """Yields the path of every file, without what a proxy leaves in front."""
+        """Yields the path of every file, without a proxy's prefix."""
         yield "/"
         yield from (f"/{FOLDER}/{self.version}/{name}" for name in self.others)
 
 
 def read_page_files(root_path: str = "") -> PageFiles:
-    """Reads the files.
+    """Reads the files of the web page.
 
     Args:
-        root_path: what a proxy leaves in front of every path; the page names its files with it. ""
-            = it names them relative to itself, so that a proxy may have taken off anything.
+        root_path: the prefix that a proxy leaves before every path, used in the page's links; "" =
+            relative links, which work behind any proxy.
     """
     bodies = dict(sorted(_walk(files(__package__).joinpath("static"))))
     template = bodies.pop(_INDEX)
@@ -169,7 +169,7 @@ def _answer(request: Request, file: PageFile, caching: str) -> Response:
 
 
 def _takes_gzip(accepted: str) -> bool:
-    """Reads Accept-Encoding (RFC 9110 12.5.3); without it a file goes out as it is."""
+    """Returns whether Accept-Encoding (RFC 9110 12.5.3) allows gzip; False without the field."""
     for coding in accepted.lower().split(","):
         name, *parameters = (part.strip() for part in coding.split(";"))
         if name in ("gzip", "*"):
@@ -179,6 +179,6 @@ def _takes_gzip(accepted: str) -> bool:
 
 
 def _has(tags: str, tag: str) -> bool:
-    """Returns whether If-None-Match (RFC 9110 13.1.2) names a tag; weak ones count."""
+    """Returns whether If-None-Match (RFC 9110 13.1.2) names a tag; weak ones included."""
     named = (part.strip().removeprefix("W/") for part in tags.split(","))
     return any(one in ("*", tag) for one in named)

@@ -74,11 +74,11 @@ def test_a_signal_ends_it(tmp_path, number: signal.Signals, code: int) -> None:
 @pytest.mark.parametrize(
     ("input", "output", "fault"),
     [
-        ("none", "out", "none is no file"),
-        (".", "out", "is no file"),
+        ("none", "out", "none is not a file"),
+        (".", "out", "is not a file"),
         ("in", "in", "is the input itself"),
-        ("in", ".", "is there, and is no file"),
-        ("in", "none/out", "none is no directory"),
+        ("in", ".", "exists and is not a file"),
+        ("in", "none/out", "none is not a directory"),
     ],
 )
 def test_wrong_paths(tmp_path, input: str, output: str, fault: str) -> None:

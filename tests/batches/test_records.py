@@ -288,7 +288,7 @@ async def test_keeps_what_is_foreign(tmp_path, foreign: bytes, number: int) -> N
         await log.flush()
     content = path.read_bytes() + foreign
     path.write_bytes(content)
-    with pytest.raises(ConfigurationError, match=f"line {number} of .* is no result"):
+    with pytest.raises(ConfigurationError, match=f"line {number} of .* does not belong"):
         await open_output(path, KEY, 3, DiskThreads("a")).__aenter__()
     assert path.read_bytes() == content
 

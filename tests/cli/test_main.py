@@ -72,7 +72,7 @@ def test_arguments(line: list[str], name: str, value: object) -> None:
 
 def chosen(*line: str, environ: Mapping[str, str] | None = None) -> list[ModelSource]:
     arguments = parse(["serve", *line])
-    settings = read_environment(environ or {}) | read_flags(arguments)
+    settings = read_environment(environ or {}).settings | read_flags(arguments)
     return chosen_models(arguments, settings)[0]
 
 
@@ -345,7 +345,7 @@ def test_extra_arguments_go_before_variables_and_behind_flags():
     arguments = parse(
         ["serve", "--max-num-seqs", "3"], ["--max_num_seqs", "4", "--cache-size", "1"]
     )
-    settings = read_environment({"MAX_NUM_SEQS": "5"}) | read_flags(arguments)
+    settings = read_environment({"MAX_NUM_SEQS": "5"}).settings | read_flags(arguments)
     assert settings.given == {ENGINE.max_num_seqs: 3, ENGINE.cache_size: 1.0}
     assert parse(["pull", "a/b"], ["--cache-size", "1"]).model_ids == ["a/b"]
 

@@ -245,7 +245,7 @@ def test_a_file_that_was_cut_off_adds_nothing(tmp_path, capsys, cut):
     [
         (["check", "NONE"], 2, "there is no state in"),
         (["check", "postgresql://127.0.0.1:1/x"], 1, "Connection refused"),
-        (["check", "postgresql://127.0.0.1:1/x?y=1"], 2, "no URL that libpq understands"),
+        (["check", "postgresql://127.0.0.1:1/x?y=1"], 2, "not a URL that libpq understands"),
         (["import", "NONE", "NONE"], 2, "cannot read"),
         (["migrate", "NONE", "NONE"], 2, "there is no state in"),
     ],

@@ -59,7 +59,7 @@ def test_a_model_of_embeddings_has_nothing_to_measure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["tune", str(encoder_dir())]) == 2
-    assert "encodes texts: there is nothing to choose" in capsys.readouterr().err
+    assert "is an embedding model or reranker" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -149,3 +149,35 @@ def test_a_conversation_is_compacted(client):
     given.append({"role": "user", "content": "What is my name?"})
     answer = client.responses.create(model=NAME, input=given, temperature=0)
     assert "Alice" in answer.output_text
+
+
+def test_decisions(client):
+    """What is read agrees with the log probabilities of a chat's first token."""
+    questions = [
+        {"type": "predicate", "name": "wet", "instructions": "The street is wet."},
+        {"type": "choice", "instructions": "Who?", "choices": [{"value": "a"}, {"value": True}]},
+        {"type": "score", "instructions": "How?", "levels": [{"label": "a"}, {"label": "b"}]},
+    ]
+    decision = client.decisions.create(model=NAME, input="It rains.", questions=questions)
+    predicate, choice, score = decision.answers
+    assert (predicate.type, predicate.name) == ("predicate", "wet")
+    assert 0 < predicate.probability < 1
+    assert sum(each.probability for each in choice.probabilities) == pytest.approx(1)
+    assert [each.value for each in choice.probabilities] == ["a", True]
+    assert 0 <= score.score <= 1
+    assert decision.usage.input_tokens > 0
+
+
+def test_log_probabilities_of_given_tokens(client):
+    given = {"model": NAME, "prompt": "Once upon a", "max_tokens": 3, "temperature": 0}
+    all_of = client.completions.create(**given, logprobs=5).choices[0].logprobs
+    ids = client.post(
+        "/../tokenize",
+        cast_to=dict,
+        body={"model": NAME, "prompt": " time", "add_special_tokens": False},
+    )["tokens"]
+    listed = client.completions.create(
+        **given, logprobs=0, extra_body={"logprob_token_ids": [*ids, 5]}
+    ).choices[0]
+    assert listed.logprobs.token_logprobs == all_of.token_logprobs
+    assert len(listed.logprobs.top_logprobs[0]) in (2, 3)

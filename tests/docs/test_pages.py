@@ -4,6 +4,7 @@ their paths and links lead somewhere."""
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,77 @@ def test_tasks_name_files_that_exist():
         assert paths, task
         for path in paths:
             assert (ROOT / "fastovms" / path).exists(), f"{task}: {path}"
+        assert len(set(paths)) == len(paths), f"{task}: a file is named twice"
+
+
+_CHAT_FILES = """
+config.py params.py request_fields.py backend.py errors.py
+http/listeners.py http/server.py http/parser.py http/protocol.py http/wire.py http/writers.py
+http/messages.py http/routing.py http/gates.py
+api/routes.py api/endpoint.py api/dialect.py api/chat.py api/context.py api/typed_body.py
+api/body.py api/request_schemas.py api/served.py api/fields.py api/task.py api/chat_messages.py
+api/chat_tools.py api/chat_prompt.py api/prompt.py api/chat_task.py api/offload.py
+text/template.py text/template_messages.py text/tokenizer.py
+api/generate.py backends/paged/backend.py backends/engine_thread.py
+engine/engine.py engine/scheduler.py engine/sequence.py engine/blocks.py
+engine/model/model.py engine/model/step_inputs.py engine/processors.py engine/sampler.py
+engine/sampling_kernels.py
+text/output.py text/detokenizer.py text/stop.py text/scanning.py api/answer.py
+app/serve.py app/loading.py service/lifecycle.py
+"""
+"""The files that serve a chat with the paged backend."""
+
+
+def _paths(text: str) -> set[str]:
+    """The names of files and folders in a text."""
+    return set(re.findall(r"`([\w.*]+(?:/[\w.*]+)+/?|[\w*]+\.py)`", text))
+
+
+def test_the_architecture_names_files_that_exist():
+    parts = (section("architecture.md", "The way of a chat"),
+             section("architecture.md", "Optional parts"))  # fmt: skip
+    for paths in map(_paths, parts):
+        assert len(paths) >= 15
+        missing = [
+            path for path in paths if not any([*(ROOT / "fastovms").glob(path), *ROOT.glob(path)])
+        ]
+        assert missing == []
+
+
+def test_the_architecture_names_every_file_on_the_way_of_a_chat():
+    assert (
+        set(_CHAT_FILES.split()) - _paths(section("architecture.md", "The way of a chat")) == set()
+    )
+
+
+@pytest.mark.parametrize("package", ["http", "api"])
+def test_the_architecture_leaves_no_file_out(package: str):
+    text = (DOCS / "architecture.md").read_text()
+    named = {file for path in _paths(text) for file in (ROOT / "fastovms").glob(path)}
+    files = (ROOT / "fastovms" / package).rglob("[!_]*.py")
+    left_out = [file for file in files if not named & {file, *file.parents}]
+    assert [file.name for file in left_out] == []
+
+
+def test_the_rules_of_contributing_name_paths_and_modules_that_exist():
+    text = (DOCS / "contributing.md").read_text()
+    paths = re.findall(r"`((?:fastovms|tests|docs|examples|bench|deploy|\.ci)/[^` ]*)`", text)
+    modules = re.findall(r"python -m ((?:tests|docs|bench)[\w.]*)", text)
+    assert len(paths) >= 5
+    assert len(modules) >= 3
+    candidates = {path: [ROOT / path] for path in paths}
+    for module in modules:
+        base = ROOT / module.replace(".", "/")
+        candidates[module] = [base.with_suffix(".py"), base / "__main__.py"]
+    assert [name for name, files in candidates.items() if not any(map(Path.exists, files))] == []
+
+
+def test_extensions_names_exceptions_that_exist():
+    text = section("extensions.md", "Errors")
+    found = re.findall(
+        r"`(\w+(?:Failed|Error))`(?: and `(\w+)`|\nand `(\w+)`)? of `([\w.]+)`", text
+    )
+    assert len(found) == 3
+    for *names, module in found:
+        for name in filter(None, names):
+            assert issubclass(getattr(import_module(module), name), Exception)

@@ -193,7 +193,7 @@ def test_a_database_that_does_not_answer() -> None:
     assert "secret" not in str(database)
     wrong = read(state=StateConfig(state_url="x://")).database
     assert wrong is not None
-    assert "no URL that libpq understands" in (wrong.fault or "")
+    assert "not a URL that libpq understands" in (wrong.fault or "")
     assert read().database is None
 
 

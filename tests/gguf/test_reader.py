@@ -156,7 +156,7 @@ def test_a_head_of_gigabytes_is_refused(
     with (tmp_path / "m.gguf").open("wb") as file:
         file.write(head([start]))
         file.truncate(2**32)  # which takes no room on a disk
-    with pytest.raises(ConfigurationError, match="says of itself is longer than 65536 bytes"):
+    with pytest.raises(ConfigurationError, match="metadata is longer than 65536 bytes"):
         read_gguf(tmp_path / "m.gguf")
 
 
@@ -180,7 +180,7 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path, kind: Type) -> None:
         ([tensor("a", (99,), 0, 2**63)], "but a ends at"),
         ([tensor("a", (), 0, 0)], r"a is of shape \[\], without numbers"),
         ([tensor("a", (0, 4), 0, 0)], r"a is of shape \[0, 4\], without numbers"),
-        ([tensor("a", (33,), 2, 0)], "a has rows that are no multiple of 32"),
+        ([tensor("a", (33,), 2, 0)], "a has rows that are not a multiple of 32"),
         ([tensor("a", (2,), 0, 0)] * 2 + [bytes(99)], "it has two tensors a"),
         ([tensor("a", (256,), 19, 0)], "a is of type IQ1_S, which is not read; read are BF16, F16"),
         ([tensor("a", (256,), 999, 0)], "a is of type number 999, which is not read"),

@@ -109,7 +109,10 @@ def test_empty_tokens_get_names() -> None:
         ),
         (byte_pairs(), "it names no tokenizer.ggml.pre"),
         ({**LLAMA_3, "tokenizer.ggml.merges": []}, "it holds no tokenizer.ggml.merges"),
-        ({**LLAMA_3, "tokenizer.ggml.merges": ["h e", "he"]}, "merges has 'he', which is no pair"),
+        (
+            {**LLAMA_3, "tokenizer.ggml.merges": ["h e", "he"]},
+            "merges has 'he', which is not a pair",
+        ),
         ({**LLAMA_3, "tokenizer.ggml.pre": ["llama-bpe"]}, "the pre-tokenizer .* is not supported"),
         ({**LLAMA_3, "tokenizer.ggml.tokens": ["a", "b", "a"]}, "two of its tokens are 'a'"),
         ({**LLAMA_3, "tokenizer.ggml.token_type": [1]}, "token_type has 1 values for"),

@@ -94,7 +94,7 @@ def test_a_grammar_as_an_expression(source, matched, others):
         ('start: "a")', "closes nothing"),
         ('start: * "a"', "nothing before it"),
         ('start: "a"{}', "no number"),
-        (r'start: "\q"', "JSON's notation"),
+        (r'start: "\q"', "not a JSON string"),
     ],
 )
 def test_a_malformed_grammar_is_refused(source, fault):

@@ -11,6 +11,7 @@ import uvloop
 
 from fastovms.config import HttpConfig
 from fastovms.http import Dispatcher, Exchange, HttpServer, Request, Response, Router
+from fastovms.http.websocket import NORMAL, RESTART, handshake_fault
 
 QUICK = HttpConfig(
     port=0,
@@ -60,6 +61,20 @@ class Site:
         self.router.add("GET", "/stream", self.stream)
         self.router.add("GET", "/half", self.half)
         self.router.add("GET", "/large", self.large)
+        self.router.add("GET", "/socket", self.socket)
+
+    async def socket(self, request: Request) -> Response | None:
+        """Echoes messages; "fail" raises."""
+        if (fault := handshake_fault(request)) is not None:
+            return Response(fault.status, fault.message.encode(), "text/plain")
+        assert request.open_websocket is not None
+        socket = request.open_websocket(request)
+        while (message := await socket.receive()) is not None:
+            if message == "fail":
+                raise RuntimeError(message)
+            socket.send(message)
+        socket.close(RESTART if socket.draining else NORMAL)
+        return None
 
     def health(self, request: Request) -> Response:
         self.requests.append(request)

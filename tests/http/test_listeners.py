@@ -175,7 +175,7 @@ def test_what_is_no_stream_socket(
         descriptor = {"file": file.fileno(), "datagram": datagram.fileno(), "none": 9999}[kind]
         monkeypatch.setattr(listeners, "_FIRST_FD", descriptor)
         with pytest.raises(
-            ConfigurationError, match=f"descriptor {descriptor} .* no stream socket"
+            ConfigurationError, match=f"descriptor {descriptor} .* not a stream socket"
         ):
             inherited_sockets({"LISTEN_PID": "7", "LISTEN_FDS": "1"}, 7)
 

@@ -6,9 +6,10 @@ from collections import Counter
 
 import pytest
 
-from fastovms.cli.environment import VARIABLES
+from fastovms.cli.environment import read_environment
 from fastovms.cli.flags import FLAGS
-from fastovms.cli.foreign_flags import ALIASES, OVMS_FLAGS
+from fastovms.cli.foreign_flags import ALIASES
+from fastovms.cli.foreign_tables import OVMS_FLAGS
 from fastovms.ovms.options import OVMS_OPTIONS
 
 PLACES = ("flag", "graph", "device_property", "pipeline_property", "member", "variable")
@@ -43,7 +44,7 @@ def test_every_flag_is_understood():
 
 
 def test_every_variable_is_read():
-    fields = {variable.name: variable.field for variable in VARIABLES}
     for option in OVMS_OPTIONS:
-        if option.variable:
-            assert fields[option.variable] == option.field
+        if option.variable and option.field is not None:
+            value = "1" if option.kind is bool else "/a"
+            assert option.field in read_environment({option.variable: value}).settings.given

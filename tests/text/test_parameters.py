@@ -197,7 +197,7 @@ def test_order_and_what_has_to_be_there() -> None:
 )
 def test_what_cannot_be_said_one_by_one(keyword: str, value: object) -> None:
     schema = {"properties": {"a": {}}, "required": ["a"], keyword: value}
-    with pytest.raises(InvalidField, match=f"^'{keyword}' beside the properties of f cannot"):
+    with pytest.raises(InvalidField, match=f"^'{keyword}' next to the properties of f cannot"):
         parameters_of(schema, "f")
     relaxed = parameters_of(schema, "f", is_relaxed=True)
     assert [(p.name, p.is_relaxed) for p in relaxed.values()] == [("a", True)]

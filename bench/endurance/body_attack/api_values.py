@@ -237,6 +237,24 @@ _FORMATS: Final[Sequence[Value]] = (
     *(_of({"type": "text"}), _of({"type": "json_object"})),
 )
 
+
+def _questions(rng: Random) -> Any:
+    """Returns questions in OpenAI's form or in vLLM's."""
+    options = [word(rng) for _ in range(rng.choice((1, 2, 3, 40)))]
+    if rng.random() < 0.5:
+        listed = {
+            "choices": [{"value": o} for o in options],
+            "levels": [{"label": o} for o in options],
+        }
+        kind = rng.choice(("predicate", "choice", "score"))
+        member = {"choice": "choices", "score": "levels"}.get(kind)
+        question = {"type": kind, "instructions": word(rng)}
+        return [question if member is None else {**question, member: listed[member]}]
+    criteria = rng.choice((None, options, dict.fromkeys(options)))
+    kind = rng.choice(("choice", "noul", "score"))
+    return {word(rng): {"type": kind, "instructions": word(rng), "criteria": criteria}}
+
+
 FIELDS: Final[Mapping[str, Value]] = {
     "model": _of("demo_model", "demo_model", "demo_model", "none", ""),
     "prompt": lambda rng: rng.choice((word(rng), [word(rng)], [5, 6, 7], [[5], [6, 7]])),
@@ -245,6 +263,8 @@ FIELDS: Final[Mapping[str, Value]] = {
     "messages": _messages,
     "input": lambda rng: word(rng) if rng.random() < 0.5 else _items(rng),
     "items": _items,
+    "questions": _questions,
+    "state": lambda rng: rng.choice((word(rng), {"a": [word(rng)]}, [1])),
     "tools": lambda rng: [_tool(rng) for _ in range(rng.randrange(1, 3))],
     "tool_choice": _tool_choice,
     "response_format": lambda rng: rng.choice(_FORMATS)(rng),

@@ -1,4 +1,5 @@
 """Answers `/messages` and `/messages/count_tokens`, as Anthropic's clients ask for them.
 
-It turns their blocks into a chat, runs it as `api/chat` does, and writes its answer as blocks.
+Anthropic's content blocks are converted to a chat, which runs as in `api/chat`; the answer is
+written as blocks.
 """

@@ -60,12 +60,12 @@ SERVICE_TIER: Final = "standard"
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """The form in which the pieces of an answer are written.
+    """The options for writing the pieces of a message answer.
 
     Attributes:
         shown: which pieces the client gets.
-        new_call_id: makes the ids of uses of tools.
-        max_tokens: how many tokens the answer may have, as far as the context has room for them.
+        new_call_id: makes the ids of tool uses.
+        max_tokens: the maximum number of answer tokens, apart from the context.
         omits_thinking: whether reasoning is written as its signature only.
     """
 
@@ -79,7 +79,7 @@ class AnswerForm:
         return "" if self.omits_thinking else text
 
     def signature(self, text: str) -> str:
-        """Returns the signature of thoughts, which holds them where they are not shown."""
+        """Returns the signature of reasoning, which contains the reasoning if it is not shown."""
         if self.omits_thinking:
             return seal(text)
         return hashlib.sha256(text.encode(errors="replace")).hexdigest()
@@ -91,13 +91,12 @@ class AnswerForm:
         are_whole: Sequence[bool],
         num_tokens: int,
     ) -> dict[str, str | None]:
-        """Returns why an answer has ended, with the members that have no meaning here as null.
+        """Returns the members `stop_reason` and `stop_sequence`, with unused members as null.
 
         Args:
-            stop: the stop string, or the id of the token, that has ended it.
-            are_whole: whether each of its calls is: those of an answer that was cut must not be
-                run.
-            num_tokens: how many it has.
+            stop: the stop string, or the id of the token, that ended the answer.
+            are_whole: whether each tool call is complete; clients must not run incomplete calls.
+            num_tokens: the number of the answer's tokens.
         """
         if reason is FinishReason.LENGTH:
             has_all = num_tokens >= self.max_tokens
@@ -109,7 +108,7 @@ class AnswerForm:
 
 
 def ending(reason: str | None, stop_sequence: str | None = None) -> dict[str, str | None]:
-    """Returns the members that say why an answer has ended; None = it has not."""
+    """Returns the members `stop_reason` and `stop_sequence`; None = the answer has not ended."""
     members = {"stop_reason": reason, "stop_sequence": stop_sequence}
     return {**members, "stop_details": None, "container": None}
 
@@ -132,8 +131,8 @@ class ThinkingTokens(AnswerSchema, kw_only=True):
 
 
 class EndingUsage(AnswerSchema, kw_only=True):
-    """Counts the tokens of a request: `input_tokens` are those of the prompt that did not come from
-    the prefix cache."""
+    """Counts the tokens of a request: `input_tokens` are the prompt tokens that were not in the
+    prefix cache."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -144,7 +143,7 @@ class EndingUsage(AnswerSchema, kw_only=True):
 
 
 class MessageUsage(EndingUsage, kw_only=True):
-    """The same as a whole message has it."""
+    """The token counts of a whole message."""
 
     cache_creation: None
     inference_geo: None
@@ -183,7 +182,7 @@ def _counts(usage: Usage) -> dict[str, Any]:
 def message_body(
     envelope: Envelope, sample: SampleDelta, form: AnswerForm, usage: Usage
 ) -> dict[str, Any]:
-    """Returns a message. `sample` holds its whole text."""
+    """Returns a message. `sample` holds the whole answer."""
     pieces = [piece for piece in sample.pieces if form.shown.shows(piece)]
     are_whole = [piece.complete for piece in pieces if isinstance(piece, CallEnd)]
     reason = sample.finish_reason or FinishReason.STOP
@@ -196,7 +195,7 @@ def message_body(
 
 
 def opening_members(envelope: Envelope) -> dict[str, Any]:
-    """Returns the members that a message begins with."""
+    """Returns the members at the beginning of a message."""
     return {
         "id": envelope.id,
         "type": "message",
@@ -310,7 +309,7 @@ class MessageFrames:
                 return self._close()
 
     def _begin(self, kind: type[Piece], block: dict[str, Any]) -> list[bytes]:
-        """Begins a block, unless one is open that the piece is a part of."""
+        """Begins a content block, unless the open block has the same kind."""
         if self._kind is kind:
             return []
         closed = self._close()
@@ -357,8 +356,8 @@ MessagesJob = ChatJob[MessagesRequest]
 async def prepare(
     request: Preparation[MessagesRequest], fields: MessageFields, new_call_id: Callable[[], str]
 ) -> tuple[MessagesJob, AnswerForm]:
-    """Checks a request and makes what runs it, and the form of its answer. Long
-    chats are rendered and encoded in a thread.
+    """Checks a request. Returns the job to run and the form of its answer. Long chats are rendered
+    and encoded in a thread.
 
     Raises:
         RequestError: a field is invalid.
@@ -377,9 +376,9 @@ async def prepare(
             messages, len(images)
         )
         if only_computes_prompt:
-            return ReadChat(prompt, tools, images, None, unseen, fields.warnings)
+            return ReadChat(prompt, tools, images, template, None, unseen, fields.warnings)
         wanted = constraint(request, tools, prompt.end, template)
-        return ReadChat(prompt, tools, images, wanted, unseen, fields.warnings)
+        return ReadChat(prompt, tools, images, template, wanted, unseen, fields.warnings)
 
     chat = await offload.run(read, request.size)
     job = await chat_job(request, options, chat)
@@ -401,8 +400,8 @@ async def count_tokens(
     """Counts the tokens of the prompt that `prepare` would make.
 
     Args:
-        compute: computes a prompt and returns what that has cost. Only the model knows how many
-            tokens images are, so that a prompt with some has to be computed.
+        compute: computes a prompt and returns its usage. Needed for prompts with images, whose
+            number of tokens only the model knows.
 
     Raises:
         RequestError: a field is invalid.
@@ -430,7 +429,7 @@ async def count_tokens(
 
 
 def names_of(body: MessagesRequest) -> FieldNames:
-    """Returns the names of a request's fields, for messages."""
+    """Returns the names of a request's fields, for error messages."""
     stop = "stop" if body.stop_sequences is None else "stop_sequences"
     return FieldNames("messages", "max_tokens", "logprobs", stop=stop)
 
@@ -442,6 +441,8 @@ def _in_our_words(
     body, names = request.body, request.names
     if body.stop_sequences is not None:
         body = msgspec.structs.replace(body, stop=body.stop_sequences)
+    if fields.budget is not None and body.thinking_token_budget is None:
+        body = msgspec.structs.replace(body, thinking_token_budget=fields.budget)
     if fields.format is None:
         return replace(request, body=body)
     name = fields.format_name
@@ -459,8 +460,8 @@ def _template(
     fields: MessageFields,
     messages: Sequence[dict[str, Any]],
 ) -> TemplateOptions:
-    """Returns the variables for the template. An answer continues a message that the assistant has
-    begun to say last."""
+    """Returns the variables for the template. If the last message is the assistant's, the answer
+    continues it."""
     last = messages[-1]
     continues = last["role"] == "assistant"
     if continues and "tool_calls" in last:
@@ -479,8 +480,8 @@ def _template(
 
 
 def _thinks(request: Preparation[MessagesRequest], fields: MessageFields) -> bool:
-    """Returns whether thoughts are wanted: clients that ask for none expect text first of all. The
-    request's variables and the operator's defaults count, too."""
+    """Returns whether the model must produce reasoning, by the request's fields and variables and
+    the operator's defaults. Clients that did not ask for reasoning expect text first."""
     asked = (request.body.chat_template_kwargs or {}).get(_SWITCH, fields.thinks)
     if asked is None:
         asked = request.model.chat.config.default_chat_template_kwargs.get(_SWITCH)
@@ -513,10 +514,10 @@ class Messages:
         self._context = context
 
     async def create(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers a request.
+        """Answers a request to `/messages`.
 
         Raises:
-            RequestError, BackendError: the answer has not begun, and cannot.
+            RequestError, BackendError: the request failed before the answer began.
         """
         context = self._context
         preparation = await context.read(request, MessagesRequest, dialect, names_of)
@@ -536,7 +537,7 @@ class Messages:
 
         Raises:
             RequestError: a field is invalid.
-            BackendError: it has images, which cannot be read now.
+            BackendError: the prompt has images, which cannot be computed now.
         """
         preparation = await self._context.read(request, CountTokensRequest, dialect, names_of)
 
@@ -560,8 +561,8 @@ class Messages:
         envelope: Envelope,
         generation: TextGeneration,
     ) -> Response:
-        """Has the prompt computed and answers with a message that says nothing: the token that is
-        generated is dropped."""
+        """Computes the prompt to fill the prefix cache, and answers with an empty message; the one
+        generated token is dropped."""
         await generation.run(_drop)
         usage = generation.usage._replace(completion_tokens=0)
         nothing = SampleDelta(0, "", FinishReason.LENGTH)

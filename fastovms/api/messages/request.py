@@ -64,7 +64,7 @@ class MessagesRequest(GenerationFields, frozen=True, kw_only=True):
 
 
 class CountTokensRequest(MessagesRequest, frozen=True, kw_only=True):
-    """The body of `POST /messages/count_tokens`: of the same fields, those of the prompt count."""
+    """The body of `POST /messages/count_tokens`. Only the fields of the prompt matter."""
 
 
 _TOOL_CHOICES: Final = ("auto", "any", "tool", "none")
@@ -73,11 +73,11 @@ _TOOL_CHOICES: Final = ("auto", "any", "tool", "none")
 def read_tools(
     given: Sequence[Mapping[str, Any]] | None, choice: Mapping[str, Any] | None
 ) -> ToolUse:
-    """Reads tools. Those that Anthropic's servers run, or that its models know without a schema,
-    are passed over.
+    """Reads `tools`. Tools that Anthropic's servers run, or that its models know without a schema,
+    are ignored.
 
     Raises:
-        InvalidField: a tool or the choice is malformed, or they do not go together.
+        InvalidField: a tool or the choice is malformed, or they contradict each other.
     """
     check_number_of_tools(given, "tools")
     reader = ToolReader()
@@ -105,7 +105,7 @@ def _function(tool: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _choice(choice: Mapping[str, Any], offered: Sequence[str]) -> tuple[ToolChoice, bool]:
-    """Returns which of the tools may be used, and whether several at once."""
+    """Reads `tool_choice`. Returns the choice, and whether parallel calls are allowed."""
     place = "tool_choice"
     kind = one_of(choice.get("type"), _TOOL_CHOICES, f"{place}.type")
     is_single = choice.get("disable_parallel_tool_use")
@@ -129,14 +129,14 @@ def _choice(choice: Mapping[str, Any], offered: Sequence[str]) -> tuple[ToolChoi
 
 
 _RESULT: Final = "_tool_result"
-"""What the types of blocks end with that hold what such a tool has answered."""
+"""The ending of the block types that hold results of server-side tools."""
 
 _SEALED: Final = "encrypted_"
-"""What the names of members begin with that only Anthropic can read."""
+"""The beginning of the names of members that only Anthropic can read."""
 
 
 def server_result(block: Block, reader: BlockReader) -> Message:
-    """Returns the output of a tool, as far as it can be read.
+    """Returns the result of a server-side tool as a message, without unreadable parts.
 
     Raises:
         InvalidField: the block is malformed.
@@ -171,12 +171,12 @@ def _readable(value: Any) -> Any:
 
 
 class Block(NamedTuple):
-    """A block of a content.
+    """A content block.
 
     Attributes:
-        place: its path in the request.
-        is_new: whether the client has not sent it before, so that media that the model cannot read
-            are refused.
+        place: the path of the block in the request.
+        is_new: whether the block is new in this request; media that the model cannot read are then
+            refused.
     """
 
     members: Mapping[str, Any]
@@ -199,7 +199,7 @@ class Block(NamedTuple):
         return value
 
     def filled_text(self, key: str) -> str:
-        """Returns a member that must be a string with something in it. Raises InvalidField."""
+        """Returns a member that must be a non-empty string. Raises InvalidField."""
         if not (text := self.text(key)):
             raise self.wrong(key, "a string that is not empty")
         return text
@@ -213,13 +213,13 @@ class Block(NamedTuple):
 
 
 def read_blocks(content: object, place: str, *, is_new: bool = False) -> list[Block]:
-    """Returns the blocks of a content; a text is one of its own.
+    """Returns the blocks of a content; a string becomes one text block.
 
     Args:
-        is_new: whether the client has not sent the content before.
+        is_new: whether the content is new in this request.
 
     Raises:
-        InvalidField: it is neither a text nor a list of objects that have a type.
+        InvalidField: the content is neither a string nor a list of objects that have a type.
     """
     if isinstance(content, str):
         return [Block({"type": "text", "text": content}, place)]
@@ -236,11 +236,11 @@ def read_blocks(content: object, place: str, *, is_new: bool = False) -> list[Bl
 
 
 class BlockReader:
-    """Makes text of blocks.
+    """Converts content blocks to text.
 
     Args:
-        images: collects those of the blocks, in whose text tags stand for them; None = the model
-            takes none.
+        images: collects the images; the text contains a tag for each. None = the model does not
+            support images.
 
     Attributes:
         unseen: collects the media that the model cannot read.
@@ -254,8 +254,8 @@ class BlockReader:
         """Returns the text of blocks.
 
         Raises:
-            InvalidField: a block is malformed, of a type that is not taken there, or one image too
-                many.
+            InvalidField: a block is malformed, of an unsupported type, or there are too many
+                images.
         """
         return join_parts([part for block in blocks for part in self._parts(block)])
 
@@ -290,7 +290,7 @@ class BlockReader:
         return ContentPart(tag, is_image=True)
 
     def _document(self, block: Block) -> list[ContentPart]:
-        """Reads a document: its title and context go before its text. The model reads no PDF."""
+        """Reads a document: title, context, text. PDFs are not supported."""
         source = Block(block.object("source"), f"{block.place}.source")
         heads = [
             ContentPart(block.text(key))
@@ -309,7 +309,7 @@ class BlockReader:
         raise source.wrong("type", '"text" or "content", which hold text')
 
     def _tool_reference(self, block: Block) -> list[ContentPart]:
-        """Reads the result of a search for tools: the model knows the tool by its name."""
+        """Reads the result of a tool search as the name of the tool."""
         return [ContentPart(block.filled_text("tool_name"))]
 
     def _browser_state(self, block: Block) -> list[ContentPart]:
@@ -329,7 +329,7 @@ _READERS: Final[Mapping[str, Callable[[BlockReader, Block], list[ContentPart]]]]
     "tool_reference": BlockReader._tool_reference,
     "browser_state": BlockReader._browser_state,
 }
-"""What reads each type of block, but images and files."""
+"""The reader of each block type, except images and files."""
 
 _FILES: Final = ("base64", "url", "file")
 """The types of sources of documents that are not text."""
@@ -338,7 +338,7 @@ _FILES: Final = ("base64", "url", "file")
 def unknown_block(
     block: Block, taken: Mapping[str, object], *, takes_images: bool = False
 ) -> InvalidField:
-    """Returns the fault of a block of a type that is not taken where it stands."""
+    """Returns the error about a block whose type is not supported at its place."""
     kinds = ", ".join([*taken, *(["image"] if takes_images else [])])
     return InvalidField(
         f"{block.place} is of type {show(block.kind)}, but this model takes only {kinds} there",
@@ -366,15 +366,16 @@ def to_messages(
     given: Sequence[Mapping[str, Any]] | None,
     images: GivenImages | None = None,
 ) -> ChatMessages:
-    """Returns the messages of a chat. Consecutive messages of one role are one turn. A note takes
-    the place of media that the model cannot read, but in what the user says last.
+    """Returns the messages of a chat. Consecutive messages of one role are one turn. Media that the
+    model cannot read are replaced by a note, except in the user's last message, where they are
+    refused.
 
     Args:
-        images: collects those of the messages; None = the model takes none.
+        images: collects the images of the messages; None = the model does not support images.
 
     Raises:
-        InvalidField: they are absent or say nothing at all, or a block is malformed or of a type
-            that is not taken, or an image too many.
+        InvalidField: the messages are missing or empty, a block is malformed or of an unsupported
+            type, or there are too many images.
     """
     if given is None:
         raise InvalidField("messages is required", param="messages")
@@ -415,8 +416,7 @@ def _blocks(given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Bloc
 
 
 def _with_new(blocks: Sequence[Block]) -> list[Block]:
-    """Returns the blocks of the user's last message. Blocks that earlier requests did not contain
-    are marked as new.
+    """Returns the blocks of the user's last message, and marks those that are new in this request.
 
     Other blocks in a message with results of tools belong to the results. Claude Code adds the
     user's text after a refusal to the refused message, so a block that is followed by more text is
@@ -439,7 +439,7 @@ def _system(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
 
 
 def _user(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
-    """Returns the outputs of the tools and the user's other blocks: results follow directly after
+    """Returns the outputs of the tools and the user's other blocks; results must directly follow
     their calls."""
     messages = [_result(block, reader) for block in blocks if block.kind == "tool_result"]
     others = [block for block in blocks if block.kind != "tool_result"]
@@ -461,8 +461,8 @@ def _result(block: Block, reader: BlockReader) -> Message:
 
 
 def _assistant(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
-    """Returns the assistant's text, reasoning and calls. The output of a tool on Anthropic's
-    servers becomes a message of its own, like that of any tool."""
+    """Returns the assistant's text, reasoning and tool calls as messages. The output of a tool on
+    Anthropic's servers becomes a separate message."""
     messages: list[Message] = []
     turn = _Turn()
     for block in blocks:
@@ -506,14 +506,14 @@ class _Turn:
 
 
 def _summary(block: Block) -> list[Block]:
-    """Returns the summary of what came before as a text; one that failed has none."""
+    """Returns a compaction summary as a text block; an empty list if compaction failed."""
     if block.members.get("content") is None:
         return []
     return [Block({"type": "text", "text": told_text(block.text("content"))}, block.place)]
 
 
 def _thinking(block: Block) -> str:
-    """Returns reasoning as it was shown, or as it was sealed."""
+    """Returns the reasoning of a block, or decodes it from its signature."""
     signature = block.members.get("signature")
     if signature is not None and not isinstance(signature, str):
         raise block.wrong("signature", "a string")
@@ -555,8 +555,8 @@ _MISSING: Final[Mapping[str, str | None]] = {
     "thread": "thread_unsupported_request",
     "compaction": None,
 }
-"""Fields that ask for what the server has not, with the codes that clients know: they go on without
-a thread (`tool_runner` of anthropic 2.12)."""
+"""Fields for unsupported features, with the error codes that clients know: these then continue
+without a thread (`tool_runner` of anthropic 2.12)."""
 
 _KEEPS_THINKING: Final = "clear_thinking_20251015"
 
@@ -566,16 +566,18 @@ class MessageFields:
     """The options of a request that are not part of its chat.
 
     Attributes:
-        thinks: whether the model is to think; None = the request does not say.
-        omits_thinking: whether thoughts go to the client sealed only, as a signature.
-        effort: how much effort to put into the answer; None = as usual.
-        format_name: the field that says what the answer's text must look like.
-        format: what that is; None = anything.
-        warnings: what is passed over.
+        thinks: whether reasoning is enabled; None = not given.
+        omits_thinking: whether the client gets reasoning only encoded in the signature.
+        budget: the most tokens of reasoning; None = not given.
+        effort: the reasoning effort; None = the default.
+        format_name: the field of the output format, for error messages.
+        format: the output format; None = free text.
+        warnings: the ignored parts of the request.
     """
 
     thinks: bool | None = None
     omits_thinking: bool = False
+    budget: int | None = None
     effort: str | None = None
     format_name: str = "output_config.format"
     format: Mapping[str, Any] | None = None
@@ -583,10 +585,10 @@ class MessageFields:
 
 
 def read_fields(body: MessagesRequest) -> MessageFields:
-    """Reads the fields.
+    """Reads the options of a request.
 
     Raises:
-        InvalidField: one is malformed, or asks for what there is not.
+        InvalidField: a field is malformed or not supported.
     """
     for name, code in _MISSING.items():
         if getattr(body, name):
@@ -604,19 +606,18 @@ def read_fields(body: MessagesRequest) -> MessageFields:
     user_id = (body.metadata or {}).get("user_id")
     if user_id is not None and not isinstance(user_id, str):
         raise wrong("metadata.user_id", "a string", user_id)
-    thinks, omits_thinking = _thinking_options(body.thinking)
+    thinks, omits_thinking, budget = _thinking_options(body.thinking)
     effort, format_name, format = _output(body)
-    return MessageFields(
-        thinks, omits_thinking, effort, format_name, format, _edits(body.context_management or {})
-    )
+    edits = _edits(body.context_management or {})
+    return MessageFields(thinks, omits_thinking, budget, effort, format_name, format, edits)
 
 
 def check_filling(body: MessagesRequest) -> None:
-    """Checks a request that only has its prompt computed, so that the next one finds it in the
-    cache. As with Anthropic it must not ask for anything of the answer.
+    """Checks a request that only fills the prefix cache (`max_tokens: 0`). As with Anthropic, it
+    must not set options of the answer.
 
     Raises:
-        InvalidField: it does.
+        InvalidField: an option of the answer is set.
     """
     asked = {
         "stream": bool(body.stream),
@@ -632,10 +633,11 @@ def check_filling(body: MessagesRequest) -> None:
             )
 
 
-def _thinking_options(given: Mapping[str, Any] | None) -> tuple[bool | None, bool]:
-    """Returns whether to think, and whether thoughts are not shown."""
+def _thinking_options(given: Mapping[str, Any] | None) -> tuple[bool | None, bool, int | None]:
+    """Reads `thinking`. Returns whether reasoning is enabled, whether it is hidden, and its most
+    tokens."""
     if given is None:
-        return None, False
+        return None, False, None
     kind = one_of(given.get("type"), _THINKING, "thinking.type")
     budget = given.get("budget_tokens")
     is_budget = type(budget) is int and budget >= _MIN_BUDGET
@@ -644,11 +646,11 @@ def _thinking_options(given: Mapping[str, Any] | None) -> tuple[bool | None, boo
     display = given.get("display")
     if display is not None:
         one_of(display, _DISPLAYS, "thinking.display")
-    return _THINKING[kind], display == "omitted"
+    return _THINKING[kind], display == "omitted", budget
 
 
 def _output(body: MessagesRequest) -> tuple[str | None, str, Mapping[str, Any] | None]:
-    """Returns the effort, and the format of the answer with its name."""
+    """Reads the output options. Returns the effort, the field of the format, and the format."""
     config = body.output_config or {}
     effort = config.get("effort")
     if effort is not None:

@@ -1,4 +1,4 @@
 """Answers Ollama's API: `/api/chat`, `/api/generate`, and the endpoints that describe models.
 
-It says in Ollama's words what the other endpoints do, by the same pipeline.
+Requests run through the same pipeline as the other endpoints.
 """

@@ -98,14 +98,14 @@ def nanoseconds(seconds: float) -> int:
 JSON_LINES: Final = "application/x-ndjson"
 
 _MARK: Final = "\0"
-"""Stands for the text in a line of which the rest is made once."""
+"""A placeholder for the text in a line of which the rest is made once."""
 
 Members = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Told:
-    """The contents of a part of an answer: a text, reasoning, and calls, each of them whole."""
+    """The contents of a part of an answer: text, reasoning, and complete tool calls."""
 
     content: str = ""
     thinking: str = ""
@@ -113,12 +113,12 @@ class Told:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is no more than a text."""
+        """Whether the part has only text."""
         return not self.thinking and not self.calls
 
 
 class AnswerCollector:
-    """Makes of the pieces of one answer, as they come, what its parts tell.
+    """Converts the pieces of one answer to the contents of its parts.
 
     Args:
         new_call_id: makes the ids of calls.
@@ -131,8 +131,8 @@ class AnswerCollector:
         self._arguments: list[str] = []
 
     def take(self, delta: SampleDelta) -> Told:
-        """Returns the members that a delta adds. A call that is cut is left out: no agent could run
-        it."""
+        """Returns the contents that a delta adds. Incomplete tool calls are dropped, because agents
+        could not run them."""
         told = Told(delta.text)
         for piece in delta.pieces:
             self._add(piece, told)
@@ -169,7 +169,7 @@ def chat_members(told: Told) -> Members:
 
 
 def generate_members(told: Told) -> Members:
-    """Returns the members of a part of an answer to `/api/generate`, which has no tools."""
+    """Returns the members of a part of an answer to `/api/generate`, without tool calls."""
     members: Members = {"response": told.content}
     if told.thinking:
         members["thinking"] = told.thinking
@@ -183,19 +183,19 @@ def part_head(model: str, clock: Callable[[], float]) -> Members:
 
 @dataclass(frozen=True, slots=True)
 class OllamaAnswer:
-    """The form in which one answer is written.
+    """Formats one answer.
 
     Attributes:
-        model: its name, as the client knows it.
-        clock: returns the Unix time, which each part has.
-        members: makes the members that describe a part: those of a chat, or of a prompt's answer.
-        collector: reads the pieces.
-        report: says which information about tokens is reported.
-        usage: returns what the answer has cost so far.
-        total_time: returns for how many seconds the request has been there.
-        load_time: for how many of those it waited for its model.
-        context: returns the tokens of the prompt and the answer, when that is over; None = they are
-            not reported.
+        model: the client's name of the model.
+        clock: returns the Unix time for `created_at`.
+        members: makes the members of a part, for `/api/chat` or `/api/generate`.
+        collector: converts the pieces.
+        report: the token details to report.
+        usage: returns the usage so far.
+        total_time: returns the seconds since the request arrived.
+        load_time: the seconds it waited for its model.
+        context: returns the tokens of the prompt and the answer, after its end; None = they are not
+            reported.
     """
 
     model: str
@@ -209,7 +209,7 @@ class OllamaAnswer:
     context: Callable[[], Sequence[int]] | None
 
     def whole(self, sample: SampleDelta) -> bytes:
-        """Returns the answer in one object. `sample` holds all of the text."""
+        """Returns the answer as one object. `sample` holds the whole text."""
         told = self.members(self.collector.take(sample))
         body = {**self.head, **told, **self._end(sample.finish_reason), **self.logprobs(sample)}
         return orjson.dumps(body)
@@ -258,8 +258,8 @@ class OllamaAnswer:
 
 
 class AnswerLines:
-    """Encodes one stream (`answer.Frames`). A piece of text costs its own encoding alone,
-    unless there is more to tell."""
+    """Encodes one stream (`answer.Frames`). Unless more is reported, a piece costs only the
+    encoding of its text."""
 
     def __init__(self, form: OllamaAnswer, dialect: Dialect) -> None:
         self._form = form
@@ -305,9 +305,9 @@ class OllamaJob:
     """A request that is ready to run.
 
     Attributes:
-        new_parser: makes the parser of the answer's text; None = it is all content.
-        tells_context: whether the answer ends with the tokens of the prompt and its own.
-        warnings: what of the request is not done.
+        new_parser: makes the parser of the answer's text; None = all text is content.
+        tells_context: whether the last part has `context`, the tokens of the prompt and the answer.
+        warnings: the ignored parts of the request.
     """
 
     preparation: Preparation[AskedFields]
@@ -350,8 +350,8 @@ async def prepare_chat(asking: Asking, body: OllamaChatRequest) -> OllamaJob:
 
 
 async def prepare_prompt(asking: Asking, body: OllamaGenerateRequest) -> OllamaJob:
-    """Checks a request to `/api/generate` whose prompt is what a user says. Raises as
-    `prepare_chat` does."""
+    """Checks a request to `/api/generate` whose prompt is a user message. Raises as `prepare_chat`
+    does."""
     model, context = asking.preparation.model, body.context or []
     if context and model.images is not None:
         raise InvalidField("context cannot be used with a model that takes images", param="context")
@@ -395,7 +395,7 @@ async def _prepare(asking: Asking, chat: _Chat) -> OllamaJob:
         sources: Sequence[ImageSource] = images
         if images and drops:
             prompt, sources = kept_images(prompt, images)
-        return ReadChat(prompt, chat.tools, sources, wanted, unseen)
+        return ReadChat(prompt, chat.tools, sources, template, wanted, unseen)
 
     ready = await offload.run(read, request.size)
     job = await chat_job(request, options, ready)
@@ -404,7 +404,7 @@ async def _prepare(asking: Asking, chat: _Chat) -> OllamaJob:
 
 
 def _drops(asking: Asking) -> bool:
-    """Returns whether messages are dropped that the context has no room for."""
+    """Returns whether messages that do not fit into the context are dropped."""
     return asking.body.truncate is not False
 
 
@@ -413,7 +413,7 @@ def _images_of(asking: Asking) -> GivenImages | None:
 
 
 def _prompt_messages(body: OllamaGenerateRequest, images: GivenImages | None) -> ChatMessages:
-    """Returns the messages that `/api/generate` has answered."""
+    """Returns the messages for an `/api/generate` prompt: system text and user message."""
     messages: list[Message] = []
     if body.system:
         messages.append({"role": "system", "content": body.system})
@@ -423,13 +423,13 @@ def _prompt_messages(body: OllamaGenerateRequest, images: GivenImages | None) ->
 
 
 def _is_begun(last: Message) -> bool:
-    """Returns whether the model has to go on with what it was saying."""
+    """Returns whether the last message is the assistant's, so that the model continues it."""
     return last["role"] == "assistant" and bool(last["content"]) and not last.get("tool_calls")
 
 
 def _longest_prompt(model: ServedModel, num_predict: int | None) -> int:
-    """Returns how many tokens older messages may take. An answer that can be cut takes no more than
-    half of the context."""
+    """Returns the maximum number of prompt tokens. If the answer's length may be cut, it reserves
+    at most half of the context."""
     context = model.info.max_model_len
     if num_predict is None:
         return context - context // _ANSWER_SHARE
@@ -437,7 +437,7 @@ def _longest_prompt(model: ServedModel, num_predict: int | None) -> int:
 
 
 def _behind(context: Sequence[int], prompt: Prompt, request: Preparation[AskedFields]) -> Prompt:
-    """Returns the prompt after the tokens of the conversation so far."""
+    """Returns the prompt appended to the tokens of the earlier conversation."""
     token_ids = [*context, *prompt.token_ids]
     if context and len(token_ids) > request.model.info.max_model_len:
         reason = f"the prompt has {len(token_ids)} tokens, of which context has {len(context)}"
@@ -446,10 +446,10 @@ def _behind(context: Sequence[int], prompt: Prompt, request: Preparation[AskedFi
 
 
 def is_raw(body: OllamaGenerateRequest, model: ServedModel) -> bool:
-    """Returns whether the prompt goes to the model as it is.
+    """Returns whether the prompt is sent to the model without a template.
 
     Raises:
-        InvalidField: what only a template has a place for is given, too.
+        InvalidField: a field that needs a template is given as well.
     """
     is_bare = body.raw is True or bool(body.suffix)
     for name in ("system", "context", "images"):
@@ -463,10 +463,10 @@ def is_raw(body: OllamaGenerateRequest, model: ServedModel) -> bool:
 async def prepare_raw(
     asking: Asking, body: OllamaGenerateRequest, fim: FimTokens | None
 ) -> OllamaJob:
-    """Checks a request. Long texts are encoded in a thread.
+    """Checks a request without a template and returns its job. Long texts are encoded in a thread.
 
     Args:
-        fim: the model's tokens for a suffix, if it has them.
+        fim: the model's fill-in-the-middle tokens, if it has them.
 
     Raises:
         RequestError: a field is invalid.
@@ -523,12 +523,12 @@ Body = OllamaChatRequest | OllamaGenerateRequest
 
 
 class _Door(NamedTuple):
-    """The differences between the two endpoints.
+    """The differences between `/api/chat` and `/api/generate`.
 
     Attributes:
         members: makes the members that describe a part of an answer.
-        prepare: checks a request and makes what runs it.
-        is_empty: whether there is nothing to answer, so that only the model is moved.
+        prepare: checks a request and returns its job.
+        is_empty: whether the request only loads or unloads the model.
     """
 
     kind: GenerationKind
@@ -548,7 +548,7 @@ class OllamaGeneration:
         """Answers messages; without any, loads or unloads the model.
 
         Raises:
-            RequestError, BackendError: the answer has not begun, and cannot.
+            RequestError, BackendError: the request failed before the answer began.
         """
         context = self._context
         body, known = await read_named(
@@ -586,8 +586,8 @@ class OllamaGeneration:
     async def _answer(
         self, request: Request, dialect: Dialect, body: Body, known: KnownModel, door: _Door
     ) -> Response | None:
-        """Answers what there is to answer. A model that is loaded on demand is unloaded afterwards
-        if the client wants that and may."""
+        """Answers a request of either endpoint. Afterwards unloads the model if it is loaded on
+        demand, and the client asks for it and is allowed to."""
         with departure(body.keep_alive, request, known, self._context.models) as leaving:
             if not door.is_empty:
                 return await self._generate(request, dialect, body, known, door, leaving.warnings)
@@ -648,8 +648,8 @@ class OllamaGeneration:
     def _moved(
         self, request: Request, body: Body, known: KnownModel, door: _Door, leaving: Departure
     ) -> Response:
-        """Returns the answer to a request that has only the model moved: where the model is then,
-        wherever the client wants it."""
+        """Returns the answer to a request that only loads or unloads the model; it reports the
+        model's actual state."""
         stays = known.served is not None and not leaving.happens
         head = part_head(body.model or known.name, self._context.unix_time)
         told = door.members(Told())

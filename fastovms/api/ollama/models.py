@@ -86,7 +86,7 @@ def running_card(model: KnownModel, now: float, seconds_left: float | None) -> M
     """Returns the `/api/ps` entry of a loaded model.
 
     Args:
-        seconds_left: how long it stays without requests; None = for ever.
+        seconds_left: how long the model stays loaded without requests; None = without limit.
     """
     card = {**list_card(model, model.name), "size": model.size}
     del card["modified_at"]
@@ -99,7 +99,7 @@ def full_card(model: KnownModel, *, fills_in: bool) -> Members:
     """Returns the full description of a model.
 
     Args:
-        fills_in: whether it can write the text before a suffix.
+        fills_in: whether the model supports fill-in-the-middle.
     """
     info, served = model.info, model.served
     template = served.chat.template if isinstance(served, ServedModel) else None
@@ -122,7 +122,7 @@ def _config(model: KnownModel) -> Mapping[str, object]:
 
 
 def _family(model: KnownModel) -> str:
-    """Returns the kind of the model, as its config.json has it; "" while that is not read."""
+    """Returns the `model_type` of config.json; "" if it is not read yet."""
     return str(_config(model).get("model_type") or "")
 
 
@@ -153,7 +153,7 @@ def _model_info(model: KnownModel) -> Members:
 
 
 def _first(scopes: Sequence[Mapping[str, object]], names: Sequence[str]) -> object:
-    """Returns the first number that there is under one of the names."""
+    """Returns the first number found in `scopes` under one of the names."""
     found = (scope.get(name) for name in names for scope in scopes)
     return next((value for value in found if type(value) in (int, float)), None)
 
@@ -173,7 +173,7 @@ def _level(element_type: str) -> str:
 
 
 def _parameters(info: ModelInfo) -> str:
-    """Returns the model's own defaults, a line each, in Ollama's words."""
+    """Returns the model's own defaults in Ollama's format, one per line."""
     defaults = info.defaults
     rows = rows_by_name(SamplingDefaults, "ollama")
     values = {option: getattr(defaults, row.name) for option, row in rows.items()}
@@ -182,7 +182,7 @@ def _parameters(info: ModelInfo) -> str:
 
 
 def _digest(model: KnownModel) -> str:
-    """Returns the digest of the files of a model, or of its name while they are not known."""
+    """Returns the digest of the files of a model, or of its name if the files are not known yet."""
     return hashlib.sha256((model.fingerprint or model.name).encode()).hexdigest()
 
 
@@ -223,7 +223,7 @@ class OllamaModels:
         """Describes one model.
 
         Raises:
-            RequestError: there is no such model, or the body is malformed.
+            RequestError: the model is unknown, or the body is malformed.
         """
         _, model = await self._find(request, dialect)
         served = model.served
@@ -231,7 +231,8 @@ class OllamaModels:
         return _json(full_card(model, fills_in=fills_in))
 
     async def pull(self, request: Request, dialect: Dialect) -> Response:
-        """Answers for a model that is served that it is there. Raises as `show` does."""
+        """Answers success if the model is already served; nothing is downloaded. Raises as `show`
+        does."""
         try:
             body, _ = await self._find(request, dialect)
         except ModelNotFound as error:
@@ -246,7 +247,7 @@ class OllamaModels:
         return Response(200, lines, JSON_LINES)
 
     async def refuse(self, request: Request, dialect: Dialect) -> Response:
-        """Refuses what changes which models there are. Raises RequestError."""
+        """Refuses requests that would create, copy or delete models. Raises RequestError."""
         what = request.path.removeprefix("/api/").partition("/")[0]
         raise RequestError(
             f"this server does not do {what}: it has the models that it was started with"
@@ -300,7 +301,7 @@ class OllamaEmbed:
         is false.
 
         Raises:
-            RequestError, BackendError: there is no answer.
+            RequestError, BackendError: the request failed.
         """
         context, now = self._context, asyncio.get_running_loop().time
         body, known = await read_named(
@@ -322,8 +323,8 @@ class OllamaEmbed:
         return Response(200, written, headers=warning_headers(leaving.warnings, request.id))
 
     async def embeddings(self, request: Request, dialect: Dialect) -> Response:
-        """Answers with the vector of one prompt, as the operator wants vectors. Raises as `embed`
-        does."""
+        """Answers with the vector of one prompt, scaled as the operator configured. Raises as
+        `embed` does."""
         context = self._context
         body, known = await read_named(
             request, OllamaEmbeddingsRequest, context.models, dialect, context.bodies
@@ -352,7 +353,7 @@ class OllamaEmbed:
 
 
 async def _embedded(body: OllamaEmbedRequest, call: EncodingCall) -> Embeddings:
-    """Returns the vectors of a request's texts, of which there may be none. Raises as `embed`."""
+    """Returns the vectors of a request's texts, possibly none. Raises as `embed`."""
     model, given = call.model, body.input or []
     most = model.config.max_inputs
     texts = given if isinstance(given, list) else [given]
@@ -373,8 +374,8 @@ def _options(model: ServedEncoder, limit: TextLimit) -> EmbeddingOptions:
 
 
 def _written(head: dict[str, Any], found: Embeddings, end: dict[str, Any]) -> bytes:
-    """Returns the body of an answer. Vectors are written one by one, so that other threads get the
-    GIL in between."""
+    """Returns the JSON body of the answer. Vectors are written one by one, so that other threads
+    get the GIL in between."""
     rows = np.ascontiguousarray(found.vectors)
     vectors = [orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) for row in rows]
     start = orjson.dumps(head)[:-1] + b',"embeddings":['

@@ -59,7 +59,7 @@ class OllamaGenerateRequest(OllamaTextFields, frozen=True, kw_only=True):
 
 
 class OllamaNamed(ModelField, frozen=True, kw_only=True):
-    """The body of what is asked about one model; `name` is what older clients call it."""
+    """The body of a request about one model; older clients send `name`."""
 
     name: str | None = None
     stream: bool | None = None
@@ -67,8 +67,8 @@ class OllamaNamed(ModelField, frozen=True, kw_only=True):
 
 
 class AskedFields(GenerationFields, frozen=True, kw_only=True):
-    """The request in the fields of the other endpoints, with its texts, so that errors can name
-    them."""
+    """The request converted to the fields of the other endpoints, with its texts, so that errors
+    can name them."""
 
     messages: Any = None
     prompt: str | None = None
@@ -92,13 +92,13 @@ _FIELDS: Final[Mapping[str, str]] = {
 _PENALTIES: Final = ("repeat_penalty", "presence_penalty", "frequency_penalty")
 
 _NEUTRAL: Final[Mapping[str, float]] = {"typical_p": 1, "tfs_z": 1, "mirostat": 0}
-"""Options of samplers that there are not, with the values that ask for nothing."""
+"""Options of samplers that are not supported, with the values that have no effect."""
 
 _NAMES: Final[Mapping[str, str]] = {
     **{field: f"options.{option}" for option, field in _FIELDS.items()},
     "format.schema": "format",
 }
-"""What a client calls what the pipeline complains of."""
+"""The client's names of the fields that errors of the pipeline name."""
 
 _PARAM: Final = re.compile(r"format\.schema|\w+")
 
@@ -107,9 +107,9 @@ class ReadOptions(NamedTuple):
     """The result of reading options.
 
     Attributes:
-        fields: those of the other endpoints.
-        num_predict: how many tokens are generated at most; None = no number is given.
-        warnings: what is not done.
+        fields: the options as fields of the other endpoints.
+        num_predict: the maximum number of generated tokens; None = not given.
+        warnings: the ignored options.
     """
 
     fields: Mapping[str, Any]
@@ -146,7 +146,8 @@ def read_options(given: OllamaOptions | None, model: ModelInfo) -> ReadOptions:
 
 @contextmanager
 def named_as_given() -> Iterator[None]:
-    """Names an invalid field as the client does: an option by its place in `options`."""
+    """While the context is open, errors name a field as the client does: an option by its place in
+    `options`."""
     try:
         yield
     except InvalidField as error:
@@ -163,7 +164,7 @@ def named_as_given() -> Iterator[None]:
 
 def _num_predict(value: int | None) -> int | None:
     """Returns the maximum number of generated tokens. -1 means no limit, -2 the rest of the
-    context, and Ollama takes 0 as no limit, too: that is the same here."""
+    context, and 0, as in Ollama, no limit."""
     if value is None or value in (-2, -1, 0):
         return None
     if value < 0:
@@ -198,14 +199,14 @@ def read_ollama_messages(
     given: Sequence[Mapping[str, Any]], dialect: Dialect, images: GivenImages | None = None
 ) -> ChatMessages:
     """Returns the messages, with a tag for each image before the text of its message. If the model
-    takes no images, a note takes the place of those of earlier messages and of results of tools.
+    takes no images, images of earlier messages and of tool results are replaced by a note.
 
     Args:
-        images: collects those of the messages; None = the model takes none.
+        images: collects the images; None = the model does not support images.
 
     Raises:
-        InvalidField: one is malformed, or the last one brings an image to a model that takes none,
-            or an image is one too many.
+        InvalidField: a message is malformed, the last one has an image and the model does not
+            support images, or there are too many images.
     """
     messages = read_messages([_without_type(message) for message in given], dialect).messages
     _link_results(given, messages)
@@ -227,14 +228,15 @@ def read_ollama_messages(
 def add_images(
     message: Message, given: Sequence[object], name: str, images: GivenImages | None
 ) -> None:
-    """Adds the images of a message to those before it, and their tags to its text.
+    """Adds the images of a message to `images`, and their tags to its text.
 
     Args:
-        name: the field that they are in.
-        images: those before it; None = the model takes none.
+        name: the field of the images.
+        images: the images of earlier messages; None = the model does not support images.
 
     Raises:
-        InvalidField: one is not a text, or there is one too many, or the model takes none.
+        InvalidField: an image is not a string, there are too many, or the model does not support
+            images.
     """
     if not given:
         return
@@ -252,14 +254,14 @@ def add_images(
 
 
 def _without_type(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a message as OpenAI's clients send it: `tool_name` is the name of who speaks."""
+    """Returns a message as OpenAI's clients send it: `tool_name` becomes `name`."""
     name = message.get("tool_name")
     return {**message, "name": name} if name is not None else message
 
 
 def _link_results(given: Sequence[Mapping[str, Any]], messages: Sequence[Message]) -> None:
-    """Gives an id to each call that has none, and the same id to the result after it: some
-    templates need ids. Results come in the order of the calls, or name their tool."""
+    """Adds an id to each tool call without one, and to the result after it, because some templates
+    need ids. Results come in the order of the calls, or name their tool."""
     waiting: list[tuple[str, str]] = []
     count = 0
     for message, read in zip(given, messages, strict=True):
@@ -284,14 +286,14 @@ _EFFORTS: Final = ("low", "medium", "high", "max")
 
 
 def thinking_fields(think: bool | str | None, name: str, *, can_think: bool) -> TemplateFields:
-    """Returns the variables for the template. Without `think` the model uses its default.
+    """Returns the template's fields for `think`. Without `think` the model uses its default.
 
     Args:
-        name: the model's, as the client calls it.
+        name: the client's name of the model.
         can_think: whether reasoning is separated from answers.
 
     Raises:
-        InvalidField: there is no such value, or the model does not think.
+        InvalidField: the value is unknown, or the model does not support reasoning.
     """
     if isinstance(think, str) and think not in _EFFORTS:
         words = ", ".join(_EFFORTS)
@@ -317,10 +319,10 @@ class Asking:
     """The options of a request.
 
     Attributes:
-        num_predict: how many tokens are generated at most; None = no number is given.
-        top_logprobs: the number of alternatives reported for each token; None = no information
-            about tokens is reported.
-        warnings: what of the options is not done.
+        num_predict: the maximum number of generated tokens; None = not given.
+        top_logprobs: the number of alternatives reported for each token; None = token details are
+            not reported.
+        warnings: the ignored options.
     """
 
     body: OllamaTextFields
@@ -379,7 +381,7 @@ def asking(
 
 
 def _text_format(given: str | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Returns the constraint on the text, in the form of chats; None = any text."""
+    """Returns `format` as a `response_format` of Chat Completions; None = any text."""
     if given is None or given == "":
         return None
     if given == "json":
@@ -414,7 +416,7 @@ Whole = int | float
 if TYPE_CHECKING:  # what `option_values` reads by name
 
     class SamplingOptions(Struct, frozen=True, kw_only=True):
-        """The options that have a row."""
+        """The options that map to sampling parameters."""
 
 else:
     SamplingOptions = defstruct(
@@ -429,8 +431,8 @@ else:
 
 
 class OllamaOptions(SamplingOptions, frozen=True, kw_only=True):
-    """The members of `options`. Those after `stop` configure how Ollama loads a model, or are of
-    samplers that few servers have."""
+    """The members of `options`. The members after `stop` configure how Ollama loads a model, or
+    rare samplers."""
 
     num_predict: Whole | None = None
     num_ctx: Whole | None = None
@@ -467,7 +469,8 @@ def option_values(options: OllamaOptions) -> dict[str, Any]:
     """Returns each option's value, None where it is not given.
 
     Raises:
-        InvalidField: an option must be a whole number and is not. It may have a fraction of zero.
+        InvalidField: an integer option has a fractional value. A fraction of zero, such as 1.0, is
+            accepted.
     """
     return {name: _value(options, name) for name in options.__struct_fields__}
 

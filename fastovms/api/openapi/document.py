@@ -25,9 +25,9 @@ def body_schema(
     """Returns the schema of a body in a dialect.
 
     Args:
-        kind: its type.
-        component: the schema of its type.
-        required: the fields that must be there in every dialect.
+        kind: the type of the body.
+        component: the schema of the type of the body.
+        required: the fields that are required in every dialect.
     """
     rows = rows_of(kind)
     properties = {
@@ -47,7 +47,7 @@ def body_schema(
 
 
 def _property(name: str, schema: Json, dialect: Dialect, row: Row | None) -> Json:
-    """Returns a field's schema. The default null is left out: it says that the field is absent."""
+    """Returns a field's schema. The default null is left out, because it means absent."""
     schema = {key: value for key, value in schema.items() if key != "default"}
     if name in dialect.refuses_null:
         schema = _without_null(schema)
@@ -104,6 +104,7 @@ _REFUSALS: Final[Mapping[int, str]] = {
     417: "The request expects something other than `100-continue`.",
     421: "The server is not known by the name that the request gives it.",
     429: "Too much waits already. `Retry-After` says when to come again.",
+    426: "The path takes WebSocket connections only.",
     431: "The headers are too large.",
     500: "The server has failed.",
     501: "The body comes in a coding that is not supported.",
@@ -127,10 +128,10 @@ def openapi_document(
     needs_key: bool = False,
     extensions: Mapping[str, Operation] | None = None,
 ) -> Json:
-    """Returns the document.
+    """Returns the OpenAPI document.
 
     Args:
-        routes: method and pattern of each, as the router has them.
+        routes: the method and pattern of each route.
         model: the model's name in examples.
         root_path: the prefix of every path at a proxy.
         needs_key: whether clients must have a key.
@@ -175,11 +176,11 @@ def openapi_document(
 
 
 class _Components:
-    """Collects what the document refers to.
+    """Collects the schemas and responses that the document refers to.
 
     Attributes:
-        schemas: those of types, by their names.
-        responses: refusals, by dialect and status.
+        schemas: the schemas by type name.
+        responses: the error responses, by dialect and status.
     """
 
     def __init__(self) -> None:
@@ -230,8 +231,8 @@ def _reference(section: str, name: str) -> Json:
 
 
 def _schemas(kind: Any) -> tuple[Json, dict[str, Json]]:
-    """Returns the schema of a type, and those that it refers to, with their descriptions in one
-    line."""
+    """Returns the schema of a type, and those that it refers to, by name; descriptions are joined
+    to one line."""
     (schema,), components = msgspec.json.schema_components([kind], ref_template=_REFERENCE)
     for component in components.values():
         component["description"] = " ".join(component.get("description", "").split())
@@ -297,10 +298,11 @@ def _success(operation: Operation, components: _Components) -> Json:
 
 
 def _event(data: Json) -> Json:
-    """Returns the schema of one event of a stream: OpenAPI 3.1 has no word for their sequence.
+    """Returns the schema of one event of a stream. OpenAPI 3.1 cannot describe a sequence of
+    events.
 
     Args:
-        data: the schema of the JSON in each but the last.
+        data: the schema of the JSON in each event except the last.
     """
     text = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
     return {
@@ -314,7 +316,7 @@ def _event(data: Json) -> Json:
 
 
 def _link(paths: Mapping[str, Json]) -> None:
-    """Says which operations take the id of what an operation has made."""
+    """Adds OpenAPI links from operations that create an object to those that take its id."""
     for path, operations in paths.items():
         below = f"{path}/{{id}}"
         if "post" not in operations or below not in paths:
@@ -335,7 +337,9 @@ def _statuses(path: str, operation: Operation, dialect: Dialect) -> list[int]:
     statuses = {*_OF_LAYER}
     if path in _OPEN_PATHS:
         statuses.remove(401)
-    if _PARAMETER.search(path) or operation.answer is None:
+    if operation.upgrades:
+        statuses.add(426)
+    elif _PARAMETER.search(path) or operation.answer is None:
         statuses.add(404)
     if dialect.body_level_fields.intersection(operation.query or ()):
         statuses.add(dialect.malformed_body_status)

@@ -1,5 +1,4 @@
-"""Gives examples of requests and answers; a test sends the requests, and reads the answers by their
-types."""
+"""Examples of requests and answers. A test sends the requests and validates the answers."""
 
 from __future__ import annotations
 

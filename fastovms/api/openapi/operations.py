@@ -1,4 +1,4 @@
-"""Every operation of the API with its summary and schemas."""
+"""Describes every operation of the API with its summary and schemas."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from fastovms.api.batches import BatchRequest
+from fastovms.api.decisions import (
+    Decision,
+    DecisionsRequest,
+    StructuredDecision,
+    SystemOneRequest,
+)
 from fastovms.api.dialect import DIALECTS
 from fastovms.api.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
 from fastovms.api.endpoint import Nothing, Operation
@@ -330,6 +336,11 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
             examples=examples.RESPONSES,
             answered=examples.RESPONSE,
         ),
+        "GET /responses": Operation(
+            "Opens a WebSocket connection on which messages create responses. Without one it is "
+            "refused.",
+            upgrades=True,
+        ),
         "POST /responses/input_tokens": Operation(
             "Counts the tokens that the request's prompt would have.",
             InputTokens,
@@ -411,6 +422,40 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
         "POST /v2/rerank": _RERANK,
         "POST /score": _SCORE,
         "POST /v1/score": _SCORE,
+    },
+    "Decisions": {
+        "POST /decisions": Operation(
+            "Answers typed questions about an input with probabilities, in OpenAI's form.",
+            Decision,
+            body=DecisionsRequest,
+            required=("input", "questions"),
+            examples={
+                "A predicate and a choice": {
+                    "input": "My card was charged twice for one order.",
+                    "questions": [
+                        {"type": "predicate", "instructions": "The customer is angry."},
+                        {
+                            "type": "choice",
+                            "name": "team",
+                            "instructions": "Which team should handle this?",
+                            "choices": [{"value": "billing"}, {"value": "shipping"}],
+                        },
+                    ],
+                }
+            },
+        ),
+        "POST /systemone": Operation(
+            "Answers typed questions about a state with probabilities, in vLLM's form.",
+            StructuredDecision,
+            body=SystemOneRequest,
+            required=("state", "questions"),
+            examples={
+                "A yes-or-no question": {
+                    "state": {"ticket": "My card was charged twice for one order."},
+                    "questions": {"urgent": {"type": "noul", "instructions": "Is this urgent?"}},
+                }
+            },
+        ),
     },
     **BATCH_OPERATIONS,
     "Tokens": {
@@ -535,8 +580,8 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
 
 
 def operation_name(method: str, pattern: str) -> tuple[str, str]:
-    """Returns by which name `OPERATIONS` has a route of the router, and which prefix of a dialect
-    that name is without."""
+    """Returns the key of a route in `OPERATIONS`, and the dialect prefix that was removed from its
+    path."""
     path = pattern.replace(":path}", "}")
     name = f"{method} {path}"
     if any(name in operations for operations in OPERATIONS.values()):

@@ -37,7 +37,7 @@ class OpenAIError(AnswerSchema, kw_only=True):
 
 
 class OvmsError(AnswerSchema, kw_only=True):
-    """An error as OpenVINO Model Server has it: what is wrong, in words."""
+    """An error in OpenVINO Model Server's form: only a message."""
 
     error: str
 
@@ -71,7 +71,7 @@ class AnthropicError(AnswerSchema, kw_only=True):
 
 
 class CohereError(AnswerSchema, kw_only=True):
-    """An error as Cohere's clients read it: what is wrong, in words, and the id of the request."""
+    """An error as Cohere's clients read it: a message and the id of the request."""
 
     message: str
     id: str | UnsetType = UNSET
@@ -88,7 +88,7 @@ ERRORS: Final[Mapping[ErrorForm, type]] = {
 
 
 class ModelPlace(AnswerSchema, kw_only=True):
-    """Where a model is, in the form of llama.cpp's router; `reason` says why it could not be
+    """The state of a model, in the form of llama.cpp's router; `reason` is why it could not be
     loaded."""
 
     value: Literal["unloaded", "loading", "loaded", "unloading"]
@@ -97,8 +97,8 @@ class ModelPlace(AnswerSchema, kw_only=True):
 
 
 class ModelCard(AnswerSchema, kw_only=True):
-    """Describes a model; below `/v1` with vLLM's members, and with what it is capable of:
-    `completion`, `chat`, `tools`, `thinking`, `vision`."""
+    """Describes a model; below `/v1` with vLLM's members and its capabilities: `completion`,
+    `chat`, `tools`, `thinking`, `vision`."""
 
     id: str
     object: Literal["model"]
@@ -113,8 +113,8 @@ class ModelCard(AnswerSchema, kw_only=True):
 
 
 class ModelList(AnswerSchema, kw_only=True):
-    """The answer of `GET /models`; below `/v1` with what Codex and Ollama's clients read of each
-    name in `models`."""
+    """The answer of `GET /models`; below `/v1`, `models` has an entry per name for Codex and
+    Ollama's clients."""
 
     object: Literal["list"]
     data: list[ModelCard]
@@ -167,9 +167,8 @@ ServerConfigStatus = dict[str, ModelStatus]
 
 
 class Work(AnswerSchema, kw_only=True):
-    """A request, a background response or a batch that has not ended. `key` begins the SHA-256
-    digest of its API key, and `detail` is its path, model or endpoint. A request without a key, or
-    with an unknown key, gets this error."""
+    """A request, a background response or a batch that is running. `key` is the beginning of the
+    SHA-256 digest of its API key; empty without a key. `detail` is its path, model or endpoint."""
 
     object: Literal["work"]
     kind: Literal["request", "response", "batch"]
@@ -284,14 +283,14 @@ class BatchLineError(AnswerSchema, kw_only=True):
 
 
 class BatchErrors(AnswerSchema, kw_only=True):
-    """All that is wrong with the input of a batch, up to 100 faults."""
+    """The errors in the input of a batch, at most 100."""
 
     object: Literal["list"]
     data: list[BatchLineError]
 
 
 class BatchCounts(AnswerSchema, kw_only=True):
-    """The numbers of requests of a batch, by how they have ended so far."""
+    """The numbers of requests of a batch by outcome so far."""
 
     total: int
     completed: int
@@ -321,7 +320,7 @@ class BatchTokens(AnswerSchema, kw_only=True):
 
 
 class BatchObject(AnswerSchema, kw_only=True):
-    """Describes a batch: where it stands, and the files that it has left."""
+    """A batch: its status and its output files."""
 
     id: str
     object: Literal["batch"]
@@ -377,7 +376,7 @@ class EncodingUsage(AnswerSchema, kw_only=True):
 
 
 class Embedding(AnswerSchema, kw_only=True):
-    """The vector of one text: numbers, or in base64 the bytes of their 32 bits."""
+    """The vector of one text: numbers, or base64 of the float32 bytes."""
 
     object: Literal["embedding"]
     index: int
@@ -402,7 +401,7 @@ class RerankedDocument(AnswerSchema, kw_only=True):
 
 
 class RerankResult(AnswerSchema, kw_only=True):
-    """Where a document was, and how well it answers the query."""
+    """The index of a document in the request, and its relevance score."""
 
     index: int
     relevance_score: float
@@ -462,7 +461,7 @@ class ScoreList(AnswerSchema, kw_only=True):
 
 
 class OllamaFunction(AnswerSchema, kw_only=True):
-    """The function that a call is for, with its arguments as an object."""
+    """The called function, with its arguments as an object."""
 
     index: int
     name: str
@@ -545,7 +544,7 @@ class OllamaDetails(AnswerSchema, kw_only=True):
 
 
 class OllamaModel(AnswerSchema, kw_only=True):
-    """A model in a list. `size` is the memory that it takes, about."""
+    """A model in a list. `size` is its approximate memory in bytes."""
 
     name: str
     model: str
@@ -577,7 +576,7 @@ class OllamaModelCard(AnswerSchema, kw_only=True):
 
 
 class OllamaVersion(AnswerSchema, kw_only=True):
-    """The version of Ollama whose API this is."""
+    """The version of Ollama's API that is implemented."""
 
     version: str
 

@@ -20,10 +20,10 @@ _INLINE: Final = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
 
 
 class DocsRoutes:
-    """The handlers. Nothing is made before it is asked for.
+    """The handlers of the document and the page, which are built at the first request.
 
     Args:
-        build: makes the document, which takes some hundredths of a second.
+        build: makes the document.
     """
 
     def __init__(self, build: Callable[[], dict[str, Any]]) -> None:
@@ -55,8 +55,8 @@ def add_docs_routes(router: Router, docs: DocsRoutes) -> None:
 
 
 def _policy(html: str) -> HeaderPairs:
-    """Returns the fields by which browsers load nothing from elsewhere for the page, and run no
-    script but its own (https://www.w3.org/TR/CSP3/)."""
+    """Returns the Content-Security-Policy header: browsers load nothing from other hosts and run
+    only the page's own script (https://www.w3.org/TR/CSP3/)."""
     hashes = {name: _hash(content) for name, content in _INLINE.findall(html)}
     policy = (
         f"default-src 'none'; script-src '{hashes['script']}'; style-src '{hashes['style']}'; "

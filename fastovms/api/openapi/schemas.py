@@ -35,7 +35,7 @@ PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
 class CompletionLogprobs(AnswerSchema, kw_only=True):
-    """Parallel arrays with an entry for each token; null where nothing is known of a token."""
+    """Parallel arrays with an entry for each token; null for a token without data."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -72,7 +72,7 @@ class Completion(AnswerSchema, kw_only=True):
 
 
 class CompletionChunk(AnswerSchema, kw_only=True):
-    """A frame of a streamed completion. `usage` is in those of a request that asks for it."""
+    """A frame of a streamed completion. `usage` is present if the request asks for it."""
 
     id: str | UnsetType = UNSET
     object: Literal["text_completion", "text_completion.chunk"]
@@ -93,7 +93,7 @@ class TopLogprob(AnswerSchema, kw_only=True):
 
 
 class TokenLogprob(TopLogprob, kw_only=True):
-    """A token, and the likeliest ones of its place."""
+    """A token, and the most likely tokens at its position."""
 
     top_logprobs: list[TopLogprob]
 
@@ -106,14 +106,14 @@ class ChatLogprobs(AnswerSchema, kw_only=True):
 
 
 class CalledFunction(AnswerSchema, kw_only=True):
-    """The function that a call is for. In a stream, arguments come in pieces."""
+    """The called function. In a stream, arguments come in pieces."""
 
     name: str | UnsetType = UNSET
     arguments: str
 
 
 class CalledCustomTool(AnswerSchema, kw_only=True):
-    """The tool of free text that a call is for. In a stream, the input comes in pieces."""
+    """The called custom tool. In a stream, the input comes in pieces."""
 
     name: str | UnsetType = UNSET
     input: str
@@ -140,7 +140,7 @@ class ToolCallDelta(AnswerSchema, kw_only=True):
 
 class ChatMessage(AnswerSchema, kw_only=True):
     """The text, reasoning and calls of the model. Reasoning has two names below `/v1`: clients read
-    one or the other."""
+    either."""
 
     role: str
     content: str | None
@@ -205,7 +205,7 @@ class ChatCompletion(AnswerSchema, kw_only=True):
 
 
 class ChatCompletionChunk(AnswerSchema, kw_only=True):
-    """A frame of a streamed chat. `usage` is in those of a request that asks for it."""
+    """A frame of a streamed chat. `usage` is present if the request asks for it."""
 
     id: str | UnsetType = UNSET
     object: Literal["chat.completion.chunk"]
@@ -230,13 +230,13 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class InputText(AnswerSchema, tag_field="type", tag="input_text", kw_only=True):
-    """A text that the model is given."""
+    """A text in the model's input."""
 
     text: str
 
 
 class InputImage(AnswerSchema, tag_field="type", tag="input_image", kw_only=True):
-    """An image that the model is given."""
+    """An image in the model's input."""
 
     detail: str | None
     image_url: str
@@ -251,7 +251,7 @@ class OutputText(AnswerSchema, tag_field="type", tag="output_text", kw_only=True
 
 
 class RefusalPart(AnswerSchema, tag_field="type", tag="refusal", kw_only=True):
-    """A refusal, as other servers' models give it."""
+    """A refusal, as models of other servers return it."""
 
     refusal: str
 
@@ -338,7 +338,7 @@ class ReasoningItem(AnswerSchema, tag_field="type", tag="reasoning", kw_only=Tru
 
 
 class CompactionItem(AnswerSchema, tag_field="type", tag="compaction", kw_only=True):
-    """A summary of what came before."""
+    """A summary of the earlier conversation."""
 
     id: str
     encrypted_content: str
@@ -369,14 +369,14 @@ class ItemList(AnswerSchema, kw_only=True):
 
 
 class ResponseFailure(AnswerSchema, kw_only=True):
-    """Why a response has failed."""
+    """The error of a failed response."""
 
     code: str
     message: str
 
 
 class IncompleteDetails(AnswerSchema, kw_only=True):
-    """Why there is no more of a response."""
+    """The reason why a response is incomplete."""
 
     reason: str
 
@@ -406,7 +406,7 @@ else:
 
 
 class ResponseObject(EchoedParams, kw_only=True):
-    """A response: what has become of it, and what is repeated of its request."""
+    """A response: its status and output, and the parameters of its request."""
 
     id: str
     object: Literal["response"]
@@ -442,7 +442,7 @@ class ResponseObject(EchoedParams, kw_only=True):
 
 
 class CompactedResponse(AnswerSchema, kw_only=True):
-    """A conversation made short: the input of what follows."""
+    """A compacted conversation, as input for later requests."""
 
     id: str
     object: Literal["response.compaction"]
@@ -528,7 +528,7 @@ _EVENTS: Final[dict[str, dict[str, Any]]] = {
 
 
 class ErrorEvent(AnswerSchema, tag_field="type", tag="error", kw_only=True):
-    """Says why the response is about to fail."""
+    """The error, sent before the response fails."""
 
     sequence_number: int
     code: str | None
@@ -571,14 +571,14 @@ class TextBlock(AnswerSchema, tag_field="type", tag="text", kw_only=True):
 
 
 class ThinkingBlock(AnswerSchema, tag_field="type", tag="thinking", kw_only=True):
-    """The reasoning of the model; the signature holds it if it is not shown."""
+    """The reasoning of the model; the signature contains it if it is hidden."""
 
     thinking: str
     signature: str
 
 
 class DirectCaller(AnswerSchema, kw_only=True):
-    """Says that the model itself calls a tool."""
+    """Marks a tool call as made by the model itself."""
 
     type: Literal["direct"]
 
@@ -596,7 +596,7 @@ AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class MessageAnswer(AnswerSchema, kw_only=True):
-    """The answer of `POST /v1/messages`. As a stream begins, it is not known why it will end."""
+    """The answer of `POST /v1/messages`. At the start of a stream `stop_reason` is null."""
 
     id: str
     type: Literal["message"]
@@ -626,13 +626,13 @@ class TextBlockDelta(AnswerSchema, tag_field="type", tag="text_delta", kw_only=T
 
 
 class ThinkingBlockDelta(AnswerSchema, tag_field="type", tag="thinking_delta", kw_only=True):
-    """More of what the model thinks."""
+    """A piece of the model's reasoning."""
 
     thinking: str
 
 
 class SignatureDelta(AnswerSchema, tag_field="type", tag="signature_delta", kw_only=True):
-    """The signature of thoughts, at their end."""
+    """The signature of the reasoning, at its end."""
 
     signature: str
 
@@ -666,7 +666,7 @@ class ContentBlockStart(AnswerSchema, tag_field="type", tag="content_block_start
 
 
 class ContentBlockDelta(AnswerSchema, tag_field="type", tag="content_block_delta", kw_only=True):
-    """Goes on with a block."""
+    """A piece of a content block."""
 
     index: int
     delta: TextBlockDelta | ThinkingBlockDelta | SignatureDelta | InputJsonDelta
@@ -679,7 +679,7 @@ class ContentBlockStop(AnswerSchema, tag_field="type", tag="content_block_stop",
 
 
 class MessageDelta(AnswerSchema, tag_field="type", tag="message_delta", kw_only=True):
-    """Says why the message ends, and what it has cost."""
+    """The stop reason and the usage, at the end of a message."""
 
     delta: MessageEnding
     usage: EndingUsage
@@ -690,7 +690,7 @@ class MessageStop(AnswerSchema, tag_field="type", tag="message_stop", kw_only=Tr
 
 
 class Ping(AnswerSchema, tag_field="type", tag="ping", kw_only=True):
-    """Says that the stream is alive."""
+    """Shows that the stream is alive."""
 
 
 MESSAGE_EVENT: Final[Any] = Union[  # noqa: UP007

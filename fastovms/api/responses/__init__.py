@@ -1,6 +1,5 @@
-"""Answers the Responses API: `/responses` and `/conversations`, whole, streamed and in the
-background.
+"""The Responses API: `/responses` and `/conversations`, whole, streamed and in the background.
 
-`create` makes responses; `response_by_id` gets, streams again, cancels and deletes those that are
-kept; `conversations` stores items separately. `fastovms.state` decides where they are kept.
+`create` makes responses; `conversations` gets, streams again, cancels and deletes those that are
+kept, and stores items separately. `fastovms.state` decides where they are kept.
 """

@@ -69,10 +69,10 @@ and a run that has told nothing."""
 
 @dataclass(frozen=True, slots=True)
 class KeptFor:
-    """The tenant that a response belongs to, and the conversation that it adds to.
+    """The tenant that a stored response belongs to, and the conversation it is added to.
 
     Attributes:
-        owner: the key or address in whose share the response runs; "" = the tenant.
+        owner: the key or address that the running response counts for; "" = the tenant.
     """
 
     tenant: str
@@ -81,16 +81,16 @@ class KeptFor:
 
 
 class BackgroundRun:
-    """One response that runs without a client.
+    """One response that runs in the background, without a client.
 
     Args:
-        generation: makes the text, or is made by a `Begin` once the model is loaded.
-        resumption: what others need to go on with it; None = no replica can.
-        log: what its stream has said already, where this goes on with it.
-        ahead: the stored part of the output of the model after that.
+        generation: generates the text; created by a `Begin` if the model must be loaded first.
+        resumption: the data that replicas need to resume the response; None = it cannot be resumed.
+        log: the events so far of a resumed response.
+        ahead: the stored model output after those events.
 
     Attributes:
-        log: what its stream says. The last event comes when the response is kept.
+        log: the events of its stream. The last event is added once the response is stored.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class BackgroundRun:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all that is left to do is to keep it."""
+        """Whether the generation has ended and only the response must be stored."""
         return self._run.status.is_final
 
     def summary(self) -> tuple[str, str, int]:
@@ -157,8 +157,8 @@ class BackgroundRun:
         """Queues the response.
 
         Raises:
-            RequestError: it can never run.
-            BackendError: it cannot run now.
+            RequestError: the response can never run.
+            BackendError: the response cannot run now.
         """
         self._run.open(is_queued=True)
         self._writer.add(self._run.take_events())
@@ -166,8 +166,8 @@ class BackgroundRun:
             self._generation.submit(self._on_delta, self._writer.add_output)
 
     def hear(self, outputs: Iterable[GenerationOutput]) -> None:
-        """Takes over what the model has said in a process that has ended. It may be passed in
-        pieces, before `go_on`."""
+        """Restores the stored model output of an earlier process, before `go_on`. May be called
+        several times."""
         if not self._has_opened:
             self._run.open(is_queued=True)
         self._has_opened = True
@@ -175,8 +175,8 @@ class BackgroundRun:
         self._generation.hear(outputs, self._on_heard)
 
     def go_on(self) -> None:
-        """Queues the response again, after the events that it has seen; nothing is sent twice. It
-        raises as `submit` does, and may then be tried again."""
+        """Queues a resumed response again after its stored events, so that no event is sent twice.
+        Raises as `submit` does; then it may be called again."""
         self.hear(())
         self._run.skip_events(self.log.num_events)
         self._writer.add(self._run.take_events())
@@ -184,42 +184,43 @@ class BackgroundRun:
         self._generation.submit(self._on_delta, self._writer.add_output)
 
     async def advanced(self) -> None:
-        """Returns once something is kept that the model has said here, or the response has
-        ended here."""
+        """Returns once new model output of this process is stored, or the response has ended."""
         await self._writer.advanced.wait()
 
     @property
     def is_leased(self) -> bool:
-        """Whether the store has it as running on this replica, as far as that is known here."""
+        """Whether the store lists the response as running on this replica, as far as this replica
+        knows."""
         accepted = self._accepted
         return accepted.done() and accepted.exception() is None and not self.has_ended
 
     async def held_up(self) -> None:
-        """Returns once it has ended and could not be kept. `drive` tries that again."""
+        """Returns once the response has ended and storing it has failed. `drive` retries."""
         await self._held_up.wait()
 
     async def accepted(self) -> None:
-        """Returns once the response is kept, so that a restart will not forget it.
+        """Returns once the response is stored, so that it survives a restart.
 
         Raises:
-            StateFailed, TooLarge, InvalidField, NotFound: it is not kept, and does not run.
+            StateFailed, TooLarge, InvalidField, NotFound: the response is not stored and does not
+                run.
         """
         await asyncio.shield(self._accepted)
 
     def cancel(self) -> None:
-        """Stops it, unless it has ended. `drive` then keeps it as cancelled."""
+        """Stops the response, unless it has ended. `drive` then stores it as cancelled."""
         if not self.has_ended:
             self._run.cancel()
             self._stopped.set_result(None)
 
     def lose(self) -> None:
-        """Stops it, unless it has ended, because it is no longer this replica's."""
+        """Stops the response, unless it has ended, because another replica owns it now."""
         if not self.has_ended:
             self._run.fail(StateFailed(_LOST))
             self._stopped.set_result(None)
 
     async def drive(self) -> None:
-        """Runs what was submitted to its end, or until another process is to go on with it."""
+        """Runs the submitted response to its end, or until another process takes it over."""
         try:
             with ExitStack() as stack:
                 if self._generation is not None:
@@ -244,8 +245,8 @@ class BackgroundRun:
             self._writer.advanced.set()
 
     async def _accept(self) -> bool:
-        """Keeps the response as one that runs, unless it is kept already, tells who waits for that,
-        and returns whether it is kept."""
+        """Stores the response as running, unless it is stored already, and wakes the waiters of
+        `accepted`. Returns whether it is stored."""
         if not self._is_kept:
             record = self._record(ResponseProgress.RUNNING)
             try:
@@ -267,10 +268,10 @@ class BackgroundRun:
         self._accepted.exception()  # retrieved, so that asyncio does not complain about it
 
     async def _wait_for_model(self, begin: Begin, stack: ExitStack) -> None:
-        """Submits the response once its model is loaded, unless it is cancelled before.
+        """Submits the response once its model is loaded, unless it is cancelled first.
 
         Args:
-            stack: leaves the context of the generation.
+            stack: exits the context of the generation at the end.
         """
         beginning = asyncio.ensure_future(begin())
         try:
@@ -328,11 +329,11 @@ class BackgroundRun:
                 self.log.append(last, closes=True)
 
     async def _what_is_kept(self, last: list[bytes]) -> list[bytes] | None:
-        """Returns the last events of a response that is no longer this replica's: `last`, unless
-        the others have it as interrupted; None where another one goes on with it.
+        """Returns the last events of a response that another replica took over: `last`, or the
+        events of an interrupted response; None if another replica resumes it.
 
         Raises:
-            StateFailed: nothing is known of it.
+            StateFailed: the store cannot be read.
         """
         kept = await self._store.run(Operations.find_response, *self.key)
         if kept is None:
@@ -344,11 +345,11 @@ class BackgroundRun:
         return interrupted_events(response, self.log.num_events, self._run.dialect)
 
     async def _finish(self, record: StoredResponse) -> bool:
-        """Keeps the response as finished. Where replicas share a store, it waits for one that is
-        gone: another replica cannot know how the response has ended.
+        """Stores the response as finished. Retries while a shared store is unavailable, because no
+        other replica knows the result.
 
         Returns:
-            Whether the response was still this replica's.
+            Whether the response was still owned by this replica.
         """
         tenant, conversation_id = self._kept_for.tenant, self._kept_for.conversation_id
         loop = asyncio.get_running_loop()
@@ -399,10 +400,10 @@ def id_is_taken(id: str) -> InvalidField:
 
 
 class BackgroundRuns:
-    """The runs that have not ended.
+    """The background responses that run in this process.
 
     Args:
-        max_runs: how many one owner may have; the others may have as many again.
+        max_runs: the maximum for one owner, and also for all other owners together.
     """
 
     def __init__(self, max_runs: int) -> None:
@@ -416,20 +417,20 @@ class BackgroundRuns:
 
     @property
     def room(self) -> int:
-        """The number of further responses that an owner may have."""
+        """The number of further responses that an owner may start."""
         return max(0, self._places.free - self._places.used)
 
     def check_room(self, owner: str) -> None:
-        """Raises Overloaded where the owner has as many runs as it may have."""
+        """Raises Overloaded if the owner has reached its limit of runs."""
         if not self._places.may_take(owner):
             count = self._places.held(owner)
             raise Overloaded(f"{count} responses of yours run in the background already")
 
     def start(self, run: BackgroundRun) -> None:
-        """Starts a run. It raises as `BackgroundRun.submit` does, too.
+        """Starts a run. Also raises as `BackgroundRun.submit` does.
 
         Raises:
-            Overloaded: its owner has as many as it may have.
+            Overloaded: the owner has reached its limit of runs.
             InvalidField: another response has the id.
         """
         self.check_room(run.owner)
@@ -439,8 +440,8 @@ class BackgroundRuns:
         self._drive(run)
 
     def go_on(self, run: BackgroundRun) -> None:
-        """Starts a run that was cut off, however many there are: it was let in before. It raises as
-        `BackgroundRun.go_on` does."""
+        """Resumes an interrupted run. The limit does not apply, because the run was admitted
+        before. Raises as `BackgroundRun.go_on` does."""
         run.go_on()
         self._drive(run)
 
@@ -467,7 +468,8 @@ class BackgroundRuns:
         return list(self._runs.values())
 
     def cancel_all(self, tenants: Collection[str]) -> int:
-        """Has the responses of all but these tenants end as cancelled. Returns how many."""
+        """Cancels the responses of all tenants except these. Returns the number of cancelled
+        responses."""
         runs = [run for key, run in self._runs.items() if key.tenant not in tenants]
         for run in runs:
             run.cancel()
@@ -478,16 +480,16 @@ class BackgroundRuns:
         return [run for run in self._runs.values() if run.is_leased]
 
     async def cancel(self, run: BackgroundRun) -> None:
-        """Cancels a run, and returns when it is kept as cancelled, or as what it had become. It
-        raises as `kept` does."""
+        """Cancels a run, and returns once it is stored as cancelled, or with its result if it ended
+        first. Raises as `kept` does."""
         run.cancel()
         await self.kept(run)
 
     async def kept(self, run: BackgroundRun) -> None:
-        """Returns when the run has ended and is kept.
+        """Returns when the run has ended and is stored.
 
         Raises:
-            StateFailed: it has ended, and cannot be kept for now.
+            StateFailed: it has ended but cannot be stored at present.
         """
         task = self._tasks.get(run)
         if task is None:
@@ -501,20 +503,19 @@ class BackgroundRuns:
             raise StateFailed("the response has ended, but cannot be kept until the state is back")
 
     async def drain(self, seconds: float) -> None:
-        """Waits until all have ended, at most for this number of seconds."""
+        """Waits until all runs have ended, for at most this many seconds."""
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class ResponsesState:
-    """The parts of responses that outlive requests.
+    """The state of responses that outlives their requests.
 
     Attributes:
-        resumes: whether another replica resumes responses that were cut off.
-        attended: the responses that run for a client and are kept when they have ended, by tenant
-            and id.
-        being_created: the responses in the background that are not among the runs yet.
+        resumes: whether another replica resumes responses that were interrupted.
+        attended: the foreground responses, stored when they end, by tenant and id.
+        being_created: the background responses that are not started yet.
     """
 
     store: StateStore
@@ -525,17 +526,17 @@ class ResponsesState:
 
     @property
     def may_run_elsewhere(self) -> bool:
-        """Whether a response that is stored as running, and does not run here, runs on another
+        """Whether a response that is stored as running but does not run here runs on another
         replica or will be resumed."""
         return self.resumes or self.store.lease is not None
 
     @contextmanager
     def creating(self, tenant: str, id: str, *, is_attended: bool = False) -> Iterator[None]:
-        """Notes in a `with` statement that a response runs for a client, or that one in the
-        background is created: `created` waits for the end of that, or for `note_created`.
+        """While the context is open, registers a foreground response, or a background response that
+        is being created. `created` waits for its end or for `note_created`.
 
         Raises:
-            InvalidField: another one has the id.
+            InvalidField: another response has the id.
         """
         key = ResponseKey(tenant, id)
         if key in self.being_created or key in self.attended:
@@ -551,14 +552,14 @@ class ResponsesState:
             self.note_created(tenant, id)
 
     def note_created(self, tenant: str, id: str) -> None:
-        """Notes that a response is among the runs, or will not be."""
+        """Records that a background response has been started, or will not be."""
         future = self.being_created.pop(ResponseKey(tenant, id), None)
         if future is not None:
             future.set_result(None)
 
     async def created(self, tenant: str, id: str) -> None:
-        """Returns once a response is no longer being created: a client that has chosen the id may
-        ask for it before."""
+        """Returns once a response is no longer being created. A client that has chosen the id may
+        request it earlier."""
         future = self.being_created.get(ResponseKey(tenant, id))
         if future is not None:
             await asyncio.shield(future)
@@ -578,14 +579,14 @@ _DELETED: Final = failed("the response was deleted")
 async def stream_kept(
     request: Request, state: ResponsesState, id: str, start: int, dialect: Dialect
 ) -> None:
-    """Streams a response, and returns when all of it is sent.
+    """Streams a stored response, and returns when all of it is sent.
 
     Args:
         start: number of the first event.
 
     Raises:
         NotFound: there is no such response.
-        InvalidField: it was not in the background.
+        InvalidField: the response does not run in the background.
     """
     with state.store.watch_response(request.tenant, id) as watch:
         reader = _LogReader(state, request.tenant, id, start, dialect)
@@ -609,7 +610,7 @@ class _LogReader:
     """Reads the event log of a response from the store.
 
     Attributes:
-        log: what was read. It is closed when there will be no more.
+        log: the events read so far; closed after the last event.
     """
 
     def __init__(
@@ -666,7 +667,7 @@ class _LogReader:
             log.append([])
 
     def _is_lost(self, events: FoundEvents) -> bool:
-        """Returns whether no replica runs the response or will run it: only this one could."""
+        """Returns whether the response is lost: it could only run on this replica, and does not."""
         return events.progress is ResponseProgress.INTERRUPTED or not self._may_go_on
 
     def _fail(self, body: bytes) -> None:

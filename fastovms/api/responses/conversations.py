@@ -42,8 +42,8 @@ from fastovms.state.store import ItemPage, Page, ResponseProgress, StoredItem, U
 
 
 class StoredResponses:
-    """Handlers of what is below `/responses/{id}`. Each raises NotFound for a response that is not
-    stored here, or belongs to another tenant."""
+    """The handlers of `/responses/{id}` and the paths below it. Each raises NotFound for a response
+    that is not stored here, or belongs to another tenant."""
 
     def __init__(self, state: ResponsesState | None) -> None:
         self._state = state
@@ -72,7 +72,7 @@ class StoredResponses:
         return Response(200, orjson.dumps(run.body()))
 
     async def delete(self, request: Request, dialect: Dialect) -> Response:
-        """Deletes a response. One that runs is cancelled first."""
+        """Deletes a response. A running response is cancelled first."""
         state, id = await self._find(request)
         await cancel_anywhere(state, request.tenant, id)
         if not await state.store.run(Operations.delete_response, request.tenant, id):
@@ -80,10 +80,10 @@ class StoredResponses:
         return Response(200, orjson.dumps({"id": id, "object": "response", "deleted": True}))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
-        """Cancels a response; a second time changes nothing.
+        """Cancels a response. Cancelling it again changes nothing.
 
         Raises:
-            InvalidField: it has ended otherwise, or runs for a client.
+            InvalidField: the response has completed or failed, or is not in the background.
         """
         state, id = await self._find(request)
         if (request.tenant, id) in state.attended:
@@ -131,7 +131,7 @@ class StoredResponses:
 
 @contextmanager
 def _cursor(fault: str, page: Page) -> Iterator[None]:
-    """Raises InvalidField, with these words, where a page begins after what there is not."""
+    """Converts an unknown `after` of a page to InvalidField with the message `fault`."""
     try:
         yield
     except UnknownCursor:
@@ -146,13 +146,14 @@ def _not_in_background() -> InvalidField:
 
 
 _MAX_ITEMS: Final = 20
-"""The most items in one request, as OpenAI has it."""
+"""The maximum number of items in one request, as OpenAI has it."""
 
 T = TypeVar("T")
 
 
 class Conversations:
-    """Handlers. Each raises NotFound for a conversation or an item that is not kept here."""
+    """The handlers of conversations. Each raises NotFound for a conversation or an item that is not
+    stored."""
 
     def __init__(self, context: ApiContext, state: ResponsesState | None) -> None:
         self._context = context
@@ -252,10 +253,10 @@ class Conversations:
         dialect: Dialect,
         taken: Sequence[str] = (),
     ) -> Sequence[StoredItem]:
-        """Returns the items that are given, as they are kept.
+        """Returns the given items in the form in which they are stored.
 
         Args:
-            taken: ids that the conversation has.
+            taken: the ids that the conversation already uses.
         """
         if len(given) > _MAX_ITEMS:
             raise InvalidField(

@@ -79,7 +79,7 @@ from fastovms.text.scanning import Content, Reasoning
 
 
 AFFINITY_HEADER: Final = "X-Fastovms-Affinity"
-"""Carries the key by which a balancer has chosen this replica."""
+"""The header with the key by which a balancer has chosen this replica."""
 
 _NUM_DIGITS: Final = 8
 _KEY: Final = re.compile(r"[0-9a-f]{8}")
@@ -87,11 +87,11 @@ _ID: Final = re.compile(r"[a-z]+[_-]([0-9a-f]{8})[0-9a-f]{24}")
 
 
 def with_affinity(new_id: str, headers: Headers, continued: str | None = None) -> str:
-    """Returns an id with the key of the response that it continues, or with that of the request.
+    """Returns an id that contains the affinity key of the continued response, or of the request.
 
     Args:
-        new_id: 32 random hexadecimal digits; the first 8 of them are the key where there is none.
-        headers: those of the request that makes the id.
+        new_id: 32 random hexadecimal digits; the first 8 are the key if there is no other.
+        headers: the headers of the request.
         continued: the id of the response or the conversation that is continued.
     """
     key = _key_of(continued) or headers.get(AFFINITY_HEADER) or ""
@@ -99,7 +99,7 @@ def with_affinity(new_id: str, headers: Headers, continued: str | None = None) -
 
 
 def _key_of(id: str | None) -> str | None:
-    """Returns the key of an id made here; an id that a client has made up carries none."""
+    """Returns the key of an id made here; None for an id that a client has made."""
     match = _ID.fullmatch(id or "")
     return None if match is None else match[1]
 
@@ -109,7 +109,7 @@ def _key_of(id: str | None) -> str | None:
 
 
 MAX_SUMMARY: Final = 2048
-"""The most tokens of a summary."""
+"""The maximum number of tokens of a summary."""
 
 _SHARE: Final = 4
 """A summary takes no more than one part in so many of the context, and neither do the messages that
@@ -131,10 +131,10 @@ _NO_SUMMARY: Final = "(The model has written none.)"
 class Compaction:
     """The handler of `POST /responses/compact`, for every dialect.
 
-    The answer has the conversation's messages that are not the model's, as far as they fit into
-    their share of the context. It ends with one item of the type `compaction` with the summary, as
-    OpenAI's answer does; both are the input of what follows. The model does not see the request's
-    tools, and nothing is stored.
+    The answer has the messages of the conversation except the model's, as many as fit into their
+    share of the context. It ends with one item of the type `compaction` with the summary, as
+    OpenAI's answer does; both are the input for the next request. The model does not see the
+    request's tools, and nothing is stored.
     """
 
     def __init__(self, context: ApiContext, state: ResponsesState | None) -> None:
@@ -142,10 +142,10 @@ class Compaction:
         self._state = state
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response:
-        """Answers a request.
+        """Answers a request to compact a conversation.
 
         Raises:
-            RequestError, BackendError: there is no answer.
+            RequestError, BackendError: the request failed.
         """
         context = self._context
         preparation = await context.read(request, ResponsesRequest, dialect, names_of)
@@ -196,8 +196,8 @@ class Compaction:
 
 
 def _summary_body(preparation: Preparation[ResponsesRequest]) -> ResponsesRequest:
-    """Returns the request for a summary. Unless the client wants it, the model does not think about
-    it, which would take the room that it needs."""
+    """Returns the request for a summary. Reasoning is off unless the client asks for it, because it
+    would use up the summary's tokens."""
     body, context = preparation.body, preparation.model.info.max_model_len
     effort = (body.reasoning or {}).get("effort")
     return ResponsesRequest(
@@ -217,10 +217,10 @@ def _summary_body(preparation: Preparation[ResponsesRequest]) -> ResponsesReques
 
 
 async def _room(asked: Preparation[ResponsesRequest], history: History, new_item_id: NewId) -> int:
-    """Returns how many tokens the conversation may have in the prompt.
+    """Returns the maximum number of prompt tokens for the conversation.
 
     Raises:
-        InvalidField: the instructions leave none.
+        InvalidField: the instructions leave no room.
     """
     fields = read_fields(asked.body, asked.dialect, keeps=False)
     model, num_output = asked.model.info, asked.body.max_output_tokens or 1
@@ -245,7 +245,7 @@ def _question(told: str, new_item_id: NewId) -> History:
 
 
 def _summary(sample: SampleDelta) -> str:
-    """Returns the text of a summary; the model's thoughts where it came to no more than that."""
+    """Returns the text of a summary; the reasoning if the model wrote nothing else."""
     for kind in (Content, Reasoning):
         text = "".join(piece.text for piece in sample.pieces if isinstance(piece, kind)).strip()
         if text:
@@ -282,17 +282,17 @@ class _Task:
 
 
 class Responses:
-    """Handlers of what makes responses, for every dialect."""
+    """The handlers that create responses, for every dialect."""
 
     def __init__(self, context: ApiContext, state: ResponsesState | None) -> None:
         self._context = context
         self._state = state
 
     async def create(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers a request.
+        """Answers `POST /responses`.
 
         Raises:
-            RequestError, BackendError: the answer has not begun, and cannot.
+            RequestError, BackendError: the request failed before the answer began.
         """
         context, state, models = self._context, self._state, self._context.models
         body, known = await read_named(request, ResponsesRequest, models, dialect, context.bodies)
@@ -341,12 +341,12 @@ class Responses:
         new_id: str,
         envelope: Envelope,
     ) -> Response | None:
-        """Answers a request whose model must be loaded first, with events or in the background: the
-        client has the response at once, as queued.
+        """Answers a streamed or background request whose model must be loaded first. The client
+        gets the response at once, with the status "queued".
 
         Raises:
-            RequestError: a field is invalid. What depends on the model is found later, and the
-                response then fails.
+            RequestError: a field is invalid. Errors that depend on the model are found later and
+                fail the response.
         """
         context, state, dialect = self._context, self._state, envelope.dialect
         id_key = context.new_id()
@@ -494,10 +494,10 @@ class Responses:
         run: ResponseRun,
         begin: Callable[[], Awaitable[_Task]],
     ) -> None:
-        """Streams a response from before its model is loaded.
+        """Streams a response whose model is still being loaded.
 
         Args:
-            begin: waits for the model, and enters the context of the generation.
+            begin: waits for the model, and begins the generation.
         """
         stream = request.stream()
         request.early_stream = stream
@@ -527,7 +527,7 @@ class Responses:
         resumption: Resumption | None,
         headers: HeaderPairs = (),
     ) -> Response | None:
-        """Starts a response in the background, and answers once it is kept.
+        """Starts a response in the background, and answers once it is stored.
 
         Args:
             given: the request's items.
@@ -548,11 +548,11 @@ class Responses:
     async def _keep(
         self, request: Request, fields: ResponseFields, history: History, run: ResponseRun
     ) -> None:
-        """Keeps a response. A client that receives an answer receives it even if it cannot be
-        stored; it then says so.
+        """Stores a foreground response. If that fails, the client still gets the answer, which
+        reports that it is not stored.
 
         Raises:
-            InvalidField: another replica has taken the id in the meantime.
+            InvalidField: another replica has stored a response with the same id.
         """
         state = self._state
         conversation_id = fields.conversation_id if run.status.is_answer else None
@@ -594,17 +594,17 @@ class _Frames:
 
 
 async def _stored(history: History) -> Sequence[StoredItem]:
-    """Returns the items of a request as the store keeps them."""
+    """Returns the items of a request in the form in which they are stored."""
     return await offload.run(lambda: to_items(history.input), item_cost(history.size))
 
 
 def _unknown_info(model: KnownModel) -> ModelInfo:
-    """Returns the settings that replace those of a GGUF file once its model is loaded."""
+    """Returns placeholder settings for a GGUF file, replaced when the model is loaded."""
     return ModelInfo(model.name, model.created, _LONG_CONTEXT, 0, frozenset())
 
 
 def id_prefix(body: ResponsesRequest, dialect: Dialect) -> str:
-    """Returns the prefix of new ids; None for a client that gives a whole id, as vLLM takes it."""
+    """Returns the prefix of new ids; None if the client gives a whole id, as in vLLM."""
     is_whole = (body.request_id or "").startswith(_RESPONSE_IDS)
     return "" if is_whole else f"resp{dialect.responses.id_separator}"
 
@@ -617,7 +617,8 @@ def _configured(
     *,
     keeps: bool,
 ) -> tuple[ResponsesRequest, ResponseFields]:
-    """Returns the request with the tools and the settings that items of its history bring."""
+    """Returns the request with the tools and settings that configuration items in its history
+    add."""
     configured = with_configuration(body, history.items)
     if configured is body:
         return body, fields
@@ -625,7 +626,7 @@ def _configured(
 
 
 async def _check_free(state: ResponsesState, tenant: str, id: str) -> None:
-    """Raises InvalidField where a response that is kept, or runs in the background, has the id."""
+    """Raises InvalidField if a stored or running response has the id."""
     if (
         state.runs.find(tenant, id) is not None
         or await state.store.run(Operations.find_response, tenant, id) is not None
@@ -642,7 +643,8 @@ async def history_of(
     fields: ResponseFields,
     dialect: Dialect,
 ) -> History:
-    """Reads the items of a request, and those that came before. Raises as `read_history` does."""
+    """Reads the items of a request and of the responses that it continues. Raises as `read_history`
+    does."""
     rules = ItemRules(dialect, item_ids(context.new_id, dialect))
     store = None if state is None else state.store
     return await read_history(body, len(request.body), model, fields, rules, request.tenant, store)

@@ -37,13 +37,13 @@ IMAGE: Final = "input_image"
 
 
 class HostedCall(NamedTuple):
-    """A type of call.
+    """How calls of a hosted tool type are shown to the model.
 
     Attributes:
         prefix: the prefix of new ids.
-        function: the name that the model sees; empty = the item's own.
-        arguments: the members that say what was asked.
-        results: the members with the answer; None = an item of its own has it.
+        function: the function name for the model; "" = the item's name.
+        arguments: the members with the arguments.
+        results: the members with the result; None = a separate item has it.
     """
 
     prefix: str
@@ -86,7 +86,7 @@ OUTPUTS: Final[Mapping[str, HostedOutput]] = {
     "tool_search_output": HostedOutput("tso", ("tools",)),
 }
 CONFIGURATION: Final = ("additional_tools", "configuration_update")
-"""Types of items that say how to answer, and nothing to the model."""
+"""Types of items that configure the answer and are not shown to the model."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "compaction_trigger": "compact the conversation with POST /v1/responses/compact",
@@ -94,12 +94,12 @@ REFUSED: Final[Mapping[str, str]] = {
     "mcp_approval_response": "this server calls no MCP servers; leave the item out",
     "mcp_list_tools": "this server calls no MCP servers; leave the item out",
 }
-"""Types of items that ask for what this server does not do, with what to do instead."""
+"""Unsupported types of items, with the alternative to suggest."""
 
 
 def as_functions(item: Item) -> Sequence[Item]:
-    """Returns the items that replace one in the model's input: a call of a function, its output,
-    both, or none."""
+    """Returns the items that replace a hosted call in the model's input: a call of a function, its
+    output, both, or none."""
     kind = item["type"]
     if kind in CONFIGURATION:
         return ()
@@ -119,7 +119,7 @@ def as_functions(item: Item) -> Sequence[Item]:
 
 
 def tool_names(tools: Iterable[Mapping[str, Any]], namespace: str | None = None) -> Iterator[str]:
-    """Yields the names by which a model calls tools; those of types without a name have none."""
+    """Yields the names by which a model calls tools; types without a name are skipped."""
     for tool in tools:
         name = (tool.get(tool["type"]) or tool).get("name")
         if tool["type"] == "namespace":
@@ -148,7 +148,7 @@ def _answer(item: Item, members: Sequence[str], call_id: str | None) -> Item:
 
 
 def _image(item: Item, given: Mapping[str, Any]) -> Item | None:
-    """Returns the image that a tool has answered; None = there is none."""
+    """Returns the image that a tool has returned, as an item; None = no image."""
     match item["type"], given:
         case "computer_call_output", {"output": {**screenshot}}:
             return {"type": IMAGE, "image_url": screenshot.get("image_url")}
@@ -168,16 +168,17 @@ def text_of(
     images: GivenImages | None = None,
     unseen: UnseenParts | None = None,
 ) -> str:
-    """Returns the form of a content that has been read for the template.
+    """Returns the text of a content for the template.
 
     Args:
-        name: the content's, for error messages.
-        images: collects those of the content, and tags stand for them; None = the model takes none.
-        unseen: collects the media that the model cannot read, and notes stand for them; None =
-            they are refused.
+        name: the content's field, for error messages.
+        images: collects the images, which are replaced by tags; None = the model does not support
+            images.
+        unseen: collects media that the model cannot read, which are replaced by notes; None = such
+            media are refused.
 
     Raises:
-        InvalidField: the content has media that the model cannot read, or one image too many.
+        InvalidField: the content has media that the model cannot read, or too many images.
     """
     if isinstance(parts, str):
         return parts
@@ -210,7 +211,7 @@ NewId = Callable[[str], str]
 
 
 class ItemRules(NamedTuple):
-    """The way in which items are read."""
+    """The options for reading items."""
 
     dialect: Dialect
     new_id: NewId
@@ -236,12 +237,11 @@ _FILE_MEMBERS: Final = ("type", "detail", "file_data", "file_id", "file_url", "f
 
 
 def read_input(given: str | Sequence[Mapping[str, Any]] | None, rules: ItemRules) -> list[Item]:
-    """Reads the input of a request. The items may have an `item_reference` among them, in whose
-    place an item is still to be put.
+    """Reads the input of a request. Items of type `item_reference` are returned unresolved.
 
     Raises:
-        InvalidField: it is of a wrong type, or an item is malformed or of a type that is not
-            supported; or it is empty, where the dialect refuses that.
+        InvalidField: the input is of a wrong type, an item is malformed or of an unsupported type,
+            or the input is empty and the dialect refuses that.
     """
     if given is not None and not given and not rules.dialect.responses.takes_empty_input:
         raise InvalidField("input must not be empty", param="input")
@@ -259,7 +259,7 @@ def read_items(given: Sequence[Mapping[str, Any]], name: str, rules: ItemRules) 
         name: the field, for error messages.
 
     Raises:
-        InvalidField: an item is malformed or of a type that is not supported.
+        InvalidField: an item is malformed or of an unsupported type.
     """
     return [_item(item, f"{name}[{position}]", rules) for position, item in enumerate(given)]
 
@@ -272,11 +272,11 @@ def _item(item: Mapping[str, Any], place: str, rules: ItemRules) -> Item:
 
 
 def distinct(items: Sequence[Item], new_id: NewId, taken: Iterable[str] = ()) -> list[Item]:
-    """Returns items with ids of their own, so that lists can be paged: some servers number their
-    items again in every response, and clients send them back together.
+    """Returns the items with unique ids, so that lists can be paged. Some servers reuse item ids in
+    every response, and clients send such items together.
 
     Args:
-        taken: ids that other items have.
+        taken: ids that are already used.
     """
     seen = set(taken)
     found = []
@@ -319,7 +319,7 @@ def _call(item: Mapping[str, Any], name: str, rules: ItemRules, *, kind: str, me
     """Reads a call.
 
     Args:
-        member: what the model has written for the tool.
+        member: the member with the arguments or input.
     """
     call_id = item.get("call_id")
     if call_id is None:
@@ -382,7 +382,7 @@ def _item_reference(item: Mapping[str, Any], name: str, rules: ItemRules) -> Ite
 
 def _hosted(item: Mapping[str, Any], name: str, rules: ItemRules, *, kind: str) -> Item:
     """Reads a call of a tool that is not a function, or the output of such a tool. Both are stored
-    unchanged, and the model sees them as those of a function."""
+    unchanged, and shown to the model as a function call or its output."""
     read = {**item, "id": _id(item, name, kind, rules), "type": kind}
     call_id = item.get("call_id")
     if call_id is None and kind.startswith("local_shell"):
@@ -436,7 +436,7 @@ def _configuration_update(item: Mapping[str, Any], name: str, rules: ItemRules) 
 
 
 class _Type(NamedTuple):
-    """The way in which items of a type are read.
+    """How items of one type are read.
 
     Attributes:
         prefix: the prefix of their ids.
@@ -491,8 +491,7 @@ def _read_parts(parts: object, name: str, read: Callable[[object, str], Read]) -
 
 
 def _input_part(part: object, name: str, rules: ItemRules) -> dict[str, Any]:
-    """Reads a part of any type. Whether the model can read an image or a file is known only when
-    the model's input is made."""
+    """Reads a part of any type. Whether the model can read an image or a file is checked later."""
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(part, dict) or kind not in (*IMAGE_PARTS, FILE):
         return {"type": "input_text", "text": _part(part, name)[1]}
@@ -538,7 +537,7 @@ def _id_of(value: object, name: str) -> str:
 
 
 def _id(item: Mapping[str, Any], name: str, kind: str, rules: ItemRules) -> str:
-    """Returns the id that the client gives, or a new one."""
+    """Returns the client's id of an item, or a new one."""
     given = item.get("id")
     return _id_of(given, f"{name}.id") if given else rules.new_id(_TYPES[kind].prefix)
 
@@ -558,19 +557,19 @@ def to_messages(
     num_earlier: int = 0,
     images: GivenImages | None = None,
 ) -> ChatMessages:
-    """Returns the messages of items: what a model said, thought and called in one turn is one
-    message, however many items it is. A note takes the place of media that the model cannot read,
-    but in what the user says last.
+    """Returns the messages of items: the text, reasoning and tool calls of one turn become one
+    message. Media that the model cannot read are replaced by a note, except in the user's last
+    message, where they are refused.
 
     Args:
-        items: read, with no reference among them.
+        items: the checked items, without references.
         instructions: the system text at the beginning.
-        num_earlier: how many of the items came before the request's input.
-        images: collects those of the items; None = the model takes none.
+        num_earlier: the number of items before the request's own input.
+        images: collects the images; None = the model does not support images.
 
     Raises:
-        InvalidField: the user's last message has media that the model cannot read, or there is one
-            image too many.
+        InvalidField: the user's last message has media that the model cannot read, or there are too
+            many images.
     """
     unseen = UnseenParts()
     messages: list[Message] = []
@@ -605,8 +604,7 @@ def to_messages(
 
 @dataclass(slots=True)
 class _Turn:
-    """The output of a model since the last item of another author. It begins with reasoning and has
-    one message."""
+    """One turn of the model: optional reasoning, then one message with text and tool calls."""
 
     reasoning: list[str] = field(default_factory=list)
     content: str | None = None
@@ -652,9 +650,8 @@ class _Turn:
 
 
 def _joined(messages: list[Message], message: Message) -> Message:
-    """Returns a message of the user that includes the messages of the user before it, which are
-    removed. Many templates require answers between two of them, and a compaction has left those
-    out."""
+    """Removes the user messages at the end of `messages` and returns them joined with `message`.
+    Many templates refuse consecutive user messages, which remain after a compaction."""
     texts = [message["content"]]
     while messages and messages[-1]["role"] == "user":
         texts.insert(0, messages.pop()["content"])

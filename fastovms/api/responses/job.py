@@ -74,12 +74,12 @@ _MIN_CHARS: Final = 4 * len(_LEFT_OUT)
 
 
 def transcript(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens) -> str:
-    """Returns the newest of the items, in their order, an entry each. The earlier summaries among
-    them are always passed to the model, because they replace the items before them. Takes time in
-    proportion to the tokens that are kept.
+    """Returns the newest items as text, one entry per item, in order. Earlier summaries are always
+    included, because they replace older items. The time is proportional to the tokens that are
+    kept.
 
     Args:
-        items: read, with no reference among them.
+        items: the checked items, without references.
     """
     told: dict[int, str] = {}
     left = max_tokens
@@ -97,8 +97,8 @@ def transcript(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens
 
 
 def newest(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens) -> list[Item]:
-    """Returns the newest messages that are not the model's, and those of the system before others,
-    with no more tokens than these. Items that configure the answers are kept too."""
+    """Returns the newest messages except the model's, with at most `max_tokens` tokens; system
+    messages take precedence. Items that configure the answers are kept too."""
     kept = {place for place, item in enumerate(items) if item["type"] in CONFIGURATION}
     left = max_tokens
     given = [
@@ -122,7 +122,7 @@ def _is_summary(item: Item) -> bool:
 
 
 def _entry(item: Item) -> str:
-    """Returns the members that are written of an item; none for reasoning."""
+    """Returns the transcript entry of an item; "" for reasoning."""
     match item["type"]:
         case "message":
             return f"{item['role']}: {_text(item['content'])}"
@@ -149,8 +149,8 @@ def _text(content: str | Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cut(text: str, max_tokens: int, count_tokens: CountTokens) -> str:
-    """Returns the text, or its beginning and its end, with no more tokens than these; nothing where
-    they are too few for that."""
+    """Returns the text, or its beginning and its end, with at most `max_tokens` tokens; "" if they
+    are too few for that."""
     room = max_tokens * _CHARS_PER_TOKEN
     while room > _MIN_CHARS:
         shown = text
@@ -168,12 +168,11 @@ _MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "function": ("name", "description", "parameters", "strict"),
     "custom": ("name", "description", "format"),
 }
-"""What is repeated of a tool, by its type."""
+"""The members of a tool that responses repeat, by tool type."""
 
 
 def echoed_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns tools that have been read as OpenAI has them, whatever form they came in. Those that
-    are passed over are left out."""
+    """Returns the tools in OpenAI's form. Ignored tools are left out."""
     return [
         _namespace(tool) if tool["type"] == "namespace" else _tool(tool)
         for tool in tools
@@ -182,7 +181,7 @@ def echoed_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def echoed_choice(choice: str | Mapping[str, Any] | None) -> object:
-    """Returns a choice that has been read as OpenAI has it."""
+    """Returns the tool choice in OpenAI's form."""
     if choice is None or isinstance(choice, str):
         return choice or "auto"
     if choice.get("type") != "allowed_tools":
@@ -229,14 +228,14 @@ def response_form(
     fields: ResponseFields,
     envelope: Envelope,
 ) -> ResponseForm:
-    """Returns every member that OpenAI's client and Open Responses require, null where there is
-    nothing.
+    """Returns the constant members of a response: all that OpenAI's client and Open Responses
+    require, null if not set.
 
     Args:
-        params: None = they are not known before the model is loaded.
+        params: the sampling parameters; None = not known until the model is loaded.
 
     Raises:
-        InvalidField: one cannot be repeated.
+        InvalidField: a member cannot be encoded as JSON.
     """
     params = params or SamplingParams(**sampling_numbers(body, SamplingDefaults(), ""))
     conversation_id = fields.conversation_id
@@ -303,10 +302,10 @@ def output_form(
 
 
 def _encoded(value: object, name: str) -> orjson.Fragment:
-    """Encodes what may be long, and is repeated in many events.
+    """Encodes a value once, because it may be long and is repeated in many events.
 
     Raises:
-        InvalidField: it cannot be encoded.
+        InvalidField: the value cannot be encoded.
     """
     try:
         return orjson.Fragment(orjson.dumps(value))
@@ -331,11 +330,11 @@ async def prepare(
     history: History,
     kept_prompt: Prompt | None = None,
 ) -> ResponsesJob:
-    """Checks a request and makes what runs it. Long contexts are rendered and encoded in a thread.
+    """Checks a request and returns its job. Long contexts are rendered and encoded in a thread.
 
     Args:
-        kept_prompt: the prompt of a request that ran before, which has no images; None = one is
-            made of the history.
+        kept_prompt: the prompt of a resumed request, without images; None = the history is
+            rendered.
 
     Raises:
         RequestError: a field is invalid.
@@ -359,7 +358,7 @@ async def prepare(
         wanted = constraint(request, maker.tools, prompt.end, maker.options)
         if images and maker.may_lose_images:
             prompt, images = kept_images(prompt, images)
-        return ReadChat(prompt, maker.tools, images, wanted, unseen)
+        return ReadChat(prompt, maker.tools, images, maker.options, wanted, unseen)
 
     chat = await offload.run(read, history.size)
     return await chat_job(request, options, chat)
@@ -382,14 +381,14 @@ async def count_tokens(
 
 
 def names_of(body: ResponsesRequest) -> FieldNames:
-    """Returns the names of a response request's fields, if it has no `text.format`."""
+    """Returns the names of a response request's fields without `text.format`."""
     return FieldNames("input", "max_output_tokens", "top_logprobs")
 
 
 def _with_format(
     request: Preparation[ResponsesRequest], fields: ResponseFields
 ) -> Preparation[ResponsesRequest]:
-    """Uses `text.format`, if it asks for something, in place of `response_format`."""
+    """Returns the preparation with `text.format`, if given, in place of `response_format`."""
     if fields.response_format is None:
         return request
     names = replace(request.names, response_format="text.format", json_schema="text.format")
@@ -418,8 +417,8 @@ def _make_prompt(
     history: History,
     budget: TokenBudget,
 ) -> tuple[Prompt, Sequence[ImageSource], Sequence[str]]:
-    """Makes the prompt, in time in proportion to the history, and returns it with the images and
-    the warnings of all messages. Raises RequestError."""
+    """Renders the history, in time proportional to it. Returns the prompt, the images and the
+    warnings. Raises RequestError."""
     model = request.model
     messages, images, warnings = to_messages(
         history.items,
@@ -459,9 +458,9 @@ def _budget(request: Preparation[ResponsesRequest], fields: ResponseFields) -> T
 
 
 def _longest_prompt(model: ServedModel, budget: TokenBudget) -> int:
-    """Returns how many tokens are left for the prompt where older messages may be dropped. An
-    answer that can be cut takes no more than half of the context: agents ask for as much as there
-    is."""
+    """Returns the maximum number of prompt tokens if older messages may be dropped. If the answer's
+    length may be cut, it reserves at most half of the context, because agents often request a very
+    large limit."""
     context = model.info.max_model_len
     if budget.max_tokens is not None and not budget.may_be_cut:
         return context - budget.max_tokens
@@ -471,7 +470,8 @@ def _longest_prompt(model: ServedModel, budget: TokenBudget) -> int:
 
 
 def _is_unfinished(items: Sequence[Item]) -> bool:
-    """Returns whether the model has to go on with what it was saying."""
+    """Returns whether the last item is an incomplete message of the model, which it must
+    continue."""
     last = items[-1] if items else {}
     return last.get("role") == "assistant" and last.get("status") in ("in_progress", "incomplete")
 
@@ -487,22 +487,22 @@ _ID_SIZE: Final = 16
 """Bytes of an id."""
 
 ANY_FILES: Final = "?"
-"""Stands for the fingerprint of a model whose files were not known when a response was queued: the
-model had said nothing then."""
+"""A placeholder for the fingerprint of a model whose files were not known when a response was
+queued: the model had said nothing then."""
 
 _SEED_BITS: Final = 32
 """Bits of a seed, as many as every dialect takes."""
 
 
 class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that runs in the background, without what the store has of it already.
+    """A request that runs in the background without the parts that are stored with its response.
 
     Attributes:
         model: see `model_key`.
-        dialect: its name.
-        body: without its input, with the seed by which tokens are drawn.
+        dialect: the name of the dialect.
+        body: the request's body without its input, with the sampling seed.
         created: unix seconds.
-        id_key: what the ids of items are made of; see `numbered_ids`.
+        id_key: the key of the item ids; see `numbered_ids`.
         prompt_token_ids, prompt_text: the prompt. A second rendering might differ: templates may
             contain the date, and items before a request may be deleted in the meantime. Empty where
             the model was not loaded when the request came; the prompt is then made on resumption.
@@ -522,7 +522,7 @@ def resumption_of(
     job: ResponsesJob, dialect: Dialect, created: int, id_key: str
 ) -> Resumption | None:
     """Returns the data that another replica needs to resume a request; None if they cannot be
-    stored: images, and several samples that are streamed at once, are not stored.
+    stored (requests with images, or with several streamed samples).
 
     Args:
         created: unix seconds.
@@ -544,14 +544,14 @@ def queued_resumption(
     id_key: str,
     prompt: Prompt | None = None,
 ) -> Resumption | None:
-    """Returns the same for a request whose model may not be loaded yet; None if the request has
-    parts that cannot be written, such as integers of more than 64 bits.
+    """Like `resumption_of`, for a request whose model may not be loaded yet. None if the body
+    cannot be encoded, for example because of integers over 64 bits.
 
     Args:
         model: see `model_key`.
         created: unix seconds.
         id_key: see `KeptJob`.
-        prompt: None = it is not made yet.
+        prompt: None = not rendered yet.
     """
     job = KeptJob(
         model=model,
@@ -569,15 +569,15 @@ def queued_resumption(
 
 
 def with_seed(body: ResponsesRequest) -> ResponsesRequest:
-    """Returns a request with the seed by which its tokens are drawn, so that another replica that
-    resumes it draws the same ones."""
+    """Returns the request with a fixed sampling seed, so that a replica that resumes it draws the
+    same tokens."""
     if body.seed is not None:
         return body
     return msgspec.structs.replace(body, seed=secrets.randbits(_SEED_BITS))
 
 
 def read_job(data: bytes) -> KeptJob:
-    """Returns the job that is in a resumption.
+    """Decodes the job in the data of a resumption.
 
     Raises:
         ValueError: another version of the server has written it.
@@ -592,8 +592,8 @@ def read_job(data: bytes) -> KeptJob:
 
 
 def numbered_ids(key: str) -> Callable[[], str]:
-    """Returns a function that makes ids of 32 hexadecimal digits: each call returns the next one of
-    those that the key stands for, in whatever process."""
+    """Returns a function whose calls return a sequence of ids of 32 hexadecimal digits. The
+    sequence depends only on the key, so every process gets the same one."""
     numbers = count()
 
     def new_id() -> str:
@@ -612,7 +612,7 @@ _CALL_ID_LENGTH: Final = 24
 
 
 class Answering(NamedTuple):
-    """A generation, and the run that its deltas are to be pushed to."""
+    """A generation, and the run that receives its deltas."""
 
     generation: TextGeneration
     run: ResponseRun
@@ -626,10 +626,10 @@ def answering(
     new_id: Callable[[], str],
     observed: Observed,
 ) -> Answering:
-    """Returns the handler of a request.
+    """Returns the generation and the run of a request.
 
     Args:
-        new_id: makes what the ids of items and calls are made of.
+        new_id: makes the ids of items and calls.
     """
     dialect = envelope.dialect
     form = output_form(
@@ -655,11 +655,11 @@ def queued_run(
     envelope: Envelope,
     new_id: Callable[[], str],
 ) -> ResponseRun:
-    """Returns the run of a request whose model is not in memory yet; `ResponseRun.adopt` makes it
-    complete.
+    """Returns the run of a request whose model is not in memory yet; `ResponseRun.adopt` completes
+    it.
 
     Raises:
-        InvalidField: a field cannot be repeated.
+        InvalidField: a field cannot be encoded.
     """
     return ResponseRun(
         response_form(body, None, fields, envelope),

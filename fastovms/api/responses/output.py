@@ -1,5 +1,5 @@
-"""Answers of the Responses API: the response object, its output items and the events of a
-stream."""
+"""Builds the answers of the Responses API: the response object, its output items and the events of
+a stream."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, P
 
 @dataclass(frozen=True, slots=True)
 class ResponseStatus:
-    """The parts of a response object that change while it is made.
+    """The changing parts of a response object.
 
     Attributes:
         name: "queued", "in_progress", "completed", "incomplete", "failed" or "cancelled".
         completed_at: unix seconds.
         error: code and message.
-        incomplete_reason: why there is no more.
+        incomplete_reason: why the response is incomplete.
     """
 
     name: str
@@ -48,7 +48,7 @@ class ResponseStatus:
 
     @property
     def is_answer(self) -> bool:
-        """Whether the model has said what it had to say, or as much of it as was allowed."""
+        """Whether the status is a regular end, "completed" or "incomplete"."""
         return self.name in ("completed", "incomplete")
 
     def members(self) -> dict[str, object]:
@@ -65,11 +65,11 @@ class ResponseStatus:
 
 @dataclass(frozen=True, slots=True)
 class ResponseForm:
-    """The parts of a response object that never change.
+    """The constant parts of a response object.
 
     Attributes:
-        members: the id, when it was asked for, and the request's fields.
-        length_reason: why there is no more of an answer that became too long.
+        members: the id, the creation time and the request's fields.
+        length_reason: the incomplete reason of an answer that reached its limit.
     """
 
     members: Mapping[str, Any]
@@ -80,10 +80,10 @@ class ResponseForm:
         return str(self.members["id"])
 
     def body(self, status: ResponseStatus, output: Sequence[Item] | None) -> dict[str, object]:
-        """Returns the object.
+        """Returns the response object.
 
         Args:
-            output: None = the body is without it.
+            output: None = without output.
         """
         body = {**self.members, **status.members()}
         if output is not None:
@@ -93,9 +93,9 @@ class ResponseForm:
     def ended(
         self, reason: FinishReason, usage: Usage, now: float, *, has_cut_call: bool
     ) -> ResponseStatus:
-        """Returns the status after the last token. A call that is not whole, as of a stop string
-        that was within it, makes the response incomplete: agents run the calls of those that are
-        completed."""
+        """Returns the status after the last token. An incomplete tool call, for example one cut by
+        a stop string, makes the response incomplete, because agents run the calls of completed
+        responses."""
         if reason is FinishReason.LENGTH:
             return ResponseStatus("incomplete", usage=usage, incomplete_reason=self.length_reason)
         if has_cut_call:
@@ -152,10 +152,10 @@ _TERMINAL_EVENTS: Final[Mapping[str, str]] = {
 
 
 class EventEncoder:
-    """Collects frames.
+    """Encodes events as frames and collects them.
 
     Args:
-        named: whether they have `event:` lines.
+        named: whether frames have `event:` lines.
         first: number of the first event.
     """
 
@@ -176,14 +176,14 @@ class EventEncoder:
         self._frames.append(frame(orjson.dumps(event), name if self._named else ""))
 
     def skip(self, num_events: int) -> None:
-        """Drops the frames before that number, and continues after it at the earliest: another
-        version of the server may have sent the same in more events."""
+        """Drops the frames before this number; new frames are numbered from there on. Another
+        version of the server may have sent more events for the same output."""
         first = self._next_number - len(self._frames)
         del self._frames[: max(0, num_events - first)]
         self._next_number = max(self._next_number, num_events)
 
     def take(self) -> list[bytes]:
-        """Returns the frames since the last time, one an event."""
+        """Returns the frames since the last call, one per event."""
         frames, self._frames = self._frames, []
         return frames
 
@@ -192,9 +192,9 @@ class ResponseRun:
     """Follows one response: its output, its status, and the events that report both.
 
     Attributes:
-        status: the response's, as of now.
-        output: its items.
-        dialect: what it is told in.
+        status: the current status.
+        output: the builder of its items.
+        dialect: the dialect of its events.
     """
 
     def __init__(
@@ -210,8 +210,8 @@ class ResponseRun:
     ) -> None:
         """
         Args:
-            usage: returns the tokens so far.
-            tells: whether events are made; otherwise there are none.
+            usage: returns the token usage so far.
+            tells: whether events are made.
             for_all: whether clients of either dialect may ask for the events, so that they have
                 `event:` lines.
         """
@@ -233,16 +233,16 @@ class ResponseRun:
         self._tell(self.status.name)
 
     def adopt(self, other: ResponseRun) -> None:
-        """Takes over what is known of the response now that its model is in memory.
+        """Copies the data that is known once the model is loaded.
 
         Args:
-            other: a run of the same response, which has told nothing.
+            other: a run of the same response, which has made no events.
         """
         self.form, self._usage, self._output_form = other.form, other._usage, other._output_form
         self.output = OutputBuilder(self._output_form, self._emit)
 
     def start(self) -> None:
-        """Takes note that it no longer waits in a queue."""
+        """Records that the response has left the queue."""
         if self.status.name == "queued":
             self.status = ResponseStatus("in_progress")
             self._tell("in_progress")
@@ -277,7 +277,7 @@ class ResponseRun:
         self._tell(_TERMINAL_EVENTS[self.status.name])
 
     def note_not_kept(self) -> None:
-        """Takes note that the store has failed."""
+        """Records that storing the response has failed."""
         self.form = replace(self.form, members={**self.form.members, "store": False})
 
     def body(self) -> dict[str, object]:
@@ -290,7 +290,7 @@ class ResponseRun:
         self._events.skip(num_events)
 
     def take_events(self) -> list[bytes]:
-        """Returns the frames since the last time, one an event."""
+        """Returns the frames since the last call, one per event."""
         return self._events.take()
 
     def _tell(self, kind: str) -> None:
@@ -302,7 +302,7 @@ def interrupted_events(response: Mapping[str, Any], start: int, dialect: Dialect
     has the events before number `start`.
 
     Args:
-        response: the object that describes its failure, or its cancellation.
+        response: the failed or cancelled response object.
     """
     encoder = EventEncoder(named=True, first=start)
     if not start:
@@ -327,7 +327,7 @@ def _say_nothing(kind: str, members: Mapping[str, object]) -> None:
 
 
 Emit = Callable[[str, Mapping[str, object]], None]
-"""Takes an event: its type without "response.", and its further members."""
+"""Receives an event: its type without "response.", and its other members."""
 
 TellLogprobs = Callable[[Sequence[TextToken]], list[bytes]]
 """Returns the JSON texts of log probabilities, one a token."""
@@ -335,20 +335,19 @@ TellLogprobs = Callable[[Sequence[TextToken]], list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class OutputForm:
-    """The form in which an answer becomes items.
+    """The options for converting an answer to items.
 
     Attributes:
         new_id, new_call_id: make the ids of items and of calls.
-        summarizes_reasoning: whether reasoning is written as a summary, as OVMS does, rather than
-            as text.
-        seals_reasoning: whether it is in `encrypted_content` too.
-        max_calls: calls after this number are left out; None = none is.
-        target: returns what a function that the model calls is to the client.
-        hides_content: whether an incomplete call is left out: the beginning of one that was cut.
-        aligner: finds the tokens of the text; None = no information about tokens is reported.
-        tell_logprobs: writes their log probabilities.
-        max_logprobs_length: the maximum bytes of them in the report of a whole text; a longer one
-            is written without.
+        summarizes_reasoning: whether reasoning is written as a summary, as in OVMS, not as text.
+        seals_reasoning: whether reasoning is also given in `encrypted_content`.
+        max_calls: further tool calls are left out; None = no limit.
+        target: maps the function name that the model wrote to the client's tool.
+        hides_content: whether an incomplete call at the end is left out.
+        aligner: finds the tokens of the text; None = token details are not reported.
+        tell_logprobs: encodes log probabilities.
+        max_logprobs_length: the maximum size in bytes of the log probabilities in events that
+            repeat a whole text; larger ones are left out.
     """
 
     new_id: NewId
@@ -365,12 +364,13 @@ class OutputForm:
 
 @dataclass(frozen=True, slots=True)
 class _TextKind:
-    """The names of the events of an item whose text is in one part.
+    """The event and member names of an item with a single text part.
 
     Attributes:
         member: the item's member that the part is in.
         index: name of the part's index.
-        part_event, text_event: what begins and ends, with `.added`, `.delta` and `.done`.
+        part_event, text_event: prefixes of the event names, followed by `.added`, `.delta` or
+            `.done`.
     """
 
     prefix: str
@@ -413,10 +413,10 @@ _SUMMARY: Final = _TextKind(
 
 @dataclass(frozen=True, slots=True)
 class _CallKind:
-    """The form of the item of a call.
+    """The names of a tool-call item.
 
     Attributes:
-        event: tells of what the model writes for the tool, with `.delta` and `.done`.
+        event: prefix of the events for arguments or input, followed by `.delta` or `.done`.
     """
 
     prefix: str
@@ -432,9 +432,8 @@ class OutputBuilder:
     """Builds the output of one response.
 
     Attributes:
-        items: those that are ended.
-        has_cut_call: whether, in the sample that is not finished, a call has ended that is not
-            whole.
+        items: the complete items.
+        has_cut_call: whether the unfinished sample contains an incomplete tool call.
     """
 
     def __init__(self, form: OutputForm, emit: Emit) -> None:
@@ -448,11 +447,11 @@ class OutputBuilder:
     def push(
         self, pieces: Iterable[Piece], text: str = "", tokens: Sequence[TextToken] = ()
     ) -> None:
-        """Adds pieces.
+        """Adds parsed pieces of the answer.
 
         Args:
-            text: what the pieces are found in; it may come before its pieces.
-            tokens: those that begin in `text`, with offsets in characters.
+            text: the raw text that was parsed; it may come before its pieces.
+            tokens: the tokens that begin in `text`, with offsets in characters.
         """
         aligner = self._form.aligner
         if aligner is not None:
@@ -483,10 +482,10 @@ class OutputBuilder:
                         self.has_cut_call = True
 
     def finish(self, status: str) -> None:
-        """Ends the answer. One that says nothing has an empty message.
+        """Ends the answer. An empty answer gets an empty message.
 
         Args:
-            status: of the item that is open.
+            status: the status of the open item.
         """
         if self._is_empty:
             self._text(_MESSAGE)
@@ -499,7 +498,7 @@ class OutputBuilder:
             self.items.append(opened.end(status))
 
     def snapshot(self) -> list[Item]:
-        """Returns the items with the one that is open."""
+        """Returns the items including the open one."""
         return self.items + ([] if self._open is None else [self._open.snapshot("in_progress")])
 
     @property

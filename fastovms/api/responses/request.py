@@ -19,7 +19,7 @@ from fastovms.errors import InvalidField
 
 
 class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
-    """The body of `POST /responses`, and, as far as prompts go, of `POST
+    """The body of `POST /responses` and, for the fields of the prompt, of `POST
     /responses/input_tokens`."""
 
     input: str | list[dict[str, Any]] | None = None
@@ -97,14 +97,14 @@ _MAX_IDENTIFIER: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ResponseFields:
-    """The options in these fields.
+    """The options of a response.
 
     Attributes:
         store: whether the response can be retrieved later.
-        truncates: whether the oldest items are left out of a context that has no room for them.
-        text: `text` as it is repeated.
+        truncates: whether the oldest items are dropped if they do not fit into the context.
+        text: `text` as echoed in the response.
         response_format: what `text.format` asks for, in the form of chats; None = anything.
-        reasoning: `reasoning` as it is repeated.
+        reasoning: `reasoning` as echoed in the response.
         logprobs: the number of log probabilities reported for each token of the text; None = none.
         seals_reasoning: whether reasoning is written as `encrypted_content` too.
     """
@@ -124,10 +124,10 @@ class ResponseFields:
 
 
 def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> ResponseFields:
-    """Reads these fields.
+    """Reads the options of a response.
 
     Args:
-        keeps: whether the server keeps responses.
+        keeps: whether the server stores responses.
 
     Raises:
         InvalidField: a field is out of range, or fields contradict each other.
@@ -136,8 +136,8 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
     previous_id = body.previous_response_id
     if previous_id is not None and body.conversation is not None:
         raise InvalidField(
-            "conversation cannot be used with previous_response_id: either of them says what came "
-            "before",
+            "conversation cannot be used with previous_response_id: both name the earlier "
+            "conversation",
             param="conversation",
         )
     store = keeps and body.store is not False
@@ -163,8 +163,8 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
 
 
 def with_configuration(body: ResponsesRequest, items: Sequence[Item]) -> ResponsesRequest:
-    """Returns a request with what items of its history add: tools, and settings of which the last
-    one counts."""
+    """Returns the request with the tools and settings that items of its history add. The last value
+    of a setting counts."""
     tools, reasoning, text = [*(body.tools or ())], body.reasoning or {}, body.text or {}
     changed: dict[str, Any] = {}
     for item in items:
@@ -238,7 +238,7 @@ def _reasoning_options(given: Mapping[str, Any] | None, dialect: Dialect) -> dic
 def _text_options(
     body: ResponsesRequest, dialect: Dialect
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Returns `text` as it is repeated, and its format in the form of chats."""
+    """Returns `text` as echoed in the response, and its format in Chat Completions form."""
     given = body.text or {}
     told: dict[str, Any] = {"format": {"type": "text"}}
     if given.get("verbosity") is not None:
@@ -269,7 +269,7 @@ def _text_options(
 
 
 def _flat(response_format: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a format in the form of chats as `text.format` has it."""
+    """Converts a format from Chat Completions form to the form of `text.format`."""
     members = response_format.get("json_schema")
     if not isinstance(members, dict):
         return dict(response_format)

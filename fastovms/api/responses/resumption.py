@@ -83,34 +83,33 @@ _HEARD_AT_ONCE: Final = 64
 
 
 class CannotGoOn(FastovmsError):
-    """The response cannot be resumed by any replica. The text says why."""
+    """The response cannot be resumed by any replica. The message is the reason."""
 
 
 class RunRestorer:
-    """Makes runs again, as one server can."""
+    """Recreates the runs of interrupted responses on this server."""
 
     def __init__(self, context: ApiContext, store: StateStore) -> None:
         self._context = context
         self._store = store
 
     def models(self) -> list[str]:
-        """Returns the identities of the models, in memory or not, whose responses this server can
-        on with."""
+        """Returns the identities of the models whose responses this server can resume, loaded or
+        not."""
         known = self._context.models.known
         identified = [model_key(one.fingerprint, one.name) for one in known if one.is_identified]
         return [*identified, *(model_key(ANY_FILES, one.name) for one in known)]
 
     @asynccontextmanager
     async def held(self, key: str) -> AsyncIterator[ServedModel]:
-        """Has a model in memory during an `async with` statement, for which it is loaded where it
-        is not.
+        """Holds a model in memory during an `async with` statement, and loads it first if needed.
 
         Args:
             key: see `model_key`.
 
         Raises:
-            CannotGoOn: there is no such model any more.
-            BackendError: it cannot be loaded now.
+            CannotGoOn: the model is no longer served.
+            BackendError: the model cannot be loaded now.
         """
         name = key.partition(" ")[2]
         models = self._context.models
@@ -131,11 +130,11 @@ class RunRestorer:
     async def restored(
         self, key: ResponseKey, cut: CutResponse, model: ServedModel
     ) -> BackgroundRun:
-        """Makes the run of a response again.
+        """Recreates the run of an interrupted response.
 
         Raises:
-            CannotGoOn: no replica can.
-            RequestError: the model, or this server, no longer takes the request.
+            CannotGoOn: no replica can resume it.
+            RequestError: the model, or this server, no longer accepts the request.
         """
         try:
             job = read_job(cut.job)
@@ -191,11 +190,11 @@ class RunRestorer:
         return background
 
     async def end(self, key: ResponseKey, status: ResponseStatus) -> None:
-        """Keeps a response as failed or cancelled, with what it has told, if it is still this
-        replica's.
+        """Stores a response as failed or cancelled, with its events so far, if this replica still
+        owns it.
 
         Raises:
-            StateFailed, TooLarge: it is not kept.
+            StateFailed, TooLarge: the response cannot be stored.
         """
         cut = await self._store.run(Operations.begin_attempt, *key)
         if cut is None:
@@ -233,7 +232,8 @@ def _extend(log: EventLog, cut: CutResponse) -> None:
 
 
 def _dialect_of(cut: CutResponse) -> Dialect:
-    """Returns the dialect of a request, of which perhaps nothing else can be read."""
+    """Returns the dialect of an interrupted request, even if the rest of the request cannot be
+    read."""
     try:
         return _DIALECTS[read_job(cut.job).dialect]
     except (ValueError, KeyError):
@@ -247,31 +247,31 @@ def _dialect_of(cut: CutResponse) -> Dialect:
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS: Final = 3
-"""How often it is tried to go on with a response of which nothing more comes. A response that ends
-its process each time must not do so for ever."""
+"""The maximum number of attempts to resume a response without new output, since the response may
+crash the process each time."""
 
 _RETRY: Final = 1.0
 """Seconds after which a response is queued again if there was no room for it."""
 
 _CANCELLED: Final = "cancelled"
-"""The line of responses that are to be cancelled: no model is identified by a single word."""
+"""The queue of responses to cancel. Identities of models are never a single word."""
 
 _by_attempts = attrgetter("num_attempts")
 
 
 class Resumer:
-    """Goes on with responses that this replica owns and does not run.
+    """Resumes responses that this replica owns and that do not run.
 
-    The responses of each model wait in a line. The first one is tried: it is begun, and the next
-    one waits until something that its model has said is kept. If the process ends before that, this
-    response may have been the cause, and no other one has lost an attempt. Responses whose attempts
-    have failed come last, so that the others continue however often the process ends.
+    Each model has a queue of responses, which are started one at a time: the next one starts once
+    the previous one has stored new output. If the process crashes before that, only the started
+    response loses an attempt, because it may have caused the crash. Responses with failed attempts
+    move to the end of the queue.
 
-    Those that are to be cancelled have a line of their own, in which none needs a model.
+    Responses to cancel have a separate queue, which needs no model.
 
     Args:
-        tenants: returns whose responses are resumed; None = the responses of all tenants. Those of
-            others, such as of a key that was removed, are held until they are cancelled.
+        tenants: returns whose responses are resumed; None = the responses of all tenants. Responses
+            of other tenants, for example of a removed key, are held until they are cancelled.
     """
 
     def __init__(
@@ -302,7 +302,7 @@ class Resumer:
         return self._restorer.models()
 
     def add(self, responses: Iterable[OwnedResponse]) -> None:
-        """Has it go on with responses, unless it is about to."""
+        """Queues responses for resumption, unless they are already queued."""
         for response in sorted(responses, key=_by_attempts):
             model = response.model
             if response.cancel_requested:
@@ -313,7 +313,7 @@ class Resumer:
                 self._tasks[model] = asyncio.ensure_future(self._run(model))
 
     async def close(self) -> None:
-        """Begins with no more."""
+        """Stops: no further response is resumed."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -321,7 +321,7 @@ class Resumer:
             await asyncio.wait(tasks)
 
     async def _run(self, model: str) -> None:
-        """Goes on with the responses of one line."""
+        """Resumes the responses of one queue."""
         line = self._lines[model]
         try:
             while line:
@@ -340,11 +340,11 @@ class Resumer:
             del self._lines[model], self._tasks[model]
 
     async def _go_on(self, key: ResponseKey, model: str) -> None:
-        """Goes on with a response until that has led to anything, or has it fail.
+        """Resumes a response and returns once that has succeeded, or has failed for good.
 
         Raises:
-            BackendError: neither is possible now, nor with others of the model.
-            TooLarge: it cannot be kept that the response has failed.
+            BackendError: the model cannot resume any response now.
+            TooLarge: the failed response cannot be stored.
         """
         if model == _CANCELLED:
             await self._restorer.end(key, ResponseStatus("cancelled"))
@@ -361,7 +361,7 @@ class Resumer:
             await self._restorer.end(key, failed(str(error)))
 
     async def _try(self, key: ResponseKey, model: ServedModel) -> None:
-        """Counts an attempt, and makes it. It raises as `RunRestorer.restored` does, too."""
+        """Counts an attempt and starts it. Also raises as `RunRestorer.restored` does."""
         cut = await self._store.run(Operations.begin_attempt, *key)
         if cut is None:
             await self._store.run(Operations.give_up, [key])
@@ -378,7 +378,7 @@ class Resumer:
         await run.advanced()
 
     async def _start(self, run: BackgroundRun) -> None:
-        """Starts a run as soon as there is room in the queue of its model."""
+        """Starts a run as soon as its model's queue has a free place."""
         while True:
             try:
                 self._runs.go_on(run)
@@ -395,7 +395,7 @@ _INTERVAL: Final = 1.0
 """Seconds between two renewals: a lease of some seconds outlasts a few that fail."""
 
 _ALONE_INTERVAL: Final = 30.0
-"""Seconds after which to look again for what was cut off, where no other replica uses the store."""
+"""Seconds between searches for interrupted responses if no other replica uses the store."""
 
 _MOST_LISTED: Final = 10_000
 """How many responses are listed for operators."""
@@ -406,9 +406,8 @@ may be busy, or be about to start."""
 
 
 async def cancel_anywhere(state: ResponsesState, tenant: str, id: str) -> None:
-    """Cancels a response, on any replica, and returns when it has stopped: it is stored as
-    cancelled or with its result, or no replica resumes it. It raises as `BackgroundRuns.kept`
-    does."""
+    """Cancels a response, on any replica, and returns when it has stopped. It is then stored as
+    cancelled or with its result, or no replica resumes it. Raises as `BackgroundRuns.kept` does."""
     with state.store.watch_response(tenant, id) as watch:
         while True:
             run = state.runs.find(tenant, id)
@@ -436,13 +435,12 @@ async def response_work(state: ResponsesState) -> list[WorkItem]:
 
 
 class LeaseKeeper:
-    """Renews the leases of this replica every second, where others use the store. Where none does,
-    it looks now and then for what was cut off.
+    """Renews the leases of this replica every second, if replicas share the store. Otherwise looks
+    for interrupted responses from time to time.
 
     Args:
-        resumer: goes on with what was cut off, here or on another replica; None = not on this
-            replica.
-        clock: tells seconds that only grow.
+        resumer: resumes interrupted responses of all replicas; None = this replica resumes none.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -470,8 +468,8 @@ class LeaseKeeper:
             self._task = asyncio.ensure_future(self._end_cut())
 
     async def close(self) -> None:
-        """Ends, and gives up the responses that this replica still owns, so that other replicas
-        need not wait for the leases to expire."""
+        """Stops, and releases the leases of this replica, so that other replicas need not wait for
+        the leases to expire."""
         if self._task is None:
             return
         self._task.cancel()
@@ -487,8 +485,8 @@ class LeaseKeeper:
             logger.warning("running responses are not given up, and expire: %s", error)
 
     async def renew(self, lease: float) -> None:
-        """Renews the leases once, and acts on what there is to know. Nothing is raised: a renewal
-        that fails is followed by another."""
+        """Renews the leases once and handles the changes that the store reports. Does not raise: a
+        failed renewal is retried."""
         expected = self._runs.leased()
         try:
             owned = {
@@ -518,22 +516,21 @@ class LeaseKeeper:
             self._renewed_at = None
 
     async def _take_over(self, resumer: Resumer) -> None:
-        """Takes over what other replicas have left, as much as may run here."""
+        """Takes over interrupted responses of other replicas, as many as may run here."""
         if room := resumer.room:
             models, tenants = resumer.models(), resumer.tenants()
             resumer.add(await self._store.run(Operations.take_over, models, room, tenants))
 
     async def _take_care(self, orphans: Sequence[OwnedResponse]) -> None:
-        """Goes on with responses that are this replica's and do not run here, or gives them up."""
+        """Resumes responses that this replica owns but does not run, or releases them."""
         if self._resumer is not None:
             self._resumer.add(orphans)
         elif orphans:
             await self._store.run(Operations.give_up, [response.key for response in orphans])
 
     async def _go_on(self, resumer: Resumer) -> None:
-        """Goes on, from time to time, with what does not run though it is kept as running: after a
-        start, but also once a disk can be written again. A response that waits to be resumed may be
-        cancelled."""
+        """From time to time resumes responses that are stored as running but do not run: after a
+        start, and after a full disk is writable again. Waiting responses may be cancelled."""
         with self._store.watch_cancels() as watch:
             while True:
                 try:
@@ -557,8 +554,8 @@ class LeaseKeeper:
                 await watch.changed(_INTERVAL)
 
     def _steady_for(self, lease: float) -> float:
-        """Takes note of a renewal. Returns the seconds for which the store has been available: a
-        lease that expired during an outage does not show that its replica has ended."""
+        """Records a renewal. Returns the seconds for which the store has been available: a lease
+        that expired during an outage does not show that its replica has ended."""
         now = self._clock()
         if self._renewed_at is None or now - self._renewed_at > lease / 2:
             self._steady_since = now

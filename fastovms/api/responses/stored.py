@@ -73,8 +73,8 @@ def to_record(
 
 
 def from_record(found: FoundResponse) -> bytes:
-    """Returns the response object, as JSON. One that is stored as running, but runs nowhere, has
-    failed."""
+    """Returns the response object, as JSON. A response that is stored as running but runs nowhere
+    is returned as failed."""
     body = found.body
     unfinished = _UNFINISHED.get(found.progress)
     if unfinished is not None:
@@ -84,8 +84,8 @@ def from_record(found: FoundResponse) -> bytes:
 
 
 def running_body(found: FoundResponse, log: EventLog) -> bytes:
-    """Returns the response object of a response that another replica runs, as JSON, by the events
-    that are known of it: its status, and the items that are complete."""
+    """Returns the response object of a response that another replica runs, as JSON, as
+    reconstructed from its known events: its status and its complete items."""
     has_begun = any(name == _IN_PROGRESS for name, _ in log.events())
     status = "in_progress" if has_begun else "queued"
     body = orjson.loads(found.body)
@@ -93,7 +93,7 @@ def running_body(found: FoundResponse, log: EventLog) -> bytes:
 
 
 def done_items(log: EventLog) -> list[Item]:
-    """Returns the items that are complete, by the events that are known."""
+    """Returns the complete items in the events of a log."""
     return [orjson.loads(event)["item"] for name, event in log.events() if name == _ITEM_DONE]
 
 
@@ -101,12 +101,12 @@ T = TypeVar("T")
 
 
 def not_found(what: str, id: str, *, param: str | None = None, code: str | None = None) -> NotFound:
-    """Returns the error about an id that nothing is kept under."""
+    """Returns the error about an unknown id."""
     return NotFound(f"{what} with id '{id[:200]}' not found.", param=param, code=code)
 
 
 def previous_not_found(id: str) -> NotFound:
-    """Returns the error about a response that is to be continued, and is not kept."""
+    """Returns the error about a response that is to be continued but is not stored."""
     return not_found(
         "Previous response",
         id,
@@ -127,10 +127,10 @@ def found(result: T | None, what: str, id: str) -> T:
 
 
 class Query(UrlQuery):
-    """The parameters of one request.
+    """The query parameters of a request for a response.
 
     Raises:
-        RequestError: there are too many, or `include` has a value that is not known.
+        RequestError: there are too many, or `include` has an unknown value.
     """
 
     def __init__(self, request: Request) -> None:
@@ -171,12 +171,12 @@ _BYTES_OF_IMAGES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The whole input of the model.
+    """The model's whole input as items.
 
     Attributes:
-        items: all of them, the oldest first.
-        input: those of this request, which are the last.
-        size: about how many bytes all have.
+        items: all items, oldest first.
+        input: the items of this request, the last ones.
+        size: the approximate size of all items in bytes.
     """
 
     items: Sequence[Item]
@@ -198,15 +198,15 @@ async def read_history(
     tenant: str,
     store: StateStore | None,
 ) -> History:
-    """Reads the items of a request, and those that came before.
+    """Reads the items of a request and of the responses that it continues.
 
     Args:
         num_bytes: the length of the body.
-        store: None = nothing is kept.
+        store: None = responses are not stored.
 
     Raises:
-        RequestError: the input is malformed, or there is no such response, conversation or item.
-        StateFailed: what came before cannot be read.
+        RequestError: the input is malformed, or a response, conversation or item is unknown.
+        StateFailed: the stored items cannot be read.
     """
     has_past = fields.previous_id is not None or fields.conversation_id is not None
     if body.input is None and not has_past and not body.instructions:
@@ -236,11 +236,11 @@ async def history_again(
     tenant: str,
     store: StateStore,
 ) -> History:
-    """Reads the items that came before a request again, whose own items are kept.
+    """Reads the history of a resumed request again; the request's own items are stored.
 
     Raises:
         RequestError: the response or the conversation no longer exists.
-        StateFailed: what came before cannot be read.
+        StateFailed: the stored items cannot be read.
     """
     past: Sequence[StoredItem] = ()
     if fields.previous_id is not None or fields.conversation_id is not None:
@@ -257,8 +257,8 @@ async def history_again(
 def _check_count(
     given: str | Sequence[object] | None, fields: ResponseFields, model: ModelInfo
 ) -> None:
-    """Raises InvalidField for more items than any context holds: each would become objects that
-    every collection of Python's garbage visits, while all other threads stand still."""
+    """Raises InvalidField for more items than any context holds. Each item becomes objects, which
+    slow down every run of the garbage collector."""
     if given is None or isinstance(given, str) or fields.truncates:
         return
     if len(given) > model.max_model_len:
@@ -287,7 +287,7 @@ async def _past(
         _check_chain(found, fields.previous_id, name)
         assert found is not None
     if not found.is_whole and not fields.truncates:
-        raise context_exceeded(f"what came before has more than {max_bytes} bytes", model, name)
+        raise context_exceeded(f"the earlier items have more than {max_bytes} bytes", model, name)
     return found.items
 
 
@@ -301,7 +301,7 @@ def _check_chain(found: EarlierItems | None, previous_id: str, name: str) -> Non
 
 
 async def _resolved(items: Sequence[Item], tenant: str, store: StateStore | None) -> Sequence[Item]:
-    """Returns items in place of references to them."""
+    """Returns the items with references replaced by the stored items."""
     ids = [item["id"] for item in items if item["type"] == "item_reference"]
     if not ids:
         return items
@@ -341,11 +341,11 @@ class EventLog:
     """The frames of a stream by their sequence numbers.
 
     Args:
-        first: number of the first one.
+        first: the number of the first frame.
 
     Attributes:
-        is_closed: whether there will be no more.
-        is_cut: whether another replica resumes it, so that no more events come here.
+        is_closed: whether no more frames will come.
+        is_cut: whether another replica resumes the response, so that no more frames come here.
     """
 
     def __init__(self, first: int = 0) -> None:
@@ -368,7 +368,7 @@ class EventLog:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes that it takes, most of them compressed."""
+        """The memory of the log in bytes; most frames are compressed."""
         return sum(map(len, self._packs)) + self._open_size
 
     def append(self, frames: Sequence[bytes], *, closes: bool = False) -> None:
@@ -382,7 +382,7 @@ class EventLog:
         self._tell()
 
     def read(self, start: int) -> Sequence[bytes]:
-        """Returns some of the frames from number `start` on; none where there is none yet."""
+        """Returns some of the frames from number `start` on; empty if there are none yet."""
         if start >= self._open_start:
             return self._open[start - self._open_start :]
         index = bisect_right(self._starts, start) - 1
@@ -390,7 +390,7 @@ class EventLog:
         return [frame + END for frame in frames[start - self._starts[index] : -1]]
 
     def events(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the name and the JSON of every event. They have names."""
+        """Yields the name and the JSON of every event. All frames must have names."""
         number = self._starts[0] if self._starts else self._open_start
         while number < self.num_events:
             frames = self.read(number)
@@ -398,18 +398,18 @@ class EventLog:
             number += len(frames)
 
     def listen(self, key: object, listener: Callable[[], None]) -> None:
-        """Calls `listener` whenever there is more, until `forget` is called with the key."""
+        """Calls `listener` whenever frames are added, until `forget` is called with the key."""
         self._listeners[key] = listener
 
     def forget(self, key: object) -> None:
         self._listeners.pop(key, None)
 
     def extend(self, pack: EventPack) -> None:
-        """Adds what a pack, or a whole log that was dumped, has beyond this log. Listeners are not
-        notified. It is not for logs that have been appended to.
+        """Adds the newer frames of a pack or of a dumped log. Listeners are not notified. Must not
+        be used after `append`.
 
         Raises:
-            ValueError: events between are missing.
+            ValueError: frames in between are missing.
         """
         number, data = pack.first, pack.data
         position = 0
@@ -430,12 +430,12 @@ class EventLog:
         self.append([], closes=True)
 
     def cut(self) -> None:
-        """Records that another replica resumes it, and notifies the listeners."""
+        """Records that another replica resumes the response, and notifies the listeners."""
         self.is_cut = True
         self._tell()
 
     def dump(self, last: Sequence[bytes]) -> bytes:
-        """Returns all of it, for `extend`.
+        """Returns the whole log in the format of `extend`.
 
         Args:
             last: further frames, at its end.
@@ -473,7 +473,7 @@ def _shares(frames: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def pack_frames(frames: Sequence[bytes]) -> bytes:
-    """Returns frames as `EventLog.extend` takes them."""
+    """Returns frames in the format of `EventLog.extend`."""
     return _piece(len(frames), _compress(frames))
 
 
@@ -502,15 +502,15 @@ _decode: Final = msgspec.msgpack.Decoder(list[_Output]).decode
 
 
 def pack_outputs(outputs: Iterable[GenerationOutput]) -> bytes:
-    """Returns outputs of a request's one sample as `unpack_outputs` takes them."""
+    """Returns outputs of a request's one sample in the format of `unpack_outputs`."""
     return zlib.compress(_encode([_kept(output) for output in outputs]), _LEVEL)
 
 
 def unpack_outputs(data: bytes) -> Sequence[GenerationOutput]:
-    """Returns the outputs, without what only measures their process.
+    """Returns the outputs, without measurements.
 
     Raises:
-        ValueError: these are none.
+        ValueError: the data are not packed outputs.
     """
     try:
         return [_heard(output) for output in _decode(zlib.decompress(data))]
@@ -563,17 +563,17 @@ _RETRY: Final = 1.0
 
 
 class EventWriter:
-    """Writes the events of one response, and logs those that are written: what a client has been
-    sent is not taken back. While the store is not available, the events are still kept in memory.
+    """Stores the events of one response. Events are added to the log, from which clients read, only
+    after they are stored. While the store is unavailable, events wait in memory.
 
     Args:
-        log: those that clients may be sent. It may have some, which are kept already.
-        keeps_outputs: whether to keep what the model has said, too.
-        ahead: the stored part of that after the last of these events.
+        log: the events that clients may get; events that it already has are stored.
+        keeps_outputs: whether to store the model's output too.
+        ahead: the stored model output after the last event of the log.
 
     Attributes:
-        advanced: set once something is kept that the model has said in this process, or once
-            nothing more is kept.
+        advanced: set once model output of this process is stored, or once nothing more will be
+            stored.
     """
 
     def __init__(
@@ -599,7 +599,7 @@ class EventWriter:
         self.advanced = asyncio.Event()
 
     def add_output(self, output: GenerationOutput) -> None:
-        """Adds the output of the model, before the events that report it."""
+        """Queues an output of the model, before the events that report it."""
         if self._keeps_outputs:
             self._outputs.append(output)
             self._more.set()
@@ -613,16 +613,16 @@ class EventWriter:
             self._more.set()
 
     def take_unsent(self) -> list[bytes]:
-        """Returns the events that are not logged, for the caller to keep and to log."""
+        """Returns the events that are not in the log yet; the caller must store and log them."""
         unsent, self._unsent = self._unsent, []
         return unsent
 
     async def run(self, on_loss: Callable[[], None]) -> None:
-        """Writes until it is cancelled: one write at a time, and each has all that has come since
-        the last.
+        """Stores events until cancelled, one write at a time, each with all events since the last
+        write.
 
         Args:
-            on_loss: called, at the end, when the response is no longer this replica's.
+            on_loss: called at the end, if this replica no longer owns the response.
         """
         while True:
             await self._more.wait()
@@ -650,8 +650,8 @@ class EventWriter:
             await asyncio.sleep(SHARED_INTERVAL if has_readers else _OWN_INTERVAL)
 
     async def flush(self) -> None:
-        """Writes the remaining events, once `run` has ended. If that fails, the events that are not
-        written have not been sent to any client."""
+        """Stores the remaining events after `run` has ended. If that fails, no client has got the
+        unstored events."""
         try:
             while self._is_behind and await self._write():
                 pass
@@ -660,7 +660,7 @@ class EventWriter:
 
     @property
     def _has_said(self) -> bool:
-        """Whether the model has said anything that is not kept."""
+        """Whether there is model output that is not stored."""
         return self._num_outputs_kept < len(self._outputs)
 
     @property
@@ -669,8 +669,8 @@ class EventWriter:
         return bool(self._unsent) or self._num_kept < self._log.num_events or self._has_said
 
     async def _write(self) -> bool:
-        """Writes some events, and all that the model has said, also where that makes no event for
-        long, such as within a call. Returns whether the response is still this replica's."""
+        """Stores some events and all new model output, even if it makes no events yet, such as
+        within a tool call. Returns whether this replica still owns the response."""
         log, outputs, has_said = self._log, list(self._outputs), self._has_said
         is_logged = self._num_kept < log.num_events
         frames = log.read(self._num_kept) if is_logged else list(self._unsent)
@@ -697,10 +697,10 @@ class EventWriter:
 async def replay(
     request: Request, log: EventLog, start: int, dialect: Dialect, *, headers: HeaderPairs = ()
 ) -> None:
-    """Streams a log, and returns when it is closed and all of it is sent, or when it is cut.
+    """Streams a log as a stream. Returns once the log is closed and sent, or once it is cut.
 
     Args:
-        start: number of the first event.
+        start: the number of the first event to send.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()

@@ -1,5 +1,5 @@
-"""Compares what OpenVINO GenAI's pipeline says of a short text with what the exported graph says,
-in a process of its own: `python -m fastovms.backends.genai.comparison_process DESCRIPTOR`.
+"""Compares the log probabilities of OpenVINO GenAI's pipeline and of the exported graph for a short
+text, in a separate process: `python -m fastovms.backends.genai.comparison_process DESCRIPTOR`.
 
 The memory is released with the process, and a crashing pipeline ends only that process.
 """
@@ -34,21 +34,20 @@ _NUM_TOKENS: Final = 24
 themselves, and then have tokens of which every model is sure."""
 
 _MAX_PART: Final = 16
-"""The most tokens of a step, for the prompt to be computed in several."""
+"""The maximum number of tokens of a step, for the prompt to be computed in several."""
 
 _NUM_BLOCKS: Final = 16
 
 
 class _Text(NamedTuple):
-    """The output of a pipeline: a prompt's tokens and its own, with the log probabilities of
-    these."""
+    """A prompt's tokens and the pipeline's generated tokens, with their log probabilities."""
 
     token_ids: list[int]
     logprobs: list[float]
 
 
 def largest_difference(model_dir: Path, model: ModelInfo) -> float:
-    """Returns by how much log probabilities differ at most.
+    """Returns the largest difference between the log probabilities.
 
     Raises:
         RequestError: the model's context has no room for the text.

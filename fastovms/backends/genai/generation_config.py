@@ -23,7 +23,7 @@ from fastovms.params import (
 from fastovms.request_fields import GenaiUse, rows_of
 
 DEFAULT_MAX_NGRAM_SIZE: Final = 3
-"""The longest end of the text that the pipeline looks up, where the request does not say."""
+"""The default maximum length of the suffix that the pipeline looks up."""
 
 _STOP_CRITERIA: Final[Mapping[EarlyStopping, Any]] = {
     EarlyStopping.EARLY: genai.StopCriteria.EARLY,
@@ -41,11 +41,11 @@ def generation_config(
     max_new_tokens: int | None,
     assistance: Assistance,
 ) -> genai.GenerationConfig:
-    """Returns the configuration of sample `index`, or of the beam search.
+    """Returns the pipeline's configuration for sample `index`, or for the beam search.
 
     Args:
-        max_length: the most tokens of prompt and output together, which the pipeline applies where
-            `max_new_tokens` is None; a prompt that is not shorter is refused either way.
+        max_length: the maximum number of tokens of prompt and output together, if `max_new_tokens`
+            is None. A prompt that is not shorter is always refused.
     """
     config = genai.GenerationConfig()
     config.apply_chat_template = False
@@ -75,8 +75,9 @@ def stop_token_ids(params: SamplingParams) -> frozenset[int]:
 
 
 def _set_stops(config: genai.GenerationConfig, params: SamplingParams) -> None:
-    """Sets what ends a sample. The pipeline's `ignore_eos` disregards every stop token, and where
-    none is named it takes the model's: so it is used only where nothing is to stop a sample."""
+    """Sets the stop tokens and strings. The pipeline's `ignore_eos` disregards all stop tokens, and
+    without stop tokens it uses the model's. `ignore_eos` is therefore set only if nothing may stop
+    a sample."""
     stops = stop_token_ids(params)
     if stops:
         config.stop_token_ids = set(stops)
@@ -88,7 +89,7 @@ def _set_stops(config: genai.GenerationConfig, params: SamplingParams) -> None:
 
 
 def _set_members(config: genai.GenerationConfig, params: SamplingParams, use: GenaiUse) -> None:
-    """Sets the members that have the names of sampling parameters."""
+    """Sets the members of `config` that have the same names as sampling parameters."""
     for name, row in rows_of(SamplingFields).items():
         if row.field.genai is use:
             setattr(config, name, getattr(params, name))
@@ -115,8 +116,8 @@ def _set_sampling(config: genai.GenerationConfig, params: SamplingParams, seed: 
 def _set_assistance(
     config: genai.GenerationConfig, params: SamplingParams, assistance: Assistance
 ) -> None:
-    """Sets how many tokens to draft. A pipeline with assistance fails on a request that does not
-    say."""
+    """Sets the number of draft tokens. A pipeline with a draft model fails on requests without
+    it."""
     threshold = params.assistant_confidence_threshold
     if assistance.draft_model and threshold:
         config.assistant_confidence_threshold = threshold
@@ -130,7 +131,7 @@ def structured_output(grammar: Grammar) -> genai.StructuredOutputConfig:
     """Returns a grammar in the pipeline's form.
 
     Raises:
-        AttributeError, KeyError, TypeError, ValueError: the source is not what its kind says.
+        AttributeError, KeyError, TypeError, ValueError: the source does not match its kind.
     """
     config = genai.StructuredOutputConfig()
     if grammar.tree is not None or grammar.kind not in _MEMBERS:

@@ -1,9 +1,8 @@
-"""Runs the process that tries grammars with OpenVINO GenAI's compiler: `python -m
+"""The process that tries grammars with OpenVINO GenAI's compiler: `python -m
 fastovms.backends.genai.grammar_trial DESCRIPTOR SECONDS`.
 
-A grammar that the pipeline's compiler refuses costs the whole pipeline, and one that is too much
-for it may take for ever or crash. What it refuses does not depend on the model, so the small one of
-the package serves.
+A grammar that the compiler refuses would end the whole pipeline, and a complex one may run
+endlessly or crash. The result does not depend on the model, so the package's small model is used.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ fault."""
 
 
 def serve(connection: Connection[Any, Any], seconds: float) -> None:
-    """Answers grammars as `Trial` asks. After a fault it gets ready again. A grammar that takes
-    more than this number of processor seconds ends the process."""
+    """Tries the grammars that `Trial` sends. Recovers after an error. A grammar that takes more
+    than this number of CPU seconds ends the process."""
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             pipeline = _load()

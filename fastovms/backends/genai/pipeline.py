@@ -1,4 +1,4 @@
-"""Builds the pipeline of OpenVINO GenAI, and admits requests to it."""
+"""Builds the pipeline of OpenVINO GenAI and limits the requests that it runs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from fastovms.params import MAX_DRAFT_TOKENS, GenerationRequest, Image
 
 
 class PromptReader:
-    """Reads prompts for a pipeline over tokens, or for one over texts with images: that one
-    tokenizes texts itself, and puts the special tokens first that begin every text.
+    """Converts prompts to the pipeline's inputs: token ids, or text with images. For the latter,
+    the pipeline tokenizes and adds special tokens itself.
 
     Args:
         tokenizer: an `openvino_genai.Tokenizer`.
@@ -53,7 +53,7 @@ class PromptReader:
         """Returns the arguments of `add_request` between id and configuration.
 
         Raises:
-            InvalidField: the prompt is of tokens that no text has.
+            InvalidField: no text has the prompt's tokens.
         """
         if not self._takes_images:
             return (ov.Tensor(np.array([request.prompt_token_ids], np.int64)),)
@@ -71,8 +71,8 @@ class PromptReader:
             if self._encode(text) == token_ids:
                 return text
         raise InvalidField(
-            "prompt must be a text for this model: it takes images, and reads these tokens as "
-            "others",
+            "prompt must be a text for this model: it supports images, and no text has these "
+            "token ids",
             param="prompt",
         )
 
@@ -112,13 +112,13 @@ class CacheCapacity:
 def load_pipeline(
     model_dir: Path, config: EngineConfig, *, available: int
 ) -> tuple[genai.ContinuousBatchingPipeline, CacheCapacity]:
-    """Loads a pipeline, which takes seconds or minutes.
+    """Loads a pipeline; takes seconds or minutes.
 
     Args:
-        available: bytes of memory that a cache of automatic size takes its share of.
+        available: free memory in bytes, for a KV cache of automatic size.
 
     Raises:
-        ConfigurationError: the pipeline cannot run the model, or not on the device.
+        ConfigurationError: the pipeline cannot run the model on the device.
     """
     device = find_device(ov.Core(), config.device)
     if is_gpu(device):
@@ -170,8 +170,8 @@ def _load(
 
 
 def properties_of(config: EngineConfig, device: str, *, weights_size: int) -> dict[str, object]:
-    """Returns OpenVINO's properties. The smallest models are computed exactly, as by the paged
-    backend, and what a cache of f32 is to hold must be of f32; f32 takes no cache of bf16.
+    """Returns OpenVINO's properties. The smallest models are computed in f32, as in the paged
+    backend. An f32 cache needs f32 inference, and f32 inference cannot use a bf16 cache.
 
     Args:
         weights_size: size in bytes of the part of the model that generates the text.
@@ -192,8 +192,8 @@ def _share_of(device: str) -> dict[str, object]:
 
 
 def _warm_up(pipeline: genai.ContinuousBatchingPipeline, assistance: Assistance) -> None:
-    """Generates one token, so that the first request finds everything in place, and a model that
-    cannot run is found out now."""
+    """Generates one token, so that the first request is fast and a model that cannot run is
+    detected now."""
     config = genai.GenerationConfig()
     config.apply_chat_template = False
     config.max_new_tokens = 1
@@ -208,8 +208,8 @@ def _warm_up(pipeline: genai.ContinuousBatchingPipeline, assistance: Assistance)
 
 
 def _num_blocks(pipeline: genai.ContinuousBatchingPipeline) -> int:
-    """Returns how many blocks the cache has. The warm-up has used one of them, by which their
-    number is known."""
+    """Returns the number of blocks of the cache, derived from its usage while the warm-up holds one
+    block."""
     return max(1, round(100 / float(pipeline.get_metrics().cache_usage)))
 
 
@@ -235,12 +235,12 @@ _MIN_IMAGE_TOKENS: Final = 256
 
 
 class PipelineNeed(NamedTuple):
-    """The resources that a request takes of the pipeline, or that the pipeline has.
+    """The resources that a request takes or that the pipeline has.
 
     Attributes:
-        num_seqs: how many sequences.
-        num_step_tokens: how many tokens of a step, once the prompt is computed, where that counts.
-        num_blocks: how many blocks of the KV cache.
+        num_seqs: the number of sequences.
+        num_step_tokens: the tokens per step after the prompt, if limited.
+        num_blocks: the number of blocks of the KV cache.
     """
 
     num_seqs: int
@@ -255,14 +255,14 @@ class PipelineNeed(NamedTuple):
 
 
 def longest_context(config: EngineConfig, capacity: CacheCapacity) -> int:
-    """Returns the number of tokens of one sequence that the cache holds in addition to its
-    drafts."""
+    """Returns the number of tokens of one sequence that fit into the cache together with its draft
+    tokens."""
     num_drafts = MAX_DRAFT_TOKENS if Assistance.of(config) else 0
     return max(1, capacity.num_tokens - num_drafts)
 
 
 class Admission:
-    """Decides which requests may run in addition to the running ones."""
+    """Decides which requests may start, given the running ones."""
 
     def __init__(self, config: EngineConfig, capacity: CacheCapacity, max_model_len: int) -> None:
         self._assistance = Assistance.of(config)
@@ -291,7 +291,7 @@ class Admission:
         return num_tokens // self._block_size + 1
 
     def _num_prompt_tokens(self, request: GenerationRequest) -> int:
-        """Returns the length of a prompt. How many tokens its images have is guessed."""
+        """Returns the length of a prompt. The number of image tokens is estimated."""
         num_tokens = len(request.prompt_token_ids)
         for image in request.prompt.images if request.prompt else ():
             height, width, _ = image.shape
@@ -299,8 +299,8 @@ class Admission:
         return min(num_tokens, self._max_model_len)
 
     def _num_tokens(self, request: GenerationRequest) -> int:
-        """Returns the most tokens that prompt and output may have. The number of tokens of images
-        is not known yet."""
+        """Returns the maximum number of tokens of prompt and output. The number of image tokens is
+        not known yet."""
         limit = request.params.max_tokens
         has_images = request.prompt is not None and request.prompt.images
         if limit is None or has_images:
@@ -309,7 +309,7 @@ class Admission:
 
 
 class PipelineRoom:
-    """The room for further requests. A request that is alone always has room."""
+    """The pipeline's capacity for further requests. A request that runs alone always fits."""
 
     def __init__(self, limits: PipelineNeed) -> None:
         self._limits = limits

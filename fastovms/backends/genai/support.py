@@ -34,15 +34,15 @@ Format = dict[str, Any]
 
 MAX_REPEATS: Final = 8
 MAX_OPTIONAL: Final = 100
-"""The most arguments that may be left out before one that may not. Each of them may be the first,
-and what can follow it is written out again."""
+"""The maximum number of arguments that may be left out before one that may not. Each of them may be
+the first, and what can follow it is written out again."""
 
 _NOTHING: Final[Format] = {"type": "regex", "pattern": "()"}
 _ANY: Final[Format] = {"type": "any_text"}
 
 
 class CannotTranslate(ValueError):
-    """The grammar has a part that structural tags do not."""
+    """The grammar has a part that structural tags cannot express."""
 
 
 WriteJson = Callable[[Any, bool], Format]
@@ -51,8 +51,8 @@ comma or not."""
 
 
 def rules_of_json(schema: Any, has_blanks: bool) -> Format:
-    """Returns the format of a value of a schema, as llguidance would write it; it raises as
-    `json_rules` does. XGrammar's own `json_schema` allows other texts."""
+    """Returns the format of a value of a schema, with the same texts that llguidance allows. Raises
+    as `json_rules` does. XGrammar's own `json_schema` allows other texts."""
     return {"type": "grammar", "grammar": json_rules(schema, has_blanks=has_blanks)}
 
 
@@ -60,8 +60,8 @@ def structural_tag(grammar: Grammar, *, write_json: WriteJson = rules_of_json) -
     """Returns the structural tag, as JSON.
 
     Raises:
-        CannotTranslate: the grammar has a part that structural tags do not.
-        AttributeError, KeyError, TypeError, ValueError: it is malformed.
+        CannotTranslate: the grammar has a part that structural tags cannot express.
+        AttributeError, KeyError, TypeError, ValueError: the grammar is malformed.
     """
     found = _format(grammar.tree or tree.Answer(), grammar, write_json)
     return json.dumps({"type": "structural_tag", "format": found})
@@ -108,8 +108,8 @@ _PARTS: Final = ("elements", "tags", "content")
 
 
 def _with_rules(value: Any, write_json: WriteJson) -> Any:
-    """Returns a client's format with the rules of its schemas in place of them. Arguments in
-    elements have their schemas closed."""
+    """Returns a client's format with its schemas replaced by rules. Schemas of arguments in
+    elements allow no additional properties."""
     if isinstance(value, list):
         return [_with_rules(item, write_json) for item in value]
     if not isinstance(value, dict):
@@ -195,8 +195,8 @@ def _separated(items: Sequence[Format], is_required: Sequence[bool], separator: 
 
 
 def _either(formats: Sequence[Format]) -> Format:
-    """Returns a choice. Where one may end in any text, all have to: so text may follow the others,
-    too."""
+    """Returns a choice between the formats. If one may end in any text, text is allowed after the
+    others too."""
     elements = list(formats)
     if any(map(_is_open, elements)):
         elements = [item if _is_open(item) else _joined([item, _ANY]) for item in elements]
@@ -204,7 +204,7 @@ def _either(formats: Sequence[Format]) -> Format:
 
 
 def _is_open(format_: Format) -> bool:
-    """Whether XGrammar knows no end of a format."""
+    """Whether a format is unbounded for XGrammar."""
     if "elements" in format_:
         return _is_open(format_["elements"][-1])
     return bool(format_["type"] == "triggered_tags") or format_ == _ANY
@@ -248,8 +248,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Assistance:
-    """The source of drafts: nothing, earlier text, or a smaller model. The pipeline is loaded for
-    one of them, and then applies it to every request."""
+    """The source of draft tokens: none, earlier text, or a smaller model. It is fixed when the
+    pipeline is loaded, and applies to every request."""
 
     prompt_lookup: bool = False
     draft_model: bool = False
@@ -271,20 +271,21 @@ def num_assistant_tokens(params: SamplingParams) -> int:
 
 
 def token_budget(config: EngineConfig) -> int:
-    """Returns the token budget of a step: at least what one sequence with its drafts takes."""
+    """Returns the token budget of a step: at least enough for one sequence with its drafts."""
     if Assistance.of(config).prompt_lookup:
         return max(config.token_budget, MAX_DRAFT_TOKENS + 1)
     return config.token_budget
 
 
 def has_prefix_cache(config: EngineConfig) -> bool:
-    """Returns whether the pipeline has a prefix cache. With a draft model there is none: a sampled
-    sequence with a hit in it would end the pipeline."""
+    """Returns whether the pipeline has a prefix cache. With a draft model it has none, because a
+    cache hit of a sampled sequence would crash the pipeline."""
     return config.enable_prefix_caching and not Assistance.of(config).draft_model
 
 
 def check_supported(params: SamplingParams, assistance: Assistance, max_num_seqs: int) -> None:
-    """Raises RequestError for what the pipeline cannot do, or would silently not do."""
+    """Raises RequestError for parameters that the pipeline does not support or would silently
+    ignore."""
     check_fields(params)
     if params.grammar is not None:
         check_grammar(params.grammar)
@@ -308,8 +309,8 @@ def check_supported(params: SamplingParams, assistance: Assistance, max_num_seqs
 
 
 def check_grammar(grammar: Grammar) -> None:
-    """Raises InvalidField for grammars that the pipeline has no form for. Compiling a grammar finds
-    its errors."""
+    """Raises InvalidField for grammars of a kind that the pipeline does not support. Errors within
+    a grammar are found when it is compiled."""
     if grammar.tree is None:
         return
     try:
@@ -324,8 +325,8 @@ def check_grammar(grammar: Grammar) -> None:
 
 
 def check_salt(cache_salt: str | None, *, enable_prefix_caching: bool) -> None:
-    """Raises InvalidField where requests would share cached prompts that the salt is to keep
-    apart."""
+    """Raises InvalidField for a `cache_salt` if the prefix cache is on, because the pipeline cannot
+    separate cached prompts by salt."""
     if cache_salt is not None and enable_prefix_caching:
         raise InvalidField(
             f"cache_salt {NOT_SUPPORTED}, with its prefix cache on", param="cache_salt"
@@ -342,9 +343,9 @@ NOT_SUPPORTED: Final = "is not supported by the genai backend, which runs this m
 
 
 class Handling(Enum):
-    """CONFIG: `generation_config` says it to the pipeline. ENGINE: `PipelineEngine`, or what
-    surrounds it, does what the field asks. REFUSED: a request that sets it gets an error. IGNORED:
-    it goes unheard, and no answer is wrong for it."""
+    """How a field is handled. CONFIG: `generation_config` passes it to the pipeline. ENGINE:
+    `PipelineEngine` or its callers implement it. REFUSED: a request that sets it gets an error.
+    IGNORED: it has no effect, and answers are still correct."""
 
     CONFIG = "config"
     ENGINE = "engine"
@@ -357,7 +358,7 @@ class Limit(NamedTuple):
 
     Attributes:
         words: the end of the error after the field's name, such as " above 1".
-        is_wanted: whether a request asks for it.
+        is_wanted: returns whether a request has a refused value.
     """
 
     words: str
@@ -368,10 +369,9 @@ class FieldDecision(NamedTuple):
     """The treatment of a field.
 
     Attributes:
-        why: the reason, where the field is ignored; otherwise how it is handled, where that is not
-            plain.
-        limits: what of it is refused.
-        param: the client's name of the field, where it is another.
+        why: why the field is ignored, or how it is handled if that is not obvious.
+        limits: the refused values.
+        param: the client's name of the field, if different.
     """
 
     handling: Handling
@@ -421,6 +421,7 @@ SAMPLING_FIELDS: Final[Mapping[str, FieldDecision]] = {
         Handling.CONFIG,
         limits=(Limit(" above 1", lambda p: p.logprobs not in (None, 0, 1)),),
     ),
+    "logprob_token_ids": _refused(lambda p: bool(p.logprob_token_ids)),
     "prompt_logprobs": _refused(lambda p: p.prompt_logprobs is not None),
     "logit_bias": _refused(lambda p: bool(p.logit_bias)),
     "allowed_token_ids": _refused(lambda p: p.allowed_token_ids is not None),
@@ -450,6 +451,7 @@ SAMPLING_FIELDS: Final[Mapping[str, FieldDecision]] = {
     "max_ngram_size": _ASSISTED,
     "assistant_confidence_threshold": _ASSISTED,
     "stop_strings": _CONFIG,
+    "reasoning_budget": _refused(lambda p: p.reasoning_budget is not None, "thinking_token_budget"),
 }
 """Every field of `SamplingParams`."""
 
@@ -478,7 +480,7 @@ REQUEST_FIELDS: Final[Mapping[str, FieldDecision]] = {
 
 
 def check_fields(params: SamplingParams) -> None:
-    """Raises FieldFault for what the pipeline cannot do of a single field."""
+    """Raises FieldFault for a value of a single field that the pipeline does not support."""
     for name, decision in SAMPLING_FIELDS.items():
         for limit in decision.limits:
             if limit.is_wanted(params):

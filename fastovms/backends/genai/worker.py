@@ -63,7 +63,7 @@ TOO_LONG: Final = "'max_length' must be greater"
 """The pipeline's message about a prompt that is as long as the context."""
 
 _CLIENTS_FAULTS: Final = (RuntimeError, IndexError, ValueError)
-"""The exceptions by which the pipeline refuses what it is given."""
+"""The exceptions with which the pipeline refuses invalid requests."""
 
 _FINISH_REASONS: Final = {
     genai.GenerationFinishReason.STOP: FinishReason.STOP,
@@ -100,7 +100,7 @@ def output_of(
 
 
 def _token_logprobs(token_id: int, logprob: float, num_top: int) -> TokenLogprobs:
-    """Returns log probabilities of the chosen token; the pipeline reports no other."""
+    """Returns log probabilities of the generated token only; the pipeline reports no others."""
     return TokenLogprobs(
         token_id,
         logprob,
@@ -115,7 +115,8 @@ def failed(index: int, error: str, refusal: Refusal | None = None) -> Generation
 
 
 def refusal_of(error: Exception, prompt: TextPrompt | None, model: ModelInfo) -> Refusal | None:
-    """Returns the faulty part of the request; None = nothing."""
+    """Returns the refusal for an error that the request has caused; None = the request is not the
+    cause."""
     name = None if prompt is None else prompt.name
     if isinstance(error, RequestError):
         return Refusal(error.message, error.param, error.code)
@@ -148,7 +149,7 @@ _TINY_SIDE: Final = 56
 
 @dataclass(slots=True, eq=False)
 class _QueuedRequest:
-    """A request and what is known of its samples.
+    """A queued request and the state of its samples.
 
     Attributes:
         rank: its place in the queue.
@@ -156,7 +157,7 @@ class _QueuedRequest:
         num_queued: how many of its samples are in the queue.
         was_admitted: whether a sample of it has left the queue.
         is_counted: whether the tokens of its images are known.
-        silenced: samples that are not wanted any more.
+        silenced: aborted samples.
     """
 
     request: GenerationRequest
@@ -169,7 +170,7 @@ class _QueuedRequest:
     silenced: set[int] = field(default_factory=set)
 
     def leave_queue(self) -> None:
-        """Counts a sample that has left the queue. The images go with the last one."""
+        """Counts a sample that has left the queue. The images are dropped with the last one."""
         self.num_queued -= 1
         prompt = self.request.prompt
         if prompt is not None and self.has_images and not self.num_queued:
@@ -178,12 +179,12 @@ class _QueuedRequest:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """The unit that the pipeline knows as one request: a sample, or all beams of a search.
+    """The unit that the pipeline runs as one request: a sample, or all beams of a search.
 
     Attributes:
-        indices: the samples that it gives.
-        need: what it takes of the pipeline.
-        handle: the pipeline's; None while it waits.
+        indices: the indices of its samples.
+        need: the pipeline resources that it needs.
+        handle: the pipeline's handle; None while it waits.
     """
 
     job: _QueuedRequest
@@ -205,8 +206,8 @@ _rank = attrgetter("job.rank")
 
 
 class PipelineEngine:
-    """A `SteppedEngine`. Requests wait here, not in the pipeline, which would take every one at
-    once and encode its images.
+    """A `SteppedEngine`. Requests wait here, because the pipeline would accept all at once and
+    encode their images.
 
     Attributes:
         admitted: the requests that left the queue for the last step.
@@ -228,7 +229,8 @@ class PipelineEngine:
         Args:
             new_seed: seeds the unseeded requests.
             on_images: called before a request's images are encoded, which may take long.
-            free_memory: gives freed memory back to the system; called after images are encoded.
+            free_memory: returns freed memory to the operating system; called after images are
+                encoded.
         """
         self.admitted: list[str] = []
         self._pipeline = pipeline
@@ -268,8 +270,8 @@ class PipelineEngine:
             insort(self._waiting, run, key=_rank)
 
     def abort(self, request_id: str, index: int | None = None) -> None:
-        """Ends a request, or one of its samples, without an output. Unknown ids are ignored. A
-        search continues until no part of it is wanted."""
+        """Ends a request, or one of its samples, without an output. Unknown ids are ignored. A beam
+        search continues until all its samples are aborted."""
         for run in [*self._waiting, *self._running]:
             request = run.job.request
             if request.request_id == request_id:
@@ -282,7 +284,8 @@ class PipelineEngine:
             self._cancelled.append(run)
 
     def step(self) -> list[EngineOutput]:
-        """Lets the pipeline make a step. After an exception from here it is of no use any more."""
+        """Runs one step of the pipeline. After an exception the pipeline must not be used any
+        more."""
         outputs = self._admit()
         if self._running or self._cancelled:
             self._pipeline.step()
@@ -319,9 +322,9 @@ class PipelineEngine:
             yield _Run(job, range(index, index + 1), need)
 
     def _admit(self) -> list[EngineOutput]:
-        """Hands over as many requests as may run at once, but only one with images: no step runs
-        while the pipeline encodes them. Sequences that run then get as much time for their steps,
-        before the next images are encoded."""
+        """Passes as many requests to the pipeline as may run, but at most one with images, because
+        no step runs while images are encoded. Before the next images are encoded, running sequences
+        get at least as much time for their steps."""
         self.admitted = []
         outputs: list[EngineOutput] = []
         # A cancelled request keeps its place in the pipeline until the next step has ended.
@@ -352,8 +355,8 @@ class PipelineEngine:
         return outputs
 
     def _shrink_encoder(self) -> None:
-        """Encodes a tiny image: OpenVINO keeps the memory of the last shapes that it computed, and
-        attention over all images of a request takes gigabytes."""
+        """Encodes a tiny image, to release memory: OpenVINO keeps the memory of the last computed
+        shapes, which may be gigabytes."""
         self._is_encoder_large = False
         config = generation_config(
             SamplingParams(max_tokens=1),
@@ -426,7 +429,7 @@ class PipelineEngine:
 
     def _not_started(self, run: _Run, error: Exception) -> list[EngineOutput]:
         """Returns the outputs of a request that the pipeline has refused. The pipeline checks a
-        request when it accepts it, and has then computed nothing."""
+        request before it computes anything."""
         request = run.job.request
         refusal = refusal_of(error, request.prompt, self._model)
         if refusal is None:
@@ -461,7 +464,7 @@ class PipelineEngine:
     def _sample(
         self, run: _Run, handle: genai.GenerationHandle, status: Any
     ) -> Iterator[GenerationOutput]:
-        """Returns the tokens since the last step as one output, if there are any."""
+        """Yields the tokens since the last step as one output, if there are any."""
         token_ids: list[int] = []
         logprobs: list[float] = []
         is_finished = status == genai.GenerationStatus.FINISHED
@@ -509,7 +512,7 @@ class PipelineEngine:
     def _settle(
         self, run: _Run, handle: genai.GenerationHandle, outputs: list[GenerationOutput]
     ) -> None:
-        """Notes how many tokens a prompt with images has."""
+        """Records the number of prompt tokens of a request with images."""
         job = run.job
         if not job.has_images:
             return

@@ -1,4 +1,4 @@
-"""Declares the messages between the genai backend and its processes, beyond commands and steps."""
+"""The messages between the genai backend and its processes, beyond commands and steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LoadPipeline:
     """The first message to the worker; see `load_pipeline`.
 
     Attributes:
-        log_level: which of its log lines go to stderr.
+        log_level: the level of its log on stderr.
         log_format: "text" or "json".
     """
 
@@ -32,8 +32,8 @@ class PipelineLoaded:
     """The answer to `LoadPipeline`.
 
     Attributes:
-        model: with the context that its cache can hold.
-        stats: those of a pipeline that has not begun, with the size of its cache.
+        model: the model, with the context that its cache can hold.
+        stats: the initial statistics, with the size of the cache.
     """
 
     model: ModelInfo
@@ -49,7 +49,7 @@ class EncodingImages:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Asks the other process for a `Compared`; it is the only message that it takes."""
+    """Asks the other process for a `Compared`; the only message to that process."""
 
     model_dir: Path
     model: ModelInfo
@@ -57,13 +57,14 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Says by how much log probabilities of the pipeline and of the exported graph differ."""
+    """The largest difference between the log probabilities of the pipeline and of the exported
+    graph."""
 
     difference: float
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailed:
-    """The last message, where a process cannot go on."""
+    """The last message of a process that fails."""
 
     reason: str

@@ -68,7 +68,7 @@ from fastovms.system.disk import DiskCache
 
 
 def paging_comparison(files: ExportedModel) -> Comparison:
-    """Returns the comparison of a model that the paged backend is to run."""
+    """Returns the comparison of the paged model with the exported graph."""
     return Comparison(
         "graph",
         "OpenVINO's paged attention",
@@ -80,11 +80,11 @@ def paging_comparison(files: ExportedModel) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class SharedCores:
-    """The lock that the models of one process share so that they do not compute at the same time.
+    """Shared by the models of one process so that they do not compute at the same time.
 
     Attributes:
-        engines: counts those that work; `turn` and `idle_tuning` watch it.
-        turn: has engines' steps and encoders come in turn.
+        engines: counts the working engines; watched by `turn` and `idle_tuning`.
+        turn: makes engines' steps and encoders' slices take turns.
         idle_tuning: measures how models run fastest, while no engine works.
     """
 
@@ -108,15 +108,14 @@ def reserve_cache(
     config: EngineConfig,
     available: int | None,
 ) -> int:
-    """Reserves the caches of both models for equally many tokens, and returns how many blocks the
-    first one's has.
+    """Reserves the caches of both models for the same number of tokens. Returns the number of
+    blocks of the first cache.
 
     Args:
-        available: bytes of memory that a cache of automatic size takes its share of; None = all
-            that is free.
+        available: free memory in bytes, for a cache of automatic size; None = ask the system.
 
     Raises:
-        ConfigurationError: no block fits.
+        ConfigurationError: not even one block fits.
     """
     block_size = paged_model.block_size
     bytes_per_block = paged_model.bytes_per_block
@@ -143,8 +142,8 @@ def reserve_cache(
     logger.info("KV cache: %d blocks of %d tokens", num_blocks, block_size)
     if states is not None:
         logger.info(
-            "KV cache: states beside attention take %.3g of the %.3g MB of a block, and %.3g "
-            "MB beside the blocks; cached prefixes are multiples of %d tokens",
+            "KV cache: states take %.3g of the %.3g MB of a block, and %.3g "
+            "MB outside the blocks; cached prefixes are multiples of %d tokens",
             states.num_bytes / MIB,
             paged_model.bytes_per_block / MIB,
             states.extra_bytes / MIB,
@@ -162,20 +161,19 @@ def reserve_cache(
 
 
 class IdleMemory:
-    """Commits memory of the cache ahead. It then releases the memory of files. OpenVINO lays
-    weights out again for steps of other sizes, which come with the first requests, so the memory is
-    checked again when twice as much of the cache is in use."""
+    """Manages memory while the engine is idle: commits cache memory in advance, then releases the
+    memory of mapped model files. The files are checked again whenever the used part of the cache
+    has doubled, because OpenVINO reads weights again for new step sizes."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._next_look = 0
 
     def tidy(self, num_used_blocks: int) -> bool:
-        """Does a piece, which takes some milliseconds, and returns whether there was anything to
-        do.
+        """Does one piece of work, of some milliseconds. Returns whether there was any.
 
         Args:
-            num_used_blocks: how many blocks of the cache have been written to.
+            num_used_blocks: the number of cache blocks that have been written.
         """
         if self._model.commit_ahead(num_used_blocks):
             return True
@@ -191,7 +189,7 @@ class IdleMemory:
 
 
 class DraftFiles(NamedTuple):
-    """The directory of a draft model, and what its files say of it."""
+    """The directory of a draft model and the facts from its files."""
 
     directory: Path
     info: ModelInfo
@@ -200,12 +198,12 @@ class DraftFiles(NamedTuple):
 def load_draft_model(
     draft: DraftFiles, model_dir: Path, target: ModelInfo, config: EngineConfig
 ) -> DraftModel:
-    """Compiles the draft model for `target` in `model_dir`, on the same device. It has no cache
-    yet. Its cost per token is estimated from the sizes of the weights, since reading them takes
-    most of the time when tokens are generated one after another.
+    """Compiles the draft model for `target` in `model_dir`, on the same device. Its cache is not
+    reserved yet. Its cost per token is estimated from the size of the weights, because reading them
+    dominates decoding.
 
     Raises:
-        ConfigurationError: the device cannot do it, or the model cannot draft.
+        ConfigurationError: the device cannot run the model, or the model cannot draft.
     """
     draft_dir, info = draft
     # As fast as it can be whatever `config.precision` says: drafts change no text.
@@ -248,8 +246,8 @@ def read_draft_files(draft_dir: Path, model_dir: Path) -> DraftFiles:
 
 
 def _check_vocabulary(draft_dir: Path, model_dir: Path) -> None:
-    """Raises ConfigurationError where the tokens differ. Models of one family may pad their logits
-    to different sizes; what counts is the tokens."""
+    """Raises ConfigurationError if the tokens of the two models differ. Different padding of the
+    logits is allowed."""
     draft, target = _read_vocabulary(draft_dir), _read_vocabulary(model_dir)
     if draft == target:
         return
@@ -279,7 +277,7 @@ def _weights_size(model_dir: Path) -> int:
 
 
 _CLOSE_TIMEOUT = 10.0
-"""Seconds that the step may take that runs when the backend is closed."""
+"""Seconds to wait for the running step when the backend is closed."""
 
 _MAX_WAIT_FOR_REST = 5.0
 """Seconds that a piece of preparation waits at most for the engines to rest."""
@@ -290,12 +288,12 @@ sent yet."""
 
 
 class BackendParts(NamedTuple):
-    """What a backend works with in addition to its engine.
+    """The parts of a backend besides its engine.
 
     Attributes:
         grammars: compiles grammars; None = they are refused.
-        measurement: is done while no engine works; None = nothing is to be measured.
-        cores: are shared with the other models of the process; None = there are none.
+        measurement: the tuning measurement to run while all engines are idle; None = none.
+        cores: the cores shared with the other models; None = not shared.
         clock: returns seconds.
         prepare: is run in a thread of its own when the engine is warm. Its argument waits, between
             two pieces of work, until no engine works or for some seconds, and tells whether the
@@ -312,10 +310,10 @@ class BackendParts(NamedTuple):
 class PagedBackend:
     """Implements `GenerationBackend` over `Engine`.
 
-    The engine thread receives commands, steps, and hands over each step's outputs with one
-    `call_soon_threadsafe`. While the loop turns them into text, the thread is inside the next
-    inference with the GIL released. Without work it manages memory, and then sleeps on the command
-    queue, so that measurements may run.
+    The engine thread receives commands, runs steps, and passes each step's outputs to the loop with
+    one `call_soon_threadsafe`. While the loop decodes them, the thread runs the next inference
+    without the GIL. Without work it manages memory, then sleeps on the command queue, so that
+    tuning may run.
     """
 
     def __init__(
@@ -329,9 +327,9 @@ class PagedBackend:
     ) -> None:
         """
         Args:
-            tidy: sees to the model's memory, given how many blocks of the cache have been used;
-                see `IdleMemory`.
-            stored: the blocks that outlive the process; None = none do.
+            tidy: manages the model's memory, given the number of used cache blocks; see
+                `IdleMemory`.
+            stored: the prompt cache on disk; None = no disk cache.
         """
         self._engine = engine
         self._stored = stored
@@ -359,7 +357,7 @@ class PagedBackend:
 
     @classmethod
     def load(cls, model_dir: Path, model: ModelInfo, config: EngineConfig) -> PagedBackend:
-        """Loads a model that has the machine to itself; see `compile`."""
+        """Loads a model that does not share the machine with others; see `compile`."""
         return cls.compile(model_dir, model, config)(available_memory())
 
     @classmethod
@@ -372,13 +370,12 @@ class PagedBackend:
         prefixes: PrefixDirectory | None = None,
         cores: SharedCores | None = None,
     ) -> Callable[[int], PagedBackend]:
-        """Compiles the model, and its draft model if there is one, which takes seconds: call it off
-        the loop.
+        """Compiles the model and its draft model, if any; takes seconds, so call it in a thread.
 
         Args:
-            cache: keeps what is found out about the model. Without one, nothing is.
-            prefixes: keeps blocks of prompts. Without it, none outlive the process.
-            cores: are shared with the other models of the process; None = there are none.
+            cache: stores the tuning results; None = not stored.
+            prefixes: the directory of cached prompts; None = no disk cache.
+            cores: the cores shared with the other models; None = not shared.
 
         Returns:
             The function that reserves the caches. Its argument is the bytes of free memory that the
@@ -386,7 +383,7 @@ class PagedBackend:
                 ConfigurationError when no cache block fits.
 
         Raises:
-            ConfigurationError: the model or the device cannot do it.
+            ConfigurationError: the device cannot run the model.
         """
         draft = None
         if config.draft_model is not None:  # a wrong one is refused before what takes long
@@ -441,13 +438,12 @@ class PagedBackend:
         available: int | None = None,
         prefixes: PrefixFiles | None = None,
     ) -> PagedBackend:
-        """Reserves the cache of a loaded model; its context shrinks to what the cache can hold.
-        The draft model's cache holds as many tokens, and both share the memory.
+        """Reserves the cache of a loaded model; its context shrinks to what the cache can hold. The
+        draft model's cache holds as many tokens, and both share the memory.
 
         Args:
-            available: bytes of memory that a cache of automatic size takes its share of; None =
-                all that is free.
-            prefixes: where blocks of prompts are kept.
+            available: free memory in bytes, for a cache of automatic size; None = ask the system.
+            prefixes: the directory of cached prompts.
         """
         parts = parts or BackendParts()
         num_blocks = reserve_cache(paged_model, draft_model, model, config, available)
@@ -499,7 +495,7 @@ class PagedBackend:
         return await self._grammars.compile(grammar, client)
 
     def check(self, params: SamplingParams) -> None:
-        """Accepts every request: there is nothing that this backend cannot do."""
+        """Accepts every request, because this backend supports all parameters."""
 
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
         if self._failure is not None:
@@ -611,7 +607,7 @@ class PagedBackend:
         )
 
     def _call(self, function: Callable[[], None]) -> None:
-        """Has the engine's thread call a function."""
+        """Calls a function on the engine's thread."""
         self._commands.put(EngineCall(function))
 
     def _call_later(self, seconds: float, function: Callable[[], None]) -> None:

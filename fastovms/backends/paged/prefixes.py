@@ -46,17 +46,19 @@ MIN_EXACT_LEN = 16
 
 
 def fit_attention(model: ModelInfo, graph: PagedGraph) -> ModelInfo:
-    """Returns the model with the context in which its attention is computed as it has learned it.
+    """Returns the model with its context limited to the length for which the graph computes
+    attention as trained.
 
     Raises:
-        ConfigurationError: hardly any text is as short as that.
+        ConfigurationError: that length is too short to be useful.
     """
     model = fit_length(model, graph.max_exact_len)
     return fit_window(model, is_applied=applies_sliding_window(graph.model))
 
 
 def fit_length(model: ModelInfo, limit: ExactLength | None) -> ModelInfo:
-    """Raises ConfigurationError: hardly any text is as short as that."""
+    """Returns the model with its context limited. Raises ConfigurationError if the limit is too
+    short to be useful."""
     if limit is None or limit.num_tokens >= model.max_model_len:
         return model
     if limit.num_tokens < MIN_EXACT_LEN:
@@ -72,10 +74,9 @@ def fit_length(model: ModelInfo, limit: ExactLength | None) -> ModelInfo:
 
 
 def fit_window(model: ModelInfo, *, is_applied: bool) -> ModelInfo:
-    """Returns the facts about the model, with a context that fits into its sliding window if need
-    be. Within a window all attention is full. If the compiled model does not apply the window that
-    config.json names, the context is reduced to it, so that the model stays within what it was
-    trained for."""
+    """Returns the facts about the model. If the compiled model does not apply the window that
+    config.json names, the context is reduced to the window, within which attention is full as
+    trained."""
     window = sliding_window(model.config)
     if is_applied or window is None or window >= model.max_model_len:
         return model
@@ -89,7 +90,8 @@ def fit_window(model: ModelInfo, *, is_applied: bool) -> ModelInfo:
 
 
 def sliding_window(config: Mapping[str, Any]) -> int | None:
-    """Returns the window that config.json says some layers have, in tokens, or None."""
+    """Returns the window of the layers with sliding-window attention in config.json, in tokens, or
+    None."""
     scope = config.get("text_config")
     scope = scope if isinstance(scope, dict) else config
     window = next((scope[name] for name in _WINDOWS if scope.get(name)), None)
@@ -104,15 +106,15 @@ def sliding_window(config: Mapping[str, Any]) -> int | None:
 
 
 _FORMAT: Final = 1
-"""The version of what blocks hold; a new one makes all that is kept old. It is to be raised when
-graphs are rewritten otherwise."""
+"""The version of what blocks hold; a new version invalidates all cached blocks. Raise it when
+graphs are rewritten differently."""
 
 _MODEL_FILES: Final = ("openvino_model.xml", "openvino_model.bin")
 
 
 class PrefixDirectory(NamedTuple):
-    """The directory that the models of a process share, and whether prompts with a `cache_salt` are
-    kept there."""
+    """The directory of cached prompts that the models share, and whether prompts with a
+    `cache_salt` are cached."""
 
     blocks: BlockDirectory
     keeps_salted: bool = False
@@ -121,7 +123,7 @@ class PrefixDirectory(NamedTuple):
 def prefix_files(
     prefixes: PrefixDirectory, model: PagedModel, model_dir: Path, info: ModelInfo
 ) -> PrefixFiles | None:
-    """Returns where the blocks of a model are kept; None = they cannot be, which has been
+    """Returns the files for a model's cached blocks; None = caching is not possible, which is
     logged."""
     if model.is_on_gpu:
         logger.info("prefix cache: %s is on a GPU: nothing is kept on disk", info.name)
@@ -146,16 +148,14 @@ def _fingerprint(model: PagedModel, model_dir: Path, max_model_len: int) -> byte
 
 
 def _file_identity(path: Path) -> list[object]:
-    """Returns a value that changes when a file is replaced or written. Its time of change (ctime)
-    cannot be
-    set: where an archive gives all files one date, two sets of weights have the same size, and the
-    same time of writing."""
+    """Returns a value that changes when a file is replaced or written. It includes ctime, which
+    cannot be set: files from an archive may have the same size and mtime."""
     status = path.stat()
     return [str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def _cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Returns the instruction sets that the kernel has found, by which sums differ."""
+    """Returns the instruction sets that the kernel reports; rounding depends on them."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
@@ -171,9 +171,10 @@ _READ_TIMEOUT: Final = 1.0
 
 
 class PrefixEngine:
-    """An engine whose requests wait for what is on disk of their prompts; a `SteppedEngine`.
+    """An engine whose requests wait until the cached part of their prompts is read from disk; a
+    `SteppedEngine`.
 
-    The disk only ever saves work: on an unforeseen error the engine continues without it.
+    On an unforeseen error the engine continues without it.
     """
 
     def __init__(
@@ -187,8 +188,8 @@ class PrefixEngine:
     ) -> None:
         """
         Args:
-            call: has a function called on the thread of the engine, between two steps.
-            call_later: the same after some seconds.
+            call: calls a function on the engine's thread between two steps.
+            call_later: calls a function there after some seconds.
         """
         self.admitted: Sequence[str] = ()
         self._engine = engine
@@ -264,19 +265,20 @@ class PrefixEngine:
         return outputs
 
     def close(self, *, flush: bool = True) -> None:
-        """Ends the threads. Blocks that are worth it are written first, for some seconds at most,
-        unless the engine has failed and its blocks cannot be trusted."""
+        """Ends the threads. Valuable blocks are written first, for at most some seconds, unless the
+        engine has failed and its blocks cannot be trusted."""
         self._restorer.close(_READ_TIMEOUT)
         self._try(partial(self._saver.close, flush=flush))
 
     def _reclaim(self) -> bool:
-        """Takes back all blocks that are being read into, and returns whether there were any."""
+        """Cancels all reads into blocks, and returns whether there were any."""
         holds_blocks = self._restorer.holds_blocks
         self._try(self._restorer.reclaim)
         return holds_blocks
 
     def _try(self, function: Callable[[], object]) -> None:
-        """Calls a function of the prefix cache, which is switched off when it fails."""
+        """Calls a function of the prefix cache, and switches the cache off if the function
+        fails."""
         try:
             function()
         except Exception:

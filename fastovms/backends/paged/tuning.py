@@ -1,4 +1,4 @@
-"""Chooses how a model is compiled by measuring it."""
+"""Measures in which way a model runs fastest, and compiles it accordingly."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ NUM_ROUNDS: Final = 15
 
 _FILE: Final = "choice.json"
 _FORMAT: Final = 5
-"""The version of what is kept and how it is measured; a new one makes what is kept old."""
+"""The version of stored results and their measurement; a new version invalidates stored ones."""
 
 _MEMORY_SHARE: Final = 0.5
-"""The share of the free memory that may hold weights of further ways to run the model."""
+"""The fraction of the free memory that may hold weights of further ways to run the model."""
 
 
 class TunedModel(NamedTuple):
     """A compiled model.
 
     Attributes:
-        token_budget: that of its steps; None = nothing is known of that.
-        is_to_be_measured: whether it is worth measuring, and was not measured yet.
+        token_budget: the token budget of a step; None = unknown.
+        is_to_be_measured: whether a measurement is useful and missing.
     """
 
     model: PagedModel
@@ -65,7 +65,7 @@ class TuningResult:
 
     Attributes:
         name: the name of its precisions.
-        token_budget: the most tokens of a step.
+        token_budget: the maximum number of tokens of a step.
     """
 
     name: str
@@ -74,15 +74,15 @@ class TuningResult:
 
 @dataclass(frozen=True, slots=True)
 class TuningReport:
-    """The result of a measurement by hand.
+    """The result of a measurement by `fastovms tune`.
 
     Attributes:
-        loads: times of `LOAD_CASES` by way to run the model, the default first.
-        gains: how much faster than the default each way was.
-        budgets: times of `BUDGET_CASES`, likewise.
-        entry: where the finding is kept; None = it is not.
+        loads: times of `LOAD_CASES` by way of running the model, the default first.
+        gains: the speedup of each way over the default.
+        budgets: times of `BUDGET_CASES`, by way of running the model.
+        entry: the file of the result; None = not stored.
         int4_group_size: that of `ExportedModel`.
-        has_vnni: whether the CPU multiplies 8-bit integers at once.
+        has_vnni: whether the CPU has instructions for 8-bit integer products (VNNI).
     """
 
     loads: dict[str, tuning.Times]
@@ -97,7 +97,8 @@ class TuningReport:
 def read_files(
     model_dir: Path, config: EngineConfig, max_model_len: int = DEFAULT_MAX_MODEL_LEN
 ) -> ExportedModel:
-    """Raises ConfigurationError: the model cannot be paged, or there is no such device."""
+    """Reads the files of an exported model. Raises ConfigurationError if the model cannot be paged
+    or the device does not exist."""
     return ExportedModel(
         model_dir,
         device=config.device,
@@ -108,10 +109,10 @@ def read_files(
 
 
 def load_tuned(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> TunedModel:
-    """Compiles a model in the best known way, by default as `files` has it.
+    """Compiles a model in the fastest known way, by default with the precisions of `files`.
 
     Raises:
-        ConfigurationError: the device cannot do it.
+        ConfigurationError: the device cannot run the model.
     """
     if not config.tune or not cache.is_kept:
         return TunedModel(files.compile(files.choices)[1], None)
@@ -140,8 +141,8 @@ def measure_all(
     clock: Callable[[], float] = time.perf_counter,
     memory_speed: Callable[[], float] = lambda: 1.0,
 ) -> TuningReport | None:
-    """Measures every way to run a model that there is memory for, however long it takes, and keeps
-    what it finds. In addition to the default, one way at a time is in memory.
+    """Measures every way to run a model that fits into memory, without a time limit, and stores the
+    result. Besides the default, one way at a time is loaded.
 
     Args:
         memory_speed: see `tuning.measure`.
@@ -150,7 +151,7 @@ def measure_all(
         The result, or None if the machine was too busy.
 
     Raises:
-        ConfigurationError: the model or the device cannot do it.
+        ConfigurationError: the device cannot run the model.
     """
     files = read_files(model_dir, config)
     measure = partial(
@@ -211,7 +212,8 @@ def _is_worth_measuring(files: ExportedModel, config: EngineConfig) -> bool:
 
 
 def _key(config: EngineConfig, files: ExportedModel) -> str:
-    """Returns the key of model, machine and whatever else decides what is fastest."""
+    """Returns the cache key: a hash of the model, the machine and all settings that affect the
+    speed."""
     names = ("openvino_model.xml", "openvino_model.bin")
     core = ov.Core()
     return key_of(
@@ -229,7 +231,7 @@ def _key(config: EngineConfig, files: ExportedModel) -> str:
 def _find(
     cache: DiskCache, key: str, files: ExportedModel
 ) -> tuple[Path | None, TuningResult | None]:
-    """Returns the entry of a finding, and what it says; None = there is none, or it is broken."""
+    """Returns the file of a stored result, and the result; None = it is missing or broken."""
     entry = cache.find("tuning", key)
     if entry is None:
         return None, None
@@ -244,7 +246,7 @@ def _keep(cache: DiskCache, key: str, finding: TuningResult) -> Path | None:
 
 
 def _read(entry: Path, names: Set[str]) -> TuningResult | None:
-    """Reads a finding; None = it is broken. `names` are those that precisions may have."""
+    """Reads a stored result; None = it is broken. `names` are the allowed names of precisions."""
     try:
         content: Any = json.loads((entry / _FILE).read_bytes())
         name, budget = content["name"], content["token_budget"]
@@ -277,7 +279,7 @@ class Measurement(NamedTuple):
 
 
 class TuningProcess:
-    """Runs `tuning_process`. It is killed when the thread ends that has started it."""
+    """Runs `tuning_process`. The process is killed when the thread that started it ends."""
 
     def __init__(self, measurement: Measurement) -> None:
         module = "fastovms.backends.paged.tuning_process"
@@ -294,7 +296,7 @@ class TuningProcess:
         self._process.kill()
 
     def result(self) -> str:
-        """Waits for its end, and returns what it has found, or why it has found nothing."""
+        """Waits for the end of the process, and returns its result or its error as text."""
         with self._process.connection:
             try:
                 found = str(receive(self._process.connection))
@@ -305,13 +307,13 @@ class TuningProcess:
 
 
 class IdleTuning:
-    """Starts, stops and continues measurements as the engines of a server work and rest. Its
-    methods may be called on any thread.
+    """Starts, stops and continues measurements depending on whether the server's engines are idle.
+    Its methods may be called on any thread.
 
     Args:
-        engines: counts those that work: nothing is measured while there are any.
-        start: starts a process that measures.
-        delay: seconds that all engines must have been idle.
+        engines: counts the working engines; measurements run only while it is 0.
+        start: starts the measuring process.
+        delay: seconds for which all engines must have been idle.
     """
 
     def __init__(
@@ -342,7 +344,7 @@ class IdleTuning:
                 self._thread.start()
 
     def drop(self, measurement: Measurement) -> None:
-        """Gives a measurement up that has not ended."""
+        """Cancels a measurement that has not ended."""
         with self._changed:
             if self._process is not None and self._waiting[0] == measurement:
                 self._process.kill()
@@ -357,7 +359,8 @@ class IdleTuning:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        """Measures all that waits. This thread starts the processes, as they end with it."""
+        """Runs the queued measurements. The processes are started on this thread, because they are
+        killed when it ends."""
         with self._changed:
             while self._waiting:
                 self._changed.wait_for(lambda: self._num_working == 0)
@@ -387,7 +390,7 @@ class IdleTuning:
         return True
 
     def _end(self, process: TuningProcess) -> None:
-        """Waits for a process, in a thread of its own."""
+        """Waits for a process in a separate thread."""
         found = process.result()
         with self._changed:
             measurement = self._waiting.popleft()

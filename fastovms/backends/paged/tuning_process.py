@@ -1,8 +1,8 @@
-"""Runs the process that measures how a model runs fastest: `python -m
+"""The process that measures how a model runs fastest: `python -m
 fastovms.backends.paged.tuning_process DESCRIPTOR PARENT_PID`.
 
-It is stopped by a signal whenever a request waits for the server, and continued by another one. A
-round of a measurement in which that happened is made again.
+It is stopped by a signal whenever a request waits for the server, and continued by another one.
+Interrupted rounds are repeated.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from fastovms.errors import ConfigurationError
 
 _NICENESS: Final = 19
 _MEMORY_SHARE: Final = 0.25
-"""The share of the free memory that the weights may take. Two ways to run a model are compared."""
+"""The fraction of the free memory that the weights may take. Two ways to run a model are
+compared."""
 
 
 class MemorySpeed:
-    """Returns the speed of memory, or 0 if the process has been stopped since the last call."""
+    """A callable that returns the speed of memory, or 0 if the process has been stopped since the
+    last call."""
 
     def __init__(self) -> None:
         self._read = MemoryReader()
@@ -41,7 +43,7 @@ class MemorySpeed:
 
 
 def tune(measurement: Measurement) -> str:
-    """Measures, and says what was found or why nothing was."""
+    """Measures, and returns a sentence about the result or the failure."""
     model_dir, config, cache = measurement
     weights_size = (model_dir / "openvino_model.bin").stat().st_size
     if weights_size > available_memory() * _MEMORY_SHARE:

@@ -1,4 +1,4 @@
-"""Writes JSON schemas as rules for XGrammar, the compiler of grammars within OpenVINO GenAI.
+"""Converts JSON schemas to rules for XGrammar, the grammar compiler in OpenVINO GenAI.
 
-`json_rules` is all that others need. It knows what llguidance allows, and nothing of pipelines.
+The entry point is `json_rules`. The rules allow the same texts as llguidance.
 """

@@ -33,8 +33,8 @@ _FRACTION = '("." [0-9]+)?'
 
 
 def integers(low: float | None, high: float | None) -> str | None:
-    """Returns an expression of the integers from `low` to `high`, None standing for no bound; None
-    if there are none."""
+    """Returns an expression of the integers from `low` to `high`, None = no bound. Returns None if
+    there are no such integers."""
     least = None if low is None else math.ceil(low)
     most = None if high is None else math.floor(high)
     if least is None and most is None:
@@ -55,8 +55,8 @@ def integers(low: float | None, high: float | None) -> str | None:
 def numbers(
     low: float | None, high: float | None, *, has_low: bool = True, has_high: bool = True
 ) -> str | None:
-    """Returns the same of all numbers. `has_low` and `has_high` say whether a bound is itself
-    allowed."""
+    """Returns an expression of the numbers from `low` to `high`. `has_low` and `has_high` say
+    whether the bounds are included."""
     if low is None and high is None:
         return '"-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)? ([eE] [-+]? [0-9]+)?'
     if low is not None and high is not None:
@@ -103,7 +103,8 @@ def _whole(low: int, high: int | None) -> str:
 
 
 def _digits(low: str, high: str) -> str:
-    """Returns an expression of what is as long as both and from the one to the other."""
+    """Returns an expression of the digit strings from `low` to `high`, which have the same
+    length."""
     if low == high:
         return f'"{low}"' if low else '""'
     if low[0] == high[0]:
@@ -145,8 +146,8 @@ def _positive(low: float, high: float | None, has_low: bool, has_high: bool) -> 
 
 
 def _from(fraction: str, has_it: bool) -> str:
-    """Returns an expression of a point and digits, or of nothing, that make at least this
-    fraction."""
+    """Returns an expression of a decimal point and digits, or nothing, with at least the value of
+    `fraction` (more than it if not `has_it`)."""
     if fraction:
         return f'"." ({_at_least(fraction, has_it)})'
     return _FRACTION if has_it else f'"." ({_at_least("", False)})'
@@ -204,7 +205,7 @@ returns the name."""
 
 _NUM_KNOWN: Final = 16
 """How many characters that may follow have rules of their own. More of them lengthen the
-compilation, fewer leave more tokens to be looked at."""
+compilation, fewer leave more tokens to be checked."""
 
 _QUOTE: Final = r'"\""'
 
@@ -215,7 +216,7 @@ def text_of_length(add_rule: AddRule, least: int, most: int | None, endless: str
     Args:
         least: the fewest characters.
         most: the most, at least `least`; None = any number.
-        endless: an expression of any characters and that quote.
+        endless: an expression of any number of characters and the quote.
     """
     return _Lengths(add_rule).between(least, most, endless)
 
@@ -244,7 +245,7 @@ class _Lengths:
         return self._add_rule(f"last_{least}_{most}", expression)
 
     def _following(self, number: int) -> str:
-        """Returns a rule of some characters, or of fewer and the quote."""
+        """Returns a rule of `number` characters, or of fewer characters and the closing quote."""
 
         def expression() -> str:
             rest = f" {self._following(number - 1)}" if number > 1 else ""
@@ -254,12 +255,12 @@ class _Lengths:
         return self._add_rule(f"following_{number}", expression)
 
     def _nothing(self) -> str:
-        """Returns a rule of no text. XGrammar may put a rule that comes first in a sequence in
-        place of its name, where what it knows of that rule is lost."""
+        """Returns a rule of the empty text. At the beginning of a sequence XGrammar may inline a
+        rule and lose its precomputed tokens; this rule prevents that."""
         return self._add_rule("nothing", lambda: '""')
 
     def _power(self, exponent: int) -> str:
-        """Returns a rule of 2**exponent characters, behind which _NUM_KNOWN more may come."""
+        """Returns a rule of 2**exponent characters after which _NUM_KNOWN more may follow."""
 
         def expression() -> str:
             if exponent:
@@ -284,12 +285,12 @@ class _Lengths:
         return self._add_rule(f"below_power_{exponent}", expression)
 
     def _exactly(self, number: int) -> str:
-        """Returns an expression of this many characters."""
+        """Returns an expression of exactly `number` characters."""
         return " ".join(map(self._power, _exponents(number))) or '""'
 
     def _at_most(self, number: int, end: str) -> str:
-        """Returns a rule of this many characters and the rule of what ends them, or of fewer and
-        the quote."""
+        """Returns a rule of `number` characters followed by `end`, or of fewer characters and the
+        closing quote."""
         if not number:
             return end
         exponent, *_ = _exponents(number)
@@ -328,21 +329,21 @@ class _Nothing(Exception):
 
 
 def json_rules(schema: object, *, has_blanks: bool = False) -> str:
-    """Returns the rules, of which `root` is the first.
+    """Returns the EBNF rules of a schema; the first one is `root`.
 
     Args:
-        schema: as a client writes it.
-        has_blanks: whether there may be a blank after a colon and a comma.
+        schema: the client's schema.
+        has_blanks: whether a space is allowed after colons and commas.
 
     Raises:
-        CannotWrite: it has a keyword without rules; the text is a sentence about it.
-        ValueError: it is malformed.
+        CannotWrite: the schema has an unsupported keyword; the message describes it.
+        ValueError: the schema is malformed.
     """
     return _Writer(normal_schema(schema), has_blanks=has_blanks).source()
 
 
 class _Writer:
-    """Rules under construction."""
+    """Builds the rules of one schema."""
 
     def __init__(self, root: object, *, has_blanks: bool) -> None:
         self._root = root
@@ -433,7 +434,7 @@ class _Writer:
             case "object":
                 return self._object(schema)
             case kind:
-                raise ValueError(f"{kind} is no type")
+                raise ValueError(f"{kind} is not a type")
 
     def _any(self) -> str:
         if "value" not in self._rules:
@@ -577,8 +578,8 @@ class _Writer:
     def _counted(
         self, items: Sequence[tuple[str, bool]], others: str, least: int, most: int | None
     ) -> str:
-        """Returns an expression of an object with some number of members. All that it declares must
-        be there."""
+        """Returns an expression of an object with `least` to `most` members. All declared members
+        are required."""
         if not all(is_needed for _, is_needed in items):
             raise CannotWrite(
                 "minProperties or maxProperties with optional properties is not supported"
@@ -598,8 +599,8 @@ class _Writer:
         return self._new_rule(f'"{{" ({others}{rests}){"" if fewest else "?"} "}}"')
 
     def _others(self, schema: Schema, properties: dict[str, Any]) -> str:
-        """Returns a rule of a member that is not declared; empty if there is none. Required
-        properties of them are declared."""
+        """Returns a rule of an undeclared member; "" if none is allowed. Required properties must
+        be declared."""
         additional = schema.get("additionalProperties", True)
         patterns = schema.get("patternProperties", {})
         if not patterns and additional is not False and not properties:
@@ -647,7 +648,7 @@ def _kind_of(value: object, kinds: Sequence[str]) -> str:
 def _bound(
     schema: Schema, inclusive: str, exclusive: str, tighter: Any
 ) -> tuple[float | None, bool]:
-    """Returns a bound and whether it is itself allowed."""
+    """Returns the tighter of two bounds, and whether it is inclusive."""
     own, open_ = schema.get(inclusive), schema.get(exclusive)
     if isinstance(open_, bool):
         return own, not open_

@@ -1,8 +1,8 @@
-"""Writes the contents of JSON strings as expressions of XGrammar's EBNF: of any text, or of what a
-regular expression matches, each character as JSON spells it.
+"""Converts contents of JSON strings, any text or a regular expression, to XGrammar's EBNF, with
+characters escaped as in JSON.
 
-XGrammar's own reader takes a pattern for the spelling itself: a dot in it matches the quote that
-ends the string.
+XGrammar's own conversion applies a pattern to the escaped text, so that a dot matches the closing
+quote.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ CHARACTER: Final = " | ".join(CHARACTERS)
 
 
 def rest_of_string(rule: str, characters: Iterable[str]) -> str:
-    """Returns an expression of any text of these characters and the quote that ends it, for the
-    rule of this name. It leads to itself: XGrammar knows beforehand which tokens such a rule
-    allows, and looks at all of them at each step within a repetition."""
+    """Returns an expression of any text of these characters and the closing quote, for the rule of
+    this name. The rule is recursive, because XGrammar precomputes the allowed tokens of recursive
+    rules but not of repetitions."""
     return " | ".join((r'"\""', *(f"{one} {rule}" for one in characters)))
 
 
@@ -53,7 +53,7 @@ _NOT_SHARED: Final = re.compile(r"\[\[|&&|--|~~|\|\||\(\?[^:P]|\(\?P[^<]")
 
 
 class CannotWrite(ValueError):
-    """A schema has a keyword without rules."""
+    """The schema has an unsupported keyword."""
 
 
 def quoted(text: str) -> str:
@@ -62,14 +62,14 @@ def quoted(text: str) -> str:
 
 
 def matching(pattern: str, character: str, *, whole: bool = False) -> str:
-    """Returns an expression of the texts in which a pattern is found.
+    """Returns an expression of the texts that a pattern matches.
 
     Args:
-        character: the name of the rule that is any one character.
-        whole: whether the pattern is to match all of the text.
+        character: the name of the rule of any single character.
+        whole: whether the pattern must match the whole text.
 
     Raises:
-        CannotWrite: it has a part that cannot be written as an expression.
+        CannotWrite: the pattern has a part that cannot be written as an expression.
     """
     if _NOT_SHARED.search(pattern) is not None:
         raise CannotWrite(_THIS)
@@ -118,7 +118,7 @@ def _num_counted(items: Iterable[Any], *, outside: bool = True) -> int:
 
 
 def _found(items: Sequence[Any], before: str, after: str) -> str:
-    """Returns an expression of a pattern, with any text around it where it has no anchor."""
+    """Returns an expression of a pattern, with any text before and after it, except at anchors."""
     items = list(items)
     while items and _is_anchor(items[0], "AT_BEGINNING"):
         before, items = "", items[1:]
@@ -168,7 +168,7 @@ def _item(name: str, value: Any) -> str:
 
 
 def _one_of(ranges: Ranges) -> str:
-    """Returns an expression of one of some characters as JSON spells it."""
+    """Returns an expression of a single character in `ranges`, escaped as in JSON."""
     special = [*_CONTROLS, *_QUOTED]
     barred = merged([(code, code) for code in special])
     plain = common(ranges, without(barred))

@@ -1,8 +1,8 @@
-"""Finds out what the masks of an exported model say about its attention.
+"""Determines the attention of each layer from an exported model's masks.
 
 A mask is part of the graph, and may come from anywhere: windows have several names and forms, and
-biases by distance (ALiBi) are added to it. So it is not read but evaluated, for the queries at some
-positions of a text. Their rows tell which keys each one sees, and with which bias.
+biases by distance (ALiBi) are added to it. Masks are therefore not parsed but evaluated, for
+queries at some positions. The result shows which keys each query attends to, and with which bias.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ class LayerAttention(NamedTuple):
     """The keys that a layer's queries attend to: the key at their own position and those before it.
 
     Attributes:
-        window: the number of keys up to the query's own, or None where it sees all.
-        slopes: by how much each head's bias grows from one key's position to the next, or None
-            without a bias.
+        window: the number of keys up to the query's own position; None = all.
+        slopes: the increase of each head's bias from one key position to the next; None = no bias.
     """
 
     window: int | None = None
@@ -51,8 +50,8 @@ class ModelAttention(NamedTuple):
     """The attention masks of all layers.
 
     Attributes:
-        layers: the first one's first.
-        max_len: tokens of a text up to which this is the whole truth; None = of any.
+        layers: the attention of each layer, in order.
+        max_len: the text length up to which this is exact; None = any.
     """
 
     layers: tuple[LayerAttention, ...]
@@ -60,10 +59,11 @@ class ModelAttention(NamedTuple):
 
 
 def attentions_of(model: ov.Model, max_model_len: int) -> ModelAttention:
-    """Evaluates the masks of a stateful model, in texts of up to `max_model_len` tokens.
+    """Returns the attention of a stateful model's layers, by evaluating its masks for texts of up
+    to `max_model_len` tokens.
 
     Raises:
-        UnknownMask: they depend on something else than the lengths of texts.
+        UnknownMask: the masks depend on something other than text lengths.
     """
     operations = model.clone().get_ordered_ops()
     layers = [node for node in operations if node.get_type_name() == _ATTENTION]
@@ -79,7 +79,7 @@ Row = Callable[[int, int], Floats]
 
 
 def _describe(row: Row, num_layers: int, max_model_len: int) -> ModelAttention:
-    """Reads the rows of each layer."""
+    """Derives the attention of all layers from mask rows."""
     last = max_model_len - 1
     layers: list[LayerAttention] = []
     max_len = None
@@ -93,8 +93,8 @@ def _describe(row: Row, num_layers: int, max_model_len: int) -> ModelAttention:
 
 
 def _attention_up_to(row: Callable[[int], Floats], last: int) -> LayerAttention | None:
-    """Reads the row of the last position, which sees most, and checks others against it. None: they
-    have different forms."""
+    """Derives the attention from the mask row of the last position, and checks other rows against
+    it; None = they differ in form."""
     attention = _attention_of(row(last))
     if attention is None:
         return None
@@ -103,8 +103,8 @@ def _attention_up_to(row: Callable[[int], Floats], last: int) -> LayerAttention 
 
 
 def _attention_of(row: Floats) -> LayerAttention | None:
-    """Returns the attention that has this row in its mask; None where it is neither full nor a
-    window, with or without slopes."""
+    """Returns the attention with this mask row; None = neither full nor a window, with or without
+    slopes."""
     visible = row > _HIDDEN
     num_visible = int(visible[0].sum())
     if num_visible == 0:
@@ -119,15 +119,15 @@ def _attention_of(row: Floats) -> LayerAttention | None:
 
 
 def _telling_positions(attention: LayerAttention, last: int) -> list[int]:
-    """Returns the positions of queries by which chunked attention, windows and full attention can
-    be told apart."""
+    """Returns the positions of queries whose rows distinguish chunked, window and full
+    attention."""
     window = attention.window or 0
     positions = {last - 1, last // 2, last - window // 2, window, window - 1, window // 2}
     return sorted(position for position in positions if 0 <= position < last)
 
 
 def _is_seen(row: Floats, attention: LayerAttention) -> bool:
-    """Returns whether a row of a mask is what such an attention has."""
+    """Returns whether a mask row matches an attention."""
     num_keys = row.shape[1]
     num_visible = min(num_keys, attention.window or num_keys)
     num_hidden = num_keys - num_visible
@@ -142,9 +142,9 @@ def _is_seen(row: Floats, attention: LayerAttention) -> bool:
 
 
 def _longest(row: Callable[[int], Floats], last: int) -> tuple[LayerAttention, int]:
-    """Returns the attention of the longest text in which all queries have one, and the length of
-    that text. Those of chunks have one up to the first chunk's end; biases that are rounded to bf16
-    (Falcon's ALiBi) do up to position 256."""
+    """Returns the attention that describes all queries of a text, for the longest possible text,
+    and that text's length. For chunked attention it is the first chunk; for biases rounded to bf16
+    (Falcon's ALiBi) it is 256."""
     low, high, found = 0, last, LayerAttention()
     while high - low > 1:
         middle = (low + high) // 2
@@ -230,20 +230,21 @@ def _kind(port: Any) -> str:
 
 
 def _one_token(shape: ov.PartialShape) -> list[int]:
-    """Returns the shape of the positions of one token: in some models of images it has several."""
+    """Returns the shape of the positions of one token; some vision models have several
+    dimensions."""
     return [d.get_length() if d.is_static else 1 for d in shape]
 
 
 def _empty_past(position: int, shape: ov.PartialShape) -> Floats:
-    """Returns an array of which only the shape is of interest: the first open dimension is the
-    batch's, the next one the text's."""
+    """Returns an empty array for a past state: of the open dimensions, the first is the batch, the
+    next the text length."""
     lengths = iter((1, position))
     return np.zeros([d.get_length() if d.is_static else next(lengths) for d in shape], np.float32)
 
 
 def _compile(outputs: Sequence[Any]) -> ov.CompiledModel:
-    """Compiles what the outputs depend on, with inputs where the model reads its state. This
-    changes the model that they are of."""
+    """Compiles the part of the graph that the outputs depend on, with inputs in place of state
+    reads. Changes the original model."""
     parameters: list[Node] = []
     nodes = (output.get_node() for output in outputs)
     for node in reached(nodes, lambda node: [] if _reads_state(node) else inputs_of(node)):

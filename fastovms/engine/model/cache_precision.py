@@ -19,7 +19,7 @@ def check_cpu_cache(properties: Mapping[str, object]) -> None:
     then fails with an unclear message.
 
     Raises:
-        ConfigurationError: the CPU keeps no such cache.
+        ConfigurationError: the CPU does not support this cache precision.
     """
     for name in _PROPERTIES:
         value = properties.get(name, CACHE_PRECISIONS[0])

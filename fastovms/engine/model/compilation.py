@@ -16,7 +16,7 @@ where the second one fits in a quarter of the free memory. Where bf16 is compute
 nothing is gained by that: with models of 135M (int8) and 1.2B (int4) parameters on two cores of an
 EPYC, bf16 alone came to 1.00 and 0.99 of the speed of both, and f32 alone to 1.00 and 0.97.
 
-A compiled model is not kept on disk: OpenVINO 2026.4 cannot import its own export of a model with
+Compiled models are not cached on disk: OpenVINO 2026.4 cannot import its own export of a model with
 paged attention (the sizes of the heads are lost). With CACHE_DIR set, every start would write the
 weights for nothing.
 """
@@ -57,15 +57,15 @@ EXACT_KV_CACHE_PRECISIONS = ("f32",)
 """The cache precision of exact results, unless the operator sets another one that they allow."""
 
 MAX_SMALL_STEP = 48
-"""The most tokens of a small step. With AMX and models of 135M and 500M parameters f32 takes 0.83
-to 0.89 of bf16's time at 32 tokens, 0.94 to 0.97 at 48 and 1.02 to 1.09 at 64."""
+"""The maximum number of tokens of a small step. With AMX and models of 135M and 500M parameters f32
+takes 0.83 to 0.89 of bf16's time at 32 tokens, 0.94 to 0.97 at 48 and 1.02 to 1.09 at 64."""
 
 EXACT_WEIGHTS_SIZE = 32 * 1024 * 1024
 """Bytes of weights up to which a model is so small that f32 throughout costs nothing."""
 
 MAX_SMALL_CHUNK = 16
-"""The most tokens of a sequence, be they drafts or the end of a prompt, in a step that is small
-however many sequences it has."""
+"""The maximum number of tokens of a sequence, be they drafts or the end of a prompt, in a step that
+is small however many sequences it has."""
 
 MAX_SMALL_PROMPT_CONTEXT = 1024
 """The longest context, in tokens, of a small step that has part of a prompt in it: beyond it,
@@ -83,7 +83,7 @@ of the demo model was at 291 MB with OpenVINO's 5,000, and growing; at 232 with 
 """
 
 _FURTHER_VARIANTS_SHARE = 0.25
-"""The share of the free memory that the weights of further variants may take."""
+"""The fraction of the free memory that the weights of further variants may take."""
 
 _CPUINFO = Path("/proc/cpuinfo")
 _VNNI = frozenset({"avx_vnni", "avx512_vnni"})
@@ -108,11 +108,11 @@ def exact_properties(device: str, properties: Mapping[str, object]) -> dict[str,
 
 
 def check_exact(properties: Mapping[str, object]) -> None:
-    """Checks that `properties` leave the model in f32, and its KV cache in a precision in which
-    nothing else that runs shows.
+    """Checks that `properties` leave the model in f32, and its KV cache in a precision that does
+    not depend on other running sequences.
 
     Raises:
-        ConfigurationError: they set another precision.
+        ConfigurationError: `properties` set another precision.
     """
     for name, allowed in _ALLOWED_WHERE_EXACT.items():
         value = str(properties.get(name, allowed[0]))
@@ -128,16 +128,16 @@ class Precisions:
     """The settings that a model is compiled with.
 
     Attributes:
-        name: what operators see.
+        name: the name shown to operators.
         large: OpenVINO's properties.
-        small: properties for small steps, where they differ. A step is small with up to
-            `MAX_SMALL_STEP` tokens, unless it has part of a prompt in it with more than
-            `MAX_SMALL_PROMPT_CONTEXT` before it.
-        max_small_chunk: a step in which no sequence computes more tokens than that is small too,
-            however many tokens it has in all.
-        has_single_rows: whether steps of one row have a variant of their own: see `single_rows`.
-        is_batch_invariant: whether logits are the same to the last bit whatever a step has in it:
-            see `batch_invariance`.
+        small: properties for small steps, if different. A step is small with up to `MAX_SMALL_STEP`
+            tokens, unless it contains part of a prompt after more than `MAX_SMALL_PROMPT_CONTEXT`
+            tokens.
+        max_small_chunk: a step in which no sequence computes more tokens than this is small too,
+            regardless of its total.
+        has_single_rows: whether steps of one row have a separate variant; see `single_rows`.
+        is_batch_invariant: whether logits are bit-identical regardless of the other content of a
+            step: see `batch_invariance`.
     """
 
     name: str
@@ -153,7 +153,7 @@ class Precisions:
         return 1 + (self.small is not None) + self.has_single_rows
 
     def is_small(self, inputs: StepInputs) -> bool:
-        """Returns whether a step is one for `small`, if there is that."""
+        """Returns whether a step uses the `small` variant, if it exists."""
         num_tokens = len(inputs.input_ids)
         # Nobody wants the logits of a prompt's tokens but the last; those of drafts are wanted.
         has_prompt = num_tokens > len(inputs.sampled_token_indices)
@@ -166,8 +166,8 @@ class Precisions:
 
 
 class CompiledVariants(NamedTuple):
-    """The model for large steps, for small ones and for those of one row; one model may be in
-    several places."""
+    """The model for large steps, for small ones and for those of one row; the same model may be
+    used for several."""
 
     large: ov.CompiledModel
     small: ov.CompiledModel
@@ -188,11 +188,11 @@ def possible_precisions(
     """Returns the settings to try, the presumably fastest first. `properties` override everything.
 
     Args:
-        exact: whether to compute in f32 throughout, and on the CPU batch-invariantly, whatever it
-            costs.
+        exact: whether to compute in f32 throughout, and on the CPU batch-invariantly, regardless of
+            speed.
         weights_size: size of the model's file, in bytes.
-        group_size: how many activations share a scale; see `activation_group_size`.
-        available: free memory in bytes, which says whether there is room for a second variant.
+        group_size: the number of activations that share a scale; see `activation_group_size`.
+        available: free memory in bytes, to decide whether a second variant fits.
         has_states: whether the model has states in addition to attention. Their precision is that
             of the computation, so two variants cannot share them.
 
@@ -210,7 +210,7 @@ def possible_precisions(
         precision = properties.get(_PRECISION, "f32" if exact else "bf16")
         if precision == "f32":
             raise ConfigurationError(
-                "there is no KV cache of bf16 where a model is computed in f32, only of f32, f16 "
+                "the KV cache cannot be bf16 if the model is computed in f32: it must be f32, f16 "
                 "or u8"
             )
         properties = {**properties, _PRECISION: precision}
@@ -241,30 +241,30 @@ def possible_precisions(
 
 
 def with_single_rows(choice: Precisions, *, weights_size: int, available: int) -> Precisions:
-    """Returns the same with a variant of its own for steps of one row, where that gains much and
-    costs little. Batch-invariant computation has no steps of one row."""
+    """Returns the precisions with a separate variant for steps of one row, if that gains much and
+    costs little. Batch-invariant computation has no such steps."""
     gains = EXACT_WEIGHTS_SIZE < weights_size <= MAX_WEIGHTS_SIZE
     fits = choice.num_variants * weights_size <= available * _FURTHER_VARIANTS_SHARE
     return replace(choice, has_single_rows=gains and fits and not choice.is_batch_invariant)
 
 
 def has_amx(cpuinfo: Path = _CPUINFO) -> bool:
-    """Returns whether the CPU has AMX. OpenVINO reports whether it computes in bf16, but not by
-    which instructions."""
+    """Returns whether the CPU has AMX. OpenVINO reports whether it uses bf16, but not with which
+    instructions."""
     return "amx_bf16" in cpuinfo.read_text().split()
 
 
 def has_vnni(cpuinfo: Path = _CPUINFO) -> bool:
-    """Returns whether the CPU multiplies 8-bit integers and adds up their products at once, with
-    AVX2 or AVX-512. OpenVINO does not tell."""
+    """Returns whether the CPU has VNNI instructions for 8-bit integers, with AVX2 or AVX-512.
+    OpenVINO does not report it."""
     return not _VNNI.isdisjoint(cpuinfo.read_text().split())
 
 
 def _of_one(
     name: str, properties: Mapping[str, object], kv_cache_precisions: Sequence[str]
 ) -> list[Precisions]:
-    """Returns the precisions of a single variant with each KV cache precision, or with the one that
-    `properties` has."""
+    """Returns the precisions of a single variant with each KV cache precision, or with that of
+    `properties`."""
     if _KV_PRECISION in properties:
         kv_cache_precisions = (str(properties[_KV_PRECISION]),)
     prefix = f"{name}, " if name else ""
@@ -277,10 +277,10 @@ def _of_one(
 def compile_first(
     core: ov.Core, model: ov.Model, device: str, choices: Sequence[Precisions]
 ) -> tuple[Precisions, CompiledVariants]:
-    """Compiles with the first precisions that the device takes.
+    """Compiles with the first precisions that the device supports.
 
     Raises:
-        ConfigurationError: it takes none.
+        ConfigurationError: the device supports none.
     """
     refusals: list[str] = []
     for precisions in choices:
@@ -303,8 +303,8 @@ def compile_variants(
     """Compiles the model for large steps and, where `precisions` differ, for small ones.
 
     Raises:
-        RuntimeError: the device refuses something.
-        TypeError: a property is of no type that OpenVINO takes.
+        RuntimeError: the device does not support the model or a property.
+        TypeError: a property has a type that OpenVINO does not support.
     """
     models = [(model.clone(), precisions.large)]
     if precisions.small is not None:
@@ -323,7 +323,7 @@ def compile_variants(
 def _compile(
     core: ov.Core, model: ov.Model, device: str, properties: Mapping[str, object]
 ) -> ov.CompiledModel:
-    """Compiles `model`, which it rewrites for that."""
+    """Compiles `model`; the model is modified."""
     if is_cpu(device):
         precision = properties.get(_PRECISION, core.get_property(device, _PRECISION))
         # Where AMX computes in half precision OpenVINO has a fusion of its own.
@@ -335,8 +335,8 @@ def _compile(
 
 
 def _with_bf16_logits(model: ov.Model) -> ov.Model:
-    """Has the model give its logits in bf16 where it computes them so. To make f32 of them takes
-    long: with 256 sequences and 152k tokens one twelfth of a step."""
+    """Makes the model return bf16 logits if it computes them in bf16. The conversion to f32 is
+    slow: one twelfth of a step with 256 sequences and 152k tokens."""
     steps = PrePostProcessor(model)
     steps.output("logits").tensor().set_element_type(ov.Type.bf16)
     return steps.build()

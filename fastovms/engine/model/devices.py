@@ -19,13 +19,13 @@ GIB = 1024**3
 MIB = 1024**2
 
 FREE_MEMORY_SHARE = 0.5
-"""The share of the memory free at start that the KV cache may take. The rest is for activations,
+"""The fraction of the memory free at start that the KV cache may take. The rest is for activations,
 prompts and other programs."""
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Returns the bytes that this process can still take: what the kernel can free, within the
-    limit of the container if there is one."""
+    """Returns the bytes of memory that this process can still allocate, within the container's
+    limit if there is one."""
     meminfo = (root / "proc/meminfo").read_text()
     fields = dict(line.split(":", 1) for line in meminfo.splitlines())
     return int(min(int(fields["MemAvailable"].split()[0]) * 1024, memory_left(root)))
@@ -40,16 +40,16 @@ def num_cache_blocks(
     available: int,
 ) -> int:
     """Returns the number of blocks to reserve for `cache_size` GB, or for a share of `available`
-    bytes if it is 0. `extra_bytes` bytes are subtracted, which the cache takes regardless of the
-    number of blocks. A reservation costs nothing until it is used, but more than
-    `max_useful_blocks` never is."""
+    bytes if it is 0. `extra_bytes` are subtracted, which the cache needs regardless of the number
+    of blocks. Reserved memory costs nothing until it is used, but at most `max_useful_blocks` are
+    reserved."""
     size = cache_size * GIB if cache_size else available * FREE_MEMORY_SHARE
     return int(max(0, min((size - extra_bytes) / bytes_per_block, max_useful_blocks)))
 
 
 def share_memory(cache_sizes: Sequence[float], available: int) -> int:
-    """Returns how many bytes of the free memory each cache of automatic size may count as its own,
-    once the caches of a fixed size have theirs.
+    """Returns the bytes of free memory for each cache of automatic size, after the caches of fixed
+    size.
 
     Args:
         cache_sizes: the size of every cache, in GB; 0 = automatic.
@@ -63,7 +63,7 @@ def find_device(core: ov.Core, name: str) -> str:
     """Returns OpenVINO's name of the device that an operator means: "cpu" and "AUTO" are the CPU.
 
     Raises:
-        ConfigurationError: paged attention does not run there, or there is no such device.
+        ConfigurationError: the device does not exist, or does not support paged attention.
     """
     device = name.upper()
     if device in ("CPU", "AUTO"):
@@ -88,15 +88,15 @@ def is_gpu(device: str) -> bool:
 
 
 def share_of_cpu(num_cpus: int | None = None) -> dict[str, object]:
-    """Returns OpenVINO's properties for a CPU of which this process may take less than it sees;
-    none where it may take all.
+    """Returns OpenVINO's properties for a process that may use only part of the CPU; empty if it
+    may use all.
 
-    OpenVINO 2026.4 heeds affinity, but no quota: it starts a thread for each core, which use the
-    quota up early in every period (100 ms) and then stall together. Threads are not pinned,
-    because the containers of one machine would all pin theirs to its first cores.
+    OpenVINO 2026.4 respects affinity but not quotas: it starts a thread for each core, which use up
+    the quota early in every period (100 ms) and then stall. Threads are not pinned, because all
+    containers of a machine would use the same cores.
 
     Args:
-        num_cpus: how many may compute at once; None = as `num_usable_cpus` says.
+        num_cpus: the number of usable CPUs; None = `num_usable_cpus`.
     """
     num_cpus = num_cpus or num_usable_cpus()
     if num_cpus >= len(os.sched_getaffinity(0)):
@@ -105,8 +105,8 @@ def share_of_cpu(num_cpus: int | None = None) -> dict[str, object]:
 
 
 def device_memory(core: ov.Core, device: str) -> int:
-    """Returns the free bytes of the device that holds the KV cache. An integrated GPU takes the
-    host's."""
+    """Returns the free bytes of the device that holds the KV cache. An integrated GPU uses the
+    host's memory."""
     if not is_gpu(device):
         return available_memory()
     total = int(core.get_property(device, "GPU_DEVICE_TOTAL_MEM_SIZE"))
@@ -121,7 +121,7 @@ _SIZE: Final = 128 * 1024 * 1024
 
 
 class MemoryReader:
-    """Reads memory of its own, with all processors, each time that it is called.
+    """Each call reads a private memory area with all CPUs, to measure the bandwidth.
 
     Used as a context manager, it ends its threads; otherwise they end with it.
     """

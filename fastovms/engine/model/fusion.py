@@ -1,9 +1,8 @@
 """Joins an attention layer's three projections, to queries, keys and values, into one.
 
-Each multiplies the same hidden states by other weights. One multiplication by all of these computes
-the same numbers, but starts the threads once, and takes the activations to 8 bits once. (The two
-projections of a gated MLP would gain less, and lose the activation function that OpenVINO computes
-along with one of them.)
+All three multiply the same hidden states by different weights. One multiplication gives the same
+results, but starts the threads once and quantizes the activations once. (The two projections of a
+gated MLP would gain less, and lose OpenVINO's fused activation function.)
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ broadcast."""
 
 def fuse_projections(model: ov.Model) -> int:
     """Rewrites a paged model in place and returns the number of layers that it has changed. Layers
-    whose projections are not alike (only one has a bias or an adapter, or they are one already)
+    whose projections are not alike (only one has a bias or an adapter, or they are already joined)
     stay as they are."""
     layers = [node for node in model.get_ordered_ops() if node.get_type_name() == _ATTENTION]
     num_fused = sum(map(_fuse, layers))
@@ -50,7 +49,7 @@ class _Projection(NamedTuple):
     Attributes:
         matmul: the MatMul node; its second input is the weights, [width, hidden size].
         bias: the Add node after it, if it has one.
-        width: the number of values that it makes of each token.
+        width: the number of values per token.
     """
 
     matmul: Node
@@ -63,7 +62,7 @@ class _Projection(NamedTuple):
 
 
 class _Replacement(NamedTuple):
-    """A constant that is to become an input of a node."""
+    """A constant that replaces an input of a node."""
 
     consumer: Node
     position: int
@@ -99,10 +98,11 @@ def _fuse(attention: Node) -> bool:
 
 
 def _projection_behind(node: Node) -> _Projection:
-    """Returns the only multiplication by weights on the ways to `node`.
+    """Returns the only multiplication by weights on the paths to `node`.
 
     Raises:
-        _NotAlikeError: there is none, more than one, or one of another form.
+        _NotAlikeError: there is no such multiplication, more than one, or one of an unsupported
+            form.
     """
     nodes = reached([node], lambda node: [] if _multiplies_weights(node) else inputs_of(node))
     matmuls = list(filter(_multiplies_weights, nodes))
@@ -126,7 +126,7 @@ def _bias_after(matmul: Node) -> Node | None:
 
 
 def _infer_shapes(projection: Node) -> None:
-    """Makes a projection's nodes compute their shapes again, the weights first."""
+    """Recomputes the shapes of a projection's nodes, the weights first."""
     for value in projection.input_values():
         node = value.get_node()
         if node.get_type_name() == "MatMul" or _is_constant(node):
@@ -165,8 +165,7 @@ def _stack(
     consumers: Sequence[Node], index: int, widths: Sequence[int], axis: int
 ) -> list[_Replacement]:
     """Stacks the constants at input `index` of all consumers, and returns the replacements that put
-    the result after the first consumer. Of each constant, `widths` says how long it is on
-    `axis`."""
+    the result after the first consumer. `widths` has the length of each constant on `axis`."""
     nodes = [consumer.input_value(index).get_node() for consumer in consumers]
     kinds = {node.get_type_name() for node in nodes}
     if kinds == {"Constant"}:

@@ -31,7 +31,7 @@ def compute_plain(
     text: Mapping[str, NDArray[Any]],
     starts: Sequence[int] = (0,),
 ) -> list[Floats]:
-    """Computes a text at once, beginning at each of the positions `starts`.
+    """Computes a whole text with the unmodified graph, starting at each of the positions `starts`.
 
     Args:
         text: the tokens by the name of the input that takes them: `input_ids` [1, tokens] or
@@ -42,8 +42,8 @@ def compute_plain(
             one alone.
 
     Raises:
-        UnknownInput: the graph has an input of another kind.
-        RuntimeError: it cannot be computed.
+        UnknownInput: the graph has an unknown input.
+        RuntimeError: the graph cannot be computed.
     """
     (tokens,) = text.values()
     num_tokens = tokens.shape[1]
@@ -79,8 +79,8 @@ def log_softmax(logits: Floats) -> Floats:
 
 
 def _repeated(positions: NDArray[np.int64], port: Any) -> NDArray[np.int64]:
-    """Returns positions in the shape of an input: of a batch of one, and the same ones for time,
-    height and width where a model has these."""
+    """Returns positions in the shape of an input with batch size one. They are repeated for time,
+    height and width if the model has these."""
     *others, _ = port.get_partial_shape()
     return np.tile(positions, (*(d.get_length() if d.is_static else 1 for d in others), 1))
 
@@ -95,7 +95,7 @@ MAX_TOKENS: Final = 48
 
 _FIRST_PART: Final = 0.75
 _NUM_COMPARED: Final = 8
-"""How many of the likeliest tokens of each position are compared."""
+"""How many of the most likely tokens of each position are compared."""
 
 _NUM_TOKEN_IDS: Final = 1000
 
@@ -103,11 +103,11 @@ TokenIds = NDArray[np.int64]
 
 
 def largest_difference(files: ExportedModel) -> float:
-    """Returns by how much log probabilities of likely tokens differ at most. Takes the memory of
-    one compiled model, and as long as compiling two.
+    """Returns the largest difference of log probabilities of likely tokens between the exported and
+    the compiled graph. Needs the memory of one compiled model and the time of compiling two.
 
     Raises:
-        RuntimeError: one of them cannot be computed.
+        RuntimeError: one of the graphs cannot be computed.
     """
     graph = files.graph
     limits = [MAX_TOKENS, files.max_model_len]
@@ -158,7 +158,8 @@ def _compute_paged(
 
 
 def _difference(expected: Floats, found: Floats) -> float:
-    """Some graphs only have the last token's."""
+    """Returns the largest difference for the last token, because some graphs return only its
+    logits."""
     found = found[-len(expected) :]
     likely = np.argpartition(expected, -_NUM_COMPARED, -1)[:, -_NUM_COMPARED:]
     a, b = (np.take_along_axis(x, likely, -1) for x in (expected, found))

@@ -1,4 +1,4 @@
-"""Walks over the nodes of a graph, each of which is met once."""
+"""Walks over the nodes of a graph, each node once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def reached(
     """Yields `start` and all nodes after it, each once.
 
     Args:
-        onward: says where a node leads, and is asked after the node was yielded; None = to its
+        onward: returns the next nodes of a node, called after the node was yielded; None = its
             inputs.
     """
     pending, seen = list(start), set[int]()
@@ -29,5 +29,5 @@ def reached(
 
 
 def inputs_of(node: Node) -> list[Node]:
-    """Returns the nodes that a node has its inputs from."""
+    """Returns the nodes whose outputs are a node's inputs."""
     return [value.get_node() for value in node.input_values()]

@@ -33,8 +33,8 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def commit(memory: NDArray[np.uint8]) -> bool:
-    """Commits the pages of an array (the last one may be left out) and returns whether the kernel
-    could."""
+    """Commits the pages of an array (possibly without the last) and returns whether the kernel
+    succeeded."""
     page = mmap.PAGESIZE
     start = memory.ctypes.data // page * page
     end = (memory.ctypes.data + memory.nbytes) // page * page
@@ -43,17 +43,17 @@ def commit(memory: NDArray[np.uint8]) -> bool:
 
 
 class CommitAhead:
-    """Commits the first blocks of some arrays, and as many again as have come into use, piece by
-    piece: a caller without other work calls `advance`."""
+    """Commits memory of block arrays in advance, in pieces: the first blocks, then as many blocks
+    beyond those in use. Call `advance` while idle."""
 
     def __init__(
         self, memories: Sequence[NDArray[np.uint8]], min_blocks_ahead: int, max_blocks_ahead: int
     ) -> None:
         """
         Args:
-            memories: arrays [num_blocks, bytes], all of equally many blocks.
-            min_blocks_ahead, max_blocks_ahead: how many blocks beyond those in use are to be
-                committed while few are in use, and when many are.
+            memories: arrays [num_blocks, bytes], all with the same number of blocks.
+            min_blocks_ahead, max_blocks_ahead: the minimum and maximum number of blocks to commit
+                beyond those in use.
         """
         self._memories = memories
         self._num_blocks = len(memories[0]) if memories else 0
@@ -64,10 +64,10 @@ class CommitAhead:
         self._is_possible = True
 
     def advance(self, num_used: int) -> bool:
-        """Commits a piece, and returns whether there was anything to commit.
+        """Commits a piece, and returns whether there was one.
 
         Args:
-            num_used: how many blocks of each array have been written to; these are the first ones.
+            num_used: the number of blocks at the beginning of each array that have been written.
         """
         if not self._is_possible:
             return False
@@ -123,7 +123,7 @@ class States:
     """The states of a model.
 
     Attributes:
-        num_bytes: the memory of one sequence's, and of one block's.
+        num_bytes: the memory of the states of one sequence, and of one block, in bytes.
     """
 
     num_bytes: int
@@ -140,12 +140,12 @@ class States:
 
 
 class StateRows:
-    """The rows of a model's tables of states.
+    """The allocation of rows in a model's state tables.
 
     Attributes:
-        num_rows: how many each table has.
-        zero_row: the part that is not written; it has to be zero.
-        first_second_row: where the second rows of blocks begin, if there are any.
+        num_rows: the number of rows of each table.
+        zero_row: the row that is never written and must be zero.
+        first_second_row: the index of the first second row of blocks, if there are any.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class StateRows:
     ) -> None:
         """
         Args:
-            num_draft_rows: how many drafted tokens a step may have in all.
+            num_draft_rows: the maximum number of drafted tokens of a step.
             has_doubles: whether blocks have second rows.
         """
         self.zero_row = num_blocks
@@ -164,8 +164,8 @@ class StateRows:
         self._draft_rows: dict[int, int] = {}
 
     def add_to(self, inputs: StepInputs) -> StepInputs:
-        """Returns the inputs of a step with the rows of each sequence. Drafts follow one token
-        that is none."""
+        """Returns the inputs of a step with the rows of each sequence. Drafts must follow exactly
+        one token that is not a draft."""
         size = self._block_size
         past_lens, tables = inputs.past_lens, inputs.block_indices_begins[:-1]
         lens = np.diff(inputs.subsequence_begins)
@@ -189,7 +189,8 @@ class StateRows:
     def _place_drafts(
         self, rows: NDArray[np.int32], ends: NDArray[np.int32], num_drafts: NDArray[np.int64]
     ) -> None:
-        """Gives each draft a row of its own, and remembers where those after a block's begin."""
+        """Assigns a separate row to each draft token, and records the first row of each sequence's
+        drafts."""
         self._draft_rows.clear()
         next_row = self._first_draft_row
         for end, count in zip(ends.tolist(), num_drafts.tolist(), strict=True):
@@ -199,8 +200,8 @@ class StateRows:
         assert next_row <= self.first_second_row, "more drafts than there are rows for"
 
     def accepted(self, block_table: array[int], first: int, end: int) -> list[tuple[int, int]]:
-        """Returns the rows to copy, and their targets, when drafts of the last step have turned out
-        to be right: the tokens `first` to `end` - 1 of the sequence that has these blocks, where
+        """Returns pairs of rows to copy, source and target, after drafts of the last step were
+        accepted: the tokens `first` to `end` - 1 of the sequence that has these blocks, where
         `first` is the position of its first draft."""
         size = self._block_size
         first_row = self._draft_rows[block_table[(first - 1) // size]]
@@ -220,7 +221,7 @@ _MAX_BYTES_AHEAD = 256 * 1024 * 1024
 
 
 class BlockCopy(NamedTuple):
-    """A block of the cache whose content is to be copied over that of another."""
+    """A block of the cache to copy over another block."""
 
     source: int
     target: int
@@ -234,7 +235,7 @@ class CacheInput:
     Attributes:
         page_shape: of keys and values (kv heads, rows, columns); quantised ones hold their scales
             in extra rows or columns.
-        num_pages: how many of these each block has.
+        num_pages: the number of pages of each block.
     """
 
     name: str
@@ -261,8 +262,8 @@ class CacheInput:
 
 
 def cache_inputs(compiled: ov.CompiledModel) -> list[CacheInput]:
-    """Returns the caches of a model. A block has as many pages of keys and values as make it no
-    smaller than the states. A page is what the model itself calls a block."""
+    """Returns the caches of a model. A block has enough pages of keys and values to be at least as
+    large as the states. The model's own term for a page is block."""
     inputs = [CacheInput.of(port) for port in compiled.inputs if is_cache(port)]
     state_size = sum(one.bytes_per_block for one in inputs if one.is_state)
     page_size = sum(one.bytes_per_block for one in inputs if not one.is_state)
@@ -277,12 +278,12 @@ BlockRows = Sequence[NDArray[np.uint8]]
 
 
 class KvCache(Protocol):
-    """The tensors of one input after another: of keys and values for `num_blocks` blocks, of states
+    """The cache tensors of a model: keys and values for `num_blocks` blocks, states for
     `num_state_rows` rows."""
 
     @property
     def tensors(self) -> dict[str, Any]:
-        """Returns the tensors by the names of the inputs that they are for."""
+        """Returns the tensors by input name."""
 
     def copy_block(self, source: int, target: int) -> None:
         """Copies keys, values and state."""
@@ -290,20 +291,20 @@ class KvCache(Protocol):
     def copy_state(self, source: int, target: int) -> None: ...
 
     def block_rows(self, block_id: int) -> BlockRows:
-        """Returns the memory of keys, values and state of a block, which may be written to; it is
-        empty if that is not memory of the host. Any thread may call it."""
+        """Returns the memory of keys, values and state of a block, which is writable; empty if it
+        is not host memory. Thread-safe."""
 
     def clear_state(self, row: int) -> None:
         """Makes a row of all tables of states zero."""
 
     def commit_ahead(self, num_used_blocks: int) -> bool:
         """Commits some memory before a block first needs it, and returns whether there was any to
-        commit. It takes some milliseconds and is for idle time. Blocks are first used in order of
-        their numbers; `num_used_blocks` says how many have been."""
+        commit. Takes some milliseconds; call it while idle. Blocks are first used in ascending
+        order; `num_used_blocks` is the number used so far."""
 
 
 class HostCache:
-    """A cache in the host's memory, which the kernel commits when it is first written: a
+    """A cache in the host's memory, which the kernel commits when it is first written, so a
     reservation costs nothing until then."""
 
     def __init__(
@@ -348,9 +349,8 @@ class HostCache:
 
 
 class RemoteCache:
-    """A cache in the memory of a GPU, where it is committed at once. Its tensors have to be remote
-    tensors of the context that the model is compiled in, and blocks are copied there by regions of
-    them."""
+    """A cache in the memory of a GPU, where it is committed at once. Its tensors must be remote
+    tensors of the context in which the model is compiled; blocks are copied as regions of them."""
 
     def __init__(
         self,

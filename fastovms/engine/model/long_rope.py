@@ -32,8 +32,8 @@ def is_of_positions(value: Any) -> bool:
 
 
 def compute_own_rows(model: ov.Model, consumers: Sequence[Node]) -> bool:
-    """Rewrites, in place, the tables that `consumers` are parts of. Returns False, and has changed
-    nothing, where they are of another form."""
+    """Rewrites in place the rotation tables that `consumers` read, so that only the needed rows are
+    computed. Returns False, without changes, if they have another form."""
     products = [node for node in consumers if node.get_type_name() == "MatMul"]
     gathers = _gathers(consumers)
     if not products or not all(map(_is_outer, products)):
@@ -53,7 +53,7 @@ def compute_own_rows(model: ov.Model, consumers: Sequence[Node]) -> bool:
 
 
 def _gathers(consumers: Sequence[Node]) -> list[Node]:
-    """Returns the nodes that take rows of what `consumers` are parts of."""
+    """Returns the nodes that gather rows of the tables of `consumers`."""
     found: dict[int, Node] = {}
 
     def others(node: Node) -> Iterator[Node]:
@@ -123,19 +123,19 @@ TOKEN_SEQUENCE_LENS: Final = "token_sequence_lens"
 """The input that the model gets: see `StepInputs`."""
 
 _MAX_LEN: Final = 2**30
-"""Longer than any text."""
+"""A limit above the length of any text."""
 Array = NDArray[Any]
 
 
 class LongRope(NamedTuple):
-    """The dependence of positions' rotation on the length of texts.
+    """How the rotation of positions depends on the text length.
 
     Attributes:
-        switch_len: tokens that a sequence may have to be rotated as short ones are; None = all
-            are rotated alike.
-        max_len: tokens that each sequence of a batch may have at most; None = any number.
-        has_tables: whether the exported graph takes rotations from a table as long as its text, in
-            which positions have to begin at 0.
+        switch_len: the maximum length of a sequence with the rotation of short texts; None = no
+            distinction.
+        max_len: the maximum length of each sequence of a batch; None = unlimited.
+        has_tables: whether the exported graph reads rotations from a table of the text's length, so
+            that positions must begin at 0.
     """
 
     switch_len: int | None = None
@@ -144,7 +144,7 @@ class LongRope(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """Where a node takes a value that is the same for all tokens: an input of `consumer`."""
+    """An input of `consumer` whose value is the same for all tokens."""
 
     consumer: Node
     position: int
@@ -155,8 +155,8 @@ class _Use(NamedTuple):
 
 
 def scale_by_sequence(model: ov.Model) -> LongRope:
-    """Rewrites a paged model in place, with a new input, if the highest position of a batch says
-    how all of its positions are rotated."""
+    """Rewrites a paged model in place if the highest position of a batch determines the rotation of
+    all its positions: afterwards each sequence's own length does, given by a new input."""
     sources = list(_highest_positions(model))
     has_tables = not sources
     if has_tables:
@@ -185,7 +185,8 @@ def _highest_positions(model: ov.Model) -> Iterator[Node]:
 
 
 def _uses_by_tokens(node: Node) -> list[_Use]:
-    """Returns the inputs where what follows from a number first meets tokens."""
+    """Returns the inputs at which values derived from a scalar are first combined with per-token
+    values."""
     return [
         _Use(target.get_node(), target.get_index())
         for number in reached([node], _numbers_behind)
@@ -204,8 +205,7 @@ def _is_number(node: Node) -> bool:
 
 
 def _conditions(model: ov.Model) -> Iterator[Any]:
-    """Yields nodes whose value is true or false for a whole batch, depending on the length of its
-    longest text."""
+    """Yields the scalar boolean nodes that depend only on the length of a batch's longest text."""
     for node in model.get_ordered_ops():
         output = node.output(0) if node.get_output_size() else None
         if output is None or output.get_element_type() != ov.Type.boolean:
@@ -235,7 +235,7 @@ _INPUTS: Final[dict[str, Callable[[int], Array]]] = {
 
 
 class _Values:
-    """The values of some outputs, by the length of a text."""
+    """The values of some outputs, by text length."""
 
     def __init__(self, outputs: Sequence[Any]) -> None:
         parameters = _parameters(outputs)
@@ -257,7 +257,8 @@ class _Values:
         return all(map(np.array_equal, self.at(a), self.at(b)))
 
     def switch_len(self) -> int | None:
-        """Returns the greatest length with the values of the shortest text; None = any."""
+        """Returns the greatest length that gives the same values as the shortest text; None = any
+        length."""
         if self.are_equal(1, _MAX_LEN):
             return None
         low, high = 1, _MAX_LEN
@@ -270,8 +271,8 @@ class _Values:
 def _choose_by_sequence(
     model: ov.Model, uses: Sequence[_Use], values: _Values, switch_len: int
 ) -> bool:
-    """Gives each token the values of its sequence. Returns False where there are more than two of
-    each, or where they are of no shape that tokens could have them in."""
+    """Makes each token use the values for its own sequence's length. Returns False if there are
+    more than two values, or their shape has no token dimension."""
     shorts, longs = values.at(1), values.at(_MAX_LEN)
     ranks = [len(use.consumer.get_output_partial_shape(0)) for use in uses]
     shapes = [

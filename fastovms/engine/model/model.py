@@ -78,8 +78,8 @@ def copy_float32(logits: RawLogits, target: Floats) -> None:
 
 
 def as_bits(logits: RawLogits) -> tuple[Bits, np.int32]:
-    """Returns the same memory as bits, as `kernels` takes them, and by how many bits each is to be
-    shifted to be a float32."""
+    """Returns the same memory as integers, for the kernels, and the number of bits to shift each to
+    get a float32."""
     if logits.dtype == np.float32:
         return logits.view(np.int32), np.int32(0)
     return logits.view(np.int16), np.int32(16)
@@ -102,12 +102,12 @@ def as_bits(logits: RawLogits) -> tuple[Bits, np.int32]:
 def without_single_rows(
     inputs: StepInputs, *, block_size: int, spare_block: int, first_second_row: int = 0
 ) -> StepInputs:
-    """Returns inputs without dimensions of size one. The token of each sequence that has only one
-    is doubled. If only one token is sampled, its index is doubled, which adds a second row of
-    logits that is not read.
+    """Returns inputs without dimensions of size one. If a sequence has only one token, the token is
+    repeated. If only one token is sampled, its index is repeated, which adds a second row of logits
+    that is not read.
 
     Args:
-        spare_block: an unused block, for doubles that would be the first token in a block.
+        spare_block: an unused block, for repeated tokens that would be the first token in a block.
         first_second_row: see `StateRows`.
     """
     begins, block_begins = inputs.subsequence_begins, inputs.block_indices_begins
@@ -143,8 +143,8 @@ def without_single_rows(
 def _with_second_states(
     inputs: StepInputs, is_doubled: NDArray[np.bool_], first_second_row: int
 ) -> StepInputs:
-    """Returns inputs in which the state after the first of two tokens goes where it went, and the
-    one after the double into the second row of the same block."""
+    """Returns inputs in which the state after the original token is stored as before, and the state
+    after the repeated one in the second row of the same block."""
     begins = inputs.state_row_begins
     ends = begins[1:][is_doubled]
     second_rows = inputs.state_rows[ends - 1] + first_second_row
@@ -156,7 +156,7 @@ def _with_second_states(
 
 
 def _widened(begins: NDArray[np.int32], has_one_more: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Returns where parts begin once some of them have become longer by one."""
+    """Returns the begins of parts after some parts have grown by one."""
     widened = begins.copy()
     widened[1:] += np.cumsum(has_one_more, dtype=begins.dtype)
     return widened
@@ -182,8 +182,8 @@ RunnerFactory = Callable[[], Runner]
 class Feed:
     """Sets the inputs of a request that are named as in `StepInputs`.
 
-    A tensor whose shape is as it was is written into, not set again: to set one takes OpenVINO 20
-    us in a running server, and a step has eight.
+    A tensor with an unchanged shape is overwritten in place, because setting one takes 20 us and a
+    step has eight.
     """
 
     def __init__(self, request: ov.InferRequest, ports: Iterable[Any]) -> None:
@@ -205,7 +205,8 @@ class Feed:
 class StepRunner:
     """An infer request of OpenVINO, fed with `StepInputs`.
 
-    Asking for the address of the logits takes 60 us, so on the host OpenVINO is given the address.
+    On the host the logits' memory is allocated here, because asking OpenVINO for its address takes
+    60 us.
     """
 
     max_context_len: int | None = None
@@ -242,7 +243,7 @@ class StepRunner:
         return logits if self._samples_in_graph else logits[inputs.sampled_token_indices]
 
     def _make_room(self, num_rows: int) -> None:
-        """Makes room for this number of rows of logits, or for twice as many as there was room for.
+        """Allocates memory for at least this number of rows of logits, doubling the previous size.
         A tensor may be shrunk and grown again, up to its first size."""
         num_rows = max(num_rows, 2 * len(self._room))
         shape = [num_rows, 1, self._output.get_partial_shape()[-1].get_length()]
@@ -256,11 +257,11 @@ class StepRunner:
 
 
 class Model(Protocol):
-    """The interface of a model to the engine and to the code that reserves its cache."""
+    """The interface of a model for the engine and for the code that reserves the cache."""
 
     @property
     def is_on_gpu(self) -> bool:
-        """Whether its cache takes a GPU's memory, not the host's."""
+        """Whether the model's cache is in GPU memory."""
 
     @property
     def block_size(self) -> int: ...
@@ -270,8 +271,8 @@ class Model(Protocol):
 
     @property
     def rope_switch_len(self) -> int | None:
-        """Tokens beyond which a sequence is rotated differently, and must be computed again as a
-        whole; None = there is no such length."""
+        """Tokens beyond which a sequence is rotated differently, and must be recomputed as a whole;
+        None = no such length."""
 
     @property
     def states(self) -> States | None:
@@ -287,8 +288,7 @@ class Model(Protocol):
         """Commits some memory of the cache; see `KvCache.commit_ahead`."""
 
     def forget_files(self) -> None:
-        """Gives back the memory that holds what was read of the model's files. It is for when the
-        first steps have been computed."""
+        """Releases the memory of the mapped model files. Call it after the first steps."""
 
     def copy_blocks(self, copies: Iterable[BlockCopy]) -> None: ...
 
@@ -296,9 +296,8 @@ class Model(Protocol):
         """Returns the memory of a block; see `KvCache.block_rows`."""
 
     def accept_drafts(self, block_table: array[int], first: int, end: int) -> None:
-        """Takes note that of a sequence's drafts, which were computed in the last step from the
-        position `first` on, those before `end` are right. Tokens that are not accepted are
-        forgotten."""
+        """Records that the drafts of a sequence that the last step computed from position `first`
+        on are accepted up to, and without, `end`. Other drafts are dropped."""
 
     def infer(self, inputs: StepInputs) -> RawLogits:
         """Computes one step and returns logits [R, vocab_size], valid until the next call. The
@@ -309,12 +308,12 @@ class PagedModel:
     """The model on its device. Not thread-safe: one step at a time.
 
     Attributes:
-        vocab_size: width of the logits, or None where the model leaves it open.
-        device: OpenVINO's name of it.
-        graph: what it was compiled of.
-        has_single_rows: whether steps of one row have a variant of their own: see `single_rows`.
+        vocab_size: width of the logits; None = dynamic.
+        device: OpenVINO's name of the device.
+        graph: the graph that was compiled.
+        has_single_rows: whether steps of one row have a separate variant; see `single_rows`.
         rope_switch_len, states: see `Model`.
-        is_on_gpu: whether its cache takes a GPU's memory, not the host's.
+        is_on_gpu: whether the cache is in GPU memory.
     """
 
     def __init__(
@@ -466,8 +465,8 @@ class PagedModel:
         return self._cache.commit_ahead(num_used_blocks)
 
     def forget_files(self) -> None:
-        """Gives back the memory that holds what was read of the weights; see `Model`. OpenVINO maps
-        their file, and reads nearly nothing of it once it has laid them out for its kernels."""
+        """Releases the memory of the mapped weights file; see `Model`. OpenVINO hardly reads the
+        file again after it has repacked the weights for its kernels."""
         forget_mapped(self.graph.weights)
 
     def copy_blocks(self, copies: Iterable[BlockCopy]) -> None:
@@ -480,8 +479,8 @@ class PagedModel:
 
     @property
     def cache_traits(self) -> list[object]:
-        """The settings, besides its files and the machine, that decide the content of its cache,
-        for keys."""
+        """The settings besides files and machine that affect the cache's content, for cache
+        keys."""
         precisions = self._precisions
         properties = [precisions.large, precisions.small or {}]
         return [
@@ -529,12 +528,12 @@ class ExportedModel:
     """A model directory that has been read and may be compiled in several ways.
 
     Attributes:
-        model_dir: where it lies.
-        max_model_len: tokens that texts may come to.
-        graph: what was made of it.
+        model_dir: the path of the directory.
+        max_model_len: the maximum length of texts in tokens.
+        graph: the paged graph.
         device: OpenVINO's name of the device.
-        choices: the ways worth trying, the presumably fastest first.
-        weights_size: the size of their file, in bytes.
+        choices: the precisions worth trying, presumably fastest first.
+        weights_size: the size of the weights file in bytes.
     """
 
     def __init__(
@@ -548,12 +547,12 @@ class ExportedModel:
     ) -> None:
         """
         Args:
-            properties: OpenVINO's, which override what would be chosen.
-            exact: whether to compute in f32 throughout and, on the CPU, each token as if it were
-                alone.
+            properties: OpenVINO properties, which override the chosen ones.
+            exact: whether to compute in f32 throughout and, on the CPU, independent of other tokens
+                in the step.
 
         Raises:
-            ConfigurationError: the model cannot be paged, or there is no such device.
+            ConfigurationError: the model cannot be paged, or the device does not exist.
         """
         self._core = ov.Core()
         self.model_dir = model_dir
@@ -580,19 +579,18 @@ class ExportedModel:
 
     @property
     def int4_group_size(self) -> int | None:
-        """The number of weights of 4 bits that share a scale; None = there are none, or it is
-        another device than the CPU. See `weight_groups`."""
+        """The number of weights of 4 bits that share a scale; None = no such weights, or not on the
+        CPU. See `weight_groups`."""
         return int4_group_size(self.graph.model) if is_cpu(self.device) else None
 
     def available_memory(self) -> int:
         return device_memory(self._core, self.device)
 
     def compile(self, choices: Sequence[Precisions]) -> tuple[Precisions, PagedModel]:
-        """Compiles in the first way that the device takes, and returns the model with the way it
-        was.
+        """Compiles the model with the first precisions that the device supports, and returns both.
 
         Raises:
-            ConfigurationError: the device takes none.
+            ConfigurationError: the device supports none.
         """
         precisions, variants = compile_first(self._core, self.graph.model, self.device, choices)
         model = PagedModel(variants, device=self.device, precisions=precisions, graph=self.graph)

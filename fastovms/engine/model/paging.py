@@ -34,8 +34,8 @@ Node = Any
 
 
 def use_own_positions(model: ov.Model) -> None:
-    """Rewrites a paged model in place: positions, counted as a row [1, ..., tokens] and repeated
-    for a batch, become a column of those in `position_ids`. Of another form nothing is changed."""
+    """Rewrites a paged model in place: positions that the graph counts itself, as a row [1, ...,
+    tokens], are replaced by those of `position_ids`. Graphs of another form are not changed."""
     names = {name: port for port in model.inputs for name in port.get_names()}
     if "position_ids" not in names:
         return
@@ -61,7 +61,7 @@ def _is_row(node: Node) -> bool:
 
 
 def _begins_late(counted: Node) -> bool:
-    """Returns whether it is not known to begin at a certain number."""
+    """Returns whether the counted range does not have a known beginning."""
     return bool(counted.input_value(0).get_node().get_type_name() != "Constant")
 
 
@@ -117,9 +117,10 @@ _DECOMPRESSION: Final = frozenset({"Convert", "Subtract", "Multiply", "Reshape"}
 
 
 def activation_group_size(model: ov.Model) -> int:
-    """Returns the number of activations that share a scale when they are quantized to 8 bits. That
-    is done where the groups of a matrix are multiples of it, so it follows the groups that most
-    weights have; matrices whose zero points are not integers, as in k-quants, are not counted."""
+    """Returns the number of activations that share a scale when they are quantized to 8 bits.
+    OpenVINO does that for matrices whose groups are multiples of the number, so it is chosen by the
+    group size of most weights. Matrices with non-integer zero points, as in k-quants, are not
+    counted."""
     sizes: Counter[int] = Counter()
     for group, num_weights in _groups(model, _INT4 | _INT8):
         sizes[math.gcd(group, MAX_ACTIVATION_GROUP)] += num_weights
@@ -127,8 +128,8 @@ def activation_group_size(model: ov.Model) -> int:
 
 
 def int4_group_size(model: ov.Model) -> int | None:
-    """Returns how many weights of 4 bits share a scale in most matrices, `MAX_ACTIVATION_GROUP` for
-    whole rows, too. None = the model has no such weights."""
+    """Returns the number of 4-bit weights that share a scale in most matrices, at most
+    `MAX_ACTIVATION_GROUP`. None = the model has no such weights."""
     sizes: Counter[int] = Counter()
     for group, num_weights in _groups(model, _INT4):
         sizes[group] += num_weights
@@ -136,7 +137,7 @@ def int4_group_size(model: ov.Model) -> int | None:
 
 
 def _groups(model: ov.Model, types: Set[ov.Type]) -> Iterator[tuple[int, int]]:
-    """Yields the size of the groups of each matrix, and how many weights it has."""
+    """Yields the group size and the number of weights of each matrix."""
     for node in model.get_ordered_ops():
         if node.get_type_name() == "Constant" and node.get_element_type() in types:
             group = _group_of(node)
@@ -145,8 +146,8 @@ def _groups(model: ov.Model, types: Set[ov.Type]) -> Iterator[tuple[int, int]]:
 
 
 def _group_of(weights: Node) -> int | None:
-    """Returns how many weights of a matrix share a scale, or `MAX_ACTIVATION_GROUP` where whole
-    rows do. None = they are of no matrix, or cannot be multiplied with integers."""
+    """Returns the number of weights of a matrix that share a scale, or `MAX_ACTIVATION_GROUP` if
+    whole rows do. None = not a matrix, or not usable with integer multiplication."""
     node, group = weights, MAX_ACTIVATION_GROUP
     while True:
         targets = node.output(0).get_target_inputs()
@@ -188,13 +189,13 @@ _SHAPES: Final = {
 
 
 def is_single_row(inputs: StepInputs) -> bool:
-    """Returns whether a step is of one token, whose logits are wanted."""
+    """Returns whether a step has one token, whose logits are needed."""
     return len(inputs.input_ids) == 1 == len(inputs.sampled_token_indices)
 
 
 def fix_shapes(model: ov.Model) -> bool:
-    """Rewrites a paged model in place for such steps alone. Returns whether it could: a model with
-    inputs of other shapes, or nodes that no single row fits, is not to be used for them."""
+    """Rewrites a paged model in place for steps of one row only. Returns False if the model has
+    other inputs, or nodes that do not support a single row; it must then not be used for them."""
     ports = {port.get_any_name(): port for port in model.inputs}
     shapes = {
         ports[name]: ov.PartialShape(shape) for name, shape in _SHAPES.items() if name in ports
@@ -281,8 +282,8 @@ def _operations(model: ov.Model) -> set[str]:
 
 
 def why_not_wholly_paged(model: ov.Model) -> str | None:
-    """Returns the rest of a model's own state after the transformation, which should have replaced
-    all of it, or None."""
+    """Returns a description of the state that is left after the transformation, which should have
+    replaced all of it; None = nothing is left."""
     states = sorted(sink.get_variable_id() for sink in model.get_sinks())
     if not states:
         return None
@@ -329,11 +330,11 @@ class ExactLength(NamedTuple):
 
 
 class TransformedGraph(NamedTuple):
-    """The known facts about a model that is transformed to paged attention and nothing more.
+    """The known facts about a model after OpenVINO's transformation to paged attention only.
 
     Attributes:
         max_exact_len: see `PagedGraph`.
-        has_other_state: whether part of its state is not attention's.
+        has_other_state: whether part of its state does not belong to attention.
     """
 
     max_exact_len: ExactLength | None = None
@@ -346,11 +347,11 @@ class PagedGraph:
     attention, and tables of its states.
 
     Attributes:
-        weights: the file that its constants are in.
+        weights: the file of its constants.
         rope_switch_len: see `Model`.
-        has_rope_tables: whether positions of a text have to begin at 0 in the exported graph.
-        max_exact_len: how many tokens texts may have for the graph to be exact, and why they may
-            not have more; None = any number.
+        has_rope_tables: whether positions must begin at 0 in the exported graph.
+        max_exact_len: the text length up to which the graph is exact, and the reason for the limit;
+            None = unlimited.
         has_states: whether it has states in addition to attention, in tables: see `state_rows`.
     """
 
@@ -368,12 +369,13 @@ def read_paged_graph(
     """Reads `openvino_model.xml`. Only the tokens at `sampled_token_indices` are projected to the
     vocabulary, if the model has a place to put that input.
 
-    The transformation recognises some forms of masks, and takes every other one for that of full
-    attention. So what the masks say, in texts of up to `max_model_len` tokens, is set afterwards.
+    The transformation recognizes some forms of masks and treats all others as full attention. The
+    attention of each layer is therefore determined from the masks, for texts of up to
+    `max_model_len` tokens, and set afterwards.
 
     Raises:
         ConfigurationError: the model is broken, or has no attention that can be paged.
-        UnsupportedModel: it is of another form that cannot be paged.
+        UnsupportedModel: the model has a form that cannot be paged.
     """
     try:
         model = core.read_model(model_dir / "openvino_model.xml")
@@ -414,11 +416,11 @@ def read_paged_graph(
 
 
 def read_transformed(core: ov.Core, graph: Path, max_model_len: int) -> TransformedGraph:
-    """Finds out what comes of a model that is transformed to paged attention and nothing more, as
-    the genai pipeline does. Of one that cannot be transformed nothing is known.
+    """Returns the facts about a model after OpenVINO's transformation to paged attention only, as
+    the genai pipeline applies it. Empty facts if it cannot be transformed.
 
     Args:
-        graph: the model's file, or that of the language part of one that takes images.
+        graph: the model's graph file, or that of a vision model's language part.
     """
     try:
         model = core.read_model(graph)
@@ -458,8 +460,8 @@ def is_cache(port: Any) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """Returns the line of an OpenVINO message that says what is wrong: the last, below its trace.
-    Where it was built is left out."""
+    """Returns the line of an OpenVINO message with the error: the last line, after the trace,
+    without build paths."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return _SOURCE.sub("", lines[-1]) if lines else type(error).__name__
 

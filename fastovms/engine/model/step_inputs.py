@@ -1,5 +1,4 @@
-"""Lays out the inputs of one inference, as paged attention takes them: a ragged batch of
-sequences."""
+"""Lays out the inputs of one inference for paged attention: a ragged batch of sequences."""
 
 from __future__ import annotations
 
@@ -25,12 +24,14 @@ class StepInputs(NamedTuple):
         block_indices: int32 [B], the block tables one after another.
         block_indices_begins: int32 [S + 1], where each table starts.
         max_context_len: int32 scalar, the longest sequence after this step.
-        sampled_token_indices: int64 [R], positions in [0, T) whose logits are wanted.
+        sampled_token_indices: int64 [R], positions in [0, T) whose logits are needed.
         sequence_lens: int64 [S], the tokens of each sequence, of which a step may compute a part.
         state_rows: int32, the rows of states that sequences read and write, one sequence's after
-            another's. This and what follows is for models with states alone: see `state_rows`.
+            another's. This and the following inputs exist only for models with states; see
+            `state_rows`.
         state_row_begins: int32 [S + 1], where each sequence's rows start.
-        state_intervals: int32 [S], at which multiples of positions each sequence's state is kept.
+        state_intervals: int32 [S], the interval of positions at which each sequence's state is
+            stored.
     """
 
     input_ids: NDArray[np.int64]
@@ -52,8 +53,8 @@ class StepInputs(NamedTuple):
         return self.sequence_lens.repeat(np.diff(self.subsequence_begins))
 
     def in_pages(self, num_pages: int) -> StepInputs:
-        """Returns the same for a model that calls a part of each block a block: a block has that
-        many parts."""
+        """Returns the inputs with block indices converted to page indices; a block has `num_pages`
+        pages."""
         if num_pages == 1:
             return self
         pages = np.arange(num_pages, dtype=np.int32)
@@ -89,7 +90,7 @@ class StepLayout:
         block_table: array[int],
         draft_token_ids: array[int] = _NO_TOKENS,
     ) -> int:
-        """Appends a sequence's tokens `start` to `end` - 1, drafts following what there is in
+        """Appends a sequence's tokens `start` to `end` - 1, with drafts after the tokens in
         `token_ids`, and returns the index of the last one in the inputs."""
         input_ids = self._input_ids
         self._past_lens.append(start)

@@ -39,10 +39,10 @@ MIN_ROUNDS: Final = 3
 _PROMPT_TOKENS: Final = 128
 _OUTPUT_TOKENS: Final = 64
 _MIN_AGREEMENT: Final = 0.75
-"""The share of the rounds in which the faster way must have been faster."""
+"""The fraction of the rounds in which the faster way must have been faster."""
 
 _CALM: Final = 0.85
-"""The share of the fastest memory of all rounds that a round must have had, to count."""
+"""The fraction of the fastest memory of all rounds that a round must have had, to count."""
 
 _MAX_TRIES: Final = 4
 """How many rounds are made at most for each one that is to count."""
@@ -68,7 +68,7 @@ Times = dict[MeasuredStep, list[float]]
 
 @dataclass(frozen=True, slots=True)
 class FastestWay:
-    """The way to run a model that has won a measurement.
+    """The way to run a model that was fastest in a measurement.
 
     Attributes:
         name: the name of its precisions.
@@ -88,15 +88,15 @@ def measure(
     max_rounds: int,
     memory_speed: Callable[[], float] = lambda: 1.0,
 ) -> dict[str, Times]:
-    """Times every case of every model, after one round to warm up. The models' caches are
-    replaced.
+    """Times every case of every model, after one round to warm up. The models' caches are replaced.
 
     Args:
-        memory_speed: tells, at the end of a round, how fast memory is; 0 = the round is worth
-            nothing. Rounds with slow memory are made again, within bounds.
+        memory_speed: returns the memory speed at the end of a round; 0 = the round is invalid.
+            Rounds with slow memory are repeated a limited number of times.
 
     Returns:
-        As many whole rounds as there was time for; fewer than `MIN_ROUNDS` decide nothing.
+        The times of as many complete rounds as there was time for. Fewer than `MIN_ROUNDS` are not
+        conclusive.
     """
     end = clock() + max_seconds
     steps: list[tuple[str, MeasuredStep, Model, StepInputs]] = []
@@ -150,12 +150,11 @@ def _times(
 def choose(
     default: str, ratios: Mapping[str, Sequence[float]], twice: Set[str] = frozenset()
 ) -> FastestWay | None:
-    """Returns the best way; None = there were not enough rounds.
+    """Returns the fastest way; None = not enough rounds.
 
     Args:
-        ratios: how much faster than the default each other way was, round by round: see
-            `speed_ratios`.
-        twice: the ways that hold the weights twice.
+        ratios: the speedup of each other way over the default, per round; see `speed_ratios`.
+        twice: the ways that need two copies of the weights.
     """
     if any(len(found) < MIN_ROUNDS for found in ratios.values()):
         return None
@@ -174,8 +173,8 @@ def choose(
 
 
 def choose_token_budget(times: Times) -> int | None:
-    """Returns the best number of tokens a step by the times of `BUDGET_CASES`; None = there were
-    not enough rounds."""
+    """Returns the fastest number of tokens per step, by the times of `BUDGET_CASES`; None = not
+    enough rounds."""
     if _num_rounds(times) < MIN_ROUNDS:
         return None
     best = TOKEN_BUDGETS[0]
@@ -194,8 +193,7 @@ def _num_rounds(times: Times) -> int:
 
 
 def speed_ratios(times: Times, reference: Times) -> list[float]:
-    """Returns, round by round, how much faster than the reference it is: the geometric mean over
-    the loads."""
+    """Returns the speedup over the reference for each round: the geometric mean over the loads."""
     ratios = []
     for i in range(_num_rounds(times)):
         logs = [math.log(_load(reference, n, i) / _load(times, n, i)) for n in NUM_SEQUENCES]
@@ -220,8 +218,8 @@ def _num_blocks(case: MeasuredStep, block_size: int) -> int:
 
 
 def inputs_of(case: MeasuredStep, block_size: int) -> StepInputs:
-    """Returns inputs over the first blocks of the cache. Their token is one that every vocabulary
-    has; neither it nor what is in the cache matters for what a step costs."""
+    """Returns inputs over the first blocks of the cache. All tokens are the same id, which every
+    vocabulary has; neither tokens nor cache content affect the time."""
     end = case.context + case.num_tokens
     num_blocks = -(-end // block_size)
     layout = StepLayout(block_size)
@@ -240,10 +238,10 @@ of a model are used, and few enough for a large model."""
 
 
 def warm_up(model: Model, max_model_len: int) -> None:
-    """Computes a prompt and a token after it, and drops the results. OpenVINO lays weights out and
+    """Computes a prompt and a token after it, and drops the results. OpenVINO repacks weights and
     compiles kernels at their first use, which takes longer than the steps themselves. This
-    overwrites the first blocks of the cache, which must be free. The pages of the model's files
-    that were read for it are not needed again."""
+    overwrites the first blocks of the cache, which must be free. Afterwards the mapped pages of the
+    model's files can be released."""
     num_prompt_tokens = max(1, min(NUM_PROMPT_TOKENS, max_model_len - 1))
     for case in (MeasuredStep(1, 0, num_prompt_tokens), MeasuredStep(1, num_prompt_tokens, 1)):
         model.infer(inputs_of(case, model.block_size))

@@ -1,5 +1,4 @@
-"""Keeps the state in PostgreSQL, for any number of servers that share it.
+"""Stores the state in PostgreSQL, shared by any number of servers.
 
-No session of the database has to remember anything between two transactions, so that PgBouncer may
-stand between, in transaction mode.
+Sessions have no state between transactions, so PgBouncer can be used in transaction mode.
 """

@@ -49,18 +49,18 @@ def _log_trouble(reason: str) -> None:
 
 
 class DatabaseLink:
-    """Opens connections to one database. If a connection cannot be opened, the next attempt is made
-    later, and until then every caller gets the error at once.
+    """Opens connections to one database. After a failure, callers get the error at once until the
+    next attempt is due.
 
     Args:
-        clock: tells seconds that only grow.
-        prepare: makes or checks the tables over a new connection.
-        warn: is called with the reason why the database cannot be reached, whenever it changes.
+        clock: returns monotonic seconds.
+        prepare: creates or checks the tables on a new connection.
+        warn: called with the reason why the database cannot be reached, when it changes.
 
     Attributes:
-        trouble: why the database cannot be reached; "" = it can.
-        num_connects: how often a connection was opened.
-        totals: what is kept, as of the last look.
+        trouble: why the database cannot be reached; "" = it is available.
+        num_connects: the number of opened connections.
+        totals: the totals of the state at the last check.
     """
 
     def __init__(
@@ -89,15 +89,15 @@ class DatabaseLink:
         unavailable, this fails at once.
 
         Raises:
-            Unreachable: it is not available.
+            Unreachable: the database is not available.
         """
         if self.trouble:
             raise Unreachable(self.trouble)
         return self._open()
 
     def try_again(self) -> PostgresSession | None:
-        """Opens a connection after a failure, if an attempt is due and no other thread makes it;
-        None = there still is none."""
+        """Opens a connection after a failure, if an attempt is due and no other thread makes one;
+        None = still not connected."""
         if self.seconds_left() or not self._attempt.acquire(blocking=False):
             return None
         try:
@@ -108,11 +108,11 @@ class DatabaseLink:
             self._attempt.release()
 
     def seconds_left(self) -> float:
-        """Returns the seconds until the next attempt is due; 0 = it is."""
+        """Returns the seconds until the next attempt is due; 0 = now."""
         return max(0.0, self._due_at - self._clock())
 
     def add(self, growth: Totals) -> None:
-        """Counts what a transaction has added, until the next look."""
+        """Adds the growth of a transaction to the totals."""
         with self._changed:
             self.totals = self.totals.plus(*growth)
 
@@ -153,11 +153,11 @@ class DatabaseLink:
 def open_url(
     address: ServerAddress, bounds: StateBounds, *, must_exist: bool = False
 ) -> Iterator[PostgresDatabase]:
-    """Opens the database. Tables are made unless they are there, or must exist.
+    """Opens the database, and creates missing tables unless `must_exist`.
 
     Raises:
-        ConfigurationError: there is no state in it, though one must exist.
-        StateFailed: it cannot be read or written, then or within.
+        ConfigurationError: the database has no state, and `must_exist` is set.
+        StateFailed: the database cannot be read or written, also within the context.
     """
     link = DatabaseLink(
         address,
@@ -216,7 +216,7 @@ class ConnectionLost(StateFailed):
 
 
 class _Connected(NamedTuple):
-    """A session, and what works on it."""
+    """A session and its tables."""
 
     session: PostgresSession
     tables: SharedTables
@@ -224,14 +224,14 @@ class _Connected(NamedTuple):
 
 
 class PostgresDatabase:
-    """Implements `StateDatabase` on a connection of its own.
+    """Implements `StateDatabase` on a separate connection.
 
     Args:
-        link: what it shares with other threads.
-        clock: tells unix time in seconds, as other servers' clocks do.
-        replica: what the database knows this process as.
-        only_reads: whether its operations change nothing. They all see one state, and do not wait
-            for writers.
+        link: opens connections; shared with other threads.
+        clock: returns the Unix time in seconds.
+        replica: the identity of this process in the database.
+        only_reads: whether all operations are read-only; they see a consistent snapshot and do not
+            wait for writers.
     """
 
     def __init__(
@@ -275,8 +275,9 @@ class PostgresDatabase:
         return self._connected
 
     def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
-        """Runs operations in one transaction, and raises nothing. Where one of them raises, or
-        others are in the way, nothing of it is kept, and each gets a transaction of its own."""
+        """Runs operations in one transaction, and returns their outcomes; does not raise. If one
+        fails or conflicts with other transactions, all are rolled back and each is run in a
+        separate transaction."""
         try:
             return self._transact(operations)
         except Unreachable as error:
@@ -292,11 +293,11 @@ class PostgresDatabase:
             return [OperationOutcome(error=error)]
 
     def keep_house(self) -> float:
-        """Connects again if that is due, writes down which objects were used, and evicts a few
-        where that is due. Returns the seconds after which to do so again.
+        """Does maintenance: reconnects, stores times of use, and evicts objects, if due. Returns
+        the seconds until the next call.
 
         Raises:
-            StateFailed: nothing is evicted.
+            StateFailed: the maintenance failed.
         """
         try:
             if self._link.trouble and not self._connect_again():
@@ -314,8 +315,7 @@ class PostgresDatabase:
         return _MAX_WAIT if expiry is None else min(max(expiry, _TURN), _MAX_WAIT)
 
     def evict(self) -> bool:
-        """Evicts a few objects, where that is due and no other server does so. Returns whether more
-        are.
+        """Evicts a few objects if due and no other server does so. Returns whether more are due.
 
         Raises:
             psycopg.Error, Unreachable: nothing is evicted.
@@ -334,39 +334,39 @@ class PostgresDatabase:
         return has_evicted and self._is_due()
 
     def seconds_to_expiry(self) -> float | None:
-        """Returns the seconds until the next object is too old; None = there is none.
+        """Returns the seconds until the next object is too old; None = no objects.
 
         Raises:
-            psycopg.Error, Unreachable: it cannot be known.
+            psycopg.Error, Unreachable: the database cannot be read.
         """
         with self.snapshot() as tables:
             return self._bounds.seconds_to_expiry(tables.oldest_use(), self._clock())
 
     def check(self) -> None:
-        """Raises AssertionError when what is kept contradicts itself. It reads everything."""
+        """Raises AssertionError if the stored data are inconsistent. Reads all rows."""
         assert list(self.faults()) == []
 
     def faults(self) -> Iterator[str]:
-        """Yields the inconsistencies. It reads everything.
+        """Yields the inconsistencies. Reads all rows.
 
         Raises:
-            psycopg.Error, Unreachable: it cannot be read.
+            psycopg.Error, Unreachable: the database cannot be read.
         """
         with self.snapshot() as tables:
             yield from tables.faults(tables.sum_slots(), tables.sum_shares())
 
     def snapshot(self) -> AbstractContextManager[SharedTables]:
-        """A transaction that only reads, and all of whose statements see the same state."""
+        """A read-only transaction whose statements see one consistent snapshot."""
         return self.transaction(only_reads=True)
 
     @contextmanager
     def transaction(self, *, only_reads: bool = False) -> Iterator[SharedTables]:
-        """Commits what is done within it, or nothing where that raises.
+        """A transaction: commits at the end of the context, or rolls back on an error.
 
         Raises:
             Unreachable: no connection is available; or it was lost during the commit, and it is
                 unknown whether anything was stored.
-            ConnectionLost: nothing is kept.
+            ConnectionLost: the connection was lost and nothing was stored.
         """
         session, tables, _ = self.connect()
         tables.begin()
@@ -394,8 +394,8 @@ class PostgresDatabase:
             if only_reads:
                 raise ConnectionLost(_reason(error)) from error
             raise CommitUnknown(
-                "the connection to the database was lost during a commit: what it wrote may be "
-                "kept or not"
+                "the connection to the database was lost during a commit: it is unknown "
+                "whether the changes were stored"
             ) from error
         self._link.add(total_of(tables.growth))
 
@@ -432,7 +432,7 @@ class PostgresDatabase:
             return OperationOutcome(error=error)
 
     def _connect_again(self) -> bool:
-        """Returns whether the database can be reached again."""
+        """Tries to reconnect. Returns whether the database is available."""
         session = self._link.try_again()
         if session is not None:
             self._disconnect()

@@ -40,10 +40,10 @@ class TimeLimits(NamedTuple):
     """The seconds that a transaction may take.
 
     Attributes:
-        statement: for which the server may work on a statement.
-        answer: that the server's answer is waited for: it, or what stands between, may hang.
-        idle: after which the server ends a transaction whose client says nothing more, so that
-            what it has locked is not locked for ever.
+        statement: the limit for a statement on the server.
+        answer: the limit for waiting for an answer, since the server or a proxy may hang.
+        idle: the limit after which the server ends an idle transaction, so that its locks are
+            released.
     """
 
     statement: float
@@ -62,8 +62,7 @@ class Unreachable(StateFailed):
 
 
 class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that waits for no answer longer than `answer_timeout` seconds: it closes
-    itself."""
+    """A connection that closes itself if an answer takes longer than `answer_timeout` seconds."""
 
     answer_timeout = OF_SERVERS.answer
 
@@ -95,8 +94,7 @@ class PostgresSession:
 
     @contextmanager
     def patient(self) -> Iterator[None]:
-        """Lets transactions that begin within a `with` statement take as long as those of
-        commands."""
+        """While the context is open, transactions have the longer time limits of commands."""
         self._limit(OF_COMMANDS)
         try:
             yield
@@ -108,16 +106,16 @@ class PostgresSession:
         return self._connection.closed
 
     def execute(self, sql: str, values: Sequence[Any] = (), /) -> SqlCursor:
-        """Runs a statement, in which each ? stands for one of the values.
+        """Runs a statement, in which each ? is replaced by one of the values.
 
         Raises:
-            psycopg.Error: the server refuses it, or is gone.
+            psycopg.Error: the server refuses the statement, or the connection is lost.
         """
         known = [_storable(value) for value in values]
         return self._connection.execute(_with_placeholders(sql), known, binary=True)
 
     def begin(self, *, only_reads: bool = False) -> None:
-        """Begins a transaction. All statements of one that only reads see the same state."""
+        """Begins a transaction. All statements of a read-only one see the same snapshot."""
         mode = "REPEATABLE READ READ ONLY" if only_reads else "READ COMMITTED"
         self._connection.execute(f"BEGIN ISOLATION LEVEL {mode}; {self._set_limits}".encode())
 
@@ -139,7 +137,7 @@ def open_session(parameters: Mapping[str, str], limits: TimeLimits = OF_SERVERS)
     """Connects to the server.
 
     Raises:
-        psycopg.Error: it cannot be reached, or refuses.
+        psycopg.Error: the server cannot be reached, or refuses the connection.
     """
     connection = PostgresConnection.connect(
         **parameters,  # type: ignore[arg-type]
@@ -150,14 +148,14 @@ def open_session(parameters: Mapping[str, str], limits: TimeLimits = OF_SERVERS)
 
 
 def _storable(value: Any) -> Any:
-    """Returns the value; of a text with U+0000, which PostgreSQL does not have, another one:
-    nothing is kept under such an id, and nothing is found."""
+    """Returns the value for PostgreSQL. Text with U+0000, which PostgreSQL does not support, is
+    replaced by a text that matches no stored id."""
     return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
 @cache
 def _with_placeholders(sql: str) -> str:
-    """Returns a statement as psycopg has it. None of the state's has a ? or % in it otherwise."""
+    """Converts a statement's placeholders to psycopg's. Statements must have no other ? or %."""
     return sql.replace("?", "%s")
 
 
@@ -287,7 +285,7 @@ _MIGRATION: Final = (*_RESUMPTION, f"UPDATE state_version SET version = {VERSION
 
 
 class OtherVersion(Unreachable):
-    """The tables are of a version that this server does not know. The text says so."""
+    """The tables have a version that this server does not support. The message names it."""
 
 
 class NoTables(Unreachable):
@@ -295,12 +293,12 @@ class NoTables(Unreachable):
 
 
 def make_tables(session: PostgresSession) -> None:
-    """Makes the tables unless they are there, or those of an older version new. If several servers
-    start at the same time, one does so, and the others wait for it.
+    """Creates the tables, or upgrades those of an older version. If several servers start at the
+    same time, one does so and the others wait.
 
     Raises:
-        psycopg.Error: the server does not allow it, or is gone.
-        OtherVersion: they are of another version.
+        psycopg.Error: the server refuses it, or the connection is lost.
+        OtherVersion: the tables have another version.
     """
     if _version(session) == VERSION and has_shares(session):
         return
@@ -319,12 +317,12 @@ def make_tables(session: PostgresSession) -> None:
 
 
 def need_tables(session: PostgresSession) -> None:
-    """Checks that tables of this version are there. Nothing is changed: servers of an older version
-    may use the database, and could not connect to it again.
+    """Checks that tables of this version exist. Nothing is changed: servers of an older version may
+    use the database, and could not connect to it again.
 
     Raises:
-        NoTables: there are none.
-        OtherVersion: they are of another version.
+        NoTables: the database has no tables.
+        OtherVersion: the tables have another version.
     """
     version = _version(session)
     if version is None:
@@ -337,7 +335,8 @@ def need_tables(session: PostgresSession) -> None:
 
 
 def has_shares(session: SqlConnection) -> bool:
-    """Returns whether the table is there that older servers of this version do not make."""
+    """Returns whether the table `shares` exists, which older servers of this version do not
+    create."""
     return _has_table(session, "shares")
 
 
@@ -352,10 +351,10 @@ def _has_table(session: SqlConnection, name: str) -> bool:
 
 
 def _version(session: PostgresSession) -> int | None:
-    """Returns the version of the tables; None = there are none.
+    """Returns the version of the tables; None = no tables.
 
     Raises:
-        OtherVersion: they are of one that this server does not know.
+        OtherVersion: this server does not support the version.
     """
     if not _has_table(session, "state_version"):
         return None
@@ -374,7 +373,8 @@ CHANNEL: Final = "fastovms"
 
 
 class SharedTables(Tables):
-    """The rows of a database with slots, whose sum is what is kept."""
+    """The tables of a PostgreSQL database. Totals are kept in several slots, which are summed, so
+    that transactions do not wait for each other."""
 
     locks = RowLocks(wait="FOR UPDATE", skip="FOR UPDATE SKIP LOCKED")
 
@@ -383,7 +383,7 @@ class SharedTables(Tables):
         self._topics: set[str] = set()
 
     def begin(self) -> None:
-        """Forgets what a transaction has changed that was not committed."""
+        """Discards the growth of an earlier transaction that was not committed."""
         self.growth = {}
         self._topics.clear()
 
@@ -399,8 +399,8 @@ class SharedTables(Tables):
             )
 
     def write_growth(self) -> None:
-        """Adds what the transaction has changed to the slots of its session, as the last thing it
-        does: another transaction of those slots waits for the commit only."""
+        """Adds the transaction's growth to its session's slots. Call it last, so that other
+        transactions of these slots wait only for the commit."""
         if not self.growth:
             return
         tenants = sorted(self.growth)  # in one order, so that no two wait for each other
@@ -428,7 +428,7 @@ class SharedTables(Tables):
         return Totals(*row)
 
     def sum_shares(self) -> Shares:
-        """Returns the totals of each tenant, counted from all rows if older servers have made the
+        """Returns the totals of each tenant; counts all rows if older servers have created the
         tables."""
         if not has_shares(self):
             return self.count()
@@ -440,8 +440,7 @@ class SharedTables(Tables):
         return {tenant: share for tenant, share in shares.items() if share != Totals()}
 
     def recount_shares(self) -> None:
-        """Counts again what each tenant has, where a server of an older version has changed only
-        `totals`."""
+        """Recounts the shares of each tenant if an older server has updated only `totals`."""
         [differs] = self._execute(
             "SELECT (SELECT sum(num_objects) FROM totals) <> "
             "coalesce((SELECT sum(num_objects) FROM shares), 0) OR "

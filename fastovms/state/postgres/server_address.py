@@ -31,15 +31,16 @@ class ServerAddress:
     """A database of a PostgreSQL server.
 
     Attributes:
-        parameters: the connection string for libpq, without the password of a file.
-        password_file: where the password is; None = wherever libpq finds it.
+        parameters: the connection string for libpq, without the password in a file.
+        password_file: the file with the password; None = libpq's sources.
     """
 
     parameters: Mapping[str, str] = field(repr=False)
     password_file: Path | None = None
 
     def connection_parameters(self) -> dict[str, str]:
-        """Returns the connection string for libpq. The file is read each time: passwords change.
+        """Returns the connection string for libpq. The password file is read each time, because
+        passwords change.
 
         Raises:
             StateFailed: the file cannot be read.
@@ -59,13 +60,13 @@ class ServerAddress:
 
 
 def read_address(url: str, password_file: Path | None, environ: Mapping[str, str]) -> ServerAddress:
-    """Reads a URL as libpq has it (PostgreSQL documentation, 32.1.1.2).
+    """Parses a URL in libpq's format (PostgreSQL documentation, 32.1.1.2).
 
-    The password is that of the file, or systemd's credential `state-password`, or the one that the
-    URL has or libpq finds, in this order.
+    The password comes from the file, then from systemd's credential `state-password`, then from the
+    URL or libpq's sources.
 
     Raises:
-        ConfigurationError: it is none, or the file cannot be read.
+        ConfigurationError: the URL is invalid, or the file cannot be read.
     """
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
@@ -75,7 +76,9 @@ def read_address(url: str, password_file: Path | None, environ: Mapping[str, str
     except ProgrammingError as error:
         # libpq's reason quotes the URL.
         reason = "" if may_have_password(url) else f": {' '.join(str(error).split())}"
-        raise ConfigurationError(f"--state-url is no URL that libpq understands{reason}") from None
+        raise ConfigurationError(
+            f"--state-url is not a URL that libpq understands{reason}"
+        ) from None
     parameters = {**_DEFAULTS, **{name: str(value) for name, value in given.items()}}
     address = ServerAddress(parameters, password_file or _credential(environ))
     try:
@@ -87,7 +90,8 @@ def read_address(url: str, password_file: Path | None, environ: Mapping[str, str
 
 @contextmanager
 def extra_needed() -> Iterator[None]:
-    """Raises ConfigurationError where what is imported within it needs the extra of PostgreSQL."""
+    """Converts an ImportError within the context to a ConfigurationError that names the missing
+    extra for PostgreSQL."""
     try:
         yield
     except ImportError as error:

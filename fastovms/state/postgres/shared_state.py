@@ -29,8 +29,8 @@ _MAX_DELAY: Final = 10.0
 
 
 class NotificationListener(Watchers):
-    """Wakes the watchers of a topic when a replica notifies it. It listens from the first watch on.
-    If it cannot, watchers are not woken, and check by themselves."""
+    """Wakes the watchers of a topic when another replica notifies it. Listens from the first watch
+    on. While it cannot listen, watchers rely on polling."""
 
     def __init__(self, address: ServerAddress) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class NotificationListener(Watchers):
             self._delay = min(2 * self._delay, _MAX_DELAY)
 
     async def _listen(self) -> None:
-        """Wakes the receivers of notifications, as long as the connection lasts.
+        """Receives notifications and wakes watchers until the connection ends.
 
         Raises:
             psycopg.Error, StateFailed: the connection cannot be opened, or is lost.
@@ -87,13 +87,12 @@ _TIMEOUT: Final = 20.0
 def open_shared_state(
     config: StateConfig, bounds: StateBounds, environ: Mapping[str, str], clock: Clock
 ) -> StateStore:
-    """Returns a store in the database that the operator chose. Where that cannot be reached, there
-    is one nevertheless, which fails until it can: other servers would not know what one server
-    stored for itself.
+    """Returns a store in the database that the operator chose. If it cannot be reached, the store's
+    operations fail until it can; there is no fallback to memory, which other servers would not see.
 
     Raises:
-        ConfigurationError: the URL is none, the password cannot be read, or the database is of a
-            version that this server does not know.
+        ConfigurationError: the URL is invalid, the password cannot be read, or the database has an
+            unsupported version.
     """
     assert config.state_url is not None
     address = read_address(config.state_url, config.password_file, environ)

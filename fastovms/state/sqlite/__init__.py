@@ -1,4 +1,4 @@
-"""Keeps the state in one SQLite file, or in memory, for one process.
+"""Stores the state in one SQLite file, or in memory, for one process.
 
-If the file is not available, the state is in memory until it is.
+If the file is not available, the state is kept in memory until it is.
 """

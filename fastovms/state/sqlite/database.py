@@ -30,11 +30,10 @@ _LOCK_TIMEOUT: Final = 5.0
 
 
 class StateConnection(sqlite3.Connection):
-    """A connection that tells damage as `sqlite3.DatabaseError`, whatever SQLite's message about it
-    says.
+    """A connection that reports damaged files always as `sqlite3.DatabaseError`.
 
-    SQLite quotes text from the file, and a damaged name is not UTF-8: Python (3.11 to 3.14) then
-    raises UnicodeDecodeError in place of SQLite's own fault.
+    SQLite's message may quote text that is not UTF-8; Python (3.11 to 3.14) then raises
+    UnicodeDecodeError instead of SQLite's error.
     """
 
     def execute(self, *arguments: Any) -> sqlite3.Cursor:
@@ -51,7 +50,7 @@ class StateConnection(sqlite3.Connection):
 
 
 def open_connection(path: str) -> StateConnection:
-    """Returns a connection to a database, which any one thread may use.
+    """Returns a connection to a database, usable on any thread, one at a time.
 
     Raises:
         sqlite3.Error: the file is not available, or is not a database.
@@ -95,10 +94,10 @@ _MAX_DELAY: Final = 60.0
 
 
 class UnusableFile(Exception):
-    """The file of the state is not available. The text says why.
+    """The file of the state is not available. The message is the reason.
 
     Attributes:
-        is_fault: whether it is a fault of the disk, rather than of the choice of the directory.
+        is_fault: whether the disk failed, as opposed to a wrongly chosen directory.
     """
 
     def __init__(self, reason: str, *, is_fault: bool = False) -> None:
@@ -107,16 +106,16 @@ class UnusableFile(Exception):
 
 
 class DiskReturn:
-    """Tries to open the file of the state again, at growing intervals, and moves what was kept in
-    memory into it.
+    """Tries to open the file of the state again, at growing intervals, and moves the data in memory
+    to it.
 
     Args:
         open_file: opens the file; raises UnusableFile.
-        reason: why it is not available at first.
-        clock: tells seconds that only grow.
+        reason: why the file is not available at first.
+        clock: returns monotonic seconds.
 
     Attributes:
-        reason: why it was not available at the last attempt.
+        reason: the reason of the last failed attempt.
     """
 
     def __init__(
@@ -132,12 +131,12 @@ class DiskReturn:
         self.reason = reason
 
     def seconds_left(self) -> float:
-        """Returns the seconds until the next attempt; 0 = it is due."""
+        """Returns the seconds until the next attempt; 0 = now."""
         return max(0.0, self._due_at - self._clock())
 
     def attempt(self, memory: Database) -> Database | None:
-        """Tries to open the file and to move into it everything that `memory` keeps. Returns the
-        file, or None where that failed: then the next attempt comes later."""
+        """Tries to open the file and to move all data of `memory` to it. Returns the file's
+        database; None = failed, and the next attempt is made later."""
         try:
             return self._move(memory)
         except (UnusableFile, sqlite3.Error) as error:
@@ -149,7 +148,7 @@ class DiskReturn:
         return None
 
     def _move(self, memory: Database) -> Database:
-        """Moves everything into the file. An error on the way is raised once the file is closed."""
+        """Moves everything into the file. Errors are raised after the file is closed."""
         database = self._open_file()
         try:
             database.add_all(memory)
@@ -273,7 +272,7 @@ COMMIT;
 
 
 def open_database(path: str) -> sqlite3.Connection:
-    """Returns a connection to a database with the tables in it, which any one thread may use.
+    """Returns a connection to a database with its tables, usable on any thread, one at a time.
 
     Raises:
         sqlite3.Error: the file is not available, or is not a database of this kind.
@@ -288,7 +287,7 @@ def open_database(path: str) -> sqlite3.Connection:
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
-    """Makes the tables, or those of this version out of those of an older one."""
+    """Creates the tables, or upgrades those of an older version."""
     [version] = connection.execute("PRAGMA user_version").fetchone()
     if version == 0:
         connection.executescript(_SCHEMA)
@@ -321,22 +320,22 @@ _MAX_WAIT: Final = 3600.0
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """Returns SQLite's result code without its extension; 0 = there is none."""
+    """Returns SQLite's result code without its extension; 0 = no code."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 class Database:
-    """A state in one file, or IN_MEMORY, which no other process may use at the same time.
+    """The state in one file, which no other process may use, or in memory (IN_MEMORY).
 
     Objects are evicted once they are too old, too many or too large together (see `Eviction`).
 
     Args:
-        clock: tells unix time in seconds; it goes on while no process runs.
+        clock: returns the Unix time in seconds.
         on_close: called when the file is no longer used.
-        on_damage: called once, when the file turns out to be damaged, with what SQLite says.
+        on_damage: called once, when the file turns out to be damaged, with SQLite's message.
 
     Attributes:
-        is_on_disk: whether what is kept outlives the process.
+        is_on_disk: whether the data survive the process.
 
     Raises:
         sqlite3.Error: the file is not available, or is not a database of this kind.
@@ -376,9 +375,9 @@ class Database:
         return ""
 
     def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
-        """Runs operations in one transaction, and raises nothing. One that raises leaves the
-        others alone. Where the transaction itself fails, as on a full disk, each gets one of its
-        own: what only reads, or writes little, may still succeed."""
+        """Runs operations in one transaction, and returns their outcomes; does not raise. A failing
+        operation does not affect the others. If the transaction itself fails, for example on a full
+        disk, each is run in a separate one, so that some may succeed."""
         try:
             with self.transaction():
                 outcomes = [self._attempt(operation) for operation in operations]
@@ -391,10 +390,10 @@ class Database:
         return outcomes
 
     def keep_house(self) -> float:
-        """Evicts a few objects, where that is due. Returns the seconds after which to do so again.
+        """Evicts a few objects, if due. Returns the seconds until the next call.
 
         Raises:
-            StateFailed: nothing is evicted.
+            StateFailed: the eviction failed.
         """
         try:
             if self.evict():
@@ -405,7 +404,7 @@ class Database:
         return _MAX_WAIT if expiry is None else min(expiry, _MAX_WAIT)
 
     def evict(self) -> bool:
-        """Evicts a few objects, where that is due. Returns whether more are.
+        """Evicts a few objects, if due. Returns whether more are due.
 
         Raises:
             sqlite3.Error: nothing is evicted.
@@ -418,12 +417,11 @@ class Database:
         return has_evicted and self._is_due()
 
     def seconds_to_expiry(self) -> float | None:
-        """Returns the seconds until the next object is too old; None = there is none."""
+        """Returns the seconds until the next object is too old; None = no objects."""
         return self._bounds.seconds_to_expiry(self._tables.oldest_use(), self._clock())
 
     def add_all(self, other: Database) -> None:
-        """Adds everything that the other database keeps; an object takes the place of one with its
-        id.
+        """Copies all objects of the other database; objects with the same id are replaced.
 
         Raises:
             sqlite3.Error: nothing is added.
@@ -463,14 +461,14 @@ class Database:
         self._shares, self._totals = dict(shares), total_of(shares)
 
     def check(self) -> None:
-        """Raises AssertionError when what is kept contradicts itself. It reads everything."""
+        """Raises AssertionError if the stored data are inconsistent. Reads all rows."""
         assert list(self.faults()) == []
 
     def faults(self) -> Iterator[str]:
-        """Yields the inconsistencies. It reads everything.
+        """Yields the inconsistencies. Reads all rows.
 
         Raises:
-            sqlite3.Error: it cannot be read.
+            sqlite3.Error: the file cannot be read.
         """
         execute = self._connection.execute
         yield from (text for (text,) in execute("PRAGMA integrity_check") if text != "ok")
@@ -484,10 +482,10 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Tables]:
-        """Commits what is done within it, or nothing where that raises.
+        """A transaction: commits at the end of the context, or rolls back on an error.
 
         Raises:
-            sqlite3.Error: it is not committed.
+            sqlite3.Error: the commit failed.
         """
         self._tables.growth = {}
         try:

@@ -21,10 +21,11 @@ from fastovms.system.disk import NOWHERE, lock_file, private_directory, user_dir
 
 
 class MemoryFallback:
-    """Implements `StateDatabase` by a database in memory, and by its file once that is available.
+    """Implements `StateDatabase` with a database in memory until the file is available, then with
+    the file.
 
     Args:
-        memory: it is closed when everything in it is in the file.
+        memory: the database in memory, closed after its data are moved to the file.
         disk_return: moves the state to the file.
     """
 
@@ -49,10 +50,10 @@ class MemoryFallback:
         return self._database.transact(operations)
 
     def keep_house(self) -> float:
-        """Moves the state to the file if that is due, and evicts what is.
+        """Moves the state to the file, and evicts objects, if due.
 
         Raises:
-            StateFailed: nothing is evicted.
+            StateFailed: the eviction failed.
         """
         self._return_to_disk()
         seconds = self._database.keep_house()
@@ -100,8 +101,8 @@ def open_location(
     disk that is full, read-only or broken.
 
     Raises:
-        ConfigurationError: the directory that was chosen cannot be one, is another server's, or has
-            a state of another version.
+        ConfigurationError: the chosen directory is unusable, is used by another server, or has a
+            state of another version.
     """
     if config.state_dir == IN_MEMORY:
         return Database(IN_MEMORY, bounds, clock)
@@ -137,8 +138,8 @@ def open_directory(
     """Opens the database in a directory, which it locks.
 
     Args:
-        sets_aside: whether a file that is not a database, or a damaged one, is renamed, and a new
-            one is begun.
+        sets_aside: whether a file that is not a database, or a damaged one, is renamed and replaced
+            by a new one.
 
     Raises:
         UnusableFile: the file is not available.
@@ -156,7 +157,7 @@ def open_directory(
 
 @contextmanager
 def _faults_told() -> Iterator[None]:
-    """Raises UnusableFile in place of what the system and SQLite raise."""
+    """Converts errors of the system and SQLite to UnusableFile."""
     try:
         yield
     except BlockingIOError:
@@ -173,13 +174,13 @@ def _faults_told() -> Iterator[None]:
 def _open_or_set_aside(
     path: Path, bounds: StateBounds, clock: Clock, on_close: Callable[[], None]
 ) -> Database:
-    """Opens the database file. A file that is not a database is set aside: a server must serve
-    again after its disk has failed. So is one that turns out to be damaged later, for the next
-    start to begin a new one.
+    """Opens the database file. A file that is not a database is renamed and replaced, so that the
+    server can start after a disk failure. A file that is found to be damaged later is renamed too,
+    and the next start creates a new one.
 
     Raises:
         OSError: the file is not available.
-        sqlite3.Error: it cannot be read, or is of another version.
+        sqlite3.Error: the file cannot be read, or has another version.
     """
     on_damage = partial(_try_to_set_aside, path)
     try:
@@ -203,10 +204,10 @@ def _open_database(
 
 
 def _set_aside(path: Path, error: sqlite3.Error) -> None:
-    """Renames the files; a process that has them open keeps them.
+    """Renames the database files. A process that has them open can still use them.
 
     Raises:
-        OSError: they cannot be renamed.
+        OSError: the files cannot be renamed.
     """
     for suffix in ("", "-wal", "-shm"):
         file = path.with_name(f"{path.name}{suffix}")

@@ -74,6 +74,6 @@ TOOL_FORMAT_ALIASES: Final[Mapping[str, str]] = {
 
 
 def detect_tool_format(template: str) -> ToolFormat | None:
-    """Returns the format that a chat template, given as its source, asks the model for; the first
-    match wins."""
+    """Returns the format that a chat template, given as its source, tells the model to use; the
+    first match wins."""
     return next((found for found in _BY_RANK if found.is_taught_by(template)), None)

@@ -22,7 +22,7 @@ def read_list(
     scan: Scanner, out: PieceCollector, opening: str, read_call: CallReader
 ) -> Incremental[bool]:
     """Reads calls separated by commas up to the bracket that ends their list, and returns whether
-    they were whole. What breaks is treated as by `CallReader`."""
+    they were whole. Malformed calls are handled as by `CallReader`."""
     while True:
         opening += yield from scan.space()
         if not (yield from read_call(scan, out, opening)):
@@ -59,8 +59,8 @@ def json_call(
         member: the key of the arguments.
         name: the key of the function's name.
         first: the grammar of the text before that.
-        begin: what the call begins with, perhaps the beginning of a list too. It is one literal
-            with the name, so that it is distinguished from text that begins like it.
+        begin: the text before the call, possibly with the beginning of a list. It is joined to the
+            name as one literal, to distinguish calls from similar text.
     """
     calls = []
     for tool in tools:
@@ -72,15 +72,16 @@ def json_call(
 
 
 def json_calls(call: Node, *, parallel: bool, begin: str = "[") -> Node:
-    """Returns the grammar of a list of calls. `begin` is what is missing of its beginning."""
+    """Returns the grammar of a list of calls. `begin` is the missing part of the list's
+    beginning."""
     return in_order(begin, several(call, ", ") if parallel else call, "]")
 
 
 def read_calls(
     scan: Scanner, out: PieceCollector, opening: str, known: Collection[str] | None = None
 ) -> Incremental[bool]:
-    """Reads one call or a list of them, and returns whether they were whole. What breaks is treated
-    as by `read_call`."""
+    """Reads one call or a list of them, and returns whether they were whole. Malformed calls are
+    handled as by `read_call`."""
     opening += yield from scan.space()
     if not (yield from scan.take("[")):
         return (yield from read_call(scan, out, opening, known))
@@ -92,15 +93,15 @@ def read_call(
 ) -> Incremental[bool]:
     """Reads a call and returns whether all of its arguments were there.
 
-    The arguments are passed on as they are generated once the name is known. What breaks before,
-    `opening` included, becomes content; what breaks later ends the call, and the rest is next to be
-    read. Further members are skipped, but none of unknown meaning comes before the name, so that
-    other JSON is soon known. Arguments that are absent, null or "" are `{}`, and those in a string
-    are what the string holds. The whole call may be the member `function` of an object.
+    Once the name is known, arguments are emitted as they arrive. If the text is malformed before
+    that, it becomes content, including `opening`; if later, the call ends there. Other members are
+    skipped; unknown members before the name mean that the JSON is not a call. Missing, null or ""
+    arguments become `{}`, and arguments in a string are decoded. The whole call may be the member
+    `function` of an object.
 
     Args:
-        opening: the markup that has been read before it.
-        known: names of functions; a call to another one is not a call; None = any name counts.
+        opening: the markup read before the call.
+        known: the allowed function names; calls of others are not calls; None = any name counts.
     """
     scan.record()
     call = _Call(scan, out, known)
@@ -141,7 +142,7 @@ class _Call:
             self._waiting.append(text)
 
     def set_name(self, name: str | None) -> bool:
-        """Takes the name, and returns whether a function may have it."""
+        """Sets the name, and returns whether it is allowed."""
         if not name or (self._known is not None and name not in self._known):
             return False
         self.name = name
@@ -152,7 +153,7 @@ class _Call:
 
 
 def _skip(text: str) -> None:
-    """Passes on nothing of a member that is not part of the call."""
+    """Discards the text of a member that is not part of the call."""
 
 
 def _read_members(scan: Scanner, call: _Call, *, may_nest: bool = True) -> Incremental[bool]:
@@ -207,7 +208,7 @@ def _read_member(scan: Scanner, call: _Call, key: str) -> Incremental[bool]:
 
 
 def _read_quoted_arguments(scan: Scanner, call: _Call) -> Incremental[bool]:
-    """Reads arguments whose JSON text is a string, all of them before the first is passed on."""
+    """Reads arguments that are given as a JSON string; they are emitted only when complete."""
     if (yield from scan.peek(len(_QUOTED), _QUOTED)) != _QUOTED:
         return False
     if call.name is not None:
@@ -226,8 +227,8 @@ class CallTags(NamedTuple):
 
     Attributes:
         begin: the tag before calls.
-        end: the tag after calls; empty = there is none.
-        kind: a tag after the first, which says that calls follow; empty = there is none.
+        end: the tag after calls; "" = none.
+        kind: a tag after the first, which says that calls follow; "" = none.
         also: further tags that may begin calls.
     """
 
@@ -251,10 +252,10 @@ def tagged_json(
     """Returns a format. Its reader takes one call or a list of them after each tag.
 
     Args:
-        is_list: whether the calls are in a list after one tag; otherwise each has tags of its own.
-        keys: those of a function's name and of its arguments.
+        is_list: whether the calls are in a list after one tag; otherwise each has its own tags.
+        keys: the keys of the function's name and arguments.
         first: the grammar of the text before the name in a call.
-        line: what stands between tags and JSON.
+        line: the text between tags and JSON.
     """
     begin, end, kind, also = call_tags
 

@@ -42,7 +42,7 @@ BEGINS = ("{", "[")
 
 
 def read_plain_json(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-    """Reads calls to known functions, one after the other, and the end of the block around them."""
+    """Reads consecutive calls of known functions, and the end of the code block around them."""
     known = [tool.name for tool in out.tools]
     is_block = bool(opening)
     num_calls = out.num_calls

@@ -142,7 +142,7 @@ def _read_element(scan: Scanner, out: PieceCollector, opening: str) -> Increment
 
 
 def _read_part(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-    """Reads a call to a known function, or what says that text follows."""
+    """Reads a call to a known function, or the markup that announces text."""
     if (yield from scan.take(ALL, is_first=not opening)):
         return
     for tool in out.tools:

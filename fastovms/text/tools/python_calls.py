@@ -54,14 +54,13 @@ _NAME = "[A-Za-z_][A-Za-z0-9_]*"
 def read_pythonic_call(
     scan: Scanner, out: PieceCollector, opening: str, known: Collection[str] | None = None
 ) -> Incremental[bool]:
-    """Reads a call and says whether it was a whole one.
+    """Reads a Python-style call. Returns whether it was complete.
 
-    Arguments have names; they are passed on as they are generated. What breaks before the first,
-    `opening` included, becomes content; what breaks later ends the call, and the rest is next to
-    be read.
+    Arguments have names; they are emitted as they arrive. If the text is malformed before the first
+    argument, it becomes content, including `opening`; if later, the call ends there.
 
     Args:
-        opening: the markup that has been read before it.
+        opening: the markup read before the call.
         known: names of functions; a call to another one is not a call; None = any name counts.
     """
     scan.record()
@@ -86,7 +85,7 @@ def read_pythonic_call(
 
 
 def _read_argument_name(scan: Scanner) -> Incremental[str]:
-    """Reads an argument's name; empty where none comes."""
+    """Reads an argument's name; "" = no name."""
     name = yield from read_word(scan)
     yield from scan.space()
     return name if name and (yield from scan.take("=")) else ""
@@ -135,7 +134,7 @@ def pythonic_calls(choice: CallChoice) -> Node:
 
 
 def pythonic_call(choice: CallChoice) -> Node:
-    """Returns the grammar of a call. It raises as `pythonic_calls` does."""
+    """Returns the grammar of a call. Raises as `pythonic_calls` does."""
     return one_of(
         *[
             in_order(
@@ -158,15 +157,15 @@ schema."""
 
 
 def arguments(tool: Tool, argument: Argument, *, separator: str, end: str, name: str) -> Node:
-    """Returns the grammar of a call's arguments in the order of their schema, each as `argument`
-    has it.
+    """Returns the grammar of a call's arguments in the order of their schema, each built by
+    `argument`.
 
     Args:
         end: the text after an argument's name.
-        name: an expression of the names that arguments may have which the schema does not name.
+        name: an expression of the names of undeclared arguments.
 
     Raises:
-        InvalidField: the schema says more than can be said a parameter at a time.
+        InvalidField: the schema has keywords that constrain several parameters together.
     """
     found = tool.enforced_parameters()
     items = [(argument(parameter, None), parameter.is_required) for parameter in found.values()]
@@ -197,8 +196,8 @@ def braced_calls(
     aliases: tuple[str, ...] = (),
     marks: tuple[tuple[str, ...], ...] = (),
 ) -> ToolFormat:
-    """Returns a format. Several calls may stand between one pair of tags. Keys may be quoted
-    like strings, and strings may lack their quotes.
+    """Returns a format. One pair of tags may contain several calls. Keys may be quoted like
+    strings, and strings may lack their quotes.
 
     Args:
         begin: the tag before calls.
@@ -335,7 +334,7 @@ def _read_braced_arguments(
 def _copy_argument(
     scan: Scanner, out: PieceCollector, parameter: Parameter | None, notation: Notation
 ) -> Incremental[bool]:
-    """Passes on a value. What stands without quotes for a string is one, whatever it looks like."""
+    """Reads and emits a value. For a string parameter, unquoted text is always a string."""
     yield from scan.space()
     if (
         parameter is not None
@@ -354,8 +353,7 @@ TAGS = (TAG, LIST_BEGIN, LIST_END)
 
 
 def _read(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-    """Reads calls. Without a tag, only a known function's name makes a call of what looks like
-    one."""
+    """Reads calls. Without a tag, only a known function's name is read as a call."""
     num_calls = out.num_calls
     known = None if opening else [tool.name for tool in out.tools]
     opening += yield from scan.space()
@@ -381,8 +379,8 @@ CALLS = TaggedCalls((TAG, LIST_BEGIN), _read, bare=("{", "["))
 def read_mixed_list(
     scan: Scanner, out: PieceCollector, opening: str, known: Collection[str] | None = None
 ) -> Incremental[bool]:
-    """Reads a list of calls, or one in JSON, and says whether they were whole. What breaks before
-    the first, `opening` included, becomes content.
+    """Reads a list of calls, or one in JSON. Returns whether they were complete. If the text is
+    malformed before the first call, it becomes content, including `opening`.
 
     Args:
         known: names of functions; a call to another one is not a call; None = any name counts.

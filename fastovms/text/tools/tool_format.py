@@ -1,5 +1,4 @@
-"""Declares what a format of calls consists of: its tags, its parser, its grammar, and how it is
-known."""
+"""The parts of a tool-call format: its tags, parser and grammar, and how it is detected."""
 
 from __future__ import annotations
 
@@ -22,15 +21,15 @@ schema is not supported in the format."""
 
 @dataclass(frozen=True, slots=True)
 class TaggedCalls:
-    """The tags of the calls in a family's answers.
+    """The tool-call tags of a model family.
 
     Attributes:
-        begins: tags that begin calls at any place; no tag is the beginning of another.
-        read: reads what follows such a tag.
-        bare: what an answer begins with if it begins with calls that have no tag; `read` gets "" in
-            place of one.
-        end_thoughts: whether a call ends the reasoning that it is in. Otherwise reasoning may
-            contain examples of calls, as with tags that other texts have too.
+        begins: tags that begin calls anywhere; none is a prefix of another.
+        read: reads the text after such a tag.
+        bare: the beginnings of answers that start with calls without a tag; `read` then gets "" as
+            the tag.
+        end_thoughts: whether a call within reasoning ends the reasoning. Otherwise reasoning may
+            contain examples of calls.
     """
 
     begins: tuple[str, ...]
@@ -41,17 +40,17 @@ class TaggedCalls:
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """The form in which models of a family write their calls.
+    """How models of a family write tool calls.
 
     Attributes:
-        name: as `--tool-parser` takes it.
-        tags: the markup. Those of them that are special tokens of the vocabulary must be kept in
-            the decoded text.
-        parse: finds the calls; or the form of messages that calls are a kind of.
-        grammar: what constrains them: their arguments follow the schemas once a call has begun.
-        aliases: names that other servers have for it.
-        marks: sets of texts. A chat template that has all the texts of one of them asks the model
-            for this format.
+        name: the name for `--tool-parser`.
+        tags: the markup. Tags that are special tokens of the vocabulary must be kept in the decoded
+            text.
+        parse: finds the calls; or the message format in which calls are a kind of message.
+        grammar: builds the grammar that enforces the schemas of arguments once a call has begun.
+        aliases: other servers' names for it.
+        marks: sets of texts. A chat template that has all the texts of one of them tells the model
+            to use this format.
     """
 
     name: str
@@ -62,7 +61,8 @@ class ToolFormat:
     marks: tuple[tuple[str, ...], ...] = ()
 
     def is_taught_by(self, template: str) -> bool:
-        """Returns whether a chat template, given as its source, asks for this format."""
+        """Returns whether a chat template, given as its source, tells the model to use this
+        format."""
         return any(all(mark in template for mark in marks) for marks in self.marks)
 
 
@@ -85,16 +85,16 @@ def tagged_calls(choice: CallChoice, begin: str, rest: Node, between: str | Node
 def read_begin(
     scan: Scanner, out: PieceCollector, opening: str, begin: str, tag: str
 ) -> Incremental[str]:
-    """Reads a call's tag after the tag of all calls, if that is what has been read.
+    """If the tag of all calls has been read, reads the tag of the first call after it.
 
     Args:
-        opening: the tag that has been read: either of them.
+        opening: the tag that has been read, one of the two.
         begin: the tag of all calls.
-        tag: the call's.
+        tag: the tag of a call.
 
     Returns:
-        What was read, `opening` included; "" = the call's tag is missing, and what was read is
-        content.
+        The text read, including `opening`; "" = the call's tag is missing, and the text read
+        becomes content.
     """
     if opening != begin:
         return opening
@@ -109,8 +109,8 @@ def read_next(scan: Scanner, out: PieceCollector, tag: str, end: str) -> Increme
     """Reads the text after a call: the next call's tag, or the tag after all calls.
 
     Returns:
-        What was read up to and with the next call's tag; "" = there is none. Text that is neither
-        tag is content.
+        The text read, including the next call's tag; "" = no further call. Other text becomes
+        content.
     """
     space = yield from scan.space()
     if (yield from scan.take(tag)):
@@ -121,7 +121,7 @@ def read_next(scan: Scanner, out: PieceCollector, tag: str, end: str) -> Increme
 
 
 def read_end(scan: Scanner, out: PieceCollector, tag: str) -> Incremental[None]:
-    """Reads the tag after a call, if it is there, or its beginning at the end of the text."""
+    """Reads the tag after a call, or its beginning at the end of the text, if it comes next."""
     space = yield from scan.space()
     if not (yield from scan.take(tag)):
         out.content(space)

@@ -53,14 +53,13 @@ def named_call(tools: Sequence[Tool], between: Node | str) -> Node:
 def read_arguments(
     scan: Scanner, out: PieceCollector, name: str, opening: str, ends: Sequence[str] = ()
 ) -> Incremental[bool]:
-    """Reads the arguments of a call and says whether they were all there.
+    """Reads the arguments of a call. Returns whether they were complete.
 
-    They are passed on as they are generated. Where something else comes next, `opening`, the
-    markup that has been read before it, becomes content.
+    They are emitted as they arrive. If other text comes next, it becomes content, including
+    `opening`, the markup read before.
 
     Args:
-        ends: markup before which no arguments at all are `{}`; so are none where the model has
-            ended the text.
+        ends: markup before which missing arguments count as `{}`; so does the end of the text.
     """
     space = yield from scan.space()
     if not name:
@@ -98,8 +97,8 @@ _OTHER_NAME = r"[^\s<>/\"']+"
 def read_elements(
     scan: Scanner, out: PieceCollector, mark: str, tool: Tool | None, end: str
 ) -> Incremental[bool]:
-    """Reads a call's arguments and the tag after them, and says whether they were whole. Strings
-    are passed on as they are generated, other values as soon as they are whole.
+    """Reads a call's arguments and the tag after them. Returns whether they were complete. Strings
+    are emitted as they arrive, other values when complete.
 
     Args:
         mark: the text before every tag.
@@ -135,7 +134,7 @@ def read_elements(
 
 
 def _read_element_name(scan: Scanner) -> Incremental[str]:
-    """Reads a tag that begins an element and returns its name; empty where none comes."""
+    """Reads a tag that begins an element and returns its name; "" = no element."""
     if not (yield from scan.take("<")):
         return ""
     pieces: list[str] = []
@@ -150,7 +149,7 @@ def _copy_element_text(scan: Scanner, emit: Emit, end: str) -> Incremental[bool]
 def _read_value(
     scan: Scanner, mark: str, name: str, parameter: Parameter | None, depth: int
 ) -> Incremental[str | None]:
-    """Reads an element after its name and returns its value as JSON; None if it is not whole."""
+    """Reads an element after its name and returns its value as JSON; None = incomplete."""
     types = parameter.types if parameter is not None else ANY_TYPE
     value = yield from _read_json(scan, f"{mark}</{name}>")
     if value is not None:
@@ -167,9 +166,9 @@ def _read_value(
 
 
 def _read_json(scan: Scanner, end: str) -> Incremental[str | None]:
-    """Reads a JSON value and the tag after it, and returns the value's text; None = what comes is
-    something else, and is next to be read. The end of JSON is found by its syntax, since a string
-    in it may hold the tag."""
+    """Reads a JSON value and the tag after it, and returns the value's text; None = other text
+    comes next, which is not read. The end of the JSON value is found by its syntax, because strings
+    in it may contain the tag."""
     scan.record()
     yield from scan.space()
     if (yield from scan.peek()) in _JSON_BEGINS:
@@ -186,7 +185,8 @@ def _read_json(scan: Scanner, end: str) -> Incremental[str | None]:
 def _read_children(
     scan: Scanner, mark: str, name: str, parameter: Parameter | None, depth: int
 ) -> Incremental[str | None]:
-    """Reads the elements within one, from after the mark of the first, to its end."""
+    """Reads the child elements of an element to its end, beginning after the mark of the first
+    child."""
     schema: Mapping[str, Any] = parameter.whole_schema if parameter is not None else {}
     is_list = (
         parameter is not None and "array" in parameter.types and "object" not in parameter.types
@@ -215,7 +215,7 @@ def _read_children(
 
 
 def _joined(values: Sequence[str]) -> str:
-    """Returns the value of an element, and a list of those of several with one name."""
+    """Returns the only value, or a list if several elements have the same name."""
     return values[0] if len(values) == 1 else f"[{','.join(values)}]"
 
 
@@ -265,19 +265,19 @@ _KIND = re.compile(r"""(.*?)\s+string\s*=\s*["']?(true|false)["']?\s*""")
 
 @dataclass(frozen=True, slots=True)
 class XmlForm:
-    """The form in which a format writes elements.
+    """How an XML-like format writes elements.
 
     Attributes:
         function: the text before and after a function's name. Quotes around a name are written as
             here; any, or none, are read.
-        parameter: the same of a parameter.
+        parameter: the text before and after a parameter's name.
         value: the text before a value, if its parameter's tag does not have it.
         line: the text around a value: a line break or nothing.
-        trims_lines: whether one line break at either end of a value is not part of it in any case.
+        trims_lines: whether one line break at either end of a value is always dropped.
         gap: the text after a tag that is not next to a value.
         has_cdata: whether a value may be wrapped in `<![CDATA[` and `]]>`.
-        mends_ends: whether a value whose end tag is missing ends where the next parameter, or the
-            function's end, begins a line.
+        mends_ends: whether a value without an end tag ends at a line that begins with the next
+            parameter or the function's end.
         kinds: the text after a parameter's name, if it says whether the value is a string: one for
             strings, one for others.
         tokens: tags, or beginnings of tags, that may be special tokens.
@@ -303,7 +303,7 @@ class XmlForm:
 
     @property
     def parameter_begin(self) -> str:
-        """Returns the same of a parameter."""
+        """Returns the text before a parameter's name and the quote before it."""
         return self.parameter[0].removesuffix('"')
 
     @property
@@ -315,14 +315,14 @@ class XmlForm:
 
 
 def read_call(scan: Scanner, out: PieceCollector, form: XmlForm, opening: str) -> Incremental[bool]:
-    """Reads a call from its function's name on and says whether it was a whole one.
+    """Reads a call from its function's name on. Returns whether it was complete.
 
-    String arguments are passed on as they are generated, others as soon as they are whole, since
-    what a text stands for may depend on its end. What breaks before the first argument, `opening`
-    included, becomes content; what breaks later ends the call, and the rest is next to be read.
+    String arguments are emitted as they arrive, others when complete, because their type may depend
+    on their end. If the text is malformed before the first argument, it becomes content, including
+    `opening`; if later, the call ends there.
 
     Args:
-        opening: the markup that has been read before it.
+        opening: the markup read before the call.
     """
     scan.record()
     name = yield from read_name(scan, form.function[1].removeprefix('"'))
@@ -336,7 +336,7 @@ def read_named_call(
     name: str,
     opening: str,
 ) -> Incremental[bool]:
-    """Does the same from after the function's name, which has been recorded."""
+    """Like `read_call`, from after the function's name, which must have been recorded."""
     yield from scan.space()
     starts = name and (yield from scan.starts(form.parameter_begin, form.function_end))
     if not starts:
@@ -354,7 +354,7 @@ def read_named_call(
 
 
 def read_name(scan: Scanner, end: str) -> Incremental[str]:
-    """Reads a name, with or without quotes, and the markup after it. Returns "" if there is not a
+    """Reads a name, with or without quotes, and the markup after it. Returns "" if there is no
     name."""
     return unquoted((yield from _read_tag(scan, end)))
 
@@ -421,9 +421,8 @@ def _take_value_tag(scan: Scanner, form: XmlForm) -> Incremental[bool]:
 def _copy_other(
     scan: Scanner, emit: Emit, form: XmlForm, parameter: Parameter | None
 ) -> Incremental[bool]:
-    """Passes on a value whose type is decided by its text. If the schema asks for JSON, that is
-    tried first. A text that only begins like JSON is read again, up to the tag; at the end of the
-    text that may be much, and happens once."""
+    """Reads and emits a value whose type depends on its text. If the schema allows JSON, that is
+    tried first. Text that only begins like JSON is read again up to the tag, at most once."""
     if parameter is not None and not parameter.is_free and not scan.is_ended:
         value = yield from _read_json(scan, form.parameter_end)
         if value is not None:
@@ -449,7 +448,7 @@ def _copy_text(scan: Scanner, emit: Emit, form: XmlForm) -> Incremental[bool]:
 
 
 def _read_text(scan: Scanner, emit: Emit, form: XmlForm) -> Incremental[bool]:
-    """Passes on a value without the line breaks around it, and reads the tag after it."""
+    """Reads and emits a value without the line breaks around it, and reads the tag after it."""
     if not form.trims_lines:
         return (yield from _read_to_end(scan, emit, form, (form.parameter_end,)))
     yield from scan.take("\n")
@@ -490,7 +489,7 @@ def xml_calls(tools: Sequence[Tool], form: XmlForm, *, begun: str = "") -> Node:
 
 
 def xml_arguments(tool: Tool, form: XmlForm) -> Node:
-    """Returns the grammar of a call's arguments. It raises as `xml_calls` does."""
+    """Returns the grammar of a call's arguments. Raises as `xml_calls` does."""
     arguments = []
     found = tool.enforced_parameters()
     for parameter in found.values():
@@ -507,7 +506,7 @@ def xml_arguments(tool: Tool, form: XmlForm) -> Node:
 
 
 def _markup(form: XmlForm, text: str) -> Node:
-    """Returns the grammar of text in which tokens may stand for tags."""
+    """Returns the grammar of text in which tags may be special tokens."""
     pieces = re.split(f"({'|'.join(map(re.escape, form.tokens))})", text) if form.tokens else [text]
     return in_order(*[Tag(piece) if piece in form.tokens else piece for piece in pieces])
 
@@ -521,7 +520,7 @@ def _argument(parameter: Parameter, form: XmlForm) -> Node:
 
 
 def _name_end(form: XmlForm, kind: str) -> str:
-    """Returns the text after a parameter's name, with the mark that says whether it is a string."""
+    """Returns the text after a parameter's name, with the marker of strings or of other values."""
     if not form.kinds:
         return form.parameter[1]
     return f"{form.parameter[1][0]}{kind}{form.parameter[1][1:]}"
@@ -533,8 +532,8 @@ _OTHER_PARAMETER_NAME = r"[^\s<>\"']([^<>\"'\n]*[^\s<>\"'])?"
 def _others(
     parameter: Parameter, patterns: tuple[str, ...], names: tuple[str, ...], form: XmlForm
 ) -> list[Node]:
-    """Returns grammars of an argument without a name in the schema. The text between the last token
-    and the name is one literal with it, so that the name is distinguished from others."""
+    """Returns grammars of an argument without a name in the schema. The text before the name is
+    joined to it as one literal, to distinguish the name from declared ones."""
     kinds = form.kinds or ("",)
     if form.kinds and not parameter.is_free:
         kinds = (form.kinds[not parameter.is_text],)
@@ -598,13 +597,13 @@ def tagged_xml(
     aliases: tuple[str, ...] = (),
     marks: tuple[tuple[str, ...], ...] = (),
 ) -> ToolFormat:
-    """Returns a format. Its reader takes any number of elements after the tag, and elements without
-    it.
+    """Returns a format. Its parser accepts any number of elements after the tag, and elements
+    without the tag.
 
     Args:
         end: the tag after the elements.
-        is_list: whether all calls are after one tag; otherwise each has tags of its own.
-        between: what stands between a call and the next.
+        is_list: whether all calls are after one tag; otherwise each has its own tags.
+        between: the text between two calls.
     """
     function = form.function_begin
 

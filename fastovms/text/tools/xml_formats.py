@@ -88,7 +88,7 @@ def read_glm45(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[
 
 
 def read_glm45_name(scan: Scanner) -> Incremental[str]:
-    """Reads a function's name, which ends before a line break or a tag. What it reads is
+    """Reads a function's name, which ends before a line break or a tag. The read text is
     recorded."""
     scan.record()
     yield from scan.space()
@@ -423,7 +423,7 @@ STEP3_FORM = XmlForm(
 
 
 def read_step3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-    """Reads a call. The text of the markup before it is in it, too."""
+    """Reads a call. The markup's text may occur in it too."""
     if opening == STEP3_ALL_BEGIN:
         opening += yield from scan.space()
         if (yield from scan.take(STEP3_BEGIN)):

@@ -56,6 +56,7 @@ from fastovms.params import (
     GenerationRequest,
     Grammar,
     GrammarKind,
+    ReasoningBudget,
     SamplingFields,
     SamplingParams,
 )
@@ -427,9 +428,11 @@ VALUES: Final[dict[str, object]] = {
     "ignore_eos": True, "eos_token_ids": frozenset({3}), "stop_token_ids": frozenset({4}),
     "min_tokens": 2,
     "logit_bias": ((1, 2.0),), "allowed_token_ids": (1,), "bad_words_token_ids": ((1,),),
-    "logprobs": 1, "prompt_logprobs": 1, "grammar": Grammar(GrammarKind.REGEX, "a", "guided_regex"),
+    "logprobs": 1, "logprob_token_ids": (1,), "prompt_logprobs": 1,
+    "grammar": Grammar(GrammarKind.REGEX, "a", "guided_regex"),
     "beam_search": BeamSearch(2), "num_assistant_tokens": 3, "max_ngram_size": 2,
     "assistant_confidence_threshold": 0.5, "stop_strings": ("a",),
+    "reasoning_budget": ReasoningBudget(5, (), False, False, (), ()),
 }  # fmt: skip
 """A value of each field that asks for something."""
 

@@ -271,8 +271,10 @@ def test_states_are_part_of_the_cache_and_reported(caplog: pytest.LogCaptureFixt
     config = replace(CONFIG, cache_size=(states.extra_bytes + 40 * 1024) / 1024**3)
     backend = PagedBackend.from_model(FakeModel(states=states), MODEL, config)
     assert backend._engine.blocks.num_blocks == 40
-    assert "states beside attention take 0.25 of the" in caplog.text
-    assert "and 16.2 MB beside the blocks; cached prefixes are multiples of 4 tokens" in caplog.text
+    assert "states take 0.25 of the" in caplog.text
+    assert (
+        "and 16.2 MB outside the blocks; cached prefixes are multiples of 4 tokens" in caplog.text
+    )
 
 
 def test_the_context_shrinks_to_the_cache(caplog: pytest.LogCaptureFixture) -> None:

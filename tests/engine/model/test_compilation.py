@@ -125,7 +125,7 @@ def test_what_is_tried(machine: dict[str, object], expected: list[str]) -> None:
     ("exact", "properties"), [(True, {}), (False, {"INFERENCE_PRECISION_HINT": "f32"})]
 )
 def test_f32_takes_no_cache_of_bf16(exact: bool, properties: dict[str, str]) -> None:
-    with pytest.raises(ConfigurationError, match=r"no KV cache of bf16 where .* in f32"):
+    with pytest.raises(ConfigurationError, match=r"KV cache cannot be bf16 .* in f32"):
         names(exact=exact, properties={"KV_CACHE_PRECISION": "bf16", **properties})
 
 

@@ -221,7 +221,7 @@ def test_a_connection_that_is_lost_during_a_commit(make_postgres, monkeypatch, i
         outcomes = database.transact([add_one, add_one])
     for _, error in outcomes:
         assert isinstance(error, StateFailed)
-        assert "may be kept or not" in str(error)
+        assert "it is unknown whether" in str(error)
     found = do(database, lambda state: state.conversation_context("t", "c", 100))
     assert ids(found) == (["i", "i"] if is_kept else [])
     database.check()

@@ -50,9 +50,9 @@ def test_no_address_shows_a_password(tmp_path):
     ("url", "reason"),
     [
         ("postgresql://db/state?sslmod=x", 'invalid URI query parameter: "sslmod"'),
-        ("postgresql://me:secret@db/state?sslmod=x", "no URL that libpq understands$"),
-        ("postgresql://db/?password=secret&sslmod=x", "no URL that libpq understands$"),
-        ("postgresql://me:secret@[::1/state", "no URL that libpq understands$"),
+        ("postgresql://me:secret@db/state?sslmod=x", "not a URL that libpq understands$"),
+        ("postgresql://db/?password=secret&sslmod=x", "not a URL that libpq understands$"),
+        ("postgresql://me:secret@[::1/state", "not a URL that libpq understands$"),
     ],
 )
 def test_a_url_that_is_none(url, reason):

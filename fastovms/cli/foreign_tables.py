@@ -1,0 +1,316 @@
+"""The tables of OVMS's and vLLM's flags that this server does not have.
+
+A flag without use is accepted, so that a command line need not change, and is named in one line of
+the log; a wrong value is refused. A flag that would change answers is refused, with what to do
+instead. vLLM's flags are those of 0.27.1, as the list of Runpod's worker has them, and those that
+it has removed since 0.9.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from fastovms.cli.flag import choice, integer, json_object, media_limits, number, reader_of, text
+from fastovms.config import ENGINE, ConfigField
+from fastovms.ovms.options import ALWAYS_IN_PARTS, LOG_FLAGS, ONE_DEVICE, OVMS_OPTIONS
+
+
+class ForeignFlag(NamedTuple):
+    """A flag without use.
+
+    Attributes:
+        parse: reads its value; None = a switch, with a `--no-` form.
+        reason: why it has no use; None = it takes its neutral values only.
+        neutral: values that ask for nothing but what is done anyway, which need no word.
+        settings: returns what a value sets, for a flag that another one here stands for.
+    """
+
+    name: str
+    parse: Callable[[str], object] | None
+    reason: str | None
+    neutral: tuple[object, ...] = ()
+    settings: Callable[[Any], dict[ConfigField, object]] | None = None
+
+
+def _speculative_config(value: str) -> dict[ConfigField, object]:
+    """Reads vLLM's JSON object: drafts come of a model, or of earlier text."""
+    config = json_object(value)
+    method, model = config.get("method"), config.get("model")
+    if "ngram" in (method, model) or method == "suffix":
+        return {ENGINE.enable_prompt_lookup: True}
+    if isinstance(model, str) and model and method in (None, "draft_model", "eagle3"):
+        return {ENGINE.draft_model: Path(model)}
+    raise argparse.ArgumentTypeError(
+        'must have a "model" that drafts, or the "method" ngram or suffix, which draft from '
+        f"earlier text, not {value!r}"
+    )
+
+
+def _spec_method(value: str) -> dict[ConfigField, object]:
+    method = choice("ngram", "suffix", "draft_model", "eagle3")(value)
+    return {ENGINE.enable_prompt_lookup: True} if method in ("ngram", "suffix") else {}
+
+
+def _spec_model(value: str) -> dict[ConfigField, object]:
+    return {ENGINE.draft_model: Path(value)}
+
+
+def _without_use(reason: str, names: str, switches: str = "") -> tuple[ForeignFlag, ...]:
+    """Returns flags without use for one reason.
+
+    Args:
+        names: those that take a value, without dashes at their beginning, separated by blanks.
+        switches: those that take none. Only one that is on is named in the log.
+    """
+    return (
+        *(ForeignFlag(f"--{name}", text, reason) for name in names.split()),
+        *(ForeignFlag(f"--{name}", None, reason, (False,)) for name in switches.split()),
+    )
+
+
+_FILES: Final = "the model's files say it"
+_ALWAYS: Final = "it is always so"
+_ONE_SERVER: Final = "one process answers"
+_EXPORT: Final = "the exported graph says it: export the model with it"
+_ADAPTERS: Final = "adapters are not loaded: merge them into the model before it is exported"
+
+OVMS_FLAGS: Final = tuple(
+    ForeignFlag(
+        option.flag,
+        None if option.kind is bool else reader_of(option.kind),
+        option.unused,
+        option.neutral,
+    )
+    for option in OVMS_OPTIONS
+    if option.flag and option.field is None
+)
+
+VLLM_FLAGS: Final = (
+    ForeignFlag(
+        "--dtype", choice("auto", "half", "float16", "bfloat16", "float", "float32"),
+        "--plugin-config has INFERENCE_PRECISION_HINT", ("auto",),
+    ),
+    ForeignFlag("--gpu-memory-utilization", number("shares"), "--cache-size bounds the KV cache"),
+    ForeignFlag("--swap-space", number("GB"), "sequences that must wait are computed again", (0,)),
+    ForeignFlag("--cpu-offload-gb", number("GB"), ONE_DEVICE, (0,)),
+    ForeignFlag("--kv-cache-dtype", text, "see --kv-cache-precision", ("auto",)),
+    ForeignFlag("--block-size", integer(1), "the device has one"),
+    ForeignFlag("--enable-chunked-prefill", None, ALWAYS_IN_PARTS, (True,)),
+    ForeignFlag("--seed", integer(-(2**63), 2**63 - 1), "every request has a seed of its own"),
+    ForeignFlag("--tokenizer", text, _FILES),
+    ForeignFlag("--tokenizer-mode", text, _FILES, ("auto",)),
+    ForeignFlag("--load-format", text, _FILES, ("auto",)),
+    ForeignFlag("--quantization", text, _FILES),
+    ForeignFlag("--trust-remote-code", None, "no code of models is run", (False,)),
+    ForeignFlag("--enforce-eager", None, "models are always compiled", (False,)),
+    ForeignFlag("--tensor-parallel-size", integer(1), ONE_DEVICE, (1,)),
+    ForeignFlag("--pipeline-parallel-size", integer(1), ONE_DEVICE, (1,)),
+    ForeignFlag("--data-parallel-size", integer(1), ONE_DEVICE, (1,)),
+    ForeignFlag("--scheduling-policy", choice("fcfs", "priority"), "priorities always count",
+                ("priority",)),
+    ForeignFlag("--async-scheduling", None, _ALWAYS, (True,)),
+    ForeignFlag("--enable-prompt-tokens-details", None, _ALWAYS, (True,)),
+    ForeignFlag("--enable-auto-tool-choice", None, _ALWAYS, (True,)),
+    ForeignFlag("--enable-request-id-headers", None, _ALWAYS, (True,)),
+    ForeignFlag("--enable-log-requests", None, LOG_FLAGS, (False,)),
+    ForeignFlag("--disable-log-requests", None, LOG_FLAGS, (True,)),
+    ForeignFlag("--enable-log-outputs", None, LOG_FLAGS, (False,)),
+    ForeignFlag("--disable-log-stats", None, "/metrics costs nothing until it is asked", (False,)),
+    ForeignFlag("--max-log-len", integer(0), LOG_FLAGS),
+    ForeignFlag("--uvicorn-log-level", text, LOG_FLAGS),
+    ForeignFlag("--guided-decoding-backend", text, "there is one, llguidance", ("auto",)),
+    ForeignFlag("--structured-outputs-config", json_object, "there is one, llguidance"),
+    ForeignFlag("--limit-mm-per-prompt", media_limits, "see --max-images"),
+    ForeignFlag("--mm-processor-kwargs", json_object, _FILES),
+    ForeignFlag("--shutdown-timeout", number("seconds"), "see --drain-timeout"),
+    ForeignFlag("--download-dir", text, "see --model-repository-path"),
+    ForeignFlag("--hf-token", text, "the environment's HF_TOKEN is heeded"),
+    ForeignFlag("--tokenizer-revision", text, _FILES),
+    ForeignFlag("--code-revision", text, "no code of models is run"),
+    ForeignFlag("--model-impl", text, "models are OpenVINO's graphs", ("auto",)),
+    ForeignFlag("--runner", text, "see --task", ("auto", "generate")),
+    ForeignFlag("--convert", text, "see --task", ("auto", "none")),
+    ForeignFlag("--compilation-config", text, "OpenVINO compiles as --plugin-config says"),
+    ForeignFlag("--distributed-executor-backend", text, ONE_DEVICE),
+    ForeignFlag("--max-seq-len-to-capture", integer(0), "there are no graphs of CUDA"),
+    ForeignFlag("--num-scheduler-steps", integer(1), "every step is scheduled", (1,)),
+    ForeignFlag("--stream-interval", integer(1), "every token is sent when it is there", (1,)),
+    ForeignFlag("--api-server-count", integer(0), _ONE_SERVER, (1,)),
+    ForeignFlag("--disable-frontend-multiprocessing", None, _ONE_SERVER, (True,)),
+    ForeignFlag("--enable-server-load-tracking", None, "/metrics says how much runs and waits",
+                (False,)),
+    ForeignFlag("--h11-max-header-count", integer(1), "the server has a limit of its own"),
+    ForeignFlag("--log-config-file", text, LOG_FLAGS),
+    ForeignFlag("--disable-uvicorn-access-log", None, LOG_FLAGS, (False,)),
+    ForeignFlag("--enable-reasoning", None, "see --reasoning-parser", (True,)),
+    ForeignFlag("--speculative-config", _speculative_config, None, settings=dict),
+    ForeignFlag("--spec-method", _spec_method, None, settings=dict),
+    ForeignFlag("--spec-model", text, None, settings=_spec_model),
+    ForeignFlag("--logprobs-mode", choice("raw_logprobs"), None),
+    ForeignFlag("--ssl-cert-reqs", integer(0, 0), None),
+    *_without_use("the number of drafts is what pays on this machine", "spec-tokens"),
+    *_without_use(
+        ONE_DEVICE,
+        "all2all-backend cp-kv-cache-interleave-size cpu-distributed-timeout-seconds "
+        "data-parallel-address data-parallel-backend data-parallel-rank data-parallel-rpc-port "
+        "data-parallel-size-local data-parallel-start-rank data-parallel-supervisor-port "
+        "dbo-decode-token-threshold dbo-prefill-token-threshold dcp-comm-backend "
+        "dcp-kv-cache-interleave-size decode-context-parallel-size device-ids "
+        "distributed-timeout-seconds dp-supervisor-probe-failure-threshold "
+        "dp-supervisor-probe-interval-s dp-supervisor-probe-timeout-s ec-transfer-config "
+        "eplb-config expert-placement-strategy fault-tolerance-config kv-transfer-config "
+        "master-addr master-port nnodes node-rank num-redundant-experts "
+        "prefill-context-parallel-size ubatch-size weight-transfer-config worker-cls "
+        "worker-extension-cls",
+        "data-parallel-external-lb data-parallel-hybrid-lb data-parallel-multi-port-external-lb "
+        "disable-custom-all-reduce disable-nccl-for-dp-synchronization enable-dbo "
+        "enable-elastic-ep enable-ep-weight-filter enable-eplb enable-expert-parallel "
+        "enable-fault-tolerance eplb-log-balancedness headless numa-bind ray-workers-use-nsight",
+    ),
+    *_without_use(
+        "OpenVINO chooses its kernels: see --plugin-config and fastovms tune",
+        "additional-config attention-backend attention-config cuda-graph-sizes "
+        "cudagraph-capture-sizes diffusion-config gdn-prefill-backend ir-op-priority "
+        "kda-prefill-backend kernel-config linear-backend mamba-backend "
+        "mamba-cache-philox-rounds mamba-ssu-algorithm max-context-len-to-capture "
+        "max-cudagraph-capture-size moe-backend numa-bind-cpus numa-bind-nodes "
+        "optimization-level override-attention-dtype performance-mode replayssm-buffer-len",
+        "cudagraph-metrics disable-cascade-attn enable-bf16x3-router-gemm "
+        "enable-flash-late-interaction enable-flashinfer-autotune enable-layerwise-nvtx-tracing "
+        "enable-mamba-cache-stochastic-rounding jit-monitor-verbose use-fp64-gumbel use-replayssm",
+    ),
+    *_without_use(
+        "the KV cache has one form: see --cache-size and --kv-cache-precision",
+        "kv-cache-dtype-skip-layers kv-cache-memory-bytes mamba-block-size mamba-cache-dtype "
+        "mamba-cache-mode mamba-ssm-cache-dtype num-gpu-blocks-override prefix-caching-hash-algo "
+        "prefix-match-unit",
+        "calculate-kv-scales disable-hybrid-kv-cache-manager disable-sliding-window "
+        "enable-cumem-allocator kv-cache-metrics kv-sharing-fast-prefill",
+    ),
+    *_without_use(
+        "see --prefix-cache-dir",
+        "kv-events-config kv-offloading-backend kv-offloading-size",
+    ),
+    *_without_use(
+        "the weights stay in memory",
+        "cpu-offload-params offload-backend offload-group-size offload-num-in-group "
+        "offload-params offload-prefetch-step",
+        "enable-sleep-mode",
+    ),
+    *_without_use(
+        _FILES,
+        "cohere-format config-format hf-config-path ignore-patterns "
+        "max-parallel-loading-workers model-class-overrides model-loader-extra-config "
+        "pt-load-map-location quantization-config safetensors-load-strategy "
+        "safetensors-prefetch-block-size safetensors-prefetch-num-threads",
+        "allow-deprecated-quantization cohere-is-reasoning-model use-tqdm-on-load",
+    ),
+    *_without_use(
+        "the scheduler decides it by measuring: see --max-num-batched-tokens",
+        "long-prefill-token-threshold max-long-partial-prefills max-num-partial-prefills "
+        "max-num-scheduled-tokens num-lookahead-slots prefill-schedule-interval scheduler-cls "
+        "watermark",
+        "scheduler-reserve-full-isl",
+    ),
+    *_without_use(
+        _ADAPTERS,
+        "default-mm-loras lora-dtype lora-extra-vocab-size lora-target-modules max-cpu-loras "
+        "max-lora-rank max-loras",
+        "enable-lora-bias enable-mixed-moe-lora-format enable-moe-shared-loras "
+        "enable-tower-connector-lora fully-sharded-loras specialize-active-lora",
+    ),
+    *_without_use(
+        "images are read in processes of their own: see --max-images and --shrink-images-to",
+        "media-io-kwargs mm-encoder-attn-backend mm-encoder-attn-dtype mm-encoder-fp8-scale-path "
+        "mm-encoder-fp8-scale-save-margin mm-encoder-fp8-scale-save-path mm-encoder-tp-mode "
+        "mm-hasher-algorithm mm-ipc-gpu-memory-gb mm-processor-cache-gb mm-processor-cache-type "
+        "mm-shm-cache-max-object-size-mb mm-tensor-ipc renderer-num-workers video-pruning-method "
+        "video-pruning-rate",
+        "disable-chunked-mm-input disable-mm-preprocessor-cache enable-mm-embeds "
+        "enable-multimodal-encoder-data-parallel interleave-mm-strings language-model-only "
+        "mm-encoder-only skip-mm-profiling",
+    ),
+    *_without_use(
+        "/metrics and traces have what the server measures: see --otlp-traces-endpoint",
+        "collect-detailed-traces jit-monitor-mode kv-cache-metrics-sample profiler-config "
+        "show-hidden-metrics-for-version",
+        "aggregate-engine-logging enable-logging-iteration-details enable-mfu-metrics "
+        "enable-return-routed-experts",
+    ),
+    *_without_use(
+        LOG_FLAGS, "disable-access-log-for-endpoints", "enable-log-deltas log-error-stack"
+    ),
+    *_without_use(
+        "the limits are --max-head and --max-header-fields", "h11-max-incomplete-event-size"
+    ),
+    *_without_use(
+        "answers name the server and its version", "fingerprint-mode fingerprint-value"
+    ),
+    *_without_use("see --reasoning-budget-message", "reasoning-config"),
+    *_without_use("see --pooling", "pooler-config override-pooler-config"),
+    *_without_use(
+        "there is one, llguidance",
+        "",
+        "guided-decoding-disable-additional-properties guided-decoding-disable-any-whitespace "
+        "guided-decoding-disable-fallback",
+    ),
+    *_without_use("SIGHUP has the server read new certificates", "", "enable-ssl-refresh"),
+    *_without_use("/docs needs no network", "", "enable-offline-docs"),
+    *_without_use("requests take texts and token ids", "", "enable-prompt-embeds"),
+    *_without_use("there is no such endpoint", "", "enable-tokenizer-info-endpoint"),
+    *_without_use("variables are checked at the start", "", "fail-on-environ-validation"),
+    *_without_use("models have their tokenizer", "", "skip-tokenizer-init tokens-only"),
+)  # fmt: skip
+
+_NO_CODE: Final = "code of others is loaded by entry points: see the page of extensions"
+
+REFUSED_FLAGS: Final[Mapping[str, str]] = {
+    "--enable-force-include-usage": "streams have usage where requests ask for it, with "
+    "stream_options",
+    "--return-tokens-as-token-ids": "a request asks for it, with return_tokens_as_token_ids",
+    "--exclude-tools-when-tool-choice-none": "a request that wants no tools names none",
+    "--rope-scaling": _EXPORT,
+    "--rope-theta": _EXPORT,
+    "--hf-overrides": _EXPORT,
+    "--enable-lora": _ADAPTERS,
+    "--lora-modules": _ADAPTERS,
+    "--logits-processors": _NO_CODE,
+    "--logits-processor-pattern": _NO_CODE,
+    "--middleware": _NO_CODE,
+    "--io-processor-plugin": _NO_CODE,
+    "--tool-parser-plugin": _NO_CODE,
+    "--reasoning-parser-plugin": _NO_CODE,
+    "--tool-server": "clients call tools themselves",
+    "--ssl-ca-certs": "certificates of clients are not checked here: put a proxy before the server",
+    "--ssl-ciphers": "the ciphers are those of the system's OpenSSL",
+    "--grpc": "the server speaks HTTP",
+}
+"""Flags of vLLM that change answers or who may ask, and have no counterpart: what to do instead."""
+
+REFUSED_SWITCHES: Final = frozenset(
+    (
+        "--enable-force-include-usage",
+        "--return-tokens-as-token-ids",
+        "--exclude-tools-when-tool-choice-none",
+        "--enable-lora",
+        "--grpc",
+    )
+)
+"""Those of them that take no value. Switched off, they ask for nothing."""
+
+VLLM_NAMES: Final = (
+    "--allow-credentials", "--allowed-headers", "--allowed-local-media-path",
+    "--allowed-media-domains", "--allowed-methods", "--allowed-origins", "--chat-template",
+    "--chat-template-content-format", "--default-chat-template-kwargs", "--disable-fastapi-docs",
+    "--enable-per-request-metrics", "--enable-prefix-caching", "--generation-config",
+    "--max-logprobs", "--max-model-len", "--max-num-batched-tokens", "--max-num-seqs",
+    "--otlp-traces-endpoint", "--override-generation-config", "--reasoning-parser",
+    "--response-role", "--revision", "--root-path", "--ssl-certfile", "--ssl-keyfile", "--task",
+    "--tool-call-parser", "--trust-request-chat-template", "--uds",
+)  # fmt: skip
+"""The flags of vLLM that this server has, too, as vLLM calls them."""
+
+FOREIGN_FLAGS: Final = OVMS_FLAGS + VLLM_FLAGS

@@ -1,0 +1,280 @@
+"""Tests of `fastovms/api/decisions.py`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastovms.api.served import ChatModel
+from fastovms.config import ChatConfig
+from fastovms.errors import FieldFault
+from fastovms.params import FinishReason, GenerationOutput, TokenLogprobs
+from fastovms.text.reasoning import REASONING_FORMATS
+from tests.api.chat_models import TEMPLATE, chat_model
+from tests.fakes import EOS, model_info
+
+DECISIONS, SYSTEM_ONE = "/v1/decisions", "/v1/systemone"
+VOCAB_SIZE = EOS + 1
+PREDICATE = {"type": "predicate", "instructions": "It rains."}
+CHOICE = {
+    "type": "choice",
+    "name": "team",
+    "instructions": "Who?",
+    "choices": [{"value": "a", "description": "the first"}, {"value": True}, {"value": "true"}],
+}
+SCORE = {"type": "score", "instructions": "How bad?", "levels": [{"label": "ok"}, {"label": "bad"}]}
+MANY = {**CHOICE, "choices": [{"value": f"v{i}"} for i in range(255)]}
+
+
+def logprobs_after(token_ids: Sequence[int]) -> np.ndarray:
+    """The distribution that the fake model has after some tokens."""
+    rng = np.random.default_rng([len(token_ids), *token_ids[-40:]])
+    logits = rng.standard_normal(VOCAB_SIZE) * 3
+    found: np.ndarray = logits - np.log(np.exp(logits).sum())
+    return found
+
+
+@pytest.fixture
+def make(make_api) -> Callable[..., Any]:
+    """An API whose model's log probabilities are those of `logprobs_after`."""
+
+    def make_one(chat: ChatModel | None = None, **options: Any) -> Any:
+        model = model_info(max_model_len=4000)
+        api = make_api("x", model=model, chat=chat or chat_model(), **options)
+
+        def next_output(request: Any, index: int, start: int) -> GenerationOutput:
+            params = request.params
+            assert (params.max_tokens, params.temperature, params.ignore_eos) == (1, 0, True)
+            values = logprobs_after(request.prompt_token_ids)
+            ids = sorted(params.logprob_token_ids, key=lambda i: -values[i])
+            best = int(values.argmax())
+            entry = TokenLogprobs(
+                best, float(values[best]), 1, ids, [float(values[i]) for i in ids]
+            )
+            return GenerationOutput(0, [best], FinishReason.LENGTH, 1, logprobs=[entry])
+
+        api.backend._next_output = next_output
+        return api
+
+    return make_one
+
+
+def expected(prompt: Sequence[int], labels: Sequence[Sequence[str]]) -> list[float]:
+    """The probabilities of labels by the chain rule, and their sum."""
+    masses = []
+    for texts in labels:
+        mass = 0.0
+        for text in texts:
+            begun, total = list(prompt), 0.0
+            for token_id in text.encode():
+                total += logprobs_after(begun)[token_id]
+                begun.append(token_id)
+            mass += math.exp(total)
+        masses.append(mass)
+    return masses
+
+
+def prompts_of(api: Any) -> list[list[int]]:
+    """The prompts of the questions, in their order."""
+    return [list(r.prompt_token_ids) for r in api.backend.submitted if r.request_id.endswith("-")]
+
+
+def letters(count: int) -> list[list[str]]:
+    return [[chr(65 + i // 26) + chr(65 + i % 26)] for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("question", "labels"),
+    [
+        (PREDICATE, [["yes", "Yes"], ["no", "No"]]),
+        (CHOICE, [["A"], ["B"], ["C"]]),
+        (SCORE, [["0"], ["1"]]),
+        (MANY, letters(255)),
+        ({**SCORE, "levels": [{"label": f"l{i}"} for i in range(12)]},
+         [[chr(65 + i)] for i in range(12)]),
+    ],
+    ids=["predicate", "choice", "score", "labels of several tokens", "many levels"],
+)  # fmt: skip
+async def test_probabilities_are_those_of_the_labels(make, question, labels):
+    api = make()
+    body = {"model": "fake", "input": "The street is wet.", "questions": [PREDICATE, question]}
+    status, answer = await api.post(DECISIONS, body)
+    assert status == 200, answer
+    masses = expected(prompts_of(api)[1], labels)
+    shares = [mass / math.fsum(masses) for mass in masses]
+    found = answer["answers"][1]
+    assert found["type"] == question["type"]
+    assert found["name"] == question.get("name")
+    if question["type"] == "predicate":
+        assert found["probability"] == pytest.approx(shares[0], rel=1e-9)
+        return
+    assert [entry["probability"] for entry in found["probabilities"]] == pytest.approx(shares)
+    assert math.fsum(entry["probability"] for entry in found["probabilities"]) == pytest.approx(1)
+    assert found["confidence"] == pytest.approx(max(shares))
+    if question["type"] == "choice":
+        values = [choice["value"] for choice in question["choices"]]
+        assert [entry["value"] for entry in found["probabilities"]] == values
+        best = values[shares.index(max(shares))]
+        assert (found["choice"], type(found["choice"])) == (best, type(best))
+    else:
+        assert found["score"] == pytest.approx(sum(i * share for i, share in enumerate(shares)))
+
+
+async def test_prompts_share_all_that_is_before_the_question(make):
+    api = make()
+    questions = [PREDICATE, CHOICE, SCORE]
+    body = {"model": "fake", "input": "The street is wet.", "questions": questions}
+    await api.post(DECISIONS, body)
+    texts = [bytes(prompt).decode() for prompt in prompts_of(api)]
+    assert all(text.startswith("u:The street is wet.\n\n") for text in texts)
+    assert all(text.endswith("<thinking False>>") for text in texts)
+    assert "A: a (the first)\nB: true\nC: true" in texts[1]
+    assert "0: ok\n1: bad" in texts[2]
+    assert api.backend.submitted[0].request_id.endswith("-0-")
+
+
+@pytest.mark.parametrize(
+    ("chat", "end"),
+    [
+        (lambda: chat_model(default_chat_template_kwargs={"opened": True}),
+         "<think>\n</think>\n\n"),
+        (lambda: ChatModel(TEMPLATE, None, REASONING_FORMATS["gptoss"], ChatConfig()),
+         "<|channel|>final<|message|>"),
+    ],
+)  # fmt: skip
+async def test_an_answer_does_not_begin_with_reasoning(make, chat, end):
+    api = make(chat())
+    body = {"model": "fake", "input": "a", "questions": [PREDICATE]}
+    status, answer = await api.post(DECISIONS, body)
+    assert status == 200, answer
+    assert bytes(prompts_of(api)[0]).decode().endswith(end)
+
+
+async def test_histories_and_json(make):
+    api = make()
+    items = [
+        {"role": "system", "content": "Judge."},
+        {"role": "user", "content": [{"type": "input_json", "data": {"a": [1]}}]},
+        {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "1", "output": "wet"},
+    ]
+    question = {**PREDICATE, "instructions": [{"type": "input_json", "data": [{"b": 2}]}]}
+    body = {"model": "fake", "input": items, "questions": [question]}
+    status, answer = await api.post(DECISIONS, body)
+    assert status == 200, answer
+    text = bytes(prompts_of(api)[0]).decode()
+    assert 's:Judge.;u:{"a":[1]};' in text
+    assert 'u:[{"b":2}]' in text
+
+
+async def test_usage_and_refusals(make):
+    api = make()
+    api.backend.num_cached_tokens = 3
+    body = {"model": "fake", "input": "a", "questions": [PREDICATE] * 2, "cache_salt": "s"}
+    _, answer = await api.post(DECISIONS, body)
+    sizes = [len(request.prompt_token_ids) for request in api.backend.submitted]
+    assert answer["usage"]["input_tokens"] == sum(sizes)
+    assert answer["usage"]["output_tokens"] == len(sizes)
+    assert {request.cache_salt for request in api.backend.submitted} == {"s"}
+
+
+async def test_vllms_form(make):
+    api = make()
+    questions = {
+        "team": {"type": "choice", "instructions": "Who?", "criteria": {"a": "first", "b": None}},
+        "urgent": {"type": "noul", "instructions": "Urgent?", "criteria": {"true": "money"}},
+        "tone": {"type": "score", "instructions": "How?", "criteria": ["calm", "angry"]},
+    }
+    body = {"model": "fake", "state": {"t": 1}, "instructions": "Be fair.", "questions": questions}
+    status, answer = await api.post(SYSTEM_ONE, body)
+    assert status == 200, answer
+    assert answer["object"] == "structured_decision"
+    prompts = prompts_of(api)
+    assert bytes(prompts[0]).decode().startswith('u:{"t":1}\n\nBe fair.\n\nWho?')
+    assert "Yes: money" in bytes(prompts[1]).decode()
+    masses = expected(prompts[1], [["yes", "Yes"], ["no", "No"]])
+    urgent = answer["answers"]["urgent"]
+    assert urgent["noul"] == pytest.approx(masses[0] / sum(masses))
+    assert urgent["confidence"] == pytest.approx(max(masses))
+    assert answer["diagnostics"]["urgent"]["label_mass"] == pytest.approx(sum(masses))
+    assert answer["answers"]["tone"]["legend"] == {"0": "calm", "1": "angry"}
+    assert set(answer["answers"]["team"]["probabilities"]) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "words"),
+    [
+        (DECISIONS, {"input": None}, "input is required"),
+        (DECISIONS, {"input": ""}, "input is required"),
+        (DECISIONS, {"input": 5}, "input must be"),
+        (DECISIONS, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+         "input[0]"),
+        *((DECISIONS, {"input": [{"type": kind, "id": "a"}]}, "input[0].type must be one of")
+          for kind in ("item_reference", "reasoning", "compaction", None, 5)),
+        (DECISIONS, {"questions": None}, "questions is required"),
+        (DECISIONS, {"questions": []}, "1 to 400 entries, not 0"),
+        (DECISIONS, {"questions": [PREDICATE] * 401}, "1 to 400 entries, not 401"),
+        (DECISIONS, {"questions": [{}]}, "questions[0].type"),
+        (DECISIONS, {"questions": [{**PREDICATE, "name": 5}]}, "questions[0].name"),
+        (DECISIONS, {"questions": [{**PREDICATE, "levels": []}]}, "questions[0].levels"),
+        (DECISIONS, {"questions": [{**PREDICATE, "instructions": " "}]}, "questions[0].instr"),
+        (DECISIONS, {"questions": [{**PREDICATE, "instructions": [{"type": "input_image"}]}]},
+         "questions[0].instructions[0]"),
+        (DECISIONS, {"questions": [{**CHOICE, "choices": [{"value": "a"}]}]}, "list of 2 to 255"),
+        (DECISIONS, {"questions": [{**CHOICE, "choices": [{"value": "a"}] * 256}]}, "2 to 255"),
+        (DECISIONS, {"questions": [{**CHOICE, "choices": [{"value": "a"}] * 2}]}, "twice"),
+        (DECISIONS, {"questions": [{**CHOICE, "choices": [{"value": 1}, {"value": "a"}]}]},
+         "choices[0].value"),
+        (DECISIONS, {"questions": [{**SCORE, "levels": ["a", "b"]}]}, "levels[0] must be an"),
+        (DECISIONS, {"questions": [PREDICATE], "cache_salt": ""}, "cache_salt"),
+        (DECISIONS, {"input": "a" * 5000}, "context length"),
+        (SYSTEM_ONE, {"state": None}, "state is required"),
+        (SYSTEM_ONE, {"questions": {}}, "1 to 400 entries"),
+        (SYSTEM_ONE, {"questions": {"": PREDICATE}}, "empty id"),
+        (SYSTEM_ONE, {"questions": {"a": PREDICATE}}, "questions.a.type"),
+        (SYSTEM_ONE, {"questions": {"a": {"type": "noul", "instructions": "b", "criteria": 5}}},
+         "questions.a.criteria"),
+        (SYSTEM_ONE, {"questions": {"a": {"type": "noul", "instructions": "b", "c": 5}}},
+         "questions.a.c is not a field"),
+        (SYSTEM_ONE, {"questions": {"a": {"type": "choice", "instructions": "b", "criteria": []}}},
+         "questions.a.criteria"),
+    ],
+)  # fmt: skip
+async def test_bad_input(make, path, fields, words):
+    api = make()
+    good = {"input": "a", "questions": [PREDICATE]}
+    if path == SYSTEM_ONE:
+        good = {"state": "a", "questions": {"a": {"type": "noul", "instructions": "b"}}}
+    status, answer = await api.post(path, {"model": "fake", **good, **fields})
+    assert status == 400
+    assert words in answer["error"]["message"]
+    assert not api.backend.submitted
+
+
+async def test_a_backend_without_such_log_probabilities_refuses(make):
+    api = make(ChatModel(TEMPLATE, None, None, ChatConfig()))
+    api.backend.check_error = FieldFault("logprob_token_ids", " is not supported by it")
+    body = {"model": "fake", "input": "a", "questions": [PREDICATE]}
+    status, answer = await api.post(DECISIONS, body)
+    assert (status, answer["error"]["param"]) == (400, "model")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"logprob_token_ids": [1]}, "needs"),
+        ({"logprob_token_ids": [], "logprobs": 1}, "1 to 128 entries, not 0"),
+        ({"logprob_token_ids": [1] * 129, "logprobs": 1}, "1 to 128 entries, not 129"),
+        ({"logprob_token_ids": [999], "logprobs": 1}, "must be a token id from 0 to 256"),
+    ],
+)
+async def test_logprob_token_ids_that_are_wrong(make, fields, words):
+    status, answer = await make().post(
+        "/v1/completions", {"model": "fake", "prompt": "a", **fields}
+    )
+    assert (status, answer["error"]["param"].split("[")[0]) == (400, "logprob_token_ids")
+    assert words in answer["error"]["message"]

@@ -1,0 +1,225 @@
+"""Tests of `fastovms/http/websocket.py`, and of the upgrade in `protocol.py`, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.http.client import talk
+from tests.http.conftest import Start
+from tests.http.more_cases import get
+
+KEY = "dGhlIHNhbXBsZSBub25jZQ=="
+FIELDS = (
+    "Connection: keep-alive, Upgrade",
+    "Upgrade: WebSocket",
+    "Sec-WebSocket-Version: 13",
+    f"Sec-WebSocket-Key: {KEY}",
+)
+TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
+MASK = b"\x01\x02\x03\x04"
+
+
+def frame(opcode: int, payload: bytes = b"", *, final: bool = True, masked: bool = True) -> bytes:
+    """A client's frame (RFC 6455 5.2)."""
+    size = len(payload)
+    head = bytes([opcode | 0x80 * final])
+    bit = 0x80 * masked
+    if size < 126:
+        head += bytes([size | bit])
+    elif size < 2**16:
+        head += struct.pack("!BH", 126 | bit, size)
+    else:
+        head += struct.pack("!BQ", 127 | bit, size)
+    if not masked:
+        return head + payload
+    return head + MASK + bytes(byte ^ MASK[i % 4] for i, byte in enumerate(payload))
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def read(self) -> tuple[int, bytes]:
+        """The next frame of the server, which is never masked."""
+        first, second = await self.reader.readexactly(2)
+        size = second
+        assert second < 0x80
+        if size == 126:
+            (size,) = struct.unpack("!H", await self.reader.readexactly(2))
+        elif size == 127:
+            (size,) = struct.unpack("!Q", await self.reader.readexactly(8))
+        return first & 0x0F, await self.reader.readexactly(size)
+
+    async def code(self) -> int:
+        """The code of the close frame that comes next."""
+        opcode, payload = await self.read()
+        assert opcode == CLOSE, (opcode, payload)
+        return int.from_bytes(payload[:2], "big")
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Client]:
+    async with asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            writer.write(get("/socket", *FIELDS))
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 101 ")
+            yield Client(reader, writer)
+        finally:
+            writer.close()
+
+
+async def test_the_handshake(start: Start) -> None:
+    """The key and its answer are those of RFC 6455, 1.3."""
+    running = await start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+    writer.write(get("/socket", *FIELDS))
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    assert "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n" in head
+    assert "Upgrade: websocket\r\nConnection: Upgrade\r\n" in head
+    assert "transfer-encoding" not in head.lower()
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ((), 426),
+        (FIELDS[1:], 426),
+        (("Connection: Upgrade", "Upgrade: h2c", *FIELDS[2:]), 426),
+        ((*FIELDS[:2], "Sec-WebSocket-Version: 8", FIELDS[3]), 426),
+        ((*FIELDS[:3], "Sec-WebSocket-Key: AAAA"), 400),
+        ((*FIELDS[:3], "Sec-WebSocket-Key: !"), 400),
+        (FIELDS[:3], 400),
+    ],
+)
+async def test_what_is_no_handshake_leaves_the_connection_open(
+    start: Start, fields: tuple[str, ...], status: int
+) -> None:
+    running = await start()
+    conversation = await talk(running.port, get("/socket", *fields) + get(), answers=2)
+    refused, health = conversation.answers()
+    assert (refused.status, health.body) == (status, b"ok")
+
+
+async def test_messages_in_all_forms(start: Start) -> None:
+    running = await start()
+    long = "é" * 40_000
+    async with connected(running.port) as client:
+        client.send(frame(TEXT, b"a") + frame(TEXT, b"") + frame(TEXT, b"x" * 126))
+        assert await client.read() == (TEXT, b"a")
+        assert await client.read() == (TEXT, b"")
+        assert await client.read() == (TEXT, b"x" * 126)
+        client.send(frame(TEXT, long.encode()))
+        assert await client.read() == (TEXT, long.encode())
+        # Fragments, cut within a character, with a ping between them, and single bytes.
+        pieces = frame(TEXT, b"caf\xc3", final=False) + frame(PING, b"p") + frame(0, b"\xa9")
+        for byte in pieces:
+            client.send(bytes([byte]))
+            await asyncio.sleep(0)
+        assert await client.read() == (PONG, b"p")
+        assert await client.read() == (TEXT, "café".encode())
+        client.send(frame(PONG, b"unasked"))
+        client.send(frame(CLOSE, struct.pack("!H", 1000) + b"done"))
+        assert await client.code() == 1000
+        assert await client.reader.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (frame(TEXT, b"a", masked=False), 1002),
+        (frame(3, b"a"), 1002),
+        (frame(0, b"a"), 1002),
+        (frame(TEXT, b"a", final=False) + frame(TEXT, b"b"), 1002),
+        (bytes([0x80 | 0x40 | TEXT, 0x81]) + MASK + b"a", 1002),
+        (frame(PING, b"x" * 126), 1002),
+        (frame(PING, b"x", final=False), 1002),
+        (frame(TEXT, b"\xff"), 1007),
+        (frame(TEXT, b"\xed\xa0\x80"), 1007),
+        (frame(TEXT, b"caf\xc3"), 1007),
+        (frame(BINARY, b"a"), 1003),
+        (frame(CLOSE), 1000),
+        (frame(CLOSE, b"\x03"), 1002),
+        (frame(CLOSE, struct.pack("!H", 1005)), 1002),
+        (frame(CLOSE, struct.pack("!H", 1000) + b"\xff"), 1007),
+        (frame(CLOSE, struct.pack("!H", 4321)), 4321),
+        (frame(TEXT, b"fail"), 1011),
+        (frame(TEXT, b"x" * (1024 * 1024 + 1)), 1009),
+        (frame(TEXT, b"x" * 700_000, final=False) + frame(0, b"x" * 700_000), 1009),
+    ],
+)
+async def test_the_codes_of_ends(start: Start, data: bytes, code: int) -> None:
+    running = await start()
+    async with connected(running.port) as client:
+        client.send(data)
+        assert await client.code() == code
+        assert await client.reader.read() == b""
+    while running.server.num_connections:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert running.server.num_body_bytes == 0
+
+
+async def test_a_client_that_disappears_frees_everything(start: Start) -> None:
+    running = await start()
+    async with connected(running.port) as client:
+        client.send(frame(TEXT, b"x" * 10_000, final=False))
+        await asyncio.sleep(0.05)
+        assert running.server.num_body_bytes == 10_000
+    while running.server.num_connections:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert running.server.num_body_bytes == 0
+    assert [exchange.status for exchange in running.site.exchanges] == [101]
+
+
+async def read_for_ever(client: Client) -> None:
+    while True:
+        await client.read()
+
+
+async def test_pings_keep_a_connection_and_their_absence_ends_it(start: Start) -> None:
+    running = await start(ping_interval=0.05, write_timeout=0.2)
+    async with connected(running.port) as client:
+        for _ in range(8):  # longer than the patience with a client that does not answer
+            assert await client.read() == (PING, b"")
+            client.send(frame(PONG))
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await read_for_ever(client)
+
+
+async def test_a_drain_closes_with_a_code_that_has_clients_reconnect(start: Start) -> None:
+    running = await start()
+    async with connected(running.port) as client:
+        client.send(frame(TEXT, b"a"))
+        assert await client.read() == (TEXT, b"a")
+        draining = asyncio.ensure_future(running.server.drain(5))
+        assert await client.code() == 1012
+        client.send(frame(CLOSE, struct.pack("!H", 1012)))
+        client.writer.close()
+        await draining
+        assert not running.server.num_connections
+
+
+async def test_many_idle_connections(start: Start) -> None:
+    running = await start()
+    clients = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(200)]
+    for _, writer in clients:
+        writer.write(get("/socket", *FIELDS))
+    for reader, _ in clients:
+        await reader.readuntil(b"\r\n\r\n")
+    client = Client(*clients[-1])
+    client.send(frame(TEXT, b"a"))
+    assert await client.read() == (TEXT, b"a")
+    for _, writer in clients:
+        writer.close()
+    while running.server.num_connections:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)

@@ -6,6 +6,9 @@ cache), so that long contexts of many sequences need neither hours nor a hundred
 last token is one more than whole blocks hold, and all that is left for the others to compute. What
 is timed are steps in which every sequence gets one token. Ours and theirs run in turn. The second
 table says what share of our step is spent around `infer()`.
+
+With --decode-kernels, what runs beside it is the same engine: ours computes all steps of up to 8
+tokens with kernels of its own, and the other one none.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from bench.common.report import machine, median, table
 from bench.common.timed_model import TimedModel
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
+from fastovms.engine.kernels.compiler import compile_kernels, find_instructions
+from fastovms.engine.model.few_rows import compile_few_rows
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import GenerationRequest, SamplingParams
 
@@ -48,8 +53,13 @@ class Stepper(Protocol):
 
 
 class Ours:
-    def __init__(self, model_dir: Path, properties: dict[str, str]) -> None:
-        self._model = TimedModel(PagedModel.load(model_dir, properties=properties))
+    def __init__(
+        self, model_dir: Path, properties: dict[str, str], *, uses_kernels: bool = False
+    ) -> None:
+        model = PagedModel.load(model_dir, properties=properties)
+        if uses_kernels:
+            _use_kernels(model)
+        self._model = TimedModel(model)
         self.python_shares: list[float] = []
         self._num_blocks = CACHE_SIZE * 1024**3 // self._model.bytes_per_block
         self._model.allocate_cache(self._num_blocks)
@@ -82,6 +92,19 @@ class Ours:
     def finish(self) -> None:
         for sequence in list(self._engine.scheduler.running):
             self._engine.abort(sequence.request_id)
+
+
+def _use_kernels(model: PagedModel) -> None:
+    """Has all steps of few tokens computed by our own kernels."""
+    instructions = find_instructions()
+    assert instructions is not None, "this CPU has none that there are kernels for"
+    kernels = compile_kernels(instructions, model.num_threads)
+    variants = compile_few_rows(model, kernels)
+    assert variants is not None, "the kernels cannot compute this model"
+    makers = {number: [make] for number, make in variants.operations.items()}
+    for number, make in variants.whole.items():
+        makers[number].insert(0, make)
+    model.use_for_few_rows(makers)
 
 
 class Genai:
@@ -151,10 +174,16 @@ def main() -> None:
     parser.add_argument("-n", "--num-sequences", type=int, nargs="+", default=NUM_SEQUENCES)
     parser.add_argument("-c", "--contexts", type=int, nargs="+", default=CONTEXTS)
     parser.add_argument("-s", "--steps", type=int, default=12, help="timed steps of each cell")
+    parser.add_argument(
+        "--decode-kernels", action="store_true", help="with and without kernels of our own"
+    )
     add_property_flag(parser)
     arguments = parser.parse_args()
     properties = properties_of(arguments)
-    ours, genai = Ours(arguments.model_dir, properties), Genai(arguments.model_dir, properties)
+    has_kernels = arguments.decode_kernels
+    ours = Ours(arguments.model_dir, properties, uses_kernels=has_kernels)
+    theirs: Stepper = (Ours if has_kernels else Genai)(arguments.model_dir, properties)
+    names = "with / without kernels" if has_kernels else "ours / genai"
     rng = np.random.default_rng(0)
     rows: dict[int, list[object]] = {n: [n] for n in arguments.num_sequences}
     shares: dict[int, list[object]] = {n: [n] for n in arguments.num_sequences}
@@ -164,7 +193,7 @@ def main() -> None:
             times: tuple[list[float], list[float]] = ([], [])
             ours.python_shares.clear()
             for _ in range(2):
-                engines: tuple[Stepper, Stepper] = (ours, genai)
+                engines: tuple[Stepper, Stepper] = (ours, theirs)
                 for engine, measured in zip(engines, times, strict=True):
                     measured += step_times(engine, prompt, num_sequences, arguments.steps // 2)
             our_ms, their_ms = map(median, times)
@@ -172,7 +201,7 @@ def main() -> None:
             shares[num_sequences].append(f"{median(ours.python_shares):.1%}")
             print(f"context {context}, {num_sequences} sequences: {row[-1]}", file=sys.stderr)
     print(machine())
-    print("milliseconds a step: ours / genai (their time over ours)\n")
+    print(f"milliseconds a step: {names} (the latter over the former)\n")
     header = ("sequences", *(f"context {context}" for context in arguments.contexts))
     print(table(header, rows.values()))
     print("\nPython around infer()\n")

@@ -145,6 +145,8 @@ class EngineConfig:
         max_num_batched_tokens: token budget of one step; None = the value measured for the model on
             this machine, or `DEFAULT_TOKEN_BUDGET`.
         tune: measure, when idle, which precisions and token budget are the fastest.
+        decode_kernels: "auto" = our own kernels compute steps of few tokens where they are faster,
+            "off" = never.
         max_num_queued_requests: samples that may wait to run; more are refused as overload.
         enable_prefix_caching: reuse the KV blocks of equal prompt beginnings.
         enable_prompt_lookup: draft tokens from earlier text; None = only with the paged backend.
@@ -166,6 +168,7 @@ class EngineConfig:
     precision: str = "auto"
     max_num_batched_tokens: int | None = None
     tune: bool = True
+    decode_kernels: str = "auto"
     max_num_queued_requests: int = 1024
     enable_prefix_caching: bool = True
     enable_prompt_lookup: bool | None = None

@@ -95,12 +95,12 @@ class WorkingEngines:
     def __init__(self) -> None:
         self._num_working = 0
         self._watchers: list[Callable[[int], None]] = []
-        self._lock = threading.Lock()
+        self._changed = threading.Condition(threading.Lock())
 
     def watch(self, watcher: Callable[[int], None]) -> None:
         """Calls `watcher` with the number of working engines, now and after each change, on the
         thread that made the change. It must not change the number itself."""
-        with self._lock:
+        with self._changed:
             self._watchers.append(watcher)
             watcher(self._num_working)
 
@@ -122,10 +122,16 @@ class WorkingEngines:
             self.begin()
 
     def _add(self, difference: int) -> None:
-        with self._lock:  # held while they are told, so that the last to be told is the newest
+        with self._changed:  # held while they are told, so that the last to be told is the newest
             self._num_working += difference
             for watcher in self._watchers:
                 watcher(self._num_working)
+            self._changed.notify_all()
+
+    def wait_for_rest(self, seconds: float) -> bool:
+        """Waits at most so long until no engine has anything to do. Returns whether that is so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._num_working == 0, seconds)
 
 
 # Has engines and encoders that share the cores of a machine compute in turn, so that texts which

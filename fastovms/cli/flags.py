@@ -154,6 +154,9 @@ ENGINE_FLAGS: Final = (
     Flag("--tune", ENGINE.tune, "", None,
          "measure, while nobody asks, which precisions and token budget are the fastest, and "
          "start by what was measured"),
+    Flag("--decode-kernels", ENGINE.decode_kernels, "WHEN", choice("auto", "off"),
+         "kernels of this server's own for steps of up to 8 tokens: auto = where they are right "
+         "and faster than OpenVINO's, which is found out after the start; off = never"),
     Flag("--max-queued-requests", ENGINE.max_num_queued_requests, "N", integer(1),
          "samples that may wait to run; more are refused with 429"),
     Flag("--enable-prefix-caching", ENGINE.enable_prefix_caching, "", None,

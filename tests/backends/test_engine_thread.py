@@ -71,6 +71,19 @@ def test_all_who_watch_know_how_many_work() -> None:
     assert second == [2, 1, 2, 1]
 
 
+def test_a_wait_for_rest_ends_when_no_engine_works() -> None:
+    engines = WorkingEngines()
+    assert engines.wait_for_rest(0)
+    engines.begin()
+    assert not engines.wait_for_rest(0)
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(engines.wait_for_rest(TIMEOUT)))
+    thread.start()
+    engines.end()
+    thread.join()
+    assert found == [True]
+
+
 TIMEOUT = 10
 
 

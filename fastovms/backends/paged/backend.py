@@ -42,6 +42,7 @@ from fastovms.backends.model_files import (
     load_grammar_compiler,
     read_model_info,
 )
+from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_kernels
 from fastovms.backends.paged.prefixes import (
     PrefixDirectory,
     PrefixEngine,
@@ -278,6 +279,9 @@ def _weights_size(model_dir: Path) -> int:
 _CLOSE_TIMEOUT = 10.0
 """Seconds to wait for the running step when the backend is closed."""
 
+_MAX_WAIT_FOR_REST = 5.0
+"""Seconds that a piece of preparation waits at most for the engines to rest."""
+
 _MAX_UNDELIVERED_STEPS = 8
 """How many steps the engine may be ahead of the loop. More would only queue tokens that cannot be
 sent yet."""
@@ -291,12 +295,16 @@ class BackendParts(NamedTuple):
         measurement: the tuning measurement to run while all engines are idle; None = none.
         cores: the cores shared with the other models; None = not shared.
         clock: returns seconds.
+        prepare: is run in a thread of its own when the engine is warm. Its argument waits, between
+            two pieces of work, until no engine works or for some seconds, and tells whether the
+            backend is still open. None = nothing is run.
     """
 
     grammars: GrammarCompiler | None = None
     measurement: Measurement | None = None
     cores: SharedCores | None = None
     clock: Callable[[], float] = time.perf_counter
+    prepare: Callable[[Callable[[], bool]], None] | None = None
 
 
 class PagedBackend:
@@ -329,6 +337,7 @@ class PagedBackend:
         self._clock = parts.clock
         self._tidy = tidy
         self._measurement = parts.measurement
+        self._prepare = parts.prepare
         self._cores = parts.cores or SharedCores.create()
         self._grammars = None if parts.grammars is None else guard_compiler(parts.grammars)
         self._model = model
@@ -398,6 +407,10 @@ class PagedBackend:
         if prefixes is not None and config.enable_prefix_caching:
             stored = prefix_files(prefixes, paged_model, model_dir, model)
 
+        prepare = None
+        if config.decode_kernels == "auto" and can_use_kernels(paged_model):
+            prepare = partial(prepare_kernels, paged_model)
+
         def reserve(available: int) -> PagedBackend:
             if paged_model.is_on_gpu:
                 available = paged_model.available_memory()
@@ -405,7 +418,7 @@ class PagedBackend:
                 paged_model,
                 model,
                 config,
-                BackendParts(grammars, measurement, cores),
+                BackendParts(grammars, measurement, cores, prepare=prepare),
                 draft_model=draft_model,
                 available=available,
                 prefixes=stored,
@@ -533,6 +546,8 @@ class PagedBackend:
         try:
             self._engine.warm_up()
             self._link.call(self._warm.set)
+            if self._prepare is not None:
+                start_thread(partial(self._prepare, self._may_go_on), name="prepare")
             engine: SteppedEngine = self._prefixes or self._engine
             run_engine(
                 engine,
@@ -555,6 +570,11 @@ class PagedBackend:
                 self._prefixes.close(flush=is_in_order)
             self._link.call(self._warm.set)
             self._link.call(self._link.stopped.set)
+
+    def _may_go_on(self) -> bool:
+        """See `BackendParts.prepare`."""
+        self._cores.engines.wait_for_rest(_MAX_WAIT_FOR_REST)
+        return not self._closing
 
     def _publish(self, step: StepReport) -> None:
         self._undelivered.acquire()

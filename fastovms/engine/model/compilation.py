@@ -314,7 +314,7 @@ def compile_variants(
         models.append((single, precisions.small or precisions.large))
     with ThreadPoolExecutor(2) as beside:  # compilation uses one core for most of its time
         compiled = list(beside.map(lambda way: _compile(core, way[0], device, way[1]), models))
-    if len({_cache_layout(one) for one in compiled}) != 1:
+    if len({cache_layout(one) for one in compiled}) != 1:
         raise RuntimeError("the variants of the model cannot share a KV cache")
     large, small = compiled[0], compiled[precisions.small is not None]
     return CompiledVariants(large, small, compiled[-1] if has_single_rows else small)
@@ -342,7 +342,11 @@ def _with_bf16_logits(model: ov.Model) -> ov.Model:
     return steps.build()
 
 
-def _cache_layout(compiled: ov.CompiledModel) -> tuple[tuple[str, str], ...]:
+CacheLayout = tuple[tuple[str, str], ...]
+"""The shapes and types of the inputs that are the cache."""
+
+
+def cache_layout(compiled: ov.CompiledModel) -> CacheLayout:
     return tuple(
         (str(port.get_partial_shape()), str(port.get_element_type()))
         for port in compiled.inputs

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,8 +13,10 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from fastovms.engine.model.compilation import (
+    CacheLayout,
     CompiledVariants,
     Precisions,
+    cache_layout,
     compile_first,
     possible_precisions,
     with_single_rows,
@@ -22,6 +25,7 @@ from fastovms.engine.model.devices import device_memory, find_device, is_cpu, is
 from fastovms.engine.model.kv_cache import (
     BlockCopy,
     BlockRows,
+    CacheInput,
     HostCache,
     KvCache,
     RemoteCache,
@@ -158,29 +162,36 @@ def _widened(begins: NDArray[np.int32], has_one_more: NDArray[np.bool_]) -> NDAr
     return widened
 
 
-class StepRunner:
-    """An infer request of OpenVINO, fed with `StepInputs`.
+class Runner(Protocol):
+    """Runs steps of a model over its cache, one at a time."""
 
-    A tensor with an unchanged shape is overwritten in place, because setting one takes 20 us and a
-    step has eight. On the host the logits' memory is allocated here, because asking OpenVINO for
-    its address takes 60 us.
-    """
+    @property
+    def max_context_len(self) -> int | None:
+        """The longest text, in tokens, that it is for; None = any."""
 
-    def __init__(self, compiled: ov.CompiledModel, *, is_on_gpu: bool) -> None:
-        self._request = compiled.create_infer_request()
-        self.set_tensor = self._request.set_tensor
-        self._ports = {port.get_any_name(): port for port in compiled.inputs if not is_cache(port)}
-        self._arrays: dict[str, NDArray[np.int32] | NDArray[np.int64]] = {}
-        self._output = compiled.output(0)
-        is_bf16 = self._output.get_element_type() == ov.Type.bf16
-        self._dtype: np.dtype[Any] = np.dtype(np.uint16 if is_bf16 else np.float32)
-        self._samples_in_graph = SAMPLED_TOKEN_INDICES in self._ports
-        width = self._output.get_partial_shape()[-1]
-        self._has_room = self._samples_in_graph and width.is_static and not is_on_gpu
-        self._room: RawLogits = np.empty((0, 0), np.float32)
+    def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
+        """Sets what inputs have beside those of a step: the cache."""
 
     def infer(self, inputs: StepInputs) -> RawLogits:
-        request = self._request
+        """Returns logits; see `Model.infer`."""
+
+
+RunnerFactory = Callable[[], Runner]
+
+
+class Feed:
+    """Sets the inputs of a request that are named as in `StepInputs`.
+
+    A tensor with an unchanged shape is overwritten in place, because setting one takes 20 us and a
+    step has eight.
+    """
+
+    def __init__(self, request: ov.InferRequest, ports: Iterable[Any]) -> None:
+        self._request = request
+        self._ports = {port.get_any_name(): port for port in ports}
+        self._arrays: dict[str, NDArray[np.int32] | NDArray[np.int64]] = {}
+
+    def set(self, inputs: StepInputs) -> None:
         for name, port in self._ports.items():
             array = getattr(inputs, name)
             held = self._arrays.get(name)
@@ -188,7 +199,38 @@ class StepRunner:
                 held[...] = array
             else:
                 self._arrays[name] = held = array.copy()
-                request.set_tensor(port, ov.Tensor(held, shared_memory=True))
+                self._request.set_tensor(port, ov.Tensor(held, shared_memory=True))
+
+
+class StepRunner:
+    """An infer request of OpenVINO, fed with `StepInputs`.
+
+    On the host the logits' memory is allocated here, because asking OpenVINO for its address takes
+    60 us.
+    """
+
+    max_context_len: int | None = None
+
+    def __init__(self, compiled: ov.CompiledModel, *, is_on_gpu: bool) -> None:
+        self._request = compiled.create_infer_request()
+        ports = [port for port in compiled.inputs if not is_cache(port)]
+        self._feed = Feed(self._request, ports)
+        self._output = compiled.output(0)
+        is_bf16 = self._output.get_element_type() == ov.Type.bf16
+        self._dtype: np.dtype[Any] = np.dtype(np.uint16 if is_bf16 else np.float32)
+        self._samples_in_graph = SAMPLED_TOKEN_INDICES in {port.get_any_name() for port in ports}
+        width = self._output.get_partial_shape()[-1]
+        self._has_room = self._samples_in_graph and width.is_static and not is_on_gpu
+        self._room: RawLogits = np.empty((0, 0), np.float32)
+
+    def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
+        """Sets what inputs have beside those of a step: the cache."""
+        for name, tensor in tensors.items():
+            self._request.set_tensor(name, tensor)
+
+    def infer(self, inputs: StepInputs) -> RawLogits:
+        request = self._request
+        self._feed.set(inputs)
         num_rows = len(inputs.sampled_token_indices)
         if self._has_room and num_rows > len(self._room):
             self._make_room(num_rows)
@@ -295,7 +337,8 @@ class PagedModel:
         self.has_single_rows = variants.single_rows is not variants.small
         if self.has_single_rows:
             self._single_rows = StepRunner(variants.single_rows, is_on_gpu=self.is_on_gpu)
-        self._compiled = variants.large
+        self._few_rows: Mapping[int, Sequence[Runner]] = {}
+        self._variants = variants
         self._cache_inputs = cache_inputs(variants.large)
         self._cache: KvCache = HostCache([], 0)
         self._spare_block = 0
@@ -353,15 +396,69 @@ class PagedModel:
             num_state_rows = self._state_rows.num_rows
         num_blocks += self._precisions.is_batch_invariant
         if self.is_on_gpu:
-            context = self._compiled.get_context()
+            context = self._variants.large.get_context()
             self._cache = RemoteCache(self._cache_inputs, num_blocks, context, num_state_rows)
         else:
             self._cache = HostCache(self._cache_inputs, num_blocks, num_state_rows)
         if self._state_rows is not None:
             self._cache.clear_state(self._state_rows.zero_row)
-        for request in {self._large, self._small, self._single_rows}:
-            for name, tensor in self._cache.tensors.items():
-                request.set_tensor(name, tensor)
+        own: set[Runner] = {self._large, self._small, self._single_rows}
+        for runner in own.union(*self._few_rows.values()):
+            runner.set_tensors(self._cache.tensors)
+
+    def twin(self) -> PagedModel:
+        """Returns another model over the same compiled ones, which may run beside this one. It has
+        no cache yet."""
+        return PagedModel(
+            self._variants, device=self.device, precisions=self._precisions, graph=self.graph
+        )
+
+    def use_for_few_rows(self, variants: Mapping[int, Sequence[RunnerFactory]]) -> None:
+        """Has steps of these numbers of tokens computed by other variants of the model, from the
+        next step on. It may be called on any thread.
+
+        Args:
+            variants: make runners of their own, of which the first one runs a step that is for it.
+        """
+        runners = {make: make() for make in chain.from_iterable(variants.values())}
+        for runner in runners.values():
+            runner.set_tensors(self._cache.tensors)
+        self._few_rows = {
+            number: [runners[make] for make in makers] for number, makers in variants.items()
+        }
+        singles = self._few_rows.get(1, ())
+        if self.has_single_rows and any(one.max_context_len is None for one in singles):
+            self._single_rows = self._small
+            self._variants = self._variants._replace(single_rows=self._variants.small)
+            self.has_single_rows = False
+
+    @property
+    def few_row_numbers(self) -> frozenset[int]:
+        """The numbers of tokens of steps that such variants compute."""
+        return frozenset(self._few_rows)
+
+    @property
+    def large_properties(self) -> Mapping[str, object]:
+        """The properties of the variant for large steps."""
+        return self._precisions.large
+
+    @property
+    def is_batch_invariant(self) -> bool:
+        return self._precisions.is_batch_invariant
+
+    @property
+    def cache_layout(self) -> CacheLayout:
+        return cache_layout(self._variants.large)
+
+    @property
+    def cache_inputs(self) -> Sequence[CacheInput]:
+        """The inputs that are the cache."""
+        return self._cache_inputs
+
+    @property
+    def num_threads(self) -> int:
+        """The number of threads that compute a step."""
+        return int(self._variants.large.get_property("INFERENCE_NUM_THREADS"))
 
     def commit_ahead(self, num_used_blocks: int) -> bool:
         """Commits some memory of the cache; see `KvCache.commit_ahead`."""
@@ -417,7 +514,11 @@ class PagedModel:
         inputs = inputs.in_pages(self._num_pages)
         return self._runner_of(inputs).infer(inputs)[:num_rows]
 
-    def _runner_of(self, inputs: StepInputs) -> StepRunner:
+    def _runner_of(self, inputs: StepInputs) -> Runner:
+        for runner in self._few_rows.get(len(inputs.input_ids), ()):
+            limit = runner.max_context_len
+            if limit is None or inputs.max_context_len <= limit:
+                return runner
         if is_single_row(inputs):
             return self._single_rows
         return self._small if self._precisions.is_small(inputs) else self._large

@@ -166,7 +166,7 @@ def choose(
         elif default in twice and name not in twice:
             needed = 1 / MIN_GAIN_OF_TWO
         gain = statistics.median(found)
-        is_clear = _mostly_above(min(needed, 1.0), found)
+        is_clear = is_mostly_above(min(needed, 1.0), found)
         if gain >= needed and is_clear and (best.name == default or gain > best.gain):
             best = FastestWay(name, gain)
     return best
@@ -183,7 +183,7 @@ def choose_token_budget(times: Times) -> int | None:
             (small / best) / (large / budget)
             for small, large in zip(times[PREFILLS[best]], times[PREFILLS[budget]], strict=True)
         ]
-        if statistics.median(ratios) >= MIN_GAIN and _mostly_above(1.0, ratios):
+        if statistics.median(ratios) >= MIN_GAIN and is_mostly_above(1.0, ratios):
             best = budget
     return best
 
@@ -209,7 +209,7 @@ def _load(times: Times, num_sequences: int, i: int) -> float:
     return prompts + _OUTPUT_TOKENS * times[DECODES[num_sequences]][i]
 
 
-def _mostly_above(bound: float, ratios: Sequence[float]) -> bool:
+def is_mostly_above(bound: float, ratios: Sequence[float]) -> bool:
     return sum(ratio > bound for ratio in ratios) >= _MIN_AGREEMENT * len(ratios)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import queue
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from bench.random_models.shapes import SHAPES
 from fastovms.backends.model_files import MAX_DIFFERENCE, read_model_info
 from fastovms.backends.paged import backend as idle_memory
 from fastovms.backends.paged.backend import (
+    BackendParts,
     DraftFiles,
     IdleMemory,
     PagedBackend,
@@ -335,3 +337,23 @@ async def test_backend_is_warm_once_the_engine_is(fails: bool, caplog) -> None:
     else:
         await warm
     await backend.close()
+
+
+async def test_preparation_begins_when_the_engine_is_warm_and_ends_with_the_backend() -> None:
+    steps: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    closed = threading.Event()
+
+    def prepare(may_go_on: Callable[[], bool]) -> None:
+        steps.put(may_go_on())
+        closed.wait(20)
+        steps.put(may_go_on())
+
+    parts = BackendParts(prepare=prepare)
+    backend = PagedBackend.from_model(FakeModel(), MODEL, CONFIG, parts)
+    backend.start()
+    await backend.warmed_up()
+    is_open = await asyncio.to_thread(steps.get, timeout=20)
+    await backend.close()
+    closed.set()
+    assert is_open
+    assert not await asyncio.to_thread(steps.get, timeout=20)

@@ -1,0 +1,112 @@
+"""Prepares our own kernels for a model that is being served, and switches over to them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
+from fastovms.engine.model.devices import is_cpu
+from fastovms.engine.model.model import PagedModel, RunnerFactory
+from fastovms.engine.model.paging import reason_of
+
+logger = logging.getLogger(__name__)
+
+_DELAY: Final = 2.0
+"""Seconds in which a first request may come, which is then answered undisturbed."""
+
+_MAX_SECONDS: Final = 3.0
+_NUM_ROUNDS: Final = 5
+"""How long, and how often, steps of one size are measured at most."""
+
+
+class _DroppedError(Exception):
+    """The model is not served any more."""
+
+
+class _WrongError(Exception):
+    """The kernels compute something else than OpenVINO, which the message says."""
+
+
+def can_use_kernels(model: PagedModel) -> bool:
+    """Returns whether it is worth trying: on the CPU, with weights that do not fit its caches, and
+    where a text may depend on what else is computed."""
+    return (
+        is_cpu(model.device)
+        and not model.is_batch_invariant
+        and model.states is None
+        and model.graph.weights.stat().st_size > EXACT_WEIGHTS_SIZE
+    )
+
+
+def prepare_kernels(
+    model: PagedModel,
+    may_go_on: Callable[[], bool],
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
+    """Compiles the kernels, packs the weights, checks logits and measures, beside the engine, which
+    switches over to what is right and faster. It takes seconds, and says in one line how it ended.
+
+    Args:
+        may_go_on: waits, before a piece of work, until the engines rest or for some seconds, and
+            tells whether the model is still served.
+    """
+    time.sleep(_DELAY)
+    try:
+        logger.info("decode kernels: %s", _prepare(model, may_go_on, clock))
+    except _DroppedError:
+        pass
+    except Exception as error:
+        logger.warning("decode kernels: off: %s", reason_of(error))
+
+
+def _prepare(model: PagedModel, may_go_on: Callable[[], bool], clock: Callable[[], float]) -> str:
+    """Returns what has come of it."""
+    from fastovms.engine.kernels.compiler import compile_kernels, find_instructions
+    from fastovms.engine.model import few_rows
+
+    def wait_for_rest() -> None:
+        if not may_go_on():
+            raise _DroppedError
+
+    instructions = find_instructions()
+    if instructions is None:
+        return "off: this CPU has neither AVX2 nor AVX-512 VNNI"
+    wait_for_rest()
+    kernels = compile_kernels(instructions, model.num_threads)
+    wait_for_rest()
+    variants = few_rows.compile_few_rows(model, kernels)
+    if variants is None:
+        return "off: no weights that they can multiply, or too little free memory"
+    plain = model.twin()
+    chosen: dict[int, list[RunnerFactory]] = {}
+    speeds: list[str] = []
+    for name, makers in (("whole steps", variants.whole), ("products", variants.operations)):
+        if not makers:
+            continue
+        wait_for_rest()
+        ours = model.twin()
+        ours.use_for_few_rows({number: [make] for number, make in makers.items()})
+        wrong = few_rows.why_wrong(plain, ours)
+        if wrong is not None:
+            raise _WrongError(wrong)
+        gains = few_rows.gains(
+            plain,
+            ours,
+            clock,
+            before_each=wait_for_rest,
+            max_seconds=_MAX_SECONDS,
+            max_rounds=_NUM_ROUNDS,
+        )
+        for number in few_rows.served_numbers(gains):
+            chosen.setdefault(number, []).append(makers[number])
+        if gains:
+            listed = ", ".join(f"{number}: {gain:.2f}" for number, gain in gains.items())
+            speeds.append(f"{name} {listed}")
+    if not chosen:
+        return f"off: on {instructions}, no faster than OpenVINO"
+    model.use_for_few_rows(chosen)
+    model.forget_files()  # which were read once more
+    return f"on with {instructions}, times OpenVINO's speed by tokens a step: {'; '.join(speeds)}"

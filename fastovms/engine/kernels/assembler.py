@@ -1,0 +1,266 @@
+"""Makes programs of segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.engine.kernels.compiler import Kernels
+from fastovms.engine.kernels.matrices import PackedMatrix, pack, packed_size
+from fastovms.engine.kernels.programs import NUM_FIELDS, Field, Opcode
+from fastovms.engine.kernels.segments import Port, Segment, Step, Weights, port_of
+
+_PART_SIZE: Final = 128 * 1024
+"""Bytes of weights that a thread takes at once, if there are so many for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the rows of an output are: in which buffer, and where in its rows.
+
+    Attributes:
+        heads: the parts of a row.
+        stride: numbers from one part to the next.
+        width: numbers in a part; 0 = it does not matter.
+    """
+
+    buffer: int
+    start: int = 0
+    heads: int = 1
+    stride: int = 0
+    width: int = 0
+
+
+class WeightStore:
+    """Packed weights of a model, which all of its programs share."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self.kernels = kernels
+        self._matrices: dict[tuple[str, ...], PackedMatrix] = {}
+
+    @property
+    def matrices(self) -> list[PackedMatrix]:
+        return list(self._matrices.values())
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(matrix.data.nbytes for matrix in self.matrices)
+
+    def matrix(self, products: Sequence[Step]) -> PackedMatrix:
+        """Returns the weights of products, one after another, which it packs if they are new."""
+        key = tuple(step.node.get_friendly_name() for step in products)
+        if key not in self._matrices:
+            stacked = [_weights(step) for step in products]
+            compressed = [weights.compressed for weights in stacked]
+            self._matrices[key] = pack(compressed, stacked[0].kind, self.kernels)
+        return self._matrices[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What `programs.run_program` takes.
+
+    Attributes:
+        instructions: int64 [instructions, NUM_FIELDS].
+        strides: numbers from one row to the next of each buffer: first of the inputs, then of the
+            outputs, then of those that are its own.
+        num_inputs, num_outputs: of the segment.
+        output_widths: numbers in a row of each output.
+        max_columns: the most integers in a row.
+        constants: what instructions have the addresses of.
+    """
+
+    instructions: NDArray[np.int64]
+    strides: tuple[int, ...]
+    num_inputs: int
+    num_outputs: int
+    output_widths: tuple[int, ...]
+    max_columns: int
+    constants: tuple[object, ...]
+
+    def offsets(self) -> tuple[dict[int, int], int]:
+        """Returns where buffers of its own begin, in numbers of a row of all of them together, and
+        how long that row is. Those that are not needed at the same time share their place."""
+        first_own = self.num_inputs + self.num_outputs
+        last_uses: dict[int, int] = {}
+        for number, row in enumerate(self.instructions.tolist()):
+            for name in (Field.A, Field.B, Field.C, Field.OUT):
+                last_uses[row[name]] = number
+        free: dict[int, list[int]] = {}
+        found: dict[int, int] = {}
+        size = 0
+        for number, row in enumerate(self.instructions.tolist()):
+            target = row[Field.OUT]
+            if target >= first_own and target not in found:
+                width = self.strides[target]
+                places = free.setdefault(width, [])
+                if not places:
+                    places.append(size)
+                    size += width
+                found[target] = places.pop()
+            for used in {row[name] for name in (Field.A, Field.B, Field.C, Field.OUT)}:
+                if used in found and last_uses[used] == number:
+                    free[self.strides[used]].append(found[used])
+        return found, size
+
+
+def packed_bytes(segment: Segment) -> int:
+    """Returns the memory that the packed weights of a segment take."""
+    found = (step.weights for step in segment.steps if step.weights is not None)
+    return sum(packed_size(weights.compressed, weights.kind) for weights in found)
+
+
+def assemble(segment: Segment, store: WeightStore) -> Program:
+    """Makes the program of a segment."""
+    assembler = Assembler(segment, store)
+    for step in segment.steps:
+        assembler.add(step)
+    return assembler.finish()
+
+
+class Assembler:
+    def __init__(self, segment: Segment, store: WeightStore) -> None:
+        self._segment = segment
+        self._store = store
+        self._rows: list[list[int]] = []
+        self._constants: list[object] = []
+        self._places = {port_of(port): Place(i) for i, port in enumerate(segment.inputs)}
+        num_inputs = len(segment.inputs)
+        self._outputs = {port_of(port): num_inputs + i for i, port in enumerate(segment.outputs)}
+        borders = [*segment.inputs, *segment.outputs]
+        self._strides = [port.get_partial_shape()[-1].get_length() for port in borders]
+        self._quantized: tuple[Place, int] | None = None
+        self._max_columns = 0
+
+    def add(self, step: Step) -> None:
+        port = (step.id, 0)
+        if step.opcode is None:
+            self._split(step)
+        elif step.opcode == Opcode.PRODUCT:
+            if port not in self._places:
+                self._multiply(self._products_with(step))
+        else:
+            self._apply(step, step.opcode)
+
+    def finish(self) -> Program:
+        segment = self._segment
+        num_borders = len(segment.inputs)
+        widths = self._strides[num_borders : num_borders + len(segment.outputs)]
+        return Program(
+            np.array(self._rows, np.int64).reshape(-1, NUM_FIELDS),
+            tuple(self._strides),
+            len(segment.inputs),
+            len(segment.outputs),
+            tuple(widths),
+            self._max_columns,
+            tuple(self._constants),
+        )
+
+    def _split(self, step: Step) -> None:
+        """Notes where the parts of a row are."""
+        place = self._places[port_of(step.sources[0])]
+        start = place.start
+        for index, width in enumerate(step.widths):
+            self._places[step.id, index] = Place(place.buffer, start)
+            start += width
+
+    def _apply(self, step: Step, opcode: Opcode) -> None:
+        sources = [self._places[port_of(source)] for source in step.sources]
+        first, second = sources[0], sources[-1]
+        target = self._target((step.id, 0), step.widths[0])
+        p0 = p1 = 0
+        constant = step.constant
+        if opcode == Opcode.NORMALIZE:
+            constant = np.ones(step.widths[0], np.float32)
+            p1 = int(np.float32(step.epsilon).view(np.int32))
+        if constant is not None:
+            self._constants.append(constant)
+            p0 = constant.ctypes.data
+        self._emit(opcode, first, second, target, step.widths[0], p0, p1)
+
+    def _products_with(self, step: Step) -> list[Step]:
+        """Returns products that can be computed as one: of the same rows with weights of the same
+        form, whose results nobody else needs."""
+        products = [other for other in self._segment.steps if self._goes_with(other, step)]
+        return products if len(products) > 1 and step in products else [step]
+
+    def _goes_with(self, other: Step, step: Step) -> bool:
+        if other.opcode != Opcode.PRODUCT or port_of(other.sources[0]) != port_of(step.sources[0]):
+            return False
+        mine, theirs = _weights(step), _weights(other)
+        shapes = [weights.compressed.scales.shape[1] for weights in (mine, theirs)]
+        return (
+            mine.kind == theirs.kind
+            and shapes[0] == shapes[1]
+            and other.widths[0] % theirs.kind.num_lanes == 0
+            and (other.id, 0) not in self._outputs
+        )
+
+    def _multiply(self, products: Sequence[Step]) -> None:
+        matrix = self._store.matrix(products)
+        source = self._places[port_of(products[0].sources[0])]
+        if self._quantized != (source, matrix.columns):
+            self._emit(Opcode.QUANTIZE, source, source, source, matrix.num_columns, matrix.columns)
+            self._quantized = source, matrix.columns
+            self._max_columns = max(self._max_columns, matrix.num_columns)
+        width = matrix.num_blocks * matrix.kind.num_lanes
+        if len(products) == 1 and width == matrix.num_rows:
+            target = self._target((products[0].id, 0), width)
+        else:
+            target = self._own_buffer(width)
+        num_groups = matrix.num_columns // matrix.columns
+        num_parts = max(self._store.kernels.num_threads, matrix.data.nbytes // _PART_SIZE)
+        self._emit(
+            Opcode.PRODUCT,
+            source,
+            source,
+            target,
+            width,
+            matrix.data.ctypes.data,
+            matrix.num_blocks,
+            num_groups,
+            matrix.columns // matrix.kind.columns_of_unit,
+            matrix.kind.weight_bits,
+            int(matrix.kind.has_zero_points),
+            min(num_parts, matrix.num_blocks),
+        )
+        self._constants.append(matrix)
+        start = target.start
+        for step in products:
+            port = (step.id, 0)
+            place = Place(target.buffer, start)
+            start += step.widths[0]
+            if port in self._outputs and port not in self._places:
+                output = self._target(port, step.widths[0])
+                self._emit(Opcode.COPY, place, place, output, step.widths[0])
+            else:
+                self._places[port] = place
+
+    def _target(self, port: Port, width: int) -> Place:
+        """Returns where a result goes: to an output, or to a buffer of the program's own."""
+        place = Place(self._outputs[port]) if port in self._outputs else self._own_buffer(width)
+        self._places[port] = place
+        return place
+
+    def _own_buffer(self, width: int) -> Place:
+        self._strides.append(width)
+        return Place(len(self._strides) - 1)
+
+    def _emit(
+        self, opcode: Opcode, a: Place, b: Place, out: Place, width: int, *parameters: int
+    ) -> None:
+        row = [opcode, a.buffer, a.start, b.buffer, b.start, out.buffer, out.start, width]
+        assert len(row) == Field.P0
+        row += [*parameters, *[0] * (NUM_FIELDS - Field.P0 - len(parameters))]
+        if not row[Field.HEADS]:
+            row[Field.HEADS] = 1
+        self._rows.append(list(map(int, row)))
+
+
+def _weights(step: Step) -> Weights:
+    assert step.weights is not None, "only products are asked"
+    return step.weights

@@ -1,0 +1,83 @@
+"""Compiles the kernels for this CPU, or reads them from numba's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numba
+from numba import float32, int64, uint8, void
+
+from fastovms.engine.kernels import packing, products, programs
+
+_CPUINFO: Final = Path("/proc/cpuinfo")
+
+_NEEDED: Final = {
+    "avx512_vnni": frozenset({"avx512_vnni", "avx512bw", "avx512vl"}),
+    "avx_vnni": frozenset({"avx_vnni"}),
+    "avx2": frozenset({"avx2", "fma", "f16c"}),
+}
+"""The flags of a CPU that each set of instructions needs, the widest first."""
+
+
+def find_instructions(cpuinfo: Path = _CPUINFO) -> str | None:
+    """Returns the one of `INSTRUCTION_SETS` that this CPU is fastest with; None = it has none."""
+    try:
+        flags = frozenset(cpuinfo.read_text().split())
+    except OSError:
+        return None
+    return next((name for name, needed in _NEEDED.items() if needed <= flags), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Compiled kernels.
+
+    Attributes:
+        instructions: one of `INSTRUCTION_SETS`.
+        product: the address of the function that multiplies.
+        run: see `programs.run_program`.
+        pack: see `packing.pack_rows`.
+        address_of: returns the address of f32 [tokens, 1, width] or [tokens, width].
+        num_threads: compute.
+        references: what keeps the code in memory.
+    """
+
+    instructions: str
+    product: int
+    run: Callable[..., None]
+    pack: Callable[..., None]
+    address_of: Callable[[Any], int]
+    num_threads: int
+    references: tuple[object, ...]
+
+
+def compile_kernels(instructions: str, num_threads: int) -> Kernels:
+    """Compiles the kernels, which takes some seconds, or reads them from the cache.
+
+    Raises:
+        Exception: they cannot be compiled, or numba finds no TBB. OpenVINO's own is found where
+            OpenVINO is imported before.
+    """
+    numba.config.THREADING_LAYER = "tbb"
+    multiply = {
+        "avx2": products.multiply_avx2,
+        "avx_vnni": products.multiply_avx_vnni,
+        "avx512_vnni": products.multiply_avx512_vnni,
+    }[instructions]
+    signature = void(*[int64] * programs.PRODUCT_ARGUMENTS)
+    product = numba.cfunc(signature, nopython=True, cache=True)(multiply)
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "cache": True}
+    run = numba.njit(
+        [void(int64[:, ::1], int64[:, ::1], int64, int64[::1], int64, int64[::1], int64)],
+        parallel=True,
+        **options,
+    )(programs.run_program)
+    read_only = numba.types.Array(uint8, 1, "C", readonly=True)
+    pack = numba.njit([void(read_only, *[int64] * 8, uint8[::1])], **options)(packing.pack_rows)
+    shapes = (float32[:, :, ::1], float32[:, ::1])
+    address_of = numba.njit([int64(shape) for shape in shapes], cache=True)(programs.address_of)
+    num_threads = min(num_threads, numba.config.NUMBA_NUM_THREADS)
+    return Kernels(instructions, product.address, run, pack, address_of, num_threads, (product,))

@@ -1,0 +1,251 @@
+"""Reads compressed weights of a graph, and packs them for the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from fastovms.engine.kernels.compiler import Kernels
+from fastovms.engine.kernels.products import MIDDLE, ProductKind
+
+Node = Any
+"""An `openvino.Node`; the package's annotations are too loose for strict checking."""
+
+_BITS: Final = {ov.Type.i4: 4, ov.Type.u4: 4, ov.Type.i8: 8, ov.Type.u8: 8}
+_SIGNED: Final = frozenset({ov.Type.i4, ov.Type.i8})
+
+_MAX_GROUP: Final = {16: 256, 8: 128}
+"""The most columns that share a scale, by the bits of activations: sums fit 32 bits then."""
+
+_LARGEST_F16: Final = 65504.0
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedWeights:
+    """The weights `(integers - zero_points) * scales` of a matrix.
+
+    Attributes:
+        integers: uint8, row by row; two of 4 bits share a byte, the first one in its low half.
+        bits: 4 or 8.
+        is_signed: whether they are in two's complement.
+        scales: f32 [rows, groups].
+        zero_points: the same; None = all are 0.
+        num_rows, num_columns: of the matrix.
+    """
+
+    integers: NDArray[np.uint8]
+    bits: int
+    is_signed: bool
+    scales: NDArray[np.float32]
+    zero_points: NDArray[np.float32] | None
+    num_rows: int
+    num_columns: int
+
+
+def read_weights(node: Node) -> CompressedWeights | None:
+    """Returns the weights that a node decompresses; None = they are of another form."""
+    scales = zero_points = None
+    if node.get_output_partial_shape(0).is_dynamic or len(node.get_output_shape(0)) != 2:
+        return None
+    num_rows, num_columns = node.get_output_shape(0)
+    while node.get_type_name() != "Constant":
+        kind = node.get_type_name()
+        if kind == "Multiply" and scales is None:
+            scales = _floats(node.input_value(1).get_node())
+            if scales is None:
+                return None
+        elif kind == "Subtract" and scales is not None and zero_points is None:
+            zero_points = _floats(node.input_value(1).get_node())
+            if zero_points is None:
+                return None
+        elif kind not in ("Convert", "Reshape"):
+            return None
+        node = node.input_value(0).get_node()
+    bits = _BITS.get(node.get_element_type())
+    if bits is None or scales is None:
+        return None
+    shape = list(node.get_output_shape(0))
+    num_groups = shape[1] if len(shape) == 3 else 1
+    if shape not in ([num_rows, num_columns], [num_rows, num_groups, num_columns // num_groups]):
+        return None
+    groups = (num_rows, num_groups)
+    try:
+        scales = np.broadcast_to(_by_groups(scales, len(shape)), groups)
+        if zero_points is not None:
+            zero_points = np.broadcast_to(_by_groups(zero_points, len(shape)), groups)
+    except ValueError:
+        return None
+    is_signed = node.get_element_type() in _SIGNED
+    integers = node.data.reshape(-1).view(np.uint8)
+    return CompressedWeights(integers, bits, is_signed, scales, zero_points, num_rows, num_columns)
+
+
+def _floats(node: Node) -> NDArray[np.float32] | None:
+    """Returns the numbers of a constant, perhaps converted; None = it is none."""
+    while node.get_type_name() == "Convert":
+        node = node.input_value(0).get_node()
+    if node.get_type_name() != "Constant":
+        return None
+    shape = list(node.get_output_shape(0))
+    data = node.data
+    if node.get_element_type() in (ov.Type.u4, ov.Type.i4):
+        packed = data.reshape(-1).view(np.uint8)
+        values = np.stack([packed & 15, packed >> 4], -1).reshape(-1)[: int(np.prod(shape))]
+        if node.get_element_type() == ov.Type.i4:
+            values = (values.astype(np.int8) + 8) % 16 - 8
+        return values.astype(np.float32).reshape(shape)
+    if data.dtype.kind not in "fiu":
+        return None
+    found: NDArray[np.float32] = data.astype(np.float32)
+    return found
+
+
+def _by_groups(values: NDArray[np.float32], rank: int) -> NDArray[np.float32]:
+    """Returns one number for each group from [rows, groups, 1], [rows, 1] or one for all.
+
+    Raises:
+        ValueError: they are of another shape.
+    """
+    if values.size == 1:
+        return values.reshape(1, 1)
+    if values.ndim != rank or values.shape[-1] != 1:
+        raise ValueError
+    return values[..., 0] if rank == 3 else values
+
+
+@dataclass(frozen=True, slots=True)
+class PackedMatrix:
+    """Weights as the kernels read them.
+
+    Attributes:
+        data: uint8.
+        kind: of the code that multiplies them.
+        num_rows: of the matrix.
+        num_columns: of it.
+        columns: how many share a scale, of weights and of activations.
+    """
+
+    data: NDArray[np.uint8]
+    kind: ProductKind
+    num_rows: int
+    num_columns: int
+    columns: int
+
+    @property
+    def num_blocks(self) -> int:
+        return -(-self.num_rows // self.kind.num_lanes)
+
+
+def group_columns(weights: CompressedWeights, activation_bits: int) -> int | None:
+    """Returns how many columns share a scale in the packed form; None = there is no such form."""
+    size = weights.num_columns // weights.scales.shape[1]
+    unit = 32 if weights.bits == 4 else 16
+    largest = _MAX_GROUP[activation_bits]
+    fitting = (columns for columns in range(largest, 0, -unit) if size % columns == 0)
+    return next(fitting, None)
+
+
+def packed_kind(weights: CompressedWeights, instructions: str) -> ProductKind | None:
+    """Returns the code that multiplies weights; None = there is none."""
+    kind = ProductKind(instructions, weights.bits, has_zero_points=False)
+    if group_columns(weights, kind.activation_bits) is None:
+        return None
+    limit = np.abs(weights.scales).max(initial=0.0)
+    zero_points = _stored_zero_points(weights, kind)
+    if zero_points is not None:
+        limit = max(limit, np.abs(zero_points).max(initial=0.0))
+    if not limit <= _LARGEST_F16:
+        return None
+    return ProductKind(instructions, weights.bits, has_zero_points=zero_points is not None)
+
+
+def _stored_zero_points(
+    weights: CompressedWeights, kind: ProductKind
+) -> NDArray[np.float32] | None:
+    """Returns the zero points of integers as they are stored; None = all are in the middle."""
+    middle = MIDDLE[weights.bits]
+    zero_points = weights.zero_points
+    if zero_points is None:
+        zero_points = np.zeros((1, 1), np.float32)
+    centered = zero_points if weights.is_signed else zero_points - middle
+    if not centered.any():
+        return None
+    stored: NDArray[np.float32] = centered + middle if kind.is_unsigned else centered
+    return np.broadcast_to(stored, weights.scales.shape)
+
+
+def packed_size(weights: CompressedWeights, kind: ProductKind) -> int:
+    """Returns the bytes of the packed form."""
+    columns = group_columns(weights, kind.activation_bits)
+    assert columns is not None, "see packed_kind"
+    num_blocks = -(-weights.num_rows // kind.num_lanes)
+    return num_blocks * kind.block_size(weights.num_columns // columns, columns)
+
+
+def pack(stacked: Sequence[CompressedWeights], kind: ProductKind, kernels: Kernels) -> PackedMatrix:
+    """Packs weights for the code that `packed_kind` has returned of each of them. All have the same
+    columns and groups; all but the last fill whole blocks."""
+    columns = group_columns(stacked[0], kind.activation_bits)
+    assert columns is not None, "see packed_kind"
+    sizes = [packed_size(weights, kind) for weights in stacked]
+    data = _aligned(sum(sizes))
+    data[:] = 0
+    for weights, part in zip(stacked, np.split(data, np.cumsum(sizes)[:-1]), strict=True):
+        _pack_into(part, weights, columns, kind, kernels)
+    num_rows = sum(weights.num_rows for weights in stacked)
+    return PackedMatrix(data, kind, num_rows, stacked[0].num_columns, columns)
+
+
+def _pack_into(
+    data: NDArray[np.uint8],
+    weights: CompressedWeights,
+    columns: int,
+    kind: ProductKind,
+    kernels: Kernels,
+) -> None:
+    lanes = kind.num_lanes
+    num_groups = weights.num_columns // columns
+    num_blocks = -(-weights.num_rows // lanes)
+    flip = 0
+    if kind.is_unsigned == weights.is_signed:
+        flip = 0x88 if weights.bits == 4 else 0x80
+    kernels.pack(
+        np.ascontiguousarray(weights.integers),
+        weights.num_rows,
+        weights.num_columns,
+        columns,
+        weights.bits,
+        kind.activation_bits,
+        lanes,
+        flip,
+        kind.header_size,
+        data,
+    )
+    groups = data.reshape(num_blocks, num_groups, kind.group_size(columns))
+    heads = groups[:, :, : kind.header_size].view(np.float16)
+    heads[:, :, :lanes] = _by_lanes(weights.scales, num_groups, lanes)
+    if kind.has_zero_points:
+        zero_points = _stored_zero_points(weights, kind)
+        assert zero_points is not None
+        heads[:, :, lanes:] = _by_lanes(zero_points, num_groups, lanes)
+
+
+def _by_lanes(values: NDArray[np.float32], num_groups: int, lanes: int) -> NDArray[np.float32]:
+    """Returns numbers of groups, [rows, groups], as [blocks, groups, lanes]."""
+    repeated = np.repeat(values, num_groups // values.shape[1], 1)
+    padded = np.zeros((-(-len(values) // lanes) * lanes, num_groups), np.float32)
+    padded[: len(values)] = repeated
+    return padded.reshape(-1, lanes, num_groups).transpose(0, 2, 1)
+
+
+def _aligned(size: int) -> NDArray[np.uint8]:
+    """Returns memory that begins with a page."""
+    page = 4096
+    room = np.empty(size + page, np.uint8)
+    start = -room.ctypes.data % page
+    return room[start : start + size]

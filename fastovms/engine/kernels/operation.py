@@ -1,0 +1,164 @@
+"""Puts programs into OpenVINO's graph, as operations of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numba
+import numpy as np
+import openvino as ov
+
+from fastovms.engine.kernels.assembler import Program, WeightStore, assemble, packed_bytes
+from fastovms.engine.kernels.compiler import Kernels
+from fastovms.engine.kernels.segments import Port, find_segments, port_of
+
+_NO_STEP: Final = np.zeros(1, np.int64)
+
+_FEWEST_COLUMNS: Final = 16
+"""Of a group."""
+
+
+class Workspace:
+    """Memory in which programs of one model run, one at a time."""
+
+    def __init__(self, kernels: Kernels, max_rows: int) -> None:
+        self.kernels = kernels
+        self.max_rows = max_rows
+        self._threads: set[int] = set()
+        self._integers = np.zeros(0, np.int16)
+        self._sums = np.zeros(0, np.int32)
+        self._scales = np.zeros(0, np.float32)
+        self._rows = np.zeros(0, np.float32)
+        self._agreement = np.zeros(5 * 8, np.int64)
+        self.scratch = np.zeros(5, np.int64)
+
+    def reserve(self, programs: Sequence[Program]) -> None:
+        """Makes room for programs."""
+        columns = self.max_rows * max(program.max_columns for program in programs)
+        self._integers = np.zeros(columns, np.int16)
+        self._sums = np.zeros(columns // _FEWEST_COLUMNS, np.int32)
+        self._scales = np.zeros(columns // _FEWEST_COLUMNS, np.float32)
+        width = max(program.offsets()[1] for program in programs)
+        self._rows = np.zeros(self.max_rows * width, np.float32)
+        bits = 16 if self.kernels.instructions == "avx2" else 8
+        addresses = (a.ctypes.data for a in (self._integers, self._sums, self._scales))
+        agreement = self._agreement.ctypes.data
+        self.scratch[:] = [*addresses, bits, agreement + -agreement % 64]
+
+    def buffers_of(self, program: Program) -> Any:
+        """Returns the buffers of a program, int64 [buffers, 2], those of its own with addresses."""
+        buffers = np.zeros((len(program.strides), 2), np.int64)
+        buffers[:, 1] = program.strides
+        for index, offset in program.offsets()[0].items():
+            buffers[index, 0] = self._rows.ctypes.data + 4 * self.max_rows * offset
+        return buffers
+
+    def prepare_thread(self) -> None:
+        """Sets how many threads compute where the calling one does."""
+        thread = threading.get_ident()
+        if thread not in self._threads:
+            numba.set_num_threads(self.kernels.num_threads)
+            numba.set_parallel_chunksize(1)
+            self._threads.add(thread)
+
+
+class ProgramOperation(ov.Op):  # type: ignore[misc]
+    """An operation that runs a program.
+
+    Attributes:
+        program: see `Program`.
+    """
+
+    def __init__(
+        self, workspace: Workspace, program: Program, inputs: Sequence[Any] | None = None
+    ) -> None:
+        super().__init__(self)
+        self._workspace = workspace
+        self.program = program
+        self._buffers = workspace.buffers_of(program)
+        if inputs is not None:
+            self.set_arguments(list(inputs))
+            self.constructor_validate_and_infer_types()
+
+    def validate_and_infer_types(self) -> None:
+        """Sets the shapes of the outputs: that of the first input, but for the width."""
+        shape = self.get_input_partial_shape(0)
+        self.set_output_size(self.program.num_outputs)
+        for index, width in enumerate(self.program.output_widths):
+            others = [shape[axis] for axis in range(len(shape) - 1)]
+            self.set_output_type(index, ov.Type.f32, ov.PartialShape([*others, width]))
+
+    def clone_with_new_inputs(self, new_inputs: Sequence[Any]) -> ProgramOperation:
+        """Returns another operation for the same program."""
+        return ProgramOperation(self._workspace, self.program, new_inputs)
+
+    def has_evaluate(self) -> bool:
+        """Returns that it can be computed."""
+        return True
+
+    def evaluate(self, outputs: Sequence[ov.Tensor], inputs: Sequence[ov.Tensor]) -> bool:
+        """Computes the outputs of a step."""
+        workspace, buffers = self._workspace, self._buffers
+        first = inputs[0].data
+        num_rows = first.size // first.shape[-1]
+        address_of = workspace.kernels.address_of
+        for index, tensor in enumerate((*inputs, *outputs)):
+            buffers[index, 0] = address_of(tensor.data)
+        workspace.prepare_thread()
+        kernels = workspace.kernels
+        kernels.run(
+            self.program.instructions,
+            buffers,
+            num_rows,
+            workspace.scratch,
+            kernels.product,
+            _NO_STEP,
+            kernels.num_threads,
+        )
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenModel:
+    """A model with operations of ours in it, which live as long as this does."""
+
+    model: ov.Model
+    operations: tuple[ProgramOperation, ...]
+
+
+def use_kernels(
+    model: ov.Model, store: WeightStore, *, max_rows: int, max_bytes: int
+) -> RewrittenModel | None:
+    """Rewrites a paged model in place, for steps of up to `max_rows` tokens.
+
+    Args:
+        max_bytes: the most memory that packed weights may take.
+
+    Returns:
+        None if nothing in the model can be computed by the kernels, or its weights are too large;
+        the model is as it was then.
+    """
+    kernels = store.kernels
+    segments = find_segments(model, kernels.instructions)
+    if not segments or sum(map(packed_bytes, segments)) > max_bytes:
+        return None
+    programs = [assemble(segment, store) for segment in segments]
+    workspace = Workspace(kernels, max_rows)
+    workspace.reserve(programs)
+    operations = []
+    replaced: dict[Port, Any] = {}
+    for segment, program in zip(segments, programs, strict=True):
+        inputs = [replaced.get(port_of(port), port) for port in segment.inputs]
+        operation = ProgramOperation(workspace, program, inputs)
+        operations.append(operation)
+        inner = {step.id for step in segment.steps}.union(*(s.inner for s in segment.steps))
+        for index, port in enumerate(segment.outputs):
+            replaced[port_of(port)] = operation.output(index)
+            for target in port.get_target_inputs():
+                if target.get_node().get_instance_id() not in inner:
+                    target.replace_source_output(operation.output(index))
+    model.validate_nodes_and_infer_types()
+    return RewrittenModel(model, tuple(operations))

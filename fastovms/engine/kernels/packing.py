@@ -1,0 +1,72 @@
+"""Lays compressed weights out as the kernels read them."""
+
+# The signatures for the compiler are the types, which mypy does not know.
+# mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+_helper: Any = numba.njit(nogil=True, error_model="numpy")
+
+
+@_helper
+def _pack_fours(source, at, target, place, lanes, activation_bits, flip):
+    """Packs 32 columns of 4 bits of a row, 8 at a time."""
+    for _ in range(4):
+        b0, b1, b2, b3 = source[at], source[at + 1], source[at + 2], source[at + 3]
+        if activation_bits == 16:
+            target[place] = (b0 & 15 | (b1 & 15) << 4) ^ flip
+            target[place + 1] = (b2 & 15 | (b3 & 15) << 4) ^ flip
+            target[place + 2] = (b0 >> 4 | b1 >> 4 << 4) ^ flip
+            target[place + 3] = (b2 >> 4 | b3 >> 4 << 4) ^ flip
+        else:
+            target[place] = (b0 & 15 | (b2 & 15) << 4) ^ flip
+            target[place + 1] = (b0 >> 4 | b2 >> 4 << 4) ^ flip
+            target[place + 2] = (b1 & 15 | (b3 & 15) << 4) ^ flip
+            target[place + 3] = (b1 >> 4 | b3 >> 4 << 4) ^ flip
+        at += 4
+        place += 4 * lanes
+
+
+@_helper
+def _pack_eights(source, at, target, place, lanes, activation_bits, flip):
+    """Packs 16 columns of 8 bits of a row, as many at a time as are multiplied at once."""
+    together = 2 if activation_bits == 16 else 4
+    for _ in range(16 // together):
+        for k in range(together):
+            target[place + k] = source[at + k] ^ flip
+        at += together
+        place += together * lanes
+
+
+def pack_rows(source, rows, columns, group, bits, activation_bits, lanes, flip, header, target):
+    """Lays integers out as `products` reads them.
+
+    Args:
+        source: uint8, row by row, two integers of 4 bits in a byte, the first one in its low half.
+        group: the columns that share a scale.
+        flip: bits of a byte to be inverted, which adds half of their range to its integers.
+        header: bytes before a group of a block.
+        target: uint8, all zeros.
+    """
+    unit = 32 if bits == 4 else 16
+    group_bytes = header + lanes * group * bits // 8
+    num_groups = columns // group
+    flipped = np.uint8(flip)
+    lane_bytes = 4 if bits == 4 or activation_bits == 8 else 2
+    for row in range(rows):
+        block, lane = row // lanes, row % lanes
+        at = row * columns * bits // 8
+        for g in range(num_groups):
+            place = (block * num_groups + g) * group_bytes + header + lane_bytes * lane
+            for _ in range(group // unit):
+                if bits == 4:
+                    _pack_fours(source, at, target, place, lanes, activation_bits, flipped)
+                else:
+                    _pack_eights(source, at, target, place, lanes, activation_bits, flipped)
+                at += 16
+                place += 16 * lanes

@@ -1,0 +1,753 @@
+"""Runs programs: what is between two attentions of a model, instruction by instruction.
+
+A program works on buffers of f32, of which each has a row for each token of the step. Nothing is
+allocated, and the interpreter's lock is not held.
+"""
+
+# The signatures for the compiler are the types, which mypy does not know.
+# mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Final
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.extending import intrinsic
+
+from fastovms.engine.jit import as_float
+
+
+class Opcode(IntEnum):
+    """What an instruction does with rows of `WIDTH` numbers: `OUT` gets the result of `A` (and
+    `B`), unless there is more to it."""
+
+    QUANTIZE = 0
+    """Makes integers of A, for the products that follow. `P0` is the columns of a group."""
+    PRODUCT = 1
+    """Multiplies the last integers. `P0` to `P5` are the address of the weights, the number of
+    blocks, of groups, of units in a group, the bits of a weight and whether there are zero
+    points; `P6` is the number of parts."""
+    ADD = 2
+    MULTIPLY = 3
+    ADD_CONSTANT = 4
+    """`P0` is the address of a row."""
+    MULTIPLY_CONSTANT = 5
+    NORMALIZE = 6
+    """Divides by the root of the mean square. `P0` is the address of a row of factors, `P1` what is
+    added to the mean: the bits of an f32."""
+    SWISH = 7
+    GELU_TANH = 8
+    GELU_ERF = 9
+    COPY = 10
+    ATTEND = 11
+    """Attends with queries A over the paged cache, to which it adds keys B and values C first. `P0`
+    is the index of the layer's caches in the step, `P1` and `P2` the number and size of heads of
+    keys, `P3` the bits of the f32 scale, `P4` the window (0 = none), `P5` the tokens of a block,
+    and `P6` the bits of a number in the cache."""
+    GATHER = 12
+    """Takes the rows of A whose logits are wanted. What follows has these rows alone."""
+
+
+class Field(IntEnum):
+    """The fields of an instruction. Buffers are named by their index, and by where in a row the
+    numbers begin. A row may consist of heads, of `WIDTH` numbers each; strides are between those,
+    and 0 where all have the same numbers."""
+
+    OPCODE = 0
+    A = 1
+    A_START = 2
+    B = 3
+    B_START = 4
+    OUT = 5
+    OUT_START = 6
+    WIDTH = 7
+    P0 = 8
+    HEADS = 16
+    A_STRIDE = 17
+    B_STRIDE = 18
+    OUT_STRIDE = 19
+    C = 20
+    C_START = 21
+
+
+NUM_FIELDS: Final = 24
+
+
+class StepField(IntEnum):
+    """The fields of a step that its programs take, for models whose attention they compute: the
+    addresses of some `StepInputs` and their sizes. Addresses of caches follow, two for each layer.
+    """
+
+    SEQUENCE_BEGINS = 0
+    PAST_LENS = 1
+    BLOCKS = 2
+    BLOCK_BEGINS = 3
+    NUM_SEQUENCES = 4
+    SAMPLED = 5
+    NUM_SAMPLED = 6
+    CACHES = 8
+
+
+PRODUCT_ARGUMENTS: Final = 13
+"""The number of arguments of `products.multiply_...`"""
+
+_OPTIONS: Final[dict[str, Any]] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"contract", "reassoc", "nsz", "arcp"},
+}
+
+_helper: Any = numba.njit(inline="never", **_OPTIONS)
+
+
+def _floats_at(_: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], ir.PointerType(ir.FloatType()))
+
+    return numba.types.CPointer(numba.float32)(numba.int64), generate
+
+
+def _integers_at(_: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(32)))
+
+    return numba.types.CPointer(numba.int32)(numba.int64), generate
+
+
+def _shorts_at(_: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(16)))
+
+    return numba.types.CPointer(numba.int16)(numba.int64), generate
+
+
+def _bytes_at(_: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(8)))
+
+    return numba.types.CPointer(numba.int8)(numba.int64), generate
+
+
+def _longs_at(_: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
+
+    return numba.types.CPointer(numba.int64)(numba.int64), generate
+
+
+def _half_to_float(_: Any, bits: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
+
+    return numba.float32(numba.int16), generate
+
+
+def _float_to_half(_: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        half = builder.fptrunc(arguments[0], ir.HalfType())
+        return builder.bitcast(half, ir.IntType(16))
+
+    return numba.int16(numba.float32), generate
+
+
+def _fetch_atomic(_: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
+        return builder.load_atomic(pointer, "seq_cst", 8)
+
+    return numba.int64(numba.int64), generate
+
+
+def _store_atomic(_: Any, address: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
+        builder.store_atomic(arguments[1], pointer, "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return numba.void(numba.int64, numba.int64), generate
+
+
+def _add_atomic(_: Any, address: Any, value: Any) -> Any:
+    """Returns what was there before."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
+        return builder.atomic_rmw("add", pointer, arguments[1], "seq_cst")
+
+    return numba.int64(numba.int64, numba.int64), generate
+
+
+def _request_line(_: Any, address: Any) -> Any:
+    """Requests a cache line of memory ahead of its use."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = ir.PointerType(ir.IntType(8))
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [place, number, number, number])
+        name = "llvm.prefetch.p0"
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        read, near, data = (ir.Constant(number, value) for value in (0, 3, 1))
+        builder.call(function, [builder.inttoptr(arguments[0], place), read, near, data])
+        return context.get_dummy_value()
+
+    return numba.void(numba.int64), generate
+
+
+def _pause_thread(_: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [])
+        name = "llvm.x86.sse2.pause"
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        builder.call(function, [])
+        return context.get_dummy_value()
+
+    return numba.void(), generate
+
+
+def _call_product(_: Any, function: Any, arguments: Any) -> Any:
+    """Calls a function at an address, with a tuple of 64-bit integers."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        address, packed = given
+        integer = ir.IntType(64)
+        kind = ir.FunctionType(ir.VoidType(), [integer] * PRODUCT_ARGUMENTS)
+        pointer = builder.inttoptr(address, ir.PointerType(kind))
+        values = [builder.extract_value(packed, i) for i in range(PRODUCT_ARGUMENTS)]
+        builder.call(pointer, values)
+        return context.get_dummy_value()
+
+    return numba.void(numba.int64, arguments), generate
+
+
+_floats: Any = intrinsic(_floats_at)
+_integers: Any = intrinsic(_integers_at)
+_shorts: Any = intrinsic(_shorts_at)
+_bytes: Any = intrinsic(_bytes_at)
+_longs: Any = intrinsic(_longs_at)
+_widened: Any = intrinsic(_half_to_float)
+_narrowed: Any = intrinsic(_float_to_half)
+_call: Any = intrinsic(_call_product)
+_fetch: Any = intrinsic(_fetch_atomic)
+_store: Any = intrinsic(_store_atomic)
+_fetch_add: Any = intrinsic(_add_atomic)
+_prefetch: Any = intrinsic(_request_line)
+_pause: Any = intrinsic(_pause_thread)
+_sched_yield: Any = numba.types.ExternalFunction("sched_yield", numba.int32())
+
+_NOT_BEGUN: Final = 1 << 20
+_ENDED: Final = 1 << 21
+"""What is in place of the index of an instruction before and after there is one to help with."""
+
+_WAITS_BEFORE_YIELD: Final = 1000
+
+
+@_helper
+def _exp(x):
+    """Within 2 units of the last place, for numbers whose result is neither 0 nor infinite."""
+    x = min(max(x, np.float32(-87)), np.float32(88))
+    t = x * np.float32(1.44269504)
+    whole = np.floor(t + np.float32(0.5))
+    f = t - whole
+    p = np.float32(1.535336188319500e-4)
+    p = p * f + np.float32(1.339887440266574e-3)
+    p = p * f + np.float32(9.618437357674640e-3)
+    p = p * f + np.float32(5.550332471162809e-2)
+    p = p * f + np.float32(2.402264791363012e-1)
+    p = p * f + np.float32(6.931472028550421e-1)
+    p = p * f + np.float32(1)
+    return p * as_float((np.int32(whole) + np.int32(127)) << np.int32(23))
+
+
+@_helper
+def _quantize16(source, width, columns, target, sums, scales):
+    x, q, t, s = _floats(source), _shorts(target), _integers(sums), _floats(scales)
+    for group in range(width // columns):
+        first = group * columns
+        largest = np.float32(0)
+        for k in range(first, first + columns):
+            largest = max(largest, abs(x[k]))
+        inverse = np.float32(32767) / largest if largest > 0 else np.float32(0)
+        total = np.int32(0)
+        for k in range(first, first + columns):
+            value = np.int32(np.rint(x[k] * inverse))
+            q[k] = np.int16(value)
+            total += value
+        t[group] = total
+        s[group] = largest / np.float32(32767)
+
+
+@_helper
+def _quantize8(source, width, columns, target, sums, scales):
+    x, q, t, s = _floats(source), _bytes(target), _integers(sums), _floats(scales)
+    for group in range(width // columns):
+        first = group * columns
+        largest = np.float32(0)
+        for k in range(first, first + columns):
+            largest = max(largest, abs(x[k]))
+        inverse = np.float32(127) / largest if largest > 0 else np.float32(0)
+        total = np.int32(0)
+        for k in range(first, first + columns):
+            value = np.int32(np.rint(x[k] * inverse))
+            q[k] = np.int8(value)
+            total += value
+        t[group] = total
+        s[group] = largest / np.float32(127)
+
+
+@_helper
+def _add(a, b, out, width):
+    x, y, z = _floats(a), _floats(b), _floats(out)
+    for k in range(width):
+        z[k] = x[k] + y[k]
+
+
+@_helper
+def _multiply(a, b, out, width):
+    x, y, z = _floats(a), _floats(b), _floats(out)
+    for k in range(width):
+        z[k] = x[k] * y[k]
+
+
+@_helper
+def _normalize(a, factors, epsilon, out, width):
+    x, w, z = _floats(a), _floats(factors), _floats(out)
+    total = np.float32(0)
+    for k in range(width):
+        total += x[k] * x[k]
+    scale = np.float32(1) / np.sqrt(total / np.float32(width) + epsilon)
+    for k in range(width):
+        z[k] = x[k] * scale * w[k]
+
+
+@_helper
+def _swish(a, out, width):
+    x, z = _floats(a), _floats(out)
+    for k in range(width):
+        z[k] = x[k] / (np.float32(1) + _exp(-x[k]))
+
+
+@_helper
+def _gelu_tanh(a, out, width):
+    x, z = _floats(a), _floats(out)
+    for k in range(width):
+        v = x[k]
+        inner = np.float32(1.5957691216) * (v + np.float32(0.044715) * v * v * v)
+        z[k] = v / (np.float32(1) + _exp(-inner))
+
+
+@_helper
+def _gelu_erf(a, out, width):
+    """Computes erf by formula 7.1.26 of Abramowitz and Stegun, within 1.5e-7."""
+    x, z = _floats(a), _floats(out)
+    for k in range(width):
+        v = abs(x[k]) * np.float32(0.70710678)
+        t = np.float32(1) / (np.float32(1) + np.float32(0.3275911) * v)
+        p = np.float32(1.061405429)
+        p = p * t - np.float32(1.453152027)
+        p = p * t + np.float32(1.421413741)
+        p = p * t - np.float32(0.284496736)
+        p = p * t + np.float32(0.254829592)
+        tail = p * t * _exp(-v * v)
+        share = np.float32(2) - tail if x[k] > 0 else tail
+        z[k] = np.float32(0.5) * x[k] * share
+
+
+@_helper
+def _copy(a, out, width):
+    x, z = _floats(a), _floats(out)
+    for k in range(width):
+        z[k] = x[k]
+
+
+@_helper
+def _apply(opcode, a, b, out, width, p0, p1):
+    """Applies an instruction that is about one row at a time."""
+    if opcode == 2:
+        _add(a, b, out, width)
+    elif opcode == 3:
+        _multiply(a, b, out, width)
+    elif opcode == 4:
+        _add(a, p0, out, width)
+    elif opcode == 5:
+        _multiply(a, p0, out, width)
+    elif opcode == 6:
+        _normalize(a, p0, as_float(np.int32(p1)), out, width)
+    elif opcode == 7:
+        _swish(a, out, width)
+    elif opcode == 8:
+        _gelu_tanh(a, out, width)
+    elif opcode == 9:
+        _gelu_erf(a, out, width)
+    elif opcode == 10:
+        _copy(a, out, width)
+
+
+@_helper
+def _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk):
+    out = program[i, 5]
+    num_blocks, num_chunks = program[i, 9], program[i, 14]
+    _call(
+        product,
+        (
+            program[i, 8],
+            scratch[0],
+            scratch[1],
+            scratch[2],
+            buffers[out, 0] + 4 * program[i, 6],
+            program[i, 10],
+            program[i, 11],
+            buffers[out, 1],
+            num_rows,
+            program[i, 12],
+            program[i, 13],
+            num_blocks * chunk // num_chunks,
+            num_blocks * (chunk + 1) // num_chunks,
+        ),
+    )
+
+
+@_helper
+def _load_cached(address, target, count, bits):
+    t = _floats(target)
+    if bits == 16:
+        halves = _shorts(address)
+        for k in range(count):
+            t[k] = _widened(halves[k])
+    else:
+        x = _floats(address)
+        for k in range(count):
+            t[k] = x[k]
+
+
+@_helper
+def _request(address, size):
+    for line in range(0, size, 64):
+        _prefetch(address + line)
+
+
+@_helper
+def _store_cached(source, address, count, bits):
+    x = _floats(source)
+    if bits == 16:
+        halves = _shorts(address)
+        for k in range(count):
+            halves[k] = _narrowed(x[k])
+    else:
+        t = _floats(address)
+        for k in range(count):
+            t[k] = x[k]
+
+
+@_helper
+def _score_keys(query, keys, count, size, scale, scores):
+    """Multiplies a query with keys, four at a time, and returns the largest score."""
+    q, s = _floats(query), _floats(scores)
+    top = np.float32(-np.inf)
+    t = np.int64(0)
+    while t + 4 <= count:
+        k0, k1 = _floats(keys + 4 * t * size), _floats(keys + 4 * (t + 1) * size)
+        k2, k3 = _floats(keys + 4 * (t + 2) * size), _floats(keys + 4 * (t + 3) * size)
+        s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+        for k in range(size):
+            s0 += q[k] * k0[k]
+            s1 += q[k] * k1[k]
+            s2 += q[k] * k2[k]
+            s3 += q[k] * k3[k]
+        s[t], s[t + 1], s[t + 2], s[t + 3] = s0 * scale, s1 * scale, s2 * scale, s3 * scale
+        top = max(max(top, max(s[t], s[t + 1])), max(s[t + 2], s[t + 3]))
+        t += 4
+    while t < count:
+        k0 = _floats(keys + 4 * t * size)
+        s0 = np.float32(0)
+        for k in range(size):
+            s0 += q[k] * k0[k]
+        s[t] = s0 * scale
+        top = max(top, s[t])
+        t += 1
+    return top
+
+
+@_helper
+def _add_values(weights, values, count, size, result):
+    """Adds values times their weights, four at a time."""
+    w, z = _floats(weights), _floats(result)
+    t = np.int64(0)
+    while t + 4 <= count:
+        v0, v1 = _floats(values + 4 * t * size), _floats(values + 4 * (t + 1) * size)
+        v2, v3 = _floats(values + 4 * (t + 2) * size), _floats(values + 4 * (t + 3) * size)
+        w0, w1, w2, w3 = w[t], w[t + 1], w[t + 2], w[t + 3]
+        for k in range(size):
+            z[k] += v0[k] * w0 + v1[k] * w1 + v2[k] * w2 + v3[k] * w3
+        t += 4
+    while t < count:
+        v0, w0 = _floats(values + 4 * t * size), w[t]
+        for k in range(size):
+            z[k] += v0[k] * w0
+        t += 1
+
+
+@_helper
+def _weigh(scores, count, top):
+    """Makes weights of scores, and returns their sum."""
+    s = _floats(scores)
+    total = np.float32(0)
+    for t in range(count):
+        s[t] = _exp(s[t] - top)
+        total += s[t]
+    return total
+
+
+@_helper
+def _scale(out, factor, width):
+    z = _floats(out)
+    for k in range(width):
+        z[k] *= factor
+
+
+@_helper
+def _clear(out, width):
+    z = _floats(out)
+    for k in range(width):
+        z[k] = np.float32(0)
+
+
+@_helper
+def _sequence_of(step, row):
+    begins = _integers(step[0])
+    for sequence in range(step[4]):
+        if row < begins[sequence + 1]:
+            return sequence
+    return step[4] - 1
+
+
+@_helper
+def _cached_at(step, sequence, position, heads, head, size, block_size):
+    """Returns where in a cache the numbers of a token's head are, counted in numbers."""
+    blocks, begins = _integers(step[2]), _integers(step[3])
+    block = np.int64(blocks[begins[sequence] + position // block_size])
+    return ((block * heads + head) * block_size + position % block_size) * size
+
+
+@_helper
+def _cache_tokens(program, buffers, num_rows, step, i):
+    """Adds the keys and values of a step to the cache."""
+    cache, heads, size = program[i, 8], program[i, 9], program[i, 10]
+    block_size, bits = program[i, 13], program[i, 14]
+    begins, past_lens = _integers(step[0]), _integers(step[1])
+    keys, values = program[i, 3], program[i, 20]
+    for row in range(num_rows):
+        sequence = _sequence_of(step, row)
+        position = past_lens[sequence] + row - begins[sequence]
+        key = buffers[keys, 0] + 4 * (program[i, 4] + row * buffers[keys, 1])
+        value = buffers[values, 0] + 4 * (program[i, 21] + row * buffers[values, 1])
+        for head in range(heads):
+            at = _cached_at(step, sequence, position, heads, head, size, block_size) * (bits // 8)
+            _store_cached(key + 4 * head * size, step[cache] + at, size, bits)
+            _store_cached(value + 4 * head * size, step[cache + 1] + at, size, bits)
+
+
+@_helper
+def _attend_chunk(program, buffers, step, i, chunk):
+    """Attends with the queries of a token that share a head of keys, block by block."""
+    cache, heads, size = program[i, 8], program[i, 9], program[i, 10]
+    scale, window = as_float(np.int32(program[i, 11])), program[i, 12]
+    block_size, bits = program[i, 13], program[i, 14]
+    row, head = chunk // heads, chunk % heads
+    num_queries = program[i, 16] // heads
+    a, out = program[i, 1], program[i, 5]
+    first_query = program[i, 2] + row * buffers[a, 1] + head * num_queries * size
+    query = buffers[a, 0] + 4 * first_query
+    result = buffers[out, 0] + 4 * (row * buffers[out, 1] + head * num_queries * size)
+    begins, past_lens = _integers(step[0]), _integers(step[1])
+    sequence = _sequence_of(step, row)
+    end = np.int64(past_lens[sequence] + row - begins[sequence] + 1)
+    start = max(np.int64(0), end - window) if window > 0 else np.int64(0)
+    tile = np.empty((block_size, size), np.float32)
+    weights = np.empty((num_queries, block_size), np.float32)
+    largest = np.full(num_queries, -np.inf, np.float32)
+    total = np.zeros(num_queries, np.float32)
+    keys, scores = tile.ctypes.data, weights.ctypes.data
+    for q in range(num_queries):
+        _clear(result + 4 * q * size, size)
+    position = start
+    while position < end:
+        count = min(end, (position // block_size + 1) * block_size) - position
+        at = _cached_at(step, sequence, position, heads, head, size, block_size) * (bits // 8)
+        _load_cached(step[cache] + at, keys, count * size, bits)
+        _request(step[cache + 1] + at, count * size * (bits // 8))
+        for q in range(num_queries):
+            of_query = scores + 4 * q * block_size
+            top = _score_keys(query + 4 * q * size, keys, count, size, scale, of_query)
+            top = max(top, largest[q])
+            shrunk = _exp(largest[q] - top) if position > start else np.float32(0)
+            total[q] = total[q] * shrunk + _weigh(of_query, count, top)
+            if position > start and top > largest[q]:
+                _scale(result + 4 * q * size, shrunk, size)
+            largest[q] = top
+        _load_cached(step[cache + 1] + at, keys, count * size, bits)
+        position += count
+        if position < end:
+            at = _cached_at(step, sequence, position, heads, head, size, block_size) * (bits // 8)
+            _request(step[cache] + at, min(block_size, end - position) * size * (bits // 8))
+        for q in range(num_queries):
+            of_query = scores + 4 * q * block_size
+            _add_values(of_query, keys, count, size, result + 4 * q * size)
+    for q in range(num_queries):
+        _scale(result + 4 * q * size, np.float32(1) / total[q], size)
+
+
+@_helper
+def _num_chunks(program, num_rows, i):
+    return program[i, 14] if program[i, 0] == 1 else num_rows * program[i, 9]
+
+
+@_helper
+def _compute_chunk(program, buffers, num_rows, scratch, product, step, i, chunk):
+    if program[i, 0] == 1:
+        _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk)
+    else:
+        _attend_chunk(program, buffers, step, i, chunk)
+
+
+@_helper
+def _help(program, buffers, scratch, product, step, agreement):
+    """Takes chunks of instructions until the program has ended."""
+    next_chunk, num_done, rows = agreement + 64, agreement + 128, agreement + 192
+    while True:
+        claimed = _fetch_add(next_chunk, 1)
+        i, chunk = claimed >> 32, claimed & 0xFFFFFFFF
+        if i == _ENDED:
+            return
+        if i != _NOT_BEGUN:
+            num_rows = _fetch(rows)
+            if chunk < _num_chunks(program, num_rows, i):
+                _compute_chunk(program, buffers, num_rows, scratch, product, step, i, chunk)
+                _fetch_add(num_done, 1)
+                continue
+        while _fetch(next_chunk) >> 32 == i:
+            _pause()
+
+
+@_helper
+def _compute_with_others(program, buffers, num_rows, scratch, product, step, i, agreement):
+    """Lets others take chunks of an instruction, takes as many as it can, and waits for theirs."""
+    next_chunk, num_done, rows = agreement + 64, agreement + 128, agreement + 192
+    num_chunks = _num_chunks(program, num_rows, i)
+    _store(num_done, 0)
+    _store(rows, num_rows)
+    _store(next_chunk, i << 32)
+    while True:
+        claimed = _fetch_add(next_chunk, 1) & 0xFFFFFFFF
+        if claimed >= num_chunks:
+            break
+        _compute_chunk(program, buffers, num_rows, scratch, product, step, i, claimed)
+        _fetch_add(num_done, 1)
+    num_waits = 0
+    while _fetch(num_done) < num_chunks:
+        _pause()
+        num_waits += 1
+        if num_waits % _WAITS_BEFORE_YIELD == 0:
+            _sched_yield()
+
+
+@_helper
+def _quantize(program, buffers, num_rows, scratch, i):
+    integers, sums, scales = scratch[0], scratch[1], scratch[2]
+    a, width, columns = program[i, 1], program[i, 7], program[i, 8]
+    for row in range(num_rows):
+        source = buffers[a, 0] + 4 * (program[i, 2] + row * buffers[a, 1])
+        at = 4 * row * (width // columns)
+        if scratch[3] == 8:
+            _quantize8(source, width, columns, integers + row * width, sums + at, scales + at)
+        else:
+            target = integers + 2 * row * width
+            _quantize16(source, width, columns, target, sums + at, scales + at)
+
+
+@_helper
+def _apply_to_rows(program, buffers, num_rows, i):
+    opcode, width = program[i, 0], program[i, 7]
+    a, b, out = program[i, 1], program[i, 3], program[i, 5]
+    for row in range(num_rows):
+        source = buffers[a, 0] + 4 * (program[i, 2] + row * buffers[a, 1])
+        other = buffers[b, 0] + 4 * (program[i, 4] + row * buffers[b, 1])
+        target = buffers[out, 0] + 4 * (program[i, 6] + row * buffers[out, 1])
+        for head in range(program[i, 16]):
+            _apply(
+                opcode,
+                source + 4 * head * program[i, 17],
+                other + 4 * head * program[i, 18],
+                target + 4 * head * program[i, 19],
+                width,
+                program[i, 8],
+                program[i, 9],
+            )
+
+
+@_helper
+def _gather(program, buffers, step, i):
+    a, out = program[i, 1], program[i, 5]
+    indices = _longs(step[5])
+    for row in range(step[6]):
+        source = buffers[a, 0] + 4 * (program[i, 2] + indices[row] * buffers[a, 1])
+        _copy(source, buffers[out, 0] + 4 * row * buffers[out, 1], program[i, 7])
+
+
+@_helper
+def _lead(program, buffers, num_rows, scratch, product, step, agreement):
+    for i in range(program.shape[0]):
+        opcode = program[i, 0]
+        if opcode == 0:
+            _quantize(program, buffers, num_rows, scratch, i)
+        elif opcode == 1:
+            _compute_with_others(program, buffers, num_rows, scratch, product, step, i, agreement)
+        elif opcode == 11:
+            _cache_tokens(program, buffers, num_rows, step, i)
+            _compute_with_others(program, buffers, num_rows, scratch, product, step, i, agreement)
+        elif opcode == 12:
+            _gather(program, buffers, step, i)
+            num_rows = step[6]
+            if num_rows == 0:
+                break
+        else:
+            _apply_to_rows(program, buffers, num_rows, i)
+    _store(agreement + 64, _ENDED << 32)
+
+
+@_helper
+def _take_part(program, buffers, num_rows, scratch, product, step):
+    """Leads, if this is the first thread, or helps. So nobody ever waits for a thread that has not
+    begun, or has been suspended, unless it was in the middle of a chunk."""
+    agreement = scratch[4]
+    if _fetch_add(agreement, 1) == 0:
+        _lead(program, buffers, num_rows, scratch, product, step, agreement)
+    else:
+        _help(program, buffers, scratch, product, step, agreement)
+
+
+def run_program(program, buffers, num_rows, scratch, product, step, num_threads):
+    """Runs a program.
+
+    Args:
+        program: int64 [instructions, NUM_FIELDS].
+        buffers: int64 [buffers, 2]: the address of each, and how many numbers are from one row to
+            the next.
+        num_rows: of the step.
+        scratch: int64 [5]: addresses of room for integers, their sums over groups and the scales of
+            groups; the bits of an integer; the address of four cache lines by which threads agree.
+        product: the address of the function that multiplies.
+        step: int64, see `StepField`.
+        num_threads: take part.
+    """
+    _store(scratch[4], 0)
+    _store(scratch[4] + 64, _NOT_BEGUN << 32)
+    for _ in numba.prange(num_threads):
+        _take_part(program, buffers, num_rows, scratch, product, step)
+
+
+def address_of(array):
+    """Returns the address of an array. In the middle of a step, NumPy takes 10 times as long."""
+    return array.ctypes.data

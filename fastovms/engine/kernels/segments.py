@@ -1,0 +1,355 @@
+"""Finds the parts of a graph that the kernels can compute: matrix products, and what is computed
+row by row between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from fastovms.engine.kernels.matrices import CompressedWeights, packed_kind, read_weights
+from fastovms.engine.kernels.products import ProductKind
+from fastovms.engine.kernels.programs import Opcode
+
+Node = Any
+"""An `openvino.Node`; the package's annotations are too loose for strict checking."""
+
+Port = tuple[int, int]
+"""An output of a node: the node's instance id, and the index of the output."""
+
+_NUMBERS: Final = frozenset({ov.Type.f32, ov.Type.f16, ov.Type.bf16, ov.Type.i32, ov.Type.i64})
+_TIMES_TRANSPOSED: Final = {"transpose_a": False, "transpose_b": True}
+OPCODES_OF_TWO: Final = {"Add": Opcode.ADD, "Multiply": Opcode.MULTIPLY}
+OPCODES_WITH_CONSTANT: Final = {
+    "Add": Opcode.ADD_CONSTANT,
+    "Multiply": Opcode.MULTIPLY_CONSTANT,
+}
+GELU: Final = {"TANH": Opcode.GELU_TANH, "ERF": Opcode.GELU_ERF}
+
+
+class Weights(NamedTuple):
+    """Weights that the kernels can multiply.
+
+    Attributes:
+        compressed: what the graph has.
+        kind: of the code that multiplies them.
+    """
+
+    compressed: CompressedWeights
+    kind: ProductKind
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A node, or several that are computed as one.
+
+    Attributes:
+        node: the last of them.
+        opcode: None = it splits its source.
+        sources: the outputs that it takes rows of.
+        widths: numbers in a row of each of its outputs.
+        inner: the instance ids of the other nodes.
+        constant: f32, a row that it takes in addition.
+        epsilon: is added to a mean square.
+        weights: are multiplied.
+    """
+
+    node: Node
+    opcode: Opcode | None
+    sources: tuple[Any, ...]
+    widths: tuple[int, ...]
+    inner: frozenset[int] = frozenset()
+    constant: NDArray[np.float32] | None = None
+    epsilon: float = 0.0
+    weights: Weights | None = None
+
+    @property
+    def id(self) -> int:
+        found: int = self.node.get_instance_id()
+        return found
+
+
+@dataclass(slots=True)
+class Segment:
+    """Steps that are computed by one call, in an order in which they can be.
+
+    Attributes:
+        inputs: outputs of other nodes, whose rows it takes.
+        outputs: outputs of its nodes that other nodes take.
+    """
+
+    steps: list[Step]
+    inputs: list[Any] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+
+
+def port_of(output: Any) -> Port:
+    """Returns what an output is known by."""
+    return output.get_node().get_instance_id(), output.get_index()
+
+
+def find_segments(model: ov.Model, instructions: str) -> list[Segment]:
+    """Returns the segments of a paged model that have at least one product in them."""
+    nodes = model.get_ordered_ops()
+    steps = _find_steps(nodes, instructions)
+    levels = _levels(nodes, steps)
+    groups: dict[int, list[Step]] = {}
+    for root, step in _with_roots(steps, levels):
+        groups.setdefault(root, []).append(step)
+    found = [Segment(group) for group in groups.values()]
+    segments = [one for one in found if any(step.weights is not None for step in one.steps)]
+    for segment in segments:
+        _find_borders(segment)
+    return segments
+
+
+def _find_steps(nodes: Sequence[Node], instructions: str) -> dict[int, Step]:
+    """Returns the steps that there is code for, by the id of their last node."""
+    steps: dict[int, Step] = {}
+    for node in nodes:
+        step = _step_of(node, instructions)
+        if step is not None:
+            steps[step.id] = step
+    inner = frozenset[int]().union(*(step.inner for step in steps.values()))
+    for node in reversed(nodes):
+        step = steps.get(node.get_instance_id())
+        if step is not None and step.opcode is None:
+            consumers = {
+                target.get_node().get_instance_id()
+                for output in node.outputs()
+                for target in output.get_target_inputs()
+            }
+            if not consumers <= steps.keys() | inner:  # it is OpenVINO's to split
+                del steps[step.id]
+    return {key: step for key, step in steps.items() if key not in inner}
+
+
+def _step_of(node: Node, instructions: str) -> Step | None:
+    """Returns what a node does as a step; None = there is no code for it."""
+    kind = node.get_type_name()
+    widths = tuple(map(_width, node.outputs()))
+    if not widths or None in widths:
+        return None
+    known = tuple(width for width in widths if width is not None)
+    if kind == "MatMul":
+        return product_of(node, known, instructions)
+    if kind in OPCODES_OF_TWO:
+        return normalization_of(node, known, _width) or _of_two(node, known)
+    if kind == "Swish" and (node.get_input_size() == 1 or NodeChain(node).has_constant(1, 1.0)):
+        return Step(node, Opcode.SWISH, (node.input_value(0),), known)
+    if kind == "Gelu":
+        opcode = GELU.get(str(node.get_attributes().get("approximation_mode", "ERF")).upper())
+        return None if opcode is None else Step(node, opcode, (node.input_value(0),), known)
+    if kind == "VariadicSplit" and is_last_axis(node):
+        return Step(node, None, (node.input_value(0),), known)
+    return None
+
+
+def _width(output: Any) -> int | None:
+    """Returns how many numbers a row has, if an output has a row of f32 for each token."""
+    shape = output.get_partial_shape()
+    if shape.rank.is_dynamic or output.get_element_type() != ov.Type.f32:
+        return None
+    if len(shape) not in (2, 3) or shape[-1].is_dynamic:
+        return None
+    if len(shape) == 3 and (shape[1].is_dynamic or shape[1].get_length() != 1):
+        return None
+    width: int = shape[-1].get_length()
+    return width if shape[0].is_dynamic or len(shape) == 3 else None
+
+
+def product_of(node: Node, widths: tuple[int, ...], instructions: str) -> Step | None:
+    if node.get_attributes() != _TIMES_TRANSPOSED or _width(node.input_value(0)) is None:
+        return None
+    compressed = read_weights(node.input_value(1).get_node())
+    if compressed is None or compressed.num_columns != _width(node.input_value(0)):
+        return None
+    kind = packed_kind(compressed, instructions)
+    if kind is None:
+        return None
+    weights = Weights(compressed, kind)
+    return Step(node, Opcode.PRODUCT, (node.input_value(0),), widths, weights=weights)
+
+
+def _of_two(node: Node, widths: tuple[int, ...]) -> Step | None:
+    """Returns a sum or a product of two rows, or of a row and a constant."""
+    values = node.input_values()
+    rows = [value for value in values if _width(value) == widths[0]]
+    constants = [folded(value.get_node()) for value in values]
+    for value, constant in zip(reversed(values), constants, strict=True):
+        if constant is None or _width(value) != widths[0]:
+            continue
+        if constant.size not in (1, widths[0]) or constant.shape[-1:] not in (
+            (),
+            (1,),
+            (widths[0],),
+        ):
+            return None
+        row = np.ascontiguousarray(np.broadcast_to(constant.reshape(-1), widths))
+        opcode = OPCODES_WITH_CONSTANT[node.get_type_name()]
+        return Step(node, opcode, (value,), widths, constant=row)
+    if len(rows) != 2 or any(constant is not None for constant in constants):
+        return None
+    if {len(value.get_partial_shape()) for value in rows} != {
+        len(node.get_output_partial_shape(0))
+    }:
+        return None
+    return Step(node, OPCODES_OF_TWO[node.get_type_name()], tuple(rows), widths)
+
+
+def folded(node: Node) -> NDArray[np.float32] | None:
+    """Returns the numbers of a small constant, or of sums and products of such; None = it is
+    another node."""
+    kind = node.get_type_name()
+    if kind == "Constant":
+        if node.get_element_type() not in _NUMBERS:
+            return None
+        values: NDArray[np.float32] = node.get_data(dtype=np.float32)
+        return values
+    if kind in ("Convert", "ConvertLike"):
+        return folded(node.input_value(0).get_node())
+    if kind in OPCODES_OF_TWO:
+        first, second = (folded(node.input_value(index).get_node()) for index in (0, 1))
+        if first is None or second is None:
+            return None
+        return first + second if kind == "Add" else first * second
+    return None
+
+
+def normalization_of(
+    node: Node, widths: tuple[int, ...], width_of: Callable[[Any], int | None]
+) -> Step | None:
+    """Returns the division by a root of a mean square that ends with a multiplication.
+
+    Args:
+        width_of: returns the numbers in a row of an output; None = it has no rows.
+    """
+    if node.get_type_name() != "Multiply":
+        return None
+    for index in (0, 1):
+        source, inverse = node.input_value(index), node.input_value(1 - index)
+        if width_of(source) != widths[0]:
+            continue
+        chain = NodeChain(inverse.get_node())
+        if chain.type == "Divide":
+            if not chain.has_constant(0, 1.0):
+                continue
+            chain.descend(1)
+            if chain.type != "Sqrt":
+                continue
+            chain.descend(0)
+        elif chain.type == "Power" and chain.has_constant(1, -0.5):
+            chain.descend(0)
+        else:
+            continue
+        if chain.type != "Add":
+            continue
+        side = 1 if chain.constant(1) is not None else 0
+        epsilon = chain.constant(side)
+        chain.descend(1 - side)
+        if epsilon is None or chain.type != "ReduceMean" or not is_last_axis(chain.node):
+            continue
+        chain.descend(0)
+        square = chain.type == "Power" and chain.has_constant(1, 2.0)
+        square |= (
+            chain.type == "Multiply" and len({port_of(v) for v in chain.node.input_values()}) == 1
+        )
+        if not square or port_of(chain.node.input_value(0)) != port_of(source):
+            continue
+        if not all(_has_one_consumer(one) for one in chain.nodes):
+            continue
+        inner = frozenset(one.get_instance_id() for one in chain.nodes)
+        return Step(node, Opcode.NORMALIZE, (source,), widths, inner, epsilon=epsilon)
+    return None
+
+
+class NodeChain:
+    """Nodes, each of which is an input of the one before."""
+
+    def __init__(self, node: Node) -> None:
+        self.nodes = [node]
+
+    @property
+    def node(self) -> Node:
+        return self.nodes[-1]
+
+    @property
+    def type(self) -> str:
+        return str(self.node.get_type_name())
+
+    def descend(self, index: int) -> None:
+        self.nodes.append(self.node.input_value(index).get_node())
+
+    def constant(self, index: int) -> float | None:
+        """Returns the only number of an input; None = it is no such constant."""
+        found = folded(self.node.input_value(index).get_node())
+        return float(found.reshape(-1)[0]) if found is not None and found.size == 1 else None
+
+    def has_constant(self, index: int, value: float) -> bool:
+        return self.constant(index) == value
+
+
+def _has_one_consumer(node: Node) -> bool:
+    return len(node.output(0).get_target_inputs()) == 1
+
+
+def is_last_axis(node: Node) -> bool:
+    """Returns whether the axis that a node's second input names is the last one."""
+    axis = node.input_value(1).get_node()
+    if axis.get_type_name() != "Constant":
+        return False
+    values = axis.get_data(dtype=np.int64).reshape(-1).tolist()
+    return values in ([-1], [len(node.get_input_partial_shape(0)) - 1])
+
+
+def _levels(nodes: Sequence[Node], steps: dict[int, Step]) -> dict[int, int]:
+    """Returns how often, on the ways to each node, another node has taken the result of a step.
+    Steps of one level can be computed at once, whatever is computed between."""
+    levels: dict[int, int] = {}
+    for node in nodes:
+        key = node.get_instance_id()
+        step = steps.get(key)
+        sources = node.input_values() if step is None else step.sources
+        level = 0
+        for source in sources:
+            before = source.get_node().get_instance_id()
+            level = max(level, levels[before] + (step is None and before in steps))
+        levels[key] = level
+    return levels
+
+
+def _with_roots(steps: dict[int, Step], levels: dict[int, int]) -> Iterator[tuple[int, Step]]:
+    """Yields steps with the id of one that they are connected with on their level."""
+    parents = {key: key for key in steps}
+
+    def root_of(key: int) -> int:
+        while parents[key] != key:
+            parents[key] = key = parents[parents[key]]
+        return key
+
+    for key, step in steps.items():
+        for source in step.sources:
+            before = source.get_node().get_instance_id()
+            if before in steps and levels[before] == levels[key]:
+                parents[root_of(key)] = root_of(before)
+    for key, step in steps.items():
+        yield root_of(key), step
+
+
+def _find_borders(segment: Segment) -> None:
+    own = {step.id for step in segment.steps}
+    inside = own.union(*(step.inner for step in segment.steps))
+    inputs: dict[Port, Any] = {}
+    for step in segment.steps:
+        for source in step.sources:
+            if source.get_node().get_instance_id() not in own:
+                inputs[port_of(source)] = source
+        for output in step.node.outputs():
+            consumers = (t.get_node().get_instance_id() for t in output.get_target_inputs())
+            if any(consumer not in inside for consumer in consumers):
+                segment.outputs.append(output)
+    segment.inputs = list(inputs.values())

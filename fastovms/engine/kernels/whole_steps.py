@@ -1,0 +1,481 @@
+"""Computes whole steps by one program, attention included, over OpenVINO's cache.
+
+OpenVINO computes what depends on no weights but the embedding: that, and the tables by which
+positions are rotated. A graph that has something else in it that the kernels do not know is left to
+`operation`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import openvino as ov
+from openvino import opset13
+
+from fastovms.engine.kernels.assembler import Assembler, Place, Program, WeightStore
+from fastovms.engine.kernels.programs import NUM_FIELDS, Field, Opcode, StepField
+from fastovms.engine.kernels.segments import (
+    GELU,
+    OPCODES_OF_TWO,
+    OPCODES_WITH_CONSTANT,
+    NodeChain,
+    Port,
+    Segment,
+    Step,
+    folded,
+    is_last_axis,
+    normalization_of,
+    port_of,
+    product_of,
+)
+
+Node = Any
+"""An `openvino.Node`; the package's annotations are too loose for strict checking."""
+
+_ATTENTION: Final = "PagedAttentionExtension"
+_ALIASES: Final = frozenset({"Reshape", "Transpose", "Unsqueeze", "Squeeze"})
+_SCALE, _WINDOW = 9, 10
+_UNUSED: Final = frozenset({11, 13, 14, 15, 16, 17, 20, 22, 23, 24, 25, 26, 27})
+"""Inputs of an attention that must be empty: slopes, rotations, sinks and the like."""
+
+
+class _UnknownError(Exception):
+    """The kernels do not know a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """The shape of all key and value caches: [blocks, heads, block_size, head_size].
+
+    Attributes:
+        bits: of a number, 16 or 32.
+    """
+
+    heads: int
+    block_size: int
+    head_size: int
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class WholeStep:
+    """A program of whole steps.
+
+    Attributes:
+        before: what OpenVINO computes: the inputs of the program.
+        program: computes logits.
+        logits: the buffer of these.
+        vocab_size: numbers in a row of them.
+        num_layers: with a cache.
+    """
+
+    before: ov.Model
+    program: Program
+    logits: int
+    vocab_size: int
+    num_layers: int
+
+
+def assemble_step(
+    model: ov.Model, store: WeightStore, cache: CacheShape, sampled: str
+) -> WholeStep | None:
+    """Returns the program of a paged model; None = there is something in it that the kernels do not
+    know.
+
+    Args:
+        sampled: the name of the input that says whose logits are wanted.
+    """
+    try:
+        graph = _Graph(model, store.kernels.instructions, sampled)
+        assembler = _StepAssembler(graph, store, cache)
+        program, logits = assembler.assemble()
+    except _UnknownError:
+        return None
+    results = [opset13.result(port) for port in graph.inputs]
+    before = ov.Model(results, _parameters_of(results), "before")
+    vocab_size = program.strides[logits]
+    return WholeStep(before, program, logits, vocab_size, assembler.num_layers)
+
+
+def _parameters_of(results: Sequence[Node]) -> list[Node]:
+    pending, seen, found = list(results), set[int](), []
+    while pending:
+        node = pending.pop()
+        if node.get_instance_id() in seen:
+            continue
+        seen.add(node.get_instance_id())
+        if node.get_type_name() == "Parameter":
+            found.append(node)
+        pending += [value.get_node() for value in node.input_values()]
+    return found
+
+
+def _row_shape(output: Any) -> tuple[int, int] | None:
+    """Returns heads and their width, if an output has a row of f32 for each token; else None."""
+    shape = output.get_partial_shape()
+    if shape.rank.is_dynamic or len(shape) < 2 or output.get_element_type() != ov.Type.f32:
+        return None
+    if any(shape[axis].is_dynamic for axis in range(1, len(shape))):
+        return None
+    lengths = [shape[axis].get_length() for axis in range(1, len(shape))]
+    return math.prod(lengths[:-1]), lengths[-1]
+
+
+def _width(output: Any) -> int | None:
+    shape = _row_shape(output)
+    return None if shape is None else shape[1]
+
+
+class _Graph:
+    """The nodes that a program has to compute.
+
+    Attributes:
+        nodes: in an order in which they can be computed.
+        inputs: outputs of other nodes, whose rows it takes.
+        result: the output that is the logits.
+    """
+
+    def __init__(self, model: ov.Model, instructions: str, sampled: str) -> None:
+        self._instructions = instructions
+        self._sampled = sampled
+        ordered = model.get_ordered_ops()
+        late = self._late(ordered)
+        self._known: dict[int, Step] = {}
+        self.result = model.output("logits").get_node().input_value(0)
+        needed: set[int] = set()
+        inputs: dict[Port, Any] = {}
+        pending = [self.result]
+        while pending:
+            port = pending.pop()
+            node = port.get_node()
+            key = node.get_instance_id()
+            if key not in late:
+                if _row_shape(port) is None:
+                    raise _UnknownError(node.get_friendly_name())
+                inputs[port_of(port)] = port
+            elif key not in needed:
+                needed.add(key)
+                pending += self.sources(node)
+        self.nodes = [node for node in ordered if node.get_instance_id() in needed]
+        self.inputs = list(inputs.values())
+
+    def _late(self, ordered: Sequence[Node]) -> set[int]:
+        """Returns the ids of nodes that depend on products or attention."""
+        late: set[int] = set()
+        for node in ordered:
+            kind = node.get_type_name()
+            before = (value.get_node().get_instance_id() for value in node.input_values())
+            is_product = kind == "MatMul" and node.get_input_partial_shape(1).is_static
+            if kind == _ATTENTION or is_product or any(one in late for one in before):
+                late.add(node.get_instance_id())
+        return late
+
+    def step(self, node: Node) -> Step | None:
+        """Returns a product, or a division by a root of a mean square; None = it is neither."""
+        key = node.get_instance_id()
+        if key not in self._known:
+            shape = _row_shape(node.output(0))
+            step = None
+            if shape is not None and node.get_type_name() == "MatMul":
+                step = product_of(node, (shape[1],), self._instructions)
+            elif shape is not None and node.get_type_name() == "Multiply":
+                step = normalization_of(node, (shape[1],), _width)
+            if step is None:
+                return None
+            self._known[key] = step
+        return self._known[key]
+
+    def sources(self, node: Node) -> list[Any]:
+        """Returns the outputs that a node takes rows of.
+
+        Raises:
+            _UnknownError: the kernels do not know it.
+        """
+        kind = node.get_type_name()
+        step = self.step(node)
+        values = node.input_values()
+        if step is not None:
+            return list(step.sources)
+        if kind == _ATTENTION:
+            return list(values[:3])
+        if kind in OPCODES_OF_TWO:
+            return [value for value in values if folded(value.get_node()) is None]
+        if kind == "Concat":
+            return list(values)
+        if kind == "Gather" and not self._takes_sampled(node):
+            raise _UnknownError(node.get_friendly_name())
+        if kind in ("Swish", "Gelu", "VariadicSplit", "Slice", "Gather") or kind in _ALIASES:
+            return [values[0]]
+        raise _UnknownError(node.get_friendly_name())
+
+    def _takes_sampled(self, node: Node) -> bool:
+        indices = node.input_value(1).get_node()
+        while indices.get_type_name() == "Convert":
+            indices = indices.input_value(0).get_node()
+        return (
+            indices.get_type_name() == "Parameter"
+            and self._sampled in indices.output(0).get_names()
+            and NodeChain(node).has_constant(2, 0.0)
+        )
+
+
+class _StepAssembler(Assembler):
+    def __init__(self, graph: _Graph, store: WeightStore, cache: CacheShape) -> None:
+        products = [step for step in map(graph.step, graph.nodes) if step is not None]
+        super().__init__(Segment(products, graph.inputs), store)
+        self._graph = graph
+        self._cache = cache
+        self.num_layers = 0
+        for port in graph.inputs:
+            heads, width = _shape_of(port)
+            place = self._places[port_of(port)]
+            self._strides[place.buffer] = heads * width
+            self._places[port_of(port)] = replace(place, heads=heads, stride=width, width=width)
+
+    def assemble(self) -> tuple[Program, int]:
+        """Returns the program, and the buffer of the logits."""
+        for node in self._graph.nodes:
+            self._add_node(node)
+        if all(row[Field.OPCODE] != Opcode.GATHER for row in self._rows):
+            raise _UnknownError("logits of all tokens")
+        logits = self._place(self._graph.result)
+        if logits.start or logits.heads != 1 or logits.width != self._strides[logits.buffer]:
+            width = logits.width
+            target = self._new_place(1, width)
+            self._emit_heads(Opcode.COPY, logits, logits, target)
+            logits = target
+        return self.finish(), logits.buffer
+
+    def _place(self, port: Any) -> Place:
+        return self._places[port_of(port)]
+
+    def _add_node(self, node: Node) -> None:
+        kind = node.get_type_name()
+        step = self._graph.step(node)
+        if kind == "MatMul" and step is not None:
+            self._add_product(step)
+        elif step is not None:
+            self._add_normalization(step)
+        elif kind == _ATTENTION:
+            self._add_attention(node)
+        elif kind in OPCODES_OF_TWO:
+            self._add_of_two(node)
+        elif kind == "Swish":
+            if node.get_input_size() > 1 and not NodeChain(node).has_constant(1, 1.0):
+                raise _UnknownError(node.get_friendly_name())
+            self._add_of_one(node, Opcode.SWISH)
+        elif kind == "Gelu":
+            mode = str(node.get_attributes().get("approximation_mode", "ERF")).upper()
+            self._add_of_one(node, GELU[mode])
+        elif kind == "VariadicSplit":
+            self._add_split(node)
+        elif kind == "Slice":
+            self._add_slice(node)
+        elif kind == "Concat":
+            self._add_concat(node)
+        elif kind == "Gather":
+            place = self._flat(node.input_value(0))
+            target = self._new_place(1, place.width)
+            self._emit_heads(Opcode.GATHER, place, place, target)
+            self._places[node.get_instance_id(), 0] = target
+        else:
+            self._add_alias(node)
+
+    def _add_product(self, step: Step) -> None:
+        if (step.id, 0) in self._places:
+            return
+        source = step.sources[0]
+        self._places[port_of(source)] = self._flat(source)
+        products = self._products_with(step)
+        self._multiply(products)
+        for product in products:
+            width = product.widths[0]
+            place = self._places[product.id, 0]
+            self._places[product.id, 0] = replace(place, stride=width, width=width)
+
+    def _add_normalization(self, step: Step) -> None:
+        source = self._place(step.sources[0])
+        target = self._new_place(source.heads, source.width)
+        row = np.ones(source.width, np.float32)
+        self._constants.append(row)
+        bits = int(np.float32(step.epsilon).view(np.int32))
+        self._emit_heads(Opcode.NORMALIZE, source, source, target, row.ctypes.data, bits)
+        self._places[step.id, 0] = target
+
+    def _add_of_one(self, node: Node, opcode: Opcode) -> None:
+        source = self._place(node.input_value(0))
+        target = self._new_place(source.heads, source.width)
+        self._emit_heads(opcode, source, source, target)
+        self._places[node.get_instance_id(), 0] = target
+
+    def _add_of_two(self, node: Node) -> None:
+        heads, width = _shape_of(node.output(0))
+        target = self._new_place(heads, width)
+        key = node.get_type_name()
+        constants = [folded(value.get_node()) for value in node.input_values()]
+        places = [
+            self._place(value)
+            for value, constant in zip(node.input_values(), constants, strict=True)
+            if constant is None
+        ]
+        for place in places:
+            if place.width != width or place.heads not in (1, heads):
+                raise _UnknownError(node.get_friendly_name())
+        if len(places) == 2:
+            if len({len(value.get_partial_shape()) for value in node.input_values()}) != 1:
+                raise _UnknownError(node.get_friendly_name())
+            self._emit_heads(OPCODES_OF_TWO[key], places[0], places[1], target)
+        else:
+            (constant,) = (one for one in constants if one is not None)
+            if constant.size not in (1, width) or constant.shape[-1:] not in ((), (1,), (width,)):
+                raise _UnknownError(node.get_friendly_name())
+            row = np.ascontiguousarray(np.broadcast_to(constant.reshape(-1), (width,)))
+            self._constants.append(row)
+            opcode = OPCODES_WITH_CONSTANT[key]
+            self._emit_heads(opcode, places[0], places[0], target, row.ctypes.data)
+        self._places[node.get_instance_id(), 0] = target
+
+    def _add_split(self, node: Node) -> None:
+        if not is_last_axis(node):
+            raise _UnknownError(node.get_friendly_name())
+        place = self._place(node.input_value(0))
+        start = place.start
+        for index, output in enumerate(node.outputs()):
+            width = _shape_of(output)[1]
+            self._places[node.get_instance_id(), index] = replace(place, start=start, width=width)
+            start += width
+
+    def _add_slice(self, node: Node) -> None:
+        chain = NodeChain(node)
+        begin, step, axis = (chain.constant(index) for index in (1, 3, 4))
+        rank = len(node.get_input_partial_shape(0))
+        if begin is None or step != 1.0 or axis not in (-1.0, rank - 1.0):
+            raise _UnknownError(node.get_friendly_name())
+        place = self._place(node.input_value(0))
+        start = int(begin) + (place.width if begin < 0 else 0)
+        width = _shape_of(node.output(0))[1]
+        if not 0 <= start <= place.width - width:
+            raise _UnknownError(node.get_friendly_name())
+        found = replace(place, start=place.start + start, width=width)
+        self._places[node.get_instance_id(), 0] = found
+
+    def _add_concat(self, node: Node) -> None:
+        rank = len(node.get_output_partial_shape(0))
+        if node.get_attributes()["axis"] not in (-1, rank - 1):
+            raise _UnknownError(node.get_friendly_name())
+        heads, width = _shape_of(node.output(0))
+        target = self._new_place(heads, width)
+        start = 0
+        for value in node.input_values():
+            place = self._place(value)
+            if place.heads != heads:
+                raise _UnknownError(node.get_friendly_name())
+            part = replace(target, start=start, width=place.width)
+            self._emit_heads(Opcode.COPY, place, place, part)
+            start += place.width
+        self._places[node.get_instance_id(), 0] = target
+
+    def _add_alias(self, node: Node) -> None:
+        """Takes the numbers of a token in the same order as parts of another width."""
+        source = node.input_value(0)
+        if node.get_type_name() == "Transpose":
+            order = folded(node.input_value(1).get_node())
+            shape = source.get_partial_shape()
+            if order is None or not _keeps_order(order.astype(int).tolist(), shape):
+                raise _UnknownError(node.get_friendly_name())
+        heads, width = _shape_of(node.output(0))
+        place = self._place(source)
+        if (heads, width) != (place.heads, place.width):
+            place = self._flat(source)
+            if heads * width != place.width:
+                raise _UnknownError(node.get_friendly_name())
+            place = replace(place, heads=heads, stride=width, width=width)
+        self._places[node.get_instance_id(), 0] = place
+
+    def _add_attention(self, node: Node) -> None:
+        values = node.input_values()
+        if len(values) < _WINDOW + 1:
+            raise _UnknownError(node.get_friendly_name())
+        for index in _UNUSED & frozenset(range(len(values))):
+            if 0 not in values[index].get_partial_shape().to_shape():
+                raise _UnknownError(node.get_friendly_name())
+        chain = NodeChain(node)
+        scale, window = chain.constant(_SCALE), chain.constant(_WINDOW)
+        names = [values[index].get_names() for index in (3, 4)]
+        layer = self.num_layers
+        cache = self._cache
+        queries, keys, others = (self._flat(value) for value in values[:3])
+        width = cache.heads * cache.head_size
+        is_known = (
+            scale is not None
+            and window is not None
+            and f"key_cache.{layer}" in names[0]
+            and f"value_cache.{layer}" in names[1]
+            and keys.width == width == others.width
+            and queries.width % width == 0
+        )
+        if not is_known or scale is None or window is None:
+            raise _UnknownError(node.get_friendly_name())
+        target = self._new_place(1, queries.width)
+        row = [0] * NUM_FIELDS
+        row[Field.OPCODE] = Opcode.ATTEND
+        row[Field.A], row[Field.A_START] = queries.buffer, queries.start
+        row[Field.B], row[Field.B_START] = keys.buffer, keys.start
+        row[Field.C], row[Field.C_START] = others.buffer, others.start
+        row[Field.OUT], row[Field.WIDTH] = target.buffer, queries.width
+        row[Field.P0 : Field.P0 + 7] = [
+            StepField.CACHES + 2 * layer,
+            cache.heads,
+            cache.head_size,
+            int(np.float32(scale).view(np.int32)),
+            int(window),
+            cache.block_size,
+            cache.bits,
+        ]
+        row[Field.HEADS] = queries.width // cache.head_size
+        self._rows.append(list(map(int, row)))
+        self.num_layers += 1
+        self._places[node.get_instance_id(), 0] = target
+
+    def _new_place(self, heads: int, width: int) -> Place:
+        place = self._own_buffer(heads * width)
+        return replace(place, heads=heads, stride=width, width=width)
+
+    def _flat(self, port: Any) -> Place:
+        """Returns the numbers of a token as one part.
+
+        Raises:
+            _UnknownError: there are others between them.
+        """
+        place = self._place(port)
+        if place.heads > 1 and place.stride != place.width:
+            raise _UnknownError(port.get_node().get_friendly_name())
+        width = place.heads * place.width
+        return replace(place, heads=1, stride=width, width=width)
+
+    def _emit_heads(self, opcode: Opcode, a: Place, b: Place, out: Place, *parameters: int) -> None:
+        heads, width = out.heads, out.width
+        self._emit(opcode, a, b, out, width, *parameters)
+        row = self._rows[-1]
+        row[Field.HEADS] = heads
+        row[Field.A_STRIDE] = a.stride if a.heads > 1 else 0
+        row[Field.B_STRIDE] = b.stride if b.heads > 1 else 0
+        row[Field.OUT_STRIDE] = out.stride
+
+
+def _shape_of(output: Any) -> tuple[int, int]:
+    shape = _row_shape(output)
+    if shape is None:
+        raise _UnknownError(output.get_node().get_friendly_name())
+    return shape
+
+
+def _keeps_order(order: Sequence[int], shape: Any) -> bool:
+    """Returns whether a transposition leaves the tokens first, and moves only axes of length 1."""
+    lengths = [1 if axis == 0 else shape[axis].get_length() for axis in range(len(shape))]
+    moved = [axis for axis in order if axis != 0 and lengths[axis] != 1]
+    return order[0] == 0 and moved == sorted(moved)

@@ -1,0 +1,237 @@
+"""Makes variants of a model for steps of few tokens, which compute with our own kernels.
+
+On two cores of a Zen 3, OpenVINO's products of compressed weights are bound by computation: with
+weights of 4 bits they read 9 GB/s of the 33 that memory gives, and ours read 27. The variants run
+over the cache of the others. They hold the weights once more.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from fastovms.engine.kernels.assembler import WeightStore
+from fastovms.engine.kernels.compiler import Kernels
+from fastovms.engine.kernels.operation import RewrittenModel, Workspace, use_kernels
+from fastovms.engine.kernels.whole_steps import CacheShape, assemble_step
+from fastovms.engine.model.compilation import cache_layout
+from fastovms.engine.model.fusion import fuse_projections
+from fastovms.engine.model.kv_cache import CacheInput
+from fastovms.engine.model.model import PagedModel, Runner, RunnerFactory, StepRunner, as_float32
+from fastovms.engine.model.paging import SAMPLED_TOKEN_INDICES, fix_shapes
+from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.engine.model.step_program import StepProgramRunner
+from fastovms.engine.model.tuning import (
+    CONTEXT,
+    MIN_GAIN,
+    MIN_ROUNDS,
+    MeasuredStep,
+    inputs_of,
+    is_mostly_above,
+    measure,
+)
+
+MAX_ROWS: Final = 8
+"""The most tokens of a step."""
+
+_MEASURED: Final = (1, 2, 4, 8)
+"""The numbers of tokens that are measured. Those between are taken to be like the next larger."""
+
+_BITS: Final = {ov.Type.f16: 16, ov.Type.f32: 32}
+"""Of the numbers of a cache."""
+
+_MAX_MEMORY_SHARE: Final = 0.25
+"""The share of the free memory that packed weights may take."""
+
+_TEXT_LENGTH: Final = 4
+"""The tokens of texts whose logits are compared."""
+
+_MAX_ERROR: Final = 0.1
+"""The largest difference from OpenVINO's logits, root mean square, as a share of their standard
+deviation. Activations of 8 bits come to some hundredths, where OpenVINO has such, too."""
+
+_MAX_LOSS: Final = 0.3
+"""By how much OpenVINO's logit of our likeliest token may be below its own likeliest's, as a share
+of the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class FewRowVariants:
+    """Variants of a model for steps of few tokens.
+
+    Attributes:
+        whole: make runners of whole steps, by the number of tokens; empty = there are none.
+        operations: make runners whose attention is OpenVINO's.
+        store: the weights of both.
+    """
+
+    whole: Mapping[int, RunnerFactory]
+    operations: Mapping[int, RunnerFactory]
+    store: WeightStore
+
+
+def compile_few_rows(model: PagedModel, kernels: Kernels) -> FewRowVariants | None:
+    """Packs the weights of a model and compiles the variants, which takes seconds; None = the
+    kernels cannot compute it, or there is too little memory.
+
+    Raises:
+        RuntimeError: OpenVINO refuses something.
+    """
+    core = ov.Core()
+    store = WeightStore(kernels)
+    max_bytes = int(model.available_memory() * _MAX_MEMORY_SHARE)
+    properties = {**model.large_properties, "INFERENCE_PRECISION_HINT": "f32"}
+    whole: dict[int, RunnerFactory] = {}
+    operations: dict[int, RunnerFactory] = {}
+    for is_single in (False, True):
+        graph = model.graph.model.clone()
+        if is_single and not fix_shapes(graph):
+            break
+        fuse_projections(graph)
+        part = use_kernels(graph, store, max_rows=MAX_ROWS, max_bytes=max_bytes)
+        if part is None:
+            return None
+        compiled = core.compile_model(part.model, model.device, properties)
+        if cache_layout(compiled) != model.cache_layout:
+            return None
+        numbers = (1,) if is_single else range(1, MAX_ROWS + 1)
+        operations |= dict.fromkeys(numbers, partial(_KernelRunner, compiled, part))
+        make = _whole_step(model, store, is_single=is_single)
+        if make is not None:
+            whole |= dict.fromkeys(numbers, make)
+    return FewRowVariants(whole, operations, store)
+
+
+class _KernelRunner(StepRunner):
+    """Runs a model that has operations of ours, which live as long as this does."""
+
+    def __init__(self, compiled: ov.CompiledModel, part: RewrittenModel) -> None:
+        super().__init__(compiled, is_on_gpu=False)
+        self._part = part
+
+
+def _whole_step(model: PagedModel, store: WeightStore, *, is_single: bool) -> RunnerFactory | None:
+    """Returns what makes runners of whole steps; None = the kernels cannot compute them."""
+    cache = _cache_shape(model.cache_inputs)
+    if cache is None:
+        return None
+    graph = model.graph.model.clone()
+    fuse_projections(graph)
+    step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES)
+    if step is None:
+        return None
+    before = step.before
+    if is_single:
+        before = before.clone()
+        before.reshape({port: [1] for port in before.inputs})
+    properties = {**model.large_properties, "INFERENCE_PRECISION_HINT": "f32"}
+    compiled = ov.Core().compile_model(before, model.device, properties)
+
+    def make() -> Runner:
+        workspace = Workspace(store.kernels, MAX_ROWS)
+        workspace.reserve([step.program])
+        return StepProgramRunner(step, compiled, workspace)
+
+    return make
+
+
+def _cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
+    """Returns the shape that all caches have; None = they differ, or hold no plain numbers."""
+    shapes = {(one.page_shape, str(one.element_type)) for one in inputs}
+    if len(shapes) != 1 or inputs[0].element_type not in _BITS:
+        return None
+    heads, block_size, head_size = inputs[0].page_shape
+    return CacheShape(heads, block_size, head_size, _BITS[inputs[0].element_type])
+
+
+def why_wrong(plain: PagedModel, ours: PagedModel) -> str | None:
+    """Compares the logits of steps of all sizes; None = they are alike. The models' caches are
+    replaced.
+
+    Returns:
+        The difference, in words.
+    """
+    for model in (plain, ours):
+        model.allocate_cache(MAX_ROWS)
+    texts = [MeasuredStep(MAX_ROWS, context, 1) for context in range(_TEXT_LENGTH)]
+    steps = [MeasuredStep(number, _TEXT_LENGTH, 1) for number in range(1, MAX_ROWS)]
+    for seed, step in enumerate((*texts, *steps)):
+        inputs = _with_tokens(inputs_of(step, plain.block_size), seed)
+        expected, found = (as_float32(one.infer(inputs)).copy() for one in (plain, ours))
+        wrong = _difference(expected, found)
+        if wrong is not None:
+            return f"with {step.num_sequences} tokens a step {wrong}"
+    return None
+
+
+def _with_tokens(inputs: StepInputs, seed: int) -> StepInputs:
+    """Returns inputs with other tokens, which every vocabulary has."""
+    token_ids = np.random.default_rng(seed).integers(5, 400, len(inputs.input_ids))
+    return inputs._replace(input_ids=token_ids)
+
+
+def _difference(expected: NDArray[np.float32], found: NDArray[np.float32]) -> str | None:
+    if not np.isfinite(found).all():
+        return "logits are not finite"
+    deviation = float(expected.std())
+    error = float(np.sqrt(np.square(expected - found).mean()))
+    if not error <= _MAX_ERROR * deviation:
+        return f"logits differ by {error / deviation:.2g} of their deviation"
+    likeliest = np.take_along_axis(expected, found.argmax(-1)[:, None], -1)[:, 0]
+    loss = float((expected.max(-1) - likeliest).max())
+    if not loss <= _MAX_LOSS * deviation:
+        return f"the likeliest token loses {loss / deviation:.2g} of the logits' deviation"
+    return None
+
+
+def gains(
+    plain: PagedModel,
+    ours: PagedModel,
+    clock: Callable[[], float],
+    *,
+    before_each: Callable[[], None],
+    max_seconds: float,
+    max_rounds: int,
+) -> dict[int, float]:
+    """Measures how much faster steps are, by the number of their tokens. The models' caches are
+    replaced.
+
+    Args:
+        before_each: is called before each number is measured.
+
+    Returns:
+        Those that are clearly faster alone; empty, too, if there was no time for enough rounds.
+    """
+    found: dict[int, float] = {}
+    for num_tokens in _MEASURED:
+        before_each()
+        case = MeasuredStep(num_tokens, CONTEXT, 1)
+        times = measure(
+            {"plain": plain, "ours": ours},
+            (case,),
+            clock,
+            max_seconds=max_seconds,
+            max_rounds=max_rounds,
+        )
+        pairs = zip(times["plain"][case], times["ours"][case], strict=True)
+        ratios = [before / after for before, after in pairs]
+        if len(ratios) >= MIN_ROUNDS and is_mostly_above(1.0, ratios):
+            gain = statistics.median(ratios)
+            if gain >= MIN_GAIN:
+                found[num_tokens] = gain
+    return found
+
+
+def served_numbers(gains: Mapping[int, float]) -> frozenset[int]:
+    """Returns the numbers of tokens of the steps that are to be computed by the variants."""
+    next_measured = {
+        number: next(one for one in _MEASURED if number <= one) for number in range(1, MAX_ROWS + 1)
+    }
+    return frozenset(number for number, one in next_measured.items() if one in gains)

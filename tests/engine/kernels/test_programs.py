@@ -1,0 +1,153 @@
+"""Instructions of programs, by NumPy's results."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fastovms.engine.kernels.compiler import Kernels
+from fastovms.engine.kernels.matrices import PackedMatrix, pack, packed_kind
+from fastovms.engine.kernels.programs import NUM_FIELDS, Field, Opcode
+from tests.engine.kernels.matrix_cases import (
+    Floats,
+    activations,
+    all_weights,
+    dense,
+    quantized,
+    random_weights,
+)
+
+NUM_ROWS = (1, 2, 3, 4, 5, 8)
+WIDTH = 70
+
+
+def instruction(opcode: Opcode, width: int, *parameters: int) -> NDArray[np.int64]:
+    """Returns an instruction that takes buffers 0 and 1, and writes buffer 2."""
+    row = np.zeros(NUM_FIELDS, np.int64)
+    row[[Field.OPCODE, Field.B, Field.OUT, Field.WIDTH]] = opcode, 1, 2, width
+    row[Field.P0 : Field.P0 + len(parameters)] = parameters
+    row[Field.HEADS] = 1
+    return row
+
+
+def run(kernels: Kernels, program: list[NDArray[np.int64]], buffers: list[Floats]) -> None:
+    """Runs a program over buffers [rows, numbers]."""
+    num_rows, width = len(buffers[0]), max(one.shape[1] for one in buffers)
+    integers = np.zeros((num_rows, width), np.int16)
+    sums = np.zeros((num_rows, width), np.int32)
+    scales = np.zeros((num_rows, width), np.float32)
+    agreement = np.zeros(40, np.int64)
+    addresses = [array.ctypes.data for array in (integers, sums, scales)]
+    aligned = agreement.ctypes.data + -agreement.ctypes.data % 64
+    kernels.run(
+        np.array(program),
+        np.array([(one.ctypes.data, one.shape[1]) for one in buffers], np.int64),
+        num_rows,
+        np.array([*addresses, 16, aligned], np.int64),
+        kernels.product,
+        np.zeros(1, np.int64),
+        kernels.num_threads,
+    )
+
+
+def product_of(kernels: Kernels, matrix: PackedMatrix, rows: Floats, num_parts: int) -> Floats:
+    num_groups = matrix.num_columns // matrix.columns
+    result = np.full((len(rows), matrix.num_blocks * matrix.kind.num_lanes), np.nan, np.float32)
+    program = [
+        instruction(Opcode.QUANTIZE, matrix.num_columns, matrix.columns),
+        instruction(
+            Opcode.PRODUCT,
+            result.shape[1],
+            matrix.data.ctypes.data,
+            matrix.num_blocks,
+            num_groups,
+            matrix.columns // matrix.kind.columns_of_unit,
+            matrix.kind.weight_bits,
+            matrix.kind.has_zero_points,
+            num_parts,
+        ),
+    ]
+    run(kernels, program, [rows, rows, result])
+    return result[:, : matrix.num_rows]
+
+
+def test_products_are_those_of_the_decompressed_weights(kernels: Kernels) -> None:
+    num_cases = 0
+    for weights in all_weights():
+        kind = packed_kind(weights, "avx2")
+        assert kind is not None
+        matrix = pack([weights], kind, kernels)
+        matrix_values = dense(weights).astype(np.float64)
+        for num_rows in NUM_ROWS:
+            rows = activations(num_rows, weights.num_columns)
+            found = product_of(kernels, matrix, rows, 1 + num_rows % 3)
+            integers, scales = quantized(rows, matrix.columns, 32767)
+            seen = integers * scales.repeat(matrix.columns, -1)
+            # Activations that are nearly halfway between two integers may become either.
+            size = np.abs(seen) @ np.abs(matrix_values).T
+            assert np.all(np.abs(found - seen @ matrix_values.T) <= 1e-4 * size + 1e-6), weights
+            num_cases += 1
+    assert num_cases == 88 * len(NUM_ROWS)
+
+
+def test_matrices_are_stacked_in_order(kernels: Kernels) -> None:
+    first = random_weights(4, is_signed=True, zeros="none", shape=(16, 256, 2))
+    second = random_weights(4, is_signed=True, zeros="none", shape=(24, 256, 2))
+    kind = packed_kind(first, "avx2")
+    assert kind is not None
+    rows = activations(2, 256)
+    matrix = pack([first, second], kind, kernels)
+    parts = [product_of(kernels, pack([one], kind, kernels), rows, 1) for one in (first, second)]
+    assert np.array_equal(product_of(kernels, matrix, rows, 4), np.concatenate(parts, 1))
+
+
+def erf(x: Floats) -> Floats:
+    return np.vectorize(math.erf)(x)
+
+
+X = np.linspace(-12, 12, 3 * WIDTH, dtype=np.float32).reshape(3, WIDTH)
+Y = np.cos(X)
+ROW = np.linspace(1, 2, WIDTH, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "parameters", "expected"),
+    [
+        (Opcode.ADD, (), X + Y),
+        (Opcode.MULTIPLY, (), X * Y),
+        (Opcode.ADD_CONSTANT, (ROW.ctypes.data,), X + ROW),
+        (Opcode.MULTIPLY_CONSTANT, (ROW.ctypes.data,), X * ROW),
+        (
+            Opcode.NORMALIZE,
+            (ROW.ctypes.data, int(np.float32(0.5).view(np.int32))),
+            X / np.sqrt(np.square(X).mean(-1, keepdims=True) + 0.5) * ROW,
+        ),
+        (Opcode.SWISH, (), X / (1 + np.exp(-X))),
+        (
+            Opcode.GELU_TANH,
+            (),
+            X / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (X + 0.044715 * X**3))),
+        ),
+        (Opcode.GELU_ERF, (), X / 2 * (1 + erf(X / np.sqrt(2)))),
+        (Opcode.COPY, (), X),
+    ],
+)
+def test_instructions_compute_rows(
+    kernels: Kernels, opcode: Opcode, parameters: tuple[int, ...], expected: Floats
+) -> None:
+    result = np.full_like(X, np.nan)
+    run(kernels, [instruction(opcode, WIDTH, *parameters)], [X, Y, result])
+    np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_parts_of_rows_are_read_and_written(kernels: Kernels) -> None:
+    result = np.zeros_like(X)
+    row = instruction(Opcode.ADD, 10)
+    row[[Field.A_START, Field.B_START, Field.OUT_START]] = 5, 20, 60
+    run(kernels, [row], [X, Y, result])
+    expected = np.zeros_like(X)
+    expected[:, 60:] = X[:, 5:15] + Y[:, 20:30]
+    assert np.array_equal(result, expected)

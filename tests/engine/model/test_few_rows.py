@@ -1,0 +1,279 @@
+"""Steps of few tokens by our own kernels."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bench.models import write_model
+from bench.random_models.shapes import SHAPES
+from fastovms.backends.paged import decode_kernels
+from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_kernels
+from fastovms.engine.kernels.assembler import packed_bytes
+from fastovms.engine.kernels.compiler import Kernels, compile_kernels
+from fastovms.engine.kernels.segments import find_segments
+from fastovms.engine.model import few_rows
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
+from fastovms.engine.model.few_rows import (
+    MAX_ROWS,
+    FewRowVariants,
+    compile_few_rows,
+    served_numbers,
+    why_wrong,
+)
+from fastovms.engine.model.fusion import fuse_projections
+from fastovms.engine.model.model import PagedModel, RunnerFactory, as_float32
+from fastovms.engine.model.step_inputs import StepLayout
+from fastovms.engine.model.step_program import StepProgramRunner
+
+TEXT = array("q", range(40, 100))
+COMPRESSED = {
+    "int8": SHAPES["tiny"],
+    "tied, biases, int4": SHAPES["tiny-qwen2"],
+    "norms of heads, int4": replace(SHAPES["tiny-qwen3"], weight_format="int4"),
+    "window": SHAPES["tiny-mistral"],
+    "int4-sym": replace(SHAPES["tiny"], weight_format="int4-sym-64", intermediate_size=192),
+}
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Kernels:
+    return compile_kernels("avx2", 2)
+
+
+@pytest.fixture(scope="module", params=COMPRESSED)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PagedModel:
+    directory = tmp_path_factory.mktemp("model")
+    write_model(COMPRESSED[request.param], directory)
+    return PagedModel.load(directory)
+
+
+@pytest.fixture(scope="module")
+def variants(model: PagedModel, kernels: Kernels) -> FewRowVariants:
+    found = compile_few_rows(model, kernels)
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module", params=["whole", "operations"])
+def ours(request: pytest.FixtureRequest, model: PagedModel, variants: FewRowVariants) -> PagedModel:
+    """The model, with all steps of few tokens computed in one of the ways."""
+    return with_kernels(model, getattr(variants, request.param))
+
+
+def with_kernels(model: PagedModel, makers: Mapping[int, RunnerFactory]) -> PagedModel:
+    ours = model.twin()
+    ours.use_for_few_rows({number: [make] for number, make in makers.items()})
+    assert ours.few_row_numbers == frozenset(range(1, MAX_ROWS + 1))
+    return ours
+
+
+def decode(model: PagedModel, num_sequences: int, num_tokens: int) -> NDArray[np.float32]:
+    """Returns the logits of a prompt's last token, and of steps of this many tokens after it."""
+    model.allocate_cache(num_sequences * 2)
+    rows = []
+    ends = [44 + step * num_tokens for step in range(3)]
+    for start, end in zip([0, *ends], ends, strict=False):
+        layout = StepLayout(model.block_size)
+        last = [
+            layout.add(TEXT, start, end, array("i", (2 * number, 2 * number + 1)))
+            for number in range(num_sequences)
+        ]
+        rows.append(as_float32(model.infer(layout.finish(array("q", last)))).copy())
+    return np.concatenate(rows)
+
+
+@pytest.mark.parametrize(
+    ("num_sequences", "num_tokens"), [(1, 1), (2, 1), (3, 1), (8, 1), (1, 5), (2, 4), (9, 1)]
+)
+def test_logits_and_likeliest_tokens_are_openvinos(
+    model: PagedModel, ours: PagedModel, num_sequences: int, num_tokens: int
+) -> None:
+    expected = decode(model.twin(), num_sequences, num_tokens)
+    found = decode(ours, num_sequences, num_tokens)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.01 * expected.std())
+    assert np.array_equal(found.argmax(-1), expected.argmax(-1))
+
+
+def generate(model: PagedModel, num_tokens: int) -> list[int]:
+    """Returns the likeliest tokens after a prompt."""
+    model.allocate_cache(2)
+    text, start = array("q", TEXT[:20]), 0
+    while len(text) < 20 + num_tokens:
+        layout = StepLayout(model.block_size)
+        last = layout.add(text, start, len(text), array("i", (1, 0)))
+        start = len(text)
+        text.append(int(as_float32(model.infer(layout.finish(array("q", (last,)))))[0].argmax()))
+    return text[20:].tolist()
+
+
+def test_greedy_texts_are_openvinos(model: PagedModel, ours: PagedModel) -> None:
+    assert generate(ours, 24) == generate(model.twin(), 24)
+
+
+def test_right_kernels_pass_the_check(model: PagedModel, ours: PagedModel) -> None:
+    assert why_wrong(model.twin(), ours) is None
+
+
+def test_both_ways_share_their_weights(model: PagedModel, variants: FewRowVariants) -> None:
+    graph = model.graph.model.clone()
+    fuse_projections(graph)
+    segments = find_segments(graph, "avx2")
+    assert variants.store.num_bytes == sum(map(packed_bytes, segments))
+
+
+def test_a_step_without_logits_fills_the_cache(model: PagedModel, ours: PagedModel) -> None:
+    plain = model.twin()
+    logits = []
+    for one in (plain, ours):
+        one.allocate_cache(2)
+        for start, is_sampled in ((0, False), (4, True)):
+            layout = StepLayout(one.block_size)
+            last = layout.add(TEXT, start, start + 4, array("i", (0, 1)))
+            found = one.infer(layout.finish(array("q", (last,) * is_sampled)))
+            assert len(found) == is_sampled
+        logits.append(as_float32(found).copy())
+    np.testing.assert_allclose(logits[1], logits[0], rtol=0, atol=0.01 * logits[0].std())
+
+
+def test_long_texts_are_left_to_the_next_way(
+    model: PagedModel, variants: FewRowVariants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StepProgramRunner, "max_context_len", 31)
+    mixed = model.twin()
+    ways = [variants.whole, variants.operations]
+    mixed.use_for_few_rows({n: [way[n] for way in ways] for n in range(1, MAX_ROWS + 1)})
+    monkeypatch.setattr(StepProgramRunner, "infer", Mock(side_effect=AssertionError))
+    layout = StepLayout(mixed.block_size)
+    mixed.allocate_cache(2)
+    last = layout.add(TEXT, 31, 32, array("i", (0, 1)))
+    assert len(mixed.infer(layout.finish(array("q", (last,))))) == 1
+    layout = StepLayout(mixed.block_size)
+    last = layout.add(TEXT, 30, 31, array("i", (0, 1)))
+    with pytest.raises(AssertionError):
+        mixed.infer(layout.finish(array("q", (last,))))
+
+
+def test_wrong_weights_fail_the_check(model: PagedModel, kernels: Kernels) -> None:
+    found = compile_few_rows(model, kernels)
+    assert found is not None
+    for matrix in found.store.matrices:
+        matrix.data[::2] = matrix.data[1::2]
+    for way in (found.whole, found.operations):
+        assert why_wrong(model.twin(), with_kernels(model, way)) is not None
+
+
+def test_dense_weights_are_left_to_openvino(tiny_models: dict[str, Path], kernels: Kernels) -> None:
+    assert compile_few_rows(PagedModel.load(tiny_models["tiny-fp32"]), kernels) is None
+
+
+def test_no_memory_leaves_them_to_openvino(
+    model: PagedModel, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PagedModel, "available_memory", lambda _: 1000)
+    assert compile_few_rows(model.twin(), kernels) is None
+
+
+@pytest.mark.parametrize(
+    ("gains", "expected"),
+    [
+        ({}, ()),
+        ({1: 1.5}, (1,)),
+        ({2: 1.5, 4: 1.2}, (2, 3, 4)),
+        ({1: 2.0, 2: 2.0, 4: 2.0, 8: 1.1}, range(1, MAX_ROWS + 1)),
+        ({8: 1.1}, (5, 6, 7, 8)),
+    ],
+)
+def test_numbers_between_those_measured_are_like_the_next(
+    gains: dict[int, float], expected: Sequence[int]
+) -> None:
+    assert served_numbers(gains) == frozenset(expected)
+
+
+# Preparation beside a server
+
+
+def prepared(model: PagedModel, caplog: pytest.LogCaptureFixture) -> str:
+    """Returns the last line of the log."""
+    model.allocate_cache(2)
+    with caplog.at_level("INFO"):
+        prepare_kernels(model, lambda: True)
+    return caplog.messages[-1]
+
+
+@pytest.fixture(autouse=True)
+def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_kernels, "_DELAY", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("gains", "numbers", "line"),
+    [
+        ({1: 1.5, 2: 1.2}, (1, 2), "whole steps 1: 1.50, 2: 1.20; products 1: 1.50, 2: 1.20"),
+        ({}, (), "no faster than OpenVINO"),
+    ],
+)
+def test_what_is_faster_is_used(
+    model: PagedModel,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    gains: dict[int, float],
+    numbers: Sequence[int],
+    line: str,
+) -> None:
+    monkeypatch.setattr(few_rows, "gains", lambda *_, **__: gains)
+    served = model.twin()
+    assert line in prepared(served, caplog)
+    assert served.few_row_numbers == frozenset(numbers)
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "line"),
+    [
+        ("why_wrong", lambda *_: "logits are not finite", "off: logits are not finite"),
+        ("compile_few_rows", lambda *_: None, "off: no weights that they can multiply"),
+        ("compile_few_rows", Mock(side_effect=RuntimeError("no")), "off: no"),
+    ],
+)
+def test_what_is_wrong_is_off_with_one_line(
+    model: PagedModel,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    result: Any,
+    line: str,
+) -> None:
+    monkeypatch.setattr(few_rows, name, result)
+    served = model.twin()
+    assert line in prepared(served, caplog)
+    assert len([one for one in caplog.messages if one.startswith("decode kernels")]) == 1
+    assert not served.few_row_numbers
+
+
+def test_a_model_that_is_dropped_is_not_measured(
+    model: PagedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        prepare_kernels(model.twin(), lambda: False)
+    assert not caplog.messages
+
+
+def test_who_can_use_them(tmp_path: Path, tiny_models: dict[str, Path]) -> None:
+    small = PagedModel.load(tiny_models["tiny"])
+    assert not can_use_kernels(small)
+    large = replace(small.graph, weights=tmp_path / "weights")
+    with large.weights.open("wb") as file:
+        file.truncate(EXACT_WEIGHTS_SIZE + 1)
+    small.graph = large
+    assert can_use_kernels(small)
+    exact = PagedModel.load(tiny_models["tiny"], exact=True)
+    exact.graph = large
+    assert not can_use_kernels(exact)

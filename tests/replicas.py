@@ -46,7 +46,8 @@ class ReplicaStore(StateStore):
     """The store of one replica.
 
     Attributes:
-        error: raised in place of every operation, as if the database were gone.
+        error: raised in place of every operation, also of one that is under way, as if the
+            database were gone.
     """
 
     error: Exception | None = None
@@ -115,6 +116,8 @@ class _ReplicaInSqlite(ReplicaStore):
         )
         for topic in topics:
             self._shared.notify(topic)
+        if self.error is not None:
+            raise self.error
         return result
 
 
@@ -156,4 +159,7 @@ class _ReplicaInPostgres(ReplicaStore):
 
         if self.error is not None:
             raise self.error
-        return await self._writing.run(operate)
+        result = await self._writing.run(operate)
+        if self.error is not None:
+            raise self.error
+        return result

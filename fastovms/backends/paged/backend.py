@@ -42,7 +42,7 @@ from fastovms.backends.model_files import (
     load_grammar_compiler,
     read_model_info,
 )
-from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_kernels
+from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_few_rows
 from fastovms.backends.paged.prefixes import (
     PrefixDirectory,
     PrefixEngine,
@@ -408,8 +408,9 @@ class PagedBackend:
             stored = prefix_files(prefixes, paged_model, model_dir, model)
 
         prepare = None
-        if config.decode_kernels == "auto" and can_use_kernels(paged_model):
-            prepare = partial(prepare_kernels, paged_model)
+        has_kernels = config.decode_kernels == "auto" and can_use_kernels(paged_model)
+        if has_kernels or paged_model.awaits_single_rows:
+            prepare = partial(prepare_few_rows, paged_model, has_kernels)
 
         def reserve(available: int) -> PagedBackend:
             if paged_model.is_on_gpu:

@@ -1,4 +1,5 @@
-"""Prepares our own kernels for a model that is being served, and switches over to them."""
+"""Prepares what makes steps of few rows fast for a model that is being served, and switches over to
+it: our own kernels, or OpenVINO's with fixed shapes."""
 
 from __future__ import annotations
 
@@ -41,23 +42,42 @@ def can_use_kernels(model: PagedModel) -> bool:
     )
 
 
-def prepare_kernels(
+def prepare_few_rows(
     model: PagedModel,
+    has_kernels: bool,
     may_go_on: Callable[[], bool],
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
     """Compiles the kernels, packs the weights, checks logits and measures, beside the engine, which
-    switches over to what is right and faster. It takes seconds, and says in one line how it ended.
+    switches over to what is right and faster. It takes seconds, and logs in one line how it ended.
+    If steps of one row then still need it, their variant of the graph is compiled.
 
     Args:
+        has_kernels: whether to try the kernels.
         may_go_on: waits, before a piece of work, until the engines rest or for some seconds, and
-            tells whether the model is still served.
+            returns whether the model is still served.
     """
     time.sleep(_DELAY)
     try:
-        logger.info("decode kernels: %s", _prepare(model, may_go_on, clock))
+        if has_kernels:
+            _try_kernels(model, may_go_on, clock)
+        if model.awaits_single_rows and may_go_on():
+            model.compile_single_rows()
+            model.forget_files()
     except _DroppedError:
         pass
+    except Exception as error:
+        logger.warning("steps of one row have no variant of their own: %s", reason_of(error))
+
+
+def _try_kernels(
+    model: PagedModel, may_go_on: Callable[[], bool], clock: Callable[[], float]
+) -> None:
+    """Prepares the kernels. Only `_DroppedError` is raised."""
+    try:
+        logger.info("decode kernels: %s", _prepare(model, may_go_on, clock))
+    except _DroppedError:
+        raise
     except Exception as error:
         logger.warning("decode kernels: off: %s", reason_of(error))
 

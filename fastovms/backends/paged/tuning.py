@@ -110,21 +110,22 @@ def read_files(
 
 
 def load_tuned(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> TunedModel:
-    """Compiles a model in the fastest known way, by default with the precisions of `files`.
+    """Compiles a model in the fastest known way, by default with the precisions of `files`, but for
+    the variant for steps of one row; see `PagedModel.compile_single_rows`.
 
     Raises:
         ConfigurationError: the device cannot run the model.
     """
     if not config.tune or not cache.is_kept:
-        return TunedModel(files.compile(files.choices)[1], None)
+        return TunedModel(files.compile(files.choices, single_rows_later=True)[1], None)
     entry, kept = _find(cache, _key(config, files), files)
     if kept is not None:
         choices = sorted(files.choices, key=lambda choice: choice.name != kept.name)
-        precisions, model = files.compile(choices)
+        precisions, model = files.compile(choices, single_rows_later=True)
         return TunedModel(model, kept.token_budget if precisions.name == kept.name else None)
     if entry is not None:
         cache.discard(entry)
-    model = files.compile(files.choices)[1]
+    model = files.compile(files.choices, single_rows_later=True)[1]
     return TunedModel(model, None, is_to_be_measured=_is_worth_measuring(files, config))
 
 

@@ -148,6 +148,11 @@ class Precisions:
     is_batch_invariant: bool = False
 
     @property
+    def for_few_tokens(self) -> Mapping[str, object]:
+        """OpenVINO's properties for small steps and those of one row."""
+        return self.small or self.large
+
+    @property
     def num_variants(self) -> int:
         """The number of copies of the weights in memory."""
         return 1 + (self.small is not None) + self.has_single_rows
@@ -311,13 +316,25 @@ def compile_variants(
         models.append((model.clone(), precisions.small))
     has_single_rows = precisions.has_single_rows and fix_shapes(single := model.clone())
     if has_single_rows:
-        models.append((single, precisions.small or precisions.large))
+        models.append((single, precisions.for_few_tokens))
     with ThreadPoolExecutor(2) as beside:  # compilation uses one core for most of its time
         compiled = list(beside.map(lambda way: _compile(core, way[0], device, way[1]), models))
     if len({cache_layout(one) for one in compiled}) != 1:
         raise RuntimeError("the variants of the model cannot share a KV cache")
     large, small = compiled[0], compiled[precisions.small is not None]
     return CompiledVariants(large, small, compiled[-1] if has_single_rows else small)
+
+
+def compile_single_rows(
+    core: ov.Core, model: ov.Model, device: str, precisions: Precisions
+) -> ov.CompiledModel | None:
+    """Compiles the variant for steps of one row alone; None = the model supports no such steps.
+
+    Raises:
+        RuntimeError: the device does not support the model.
+    """
+    model = model.clone()
+    return _compile(core, model, device, precisions.for_few_tokens) if fix_shapes(model) else None
 
 
 def _compile(

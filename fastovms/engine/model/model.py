@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from fastovms.engine.model.compilation import (
     Precisions,
     cache_layout,
     compile_first,
+    compile_single_rows,
     possible_precisions,
     with_single_rows,
 )
@@ -43,7 +45,7 @@ from fastovms.engine.model.paging import (
     is_single_row,
     read_paged_graph,
 )
-from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.system.memory import forget_mapped
 
 Floats = NDArray[np.float32]
@@ -409,8 +411,11 @@ class PagedModel:
     def twin(self) -> PagedModel:
         """Returns another model over the same compiled ones, which may run beside this one. It has
         no cache yet."""
+        return self._over(self._variants)
+
+    def _over(self, variants: CompiledVariants) -> PagedModel:
         return PagedModel(
-            self._variants, device=self.device, precisions=self._precisions, graph=self.graph
+            variants, device=self.device, precisions=self._precisions, graph=self.graph
         )
 
     def use_for_few_rows(self, variants: Mapping[int, Sequence[RunnerFactory]]) -> None:
@@ -431,6 +436,34 @@ class PagedModel:
             self._single_rows = self._small
             self._variants = self._variants._replace(single_rows=self._variants.small)
             self.has_single_rows = False
+
+    @property
+    def awaits_single_rows(self) -> bool:
+        """Whether `compile_single_rows` would give steps of one row a variant that they need."""
+        if not self._precisions.has_single_rows or self.has_single_rows:
+            return False
+        return all(one.max_context_len is not None for one in self._few_rows.get(1, ()))
+
+    def compile_single_rows(self) -> None:
+        """Compiles the variant for steps of one row, which takes seconds, and uses it from the next
+        step on. It may be called on any thread. Where the model supports no such steps, nothing
+        changes.
+
+        Raises:
+            RuntimeError: the device does not support it.
+        """
+        compiled = compile_single_rows(ov.Core(), self.graph.model, self.device, self._precisions)
+        if compiled is None or cache_layout(compiled) != self.cache_layout:
+            return
+        variants = self._variants._replace(single_rows=compiled)
+        first = self._over(variants)
+        first.allocate_cache(1)
+        layout = StepLayout(self.block_size)
+        last = layout.add(array("q", (0,)), 0, 1, array("i", (0,)))
+        first.infer(layout.finish(array("q", (last,))))  # OpenVINO repacks weights at the first
+        runner = StepRunner(compiled, is_on_gpu=self.is_on_gpu)
+        runner.set_tensors(self._cache.tensors)
+        self._variants, self._single_rows, self.has_single_rows = variants, runner, True
 
     @property
     def few_row_numbers(self) -> frozenset[int]:
@@ -586,12 +619,22 @@ class ExportedModel:
     def available_memory(self) -> int:
         return device_memory(self._core, self.device)
 
-    def compile(self, choices: Sequence[Precisions]) -> tuple[Precisions, PagedModel]:
+    def compile(
+        self, choices: Sequence[Precisions], *, single_rows_later: bool = False
+    ) -> tuple[Precisions, PagedModel]:
         """Compiles the model with the first precisions that the device supports, and returns both.
+
+        Args:
+            single_rows_later: whether the variant for steps of one row is left to
+                `PagedModel.compile_single_rows`.
 
         Raises:
             ConfigurationError: the device supports none.
         """
-        precisions, variants = compile_first(self._core, self.graph.model, self.device, choices)
+        tried = choices
+        if single_rows_later:
+            tried = [replace(choice, has_single_rows=False) for choice in choices]
+        precisions, variants = compile_first(self._core, self.graph.model, self.device, tried)
+        precisions = choices[tried.index(precisions)]
         model = PagedModel(variants, device=self.device, precisions=precisions, graph=self.graph)
         return precisions, model

@@ -86,7 +86,9 @@ class MachineFiles:
     def available_memory(self) -> int:
         return self._machine.memory
 
-    def compile(self, choices: Sequence[Precisions]) -> tuple[Precisions, NamedModel]:
+    def compile(
+        self, choices: Sequence[Precisions], *, single_rows_later: bool = False
+    ) -> tuple[Precisions, NamedModel]:
         for choice in choices:
             self._machine.clock.now += self._machine.compile_seconds
             self._machine.compiled.append(choice.name)

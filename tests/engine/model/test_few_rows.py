@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from fastovms.backends.paged import decode_kernels
-from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_kernels
+from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_few_rows
 from fastovms.engine.kernels.assembler import packed_bytes
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
 from fastovms.engine.kernels.segments import find_segments
@@ -30,7 +30,7 @@ from fastovms.engine.model.few_rows import (
     why_wrong,
 )
 from fastovms.engine.model.fusion import fuse_projections
-from fastovms.engine.model.model import PagedModel, RunnerFactory, as_float32
+from fastovms.engine.model.model import ExportedModel, PagedModel, RunnerFactory, as_float32
 from fastovms.engine.model.step_inputs import StepLayout
 from fastovms.engine.model.step_program import StepProgramRunner
 
@@ -205,7 +205,7 @@ def prepared(model: PagedModel, caplog: pytest.LogCaptureFixture) -> str:
     """Returns the last line of the log."""
     model.allocate_cache(2)
     with caplog.at_level("INFO"):
-        prepare_kernels(model, lambda: True)
+        prepare_few_rows(model, True, lambda: True)
     return caplog.messages[-1]
 
 
@@ -258,11 +258,24 @@ def test_what_is_wrong_is_off_with_one_line(
     assert not served.few_row_numbers
 
 
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_without_kernels_for_one_row_its_fixed_shapes_are_compiled(
+    tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, has_kernels: bool
+) -> None:
+    monkeypatch.setattr(few_rows, "gains", lambda *_, **__: {})
+    files = ExportedModel(tiny_models["tiny"])
+    choice = replace(files.choices[0], has_single_rows=True)
+    _, model = files.compile([choice], single_rows_later=True)
+    model.allocate_cache(2)
+    prepare_few_rows(model, has_kernels, lambda: True)
+    assert model.has_single_rows
+
+
 def test_a_model_that_is_dropped_is_not_measured(
     model: PagedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
-        prepare_kernels(model.twin(), lambda: False)
+        prepare_few_rows(model.twin(), True, lambda: False)
     assert not caplog.messages
 
 

@@ -57,9 +57,11 @@ for (const cell of ["th_open", "td_open"]) {
  *
  * @param {Element} node
  * @param {string} text
+ * @param {{breaks?: boolean}} [form] whether line breaks within a paragraph stay, as people mean them.
  */
-export function showMarkdown(node, text) {
+export function showMarkdown(node, text, { breaks = false } = {}) {
   const env = {};
+  const options = { ...markdown.options, breaks };
   const blocks = split(markdown.parse(text, env), text);
   const definitions = Object.keys(env.references ?? {}).length;
   blocks.forEach((block, index) => {
@@ -67,9 +69,10 @@ export function showMarkdown(node, text) {
     const there = node.children[index];
     if (there && shown.get(there)?.key === key) return;
     const made = document.createElement("div");
-    const draw = () => drawBlock(made, block.tokens, env);
+    const draw = () => drawBlock(made, block.tokens, options, env);
     const waits = !highlighter && block.tokens.some((token) => token.type === "fence");
     shown.set(made, { key, draw });
+    made.dir = "auto";
     made.className = waits ? "block uncoloured" : "block";
     draw();
     if (there) there.replaceWith(made);
@@ -100,16 +103,24 @@ function split(tokens, text) {
   return blocks;
 }
 
-function drawBlock(node, tokens, env) {
-  node.innerHTML = DOMPurify.sanitize(markdown.renderer.render(tokens, markdown.options, env), PURE);
+function drawBlock(node, tokens, options, env) {
+  node.innerHTML = DOMPurify.sanitize(markdown.renderer.render(tokens, options, env), PURE);
   for (const code of node.querySelectorAll("pre")) {
-    const copy = iconButton("copy", "answer.copy-code", () => copyText(code.textContent));
-    const box = document.createElement("div");
-    box.className = "code-block";
+    const box = boxAround(code, "code-block");
+    box.dir = "ltr";
+    box.append(iconButton("copy", "answer.copy-code", () => copyText(code.textContent)));
     code.tabIndex = 0; // so that what is too wide can be scrolled by keys
-    code.replaceWith(box);
-    box.append(code, copy);
   }
+  for (const table of node.querySelectorAll("table")) boxAround(table, "table-box").tabIndex = 0;
+}
+
+/** Puts a node into a box of its own, and returns the box. */
+function boxAround(node, name) {
+  const box = document.createElement("div");
+  box.className = name;
+  node.replaceWith(box);
+  box.append(node);
+  return box;
 }
 
 /** Returns the HTML of code; "" = as it is. */

@@ -34,21 +34,21 @@ export class ChatList {
 
   #draw() {
     const { chats, chat: open } = this.#session;
-    // Of each family, the branch that was begun last stands for all of it.
+    // Of each family, the branch that is open stands for all of it, or else the one that was begun last.
     const newest = new Map();
     for (const chat of chats.values()) {
       const root = rootOf(chats, chat);
       const other = newest.get(root.id);
-      if (!other || (chat.created_at ?? 0) > (other.created_at ?? 0)) newest.set(root.id, chat);
+      if (chat === open || !other || (other !== open && created(chat) > created(other))) newest.set(root.id, chat);
     }
     const openRoot = open && rootOf(chats, open).id;
-    const entries = [...newest].sort(([, one], [, other]) => (other.created_at ?? 0) - (one.created_at ?? 0));
+    const entries = [...newest].sort(([, one], [, other]) => created(other) - created(one));
     this.#list.replaceChildren(...entries.map(([root, chat]) => this.#entry(chat, root === openRoot)));
   }
 
   #entry(chat, isOpen) {
-    const title = chat.metadata.title || say("chats.untitled");
-    const link = make("a", { href: `#chat/${chat.id}`, "aria-current": isOpen ? "page" : null, title }, title);
+    const title = this.#session.titles.of(chat) || say("chats.untitled");
+    const link = make("a", { href: `#chat/${chat.id}`, "aria-current": isOpen ? "page" : null, title, dir: "auto" }, title);
     link.addEventListener("click", (event) => {
       event.preventDefault();
       this.#onOpen(chat.id);
@@ -59,3 +59,5 @@ export class ChatList {
     return make("li", {}, link, remove);
   }
 }
+
+const created = (chat) => chat.created_at ?? 0;

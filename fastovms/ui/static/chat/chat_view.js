@@ -10,6 +10,11 @@ import { callOutput, isCall, isCallOutput, userMessage } from "../session/items.
 import { requestBody, withThoseOf } from "../session/settings.js";
 import { SettingsPanel } from "./settings_panel.js";
 import { Transcript } from "./transcript.js";
+import { ModelChoice } from "./model_choice.js";
+
+/** Milliseconds until it is first looked where the model of an answer that waits is, and from then on. */
+const FIRST_LOOK = 300;
+const NEXT_LOOK = 700;
 
 export class ChatView {
   /**
@@ -17,16 +22,18 @@ export class ChatView {
    * @param {Object[]} models as the server lists them.
    */
   constructor(store, models) {
-    this.#models = models;
+    this.#models = new ModelChoice(models, (id) => this.#chooseModel(id));
     this.session = new ChatSession(store);
     this.#panel = new SettingsPanel(() => this.#showModel());
     this.#composer = new Composer((text, images) => this.#say([userMessage(text, images)]), () => this.session.stop());
     this.#transcript = new Transcript(this.session, {
       onEdit: (at, message) => this.#branch(at, [message]),
       onRegenerate: (at) => this.#branch(at, [this.session.items[at]]),
+      onContinue: () => this.#mayAsk() && this.session.continueAnswer(this.#panel.settings),
       onRetry: () => this.#mayAsk() && this.session.askAgain(this.#panel.settings),
       onOutput: (call, output) => this.#giveOutput(call, output),
       onVariant: (id) => this.open(id),
+      waitsForModel: () => (this.#models.isLoaded ? "" : this.#models.chosen.id),
       variantsAt: (at) => (this.session.chat ? variantsAt(this.session.chats, this.session.chat, at) : { ids: [], current: 0 }),
     });
     this.list = new ChatList(this.session, (id) => this.open(id));
@@ -40,11 +47,11 @@ export class ChatView {
   #panel;
   #composer;
   #transcript;
-  #modelChoice;
   #aside;
   #toggle;
   #empty;
   #outputs = new Map();
+  #isWatching = false;
 
   /**
    * Opens a chat; one that is not there any more is an empty one.
@@ -69,10 +76,8 @@ export class ChatView {
   }
 
   #build(store) {
-    this.#modelChoice = make("select", { label: "chat.choose-model", class: "model" },
-      ...this.#models.map((model) => make("option", { value: model.id }, model.id)));
     this.#toggle = iconButton("settings", "set.title", () => this.#toggleSettings(), { "aria-expanded": "false", "aria-controls": "settings" });
-    this.tools = make("div", { class: "row bar-tools" }, this.#modelChoice, iconButton("export", "export.title", () => this.#export()), this.#toggle);
+    this.tools = make("div", { class: "row bar-tools" }, this.#models.node, iconButton("export", "export.title", () => this.#export()), this.#toggle);
     this.#aside = make("aside", { class: "panel", id: "settings", label: "set.title", hidden: true },
       make("header", { class: "row" }, make("h2", { text: "set.title" }), iconButton("close", "close", () => this.#toggleSettings())),
       this.#panel.node);
@@ -82,22 +87,21 @@ export class ChatView {
         make("p", { class: "note faint", text: "chat.note" })),
       this.#aside);
     this.#composer.listenForDrops(this.node);
-    this.#aside.addEventListener("keydown", ({ key }) => key === "Escape" && this.#toggleSettings(toggle));
+    this.#aside.addEventListener("keydown", ({ key }) => key === "Escape" && this.#toggleSettings());
   }
 
   #listen() {
     const { session } = this;
-    this.#modelChoice.addEventListener("change", () => {
-      this.#panel.put({ ...this.#panel.settings, model: this.#modelChoice.value });
-      this.#showModel();
-    });
     for (const type of ["opened", "asked", "answering", "answered"]) session.addEventListener(type, () => this.#showState());
     session.addEventListener("listed", () => this.#transcript.showVariants());
     session.addEventListener("opened", () => {
       this.#outputs.clear();
       this.#showPlace();
     });
-    session.addEventListener("asked", () => this.#outputs.clear());
+    session.addEventListener("asked", () => {
+      this.#outputs.clear();
+      this.#watchModel();
+    });
     session.addEventListener("listed", () => this.#showPlace());
     document.addEventListener("visibilitychange", () => document.hidden || session.refresh());
   }
@@ -137,12 +141,31 @@ export class ChatView {
 
   #showModel() {
     const { settings } = this.#panel;
-    const model = this.#models.find((one) => one.id === settings.model) ?? this.#models[0];
+    const model = this.#models.choose(settings.model);
     if (!model) return;
     if (model.id !== settings.model) this.#panel.put({ ...settings, model: model.id });
-    this.#modelChoice.value = model.id;
     this.#panel.showFor(model);
     this.#composer.images.enable((model.capabilities ?? []).includes("vision"));
+  }
+
+  #chooseModel(id) {
+    this.#panel.put({ ...this.#panel.settings, model: id });
+    this.#showModel();
+  }
+
+  /** Looks where the model is while the answer waits, which may be for the model to be loaded. */
+  async #watchModel() {
+    if (this.#isWatching) return;
+    this.#isWatching = true;
+    await elapsed(FIRST_LOOK);
+    while (this.session.isQueued) {
+      await this.#models.refresh();
+      this.#transcript.showWaiting();
+      await elapsed(NEXT_LOOK);
+    }
+    this.#isWatching = false;
+    if (!this.#models.isLoaded) await this.#models.refresh();
+    this.#showModel();
   }
 
   #showState() {
@@ -156,7 +179,8 @@ export class ChatView {
   /** Puts the chat into the address, so that a reload finds it. */
   #showPlace() {
     const { chat } = this.session;
-    document.title = chat?.metadata.title ? `${chat.metadata.title} · fastovms` : "fastovms";
+    const title = chat && this.session.titles.of(chat);
+    document.title = title ? `${title} · fastovms` : "fastovms";
     if (this.node.isConnected) history.replaceState(null, "", chat ? `#chat/${chat.id}` : "#chat");
   }
 
@@ -175,4 +199,8 @@ export class ChatView {
     const { chat, items } = this.session;
     if (this.#mayAsk()) openExport(chat, items, requestBody(this.#panel.settings, items));
   }
+}
+
+function elapsed(milliseconds) {
+  return new Promise((resolve) => { setTimeout(resolve, milliseconds); });
 }

@@ -13,7 +13,7 @@ export class Composer {
   constructor(onSend, onStop) {
     this.#onSend = onSend;
     this.images = new Images(() => this.#fit());
-    this.field = make("textarea", { rows: "1", label: "chat.say", hint: "chat.say", autofocus: true, enterkeyhint: "send" });
+    this.field = make("textarea", { rows: "1", label: "chat.say", hint: "chat.say", dir: "auto", autofocus: true, enterkeyhint: "send" });
     this.#send = iconButton("send", "chat.send", () => this.#submit(), { class: "icon-button primary" });
     this.#stop = iconButton("stop", "chat.stop", onStop, { class: "icon-button primary", hidden: true });
     this.node = make("form", { class: "composer" }, this.images.node,
@@ -78,7 +78,8 @@ export class Composer {
     const { field } = this;
     if (!field) return;
     field.style.height = "auto";
-    field.style.height = `${Math.min(field.scrollHeight, MAX_ROWS_HEIGHT)}px`;
+    // What is not in the document has no height: the stylesheet's is right then.
+    if (field.isConnected && field.scrollHeight) field.style.height = `${Math.min(field.scrollHeight, MAX_ROWS_HEIGHT)}px`;
     this.#send.disabled = !field.value.trim() && !this.images.urls.length;
   }
 }

@@ -15,7 +15,7 @@ export class SettingsPanel {
   constructor(onChange) {
     this.#onChange = onChange;
     this.#fields = {
-      instructions: make("textarea", { id: "set-instructions", rows: "4" }),
+      instructions: make("textarea", { id: "set-instructions", rows: "4", dir: "auto" }),
       temperature: make("input", { id: "set-temperature", type: "number", min: "0", max: "2", step: "0.05", inputmode: "decimal" }),
       maxTokens: make("input", { id: "set-maxTokens", type: "number", min: "1", step: "1", inputmode: "numeric" }),
       seed: make("input", { id: "set-seed", type: "number", step: "1", inputmode: "numeric" }),

@@ -58,6 +58,7 @@ export const TEXTS = {
   "chat.image": ["Image", "Bild", "图片"],
   "chat.queued": ["Waiting for its turn …", "Wartet, bis es an der Reihe ist …", "排队中……"],
   "chat.thinking": ["Reading …", "Liest …", "正在读取……"],
+  "chat.loading": ["Loading {model} …", "{model} wird geladen …", "正在加载 {model}……"],
   "chat.lost": ["The connection is lost. Trying again …", "Die Verbindung ist unterbrochen. Neuer Versuch …", "连接已断开，正在重试……"],
   "chat.failed": ["There is no answer.", "Es gibt keine Antwort.", "没有得到回答。"],
   "chat.answered": ["The answer is complete.", "Die Antwort ist fertig.", "回答完毕。"],
@@ -65,6 +66,18 @@ export const TEXTS = {
   "chat.variant": ["{number} of {count}", "{number} von {count}", "第 {number} 个，共 {count} 个"],
   "chat.previous": ["Previous branch", "Vorheriger Zweig", "上一个分支"],
   "chat.next": ["Next branch", "Nächster Zweig", "下一个分支"],
+
+  // Answers that were cut
+  "cut.limit": ["The answer was cut: it has all the tokens that it may have.", "Die Antwort ist abgeschnitten: Sie hat alle Tokens, die sie haben darf.", "回答已截断：已达到 token 上限。"],
+  "cut.stopped": ["You stopped the answer.", "Sie haben die Antwort gestoppt.", "您已停止回答。"],
+  "cut.continue": ["Continue", "Fortsetzen", "继续"],
+
+  // Models
+  "model.loaded": ["{model}", "{model}", "{model}"],
+  "model.loading": ["{model} · loading …", "{model} · wird geladen …", "{model} · 加载中……"],
+  "model.unloading": ["{model} · unloading …", "{model} · wird entladen …", "{model} · 卸载中……"],
+  "model.unloaded": ["{model} · not loaded", "{model} · nicht geladen", "{model} · 未加载"],
+  "model.failed": ["{model} · cannot be loaded", "{model} · nicht ladbar", "{model} · 无法加载"],
 
   // Images
   "images.add": ["Add images", "Bilder hinzufügen", "添加图片"],

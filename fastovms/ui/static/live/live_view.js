@@ -4,13 +4,11 @@ import { make } from "../core/dom.js";
 import { showNumber } from "../core/language.js";
 import { encodes } from "../core/models.js";
 import { askText } from "../core/server.js";
-import { Chart } from "./chart.js";
+import { Chart, WINDOW } from "./chart.js";
 import { SCRAPED, ratesBetween } from "./engine_rates.js";
 import { parseExposition } from "./exposition.js";
 
 const INTERVAL = 1000;
-/** How many seconds are shown. */
-const WINDOW = 120;
 /** Seconds over which the numbers are taken: shares and percentiles of one second jump. */
 const SMOOTHED = 5;
 

@@ -3,11 +3,12 @@
 import { AnswerState } from "./answer_state.js";
 import { ServerError } from "../core/server.js";
 import { departure, rootOf } from "./branches.js";
-import { isUserMessage, saysAnything, textOf } from "./items.js";
+import { saysAnything, stopped } from "./items.js";
 import { requestBody } from "./settings.js";
+import { Titles, titleOf } from "./titles.js";
 
-/** Characters of a chat's title: what the first message begins with. */
-const MAX_TITLE = 60;
+/** Status of a request to stop an answer that has ended meanwhile. */
+const HAS_ENDED = 400;
 
 /**
  * What is asked and not yet part of the conversation: it runs, or has failed.
@@ -38,10 +39,16 @@ export class ChatSession extends EventTarget {
   constructor(store) {
     super();
     this.#store = store;
+    this.titles = new Titles(store, () => this.#tell("listed"));
   }
 
   get lasting() {
     return this.#store.lasting;
+  }
+
+  /** Whether the answer has not begun: it waits for its turn, or for its model. */
+  get isQueued() {
+    return this.turn?.answer.status === "queued";
   }
 
   get isAnswering() {
@@ -108,6 +115,11 @@ export class ChatSession extends EventTarget {
     await this.#follow(turn, this.#store.start(this.chat, body, (isLost) => this.#lose(turn, isLost)));
   }
 
+  /** Asks the model to continue its last answer, which was cut. */
+  async continueAnswer(settings) {
+    await this.ask(settings, []);
+  }
+
   /** Asks once more for what has failed. */
   async askAgain(settings) {
     const { input } = this.turn;
@@ -125,16 +137,27 @@ export class ChatSession extends EventTarget {
   async branch(settings, at, input) {
     const { chat, items } = this;
     const kept = items.slice(0, at);
-    const metadata = { title: chat.metadata.title, ...departure(this.chats, chat, at) };
+    // A chat that is called by its first message gets another title with another first message.
+    const isFirst = titleOf(kept) === "" && (!chat.metadata.title || chat.metadata.title === titleOf(items));
+    const title = isFirst ? titleOf(input) : chat.metadata.title;
+    const metadata = { ...(title ? { title } : {}), ...departure(this.chats, chat, at) };
     const branch = await this.#create(metadata, kept);
     if (this.chat !== chat) return;
     this.#open(branch, kept);
     await this.ask(settings, input);
   }
 
-  /** Stops the answer that runs. What it has said so far stays. */
+  /**
+   * Stops the answer that runs. What it has said so far stays.
+   *
+   * @throws {ServerError} the server could not be asked, or has refused.
+   */
   async stop() {
-    await this.#store.stop(this.chat).catch(() => {});
+    try {
+      await this.#store.stop(this.chat);
+    } catch (error) {
+      if (error.status !== HAS_ENDED) throw error;
+    }
   }
 
   /**
@@ -161,6 +184,7 @@ export class ChatSession extends EventTarget {
     const page = await this.#store.list(after);
     for (const chat of page.chats) if (chat.id !== this.chat?.id) this.chats.set(chat.id, chat);
     this.#tell("listed");
+    this.titles.find(page.chats);
     return { last: page.chats.at(-1)?.id ?? null, hasMore: page.hasMore };
   }
 
@@ -194,7 +218,7 @@ export class ChatSession extends EventTarget {
         if (!turn.answer.isFinal) this.#tell("answering");
       }
       if (turn.answer.status === "cancelled") {
-        turn.answer.output = turn.answer.output.filter(saysAnything);
+        turn.answer.output = stopped(turn.answer.output.filter(saysAnything));
         await this.#store.keepStopped(chat, turn);
       }
     } catch (error) {
@@ -224,10 +248,4 @@ export class ChatSession extends EventTarget {
   #tell(type, detail = null) {
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }
-}
-
-function titleOf(input) {
-  const message = input.find(isUserMessage);
-  const text = message ? textOf(message).trim().replace(/\s+/g, " ") : "";
-  return text.length > MAX_TITLE ? `${text.slice(0, MAX_TITLE - 1)}…` : text;
 }

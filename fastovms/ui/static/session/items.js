@@ -41,6 +41,56 @@ export const isCall = (item) => item.type === "function_call" || item.type === "
 /** @param {Object} item */
 export const isCallOutput = (item) => item.type === "function_call_output" || item.type === "custom_tool_call_output";
 
+/** @param {Object} item */
+const isAnswer = (item) => item?.type === "message" && item.role === "assistant";
+
+/**
+ * Returns why an answer was cut: "limit" = it had all the tokens that it may have, "stopped" = by
+ * the user, "" = it was not, or it has not ended.
+ *
+ * @param {Object[]} items of the answer.
+ */
+export function cutOf(items) {
+  const { type, status } = items.at(-1) ?? {};
+  if (isCallOutput({ type })) return "";
+  return { incomplete: "limit", in_progress: "stopped" }[status] ?? "";
+}
+
+/**
+ * Returns whether the model can continue an answer: it goes on with an unfinished text alone.
+ *
+ * @param {Object[]} items of the answer.
+ */
+export function canContinue(items) {
+  return isAnswer(items.at(-1)) && cutOf(items) !== "";
+}
+
+/**
+ * Marks the items of a stopped answer. The status of the last one says that the answer was stopped
+ * and not cut by its limit; the server continues both.
+ *
+ * @param {Object[]} items
+ */
+export function stopped(items) {
+  return items.map((item, index) => (index === items.length - 1 ? { ...item, status: "in_progress" } : item));
+}
+
+/**
+ * Returns the items of an answer, each text that continues a text that was cut as one with it.
+ *
+ * @param {Object[]} items
+ */
+export function joined(items) {
+  const whole = [];
+  for (const item of items) {
+    const last = whole.at(-1);
+    const continues = isAnswer(item) && isAnswer(last) && last.status !== "completed" && Array.isArray(last.content);
+    if (continues && Array.isArray(item.content)) whole.splice(-1, 1, { ...item, content: [...last.content, ...item.content] });
+    else whole.push(item);
+  }
+  return whole;
+}
+
 /**
  * Returns the text of a message or of reasoning.
  *

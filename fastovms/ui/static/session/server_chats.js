@@ -11,6 +11,8 @@ import { ServerError, ask } from "../core/server.js";
 import { newResponseId } from "./items.js";
 
 const PAGE = 100;
+/** How many items are read to find the first message of the user. */
+const HEAD = 5;
 /** How many items the API takes in one request. */
 const ITEMS_A_REQUEST = 20;
 
@@ -60,6 +62,11 @@ export class ServerChats {
       if (input.some((item) => ids.has(item.id))) input = null;
     }
     return { chat, items, response, input };
+  }
+
+  /** Returns the first items of a chat. */
+  async head(id) {
+    return (await ask("GET", `v1/conversations/${id}/items?order=asc&limit=${HEAD}`)).data;
   }
 
   /** Returns the chat as it is now, without its items. */

@@ -24,6 +24,10 @@ export class TabChats {
     return { chat: this.#chats.get(id), items: [...this.#items.get(id)], response: null, input: null };
   }
 
+  async head(id) {
+    return this.#items.get(id);
+  }
+
   async get(id) {
     return this.#chats.get(id);
   }

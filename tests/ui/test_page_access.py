@@ -66,7 +66,7 @@ def test_axe_finds_nothing(
         opened.page.get_by_role("button", name="Settings").click()
         assert violations(opened) == []
         opened.page.get_by_label("Settings").get_by_role("button", name="Close").click()
-        opened.page.get_by_role("button", name="Export").click()
+        opened.page.get_by_role("button", name="Export", exact=True).click()
         assert violations(opened) == []
         opened.page.get_by_role("button", name="Close").last.click()
         if width < 500:

@@ -5,7 +5,8 @@
 
 import MarkdownIt from "../vendor/markdown-it.esm.min.mjs";
 import "../vendor/purify.min.js";
-import { copyText, iconButton } from "../core/dom.js";
+import { announce, copyText, iconButton, make } from "../core/dom.js";
+import { say } from "../core/language.js";
 
 const { DOMPurify } = globalThis;
 
@@ -41,6 +42,17 @@ markdown.renderer.rules.image = (tokens, index) => {
   const text = tokens[index].content || source;
   return `<a href="${escapeHtml(source)}" target="_blank" rel="noopener noreferrer">${escapeHtml(text)}</a>`;
 };
+
+// "[x]" at the beginning of a list's item is a task that is done.
+markdown.core.ruler.push("tasks", ({ tokens }) => {
+  tokens.forEach(({ type, children }, index) => {
+    const isFirst = type === "inline" && tokens[index - 1].type === "paragraph_open" && tokens[index - 2]?.type === "list_item_open";
+    const found = isFirst && /^\[([ xX])\] /.exec(children[0]?.content ?? "");
+    if (!found) return;
+    tokens[index - 2].attrJoin("class", "task");
+    children[0].content = `${found[1] === " " ? "☐" : "☑"} ${children[0].content.slice(found[0].length)}`;
+  });
+});
 
 // The policy of the page allows no styles in attributes, as which columns' alignments come.
 for (const cell of ["th_open", "td_open"]) {
@@ -108,10 +120,25 @@ function drawBlock(node, tokens, options, env) {
   for (const code of node.querySelectorAll("pre")) {
     const box = boxAround(code, "code-block");
     box.dir = "ltr";
-    box.append(iconButton("copy", "answer.copy-code", () => copyText(code.textContent)));
+    box.prepend(codeHead(code));
     code.tabIndex = 0; // so that what is too wide can be scrolled by keys
   }
   for (const table of node.querySelectorAll("table")) boxAround(table, "table-box").tabIndex = 0;
+}
+
+/** Makes the bar above code: its language, and buttons that wrap its lines and copy it. */
+function codeHead(code) {
+  const name = /language-(\S+)/.exec(code.firstElementChild?.className ?? "")?.[1] ?? "";
+  const wrap = iconButton("wrap", "answer.wrap-code", () => wrapCode(document.documentElement.dataset.wrap === undefined),
+    { class: "icon-button wrap-code", "aria-pressed": String(document.documentElement.dataset.wrap !== undefined) });
+  const copy = iconButton("copy", "answer.copy-code", () => copyText(code.textContent).then(() => announce(say("copied"))));
+  return make("div", { class: "code-head" }, make("span", {}, name), wrap, copy);
+}
+
+/** Wraps the lines of all code, or none: what is drawn anew as an answer grows stays as it was chosen. */
+function wrapCode(isWrapped) {
+  document.documentElement.toggleAttribute("data-wrap", isWrapped);
+  for (const button of document.querySelectorAll(".wrap-code")) button.setAttribute("aria-pressed", String(isWrapped));
 }
 
 /** Puts a node into a box of its own, and returns the box. */

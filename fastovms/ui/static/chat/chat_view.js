@@ -4,6 +4,7 @@ import { iconButton, make } from "../core/dom.js";
 import { variantsAt } from "../session/branches.js";
 import { ChatList } from "./chat_list.js";
 import { ChatSession } from "../session/chat_session.js";
+import { ContextMeter } from "./context_meter.js";
 import { Composer } from "./composer.js";
 import { openExport } from "./export_dialog.js";
 import { callOutput, isCall, isCallOutput, userMessage } from "../session/items.js";
@@ -25,7 +26,7 @@ export class ChatView {
     this.#models = new ModelChoice(models, (id) => this.#chooseModel(id));
     this.session = new ChatSession(store);
     this.#panel = new SettingsPanel(() => this.#showModel());
-    this.#composer = new Composer((text, images) => this.#say([userMessage(text, images)]), () => this.session.stop());
+    this.#composer = new Composer((text, images, files) => this.#say([userMessage(text, images, files)]), () => this.session.stop(), () => this.#transcript.editLast());
     this.#transcript = new Transcript(this.session, {
       onEdit: (at, message) => this.#branch(at, [message]),
       onRegenerate: (at) => this.#branch(at, [this.session.items[at]]),
@@ -37,6 +38,7 @@ export class ChatView {
       variantsAt: (at) => (this.session.chat ? variantsAt(this.session.chats, this.session.chat, at) : { ids: [], current: 0 }),
     });
     this.list = new ChatList(this.session, (id) => this.open(id));
+    this.#meter = new ContextMeter(this.session, () => this.#panel.settings.contextLength);
     this.#build(store);
     this.#listen();
     this.#showModel();
@@ -46,6 +48,7 @@ export class ChatView {
   #models;
   #panel;
   #composer;
+  #meter;
   #transcript;
   #aside;
   #toggle;
@@ -84,7 +87,7 @@ export class ChatView {
     this.#empty = make("div", { class: "empty" }, make("h1", { text: "chat.welcome" }), make("p", { class: "faint", text: store.lasting ? "chat.lasting" : "chat.not-lasting" }));
     this.node = make("div", { class: "chat-view" },
       make("section", { class: "chat-column", label: "chat.title" }, this.#empty, this.#transcript.node, this.#composer.node,
-        make("p", { class: "note faint", text: "chat.note" })),
+        make("footer", { class: "note" }, this.#meter.node, make("p", { class: "faint", text: "chat.note" }))),
       this.#aside);
     this.#composer.listenForDrops(this.node);
     this.#aside.addEventListener("keydown", ({ key }) => key === "Escape" && this.#toggleSettings());
@@ -143,7 +146,9 @@ export class ChatView {
     const { settings } = this.#panel;
     const model = this.#models.choose(settings.model);
     if (!model) return;
-    if (model.id !== settings.model) this.#panel.put({ ...settings, model: model.id });
+    const contextLength = model.max_model_len ?? null;
+    if (model.id !== settings.model || contextLength !== settings.contextLength) this.#panel.put({ ...settings, model: model.id, contextLength });
+    this.#meter.show();
     this.#panel.showFor(model);
     this.#composer.images.enable((model.capabilities ?? []).includes("vision"));
   }

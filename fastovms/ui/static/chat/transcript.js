@@ -6,8 +6,9 @@ import { showMarkdown } from "../answer/markdown.js";
 import { keepStatistics, keptStatistics, statisticsLine, statisticsOf } from "../answer/statistics.js";
 import { announce, copyText, iconButton, make } from "../core/dom.js";
 import { put, say } from "../core/language.js";
-import { canContinue, cutOf, imagesOf, isUserMessage, joined, textOf } from "../session/items.js";
+import { canContinue, cutOf, filesOf, imagesOf, isUserMessage, joined, ownTextOf, textOf } from "../session/items.js";
 import { EndFollower } from "./end_follower.js";
+import { editMessage } from "./message_editor.js";
 import { NearDrawing } from "./near_drawing.js";
 
 /**
@@ -58,6 +59,11 @@ export class Transcript {
     for (const node of this.#list.querySelectorAll("[data-at]")) this.#putVariants(node);
   }
 
+  /** Begins to edit the last message of the user. */
+  editLast() {
+    [...this.#list.querySelectorAll(".message.user .edit")].at(-1)?.click();
+  }
+
   #drawAll() {
     this.#near.clear();
     this.#turn = null;
@@ -77,13 +83,14 @@ export class Transcript {
 
   #userMessage({ items: [item], start }) {
     const body = make("div", { class: "text markdown" });
+    const text = ownTextOf(item);
     const pictures = imagesOf(item).map(picture);
     const tools = make("div", { class: "tools" },
-      iconButton("edit", "chat.edit", () => this.#edit(node, item, start)),
-      iconButton("copy", "chat.copy", () => this.#copy(textOf(item))));
+      iconButton("edit", "chat.edit", () => editMessage(node.querySelector(".bubble"), item, (edited) => this.#actions.onEdit(start, edited)), { class: "icon-button edit" }),
+      iconButton("copy", "chat.copy", () => this.#copy(text)));
     const node = make("article", { class: "message user", label: "chat.you", "data-at": String(start) },
-      make("div", { class: "bubble" }, ...pictures, body), tools);
-    this.#whenNear(node, body, textOf(item), () => showMarkdown(body, textOf(item), { breaks: true }));
+      make("div", { class: "bubble" }, ...pictures, ...filesOf(item).map(textFile), body), tools);
+    this.#whenNear(node, body, text, () => showMarkdown(body, text, { breaks: true }));
     this.#putVariants(node);
     return node;
   }
@@ -213,23 +220,6 @@ export class Transcript {
       step("left", "chat.previous", -1), count, step("right", "chat.next", 1)));
   }
 
-  #edit(node, item, start) {
-    const field = make("textarea", { rows: "4", label: "chat.edit", dir: "auto" });
-    field.value = textOf(item);
-    const bubble = node.querySelector(".bubble");
-    const close = () => form.replaceWith(bubble);
-    const form = make("form", { class: "stack bubble" }, field, make("div", { class: "row end" },
-      make("button", { type: "button", text: "cancel", on: { click: close } }), make("button", { class: "primary", text: "chat.ask" })));
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      const images = (item.content ?? []).filter((part) => part.type === "input_image");
-      const edited = { type: "message", role: "user", content: [...images, { type: "input_text", text: field.value }] };
-      if (this.#actions.onEdit(start, edited)) close();
-    });
-    bubble.replaceWith(form);
-    field.focus();
-  }
-
   #copy(text) {
     copyText(text).then(() => announce(say("copied")));
   }
@@ -250,6 +240,11 @@ export class Transcript {
 function picture(url) {
   if (url.startsWith("data:image/")) return make("img", { src: url, alt: say("chat.image"), loading: "lazy" });
   return make("p", { class: "faint" }, url);
+}
+
+/** Shows a text file that came with a message, folded. */
+function textFile({ name, text }) {
+  return make("details", { class: "file" }, make("summary", { dir: "auto" }, name), make("pre", { tabindex: "0", labelled: name, dir: "auto" }, text));
 }
 
 /** Yields runs of items that are shown together: a message of the user, or all up to the next. */

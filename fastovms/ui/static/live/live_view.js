@@ -72,6 +72,7 @@ export class LiveView {
       make("div", { class: "charts" }, ...this.#charts.map(([chart]) => chart.node)));
     this.#showKinds();
     new ResizeObserver(() => this.#draw()).observe(this.node);
+    addEventListener("themechosen", () => this.#draw());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#draw());
     document.addEventListener("visibilitychange", () => (document.hidden ? this.#pause() : this.#isOn && this.#resume()));
   }

@@ -1,5 +1,6 @@
 /** Runs the chat that is open: asks, follows, stops, branches. It tells of every change by events. */
 
+import { archiveOf, importChats } from "./archive.js";
 import { AnswerState } from "./answer_state.js";
 import { ServerError } from "../core/server.js";
 import { departure, rootOf } from "./branches.js";
@@ -22,7 +23,7 @@ const HAS_ENDED = 400;
 /**
  * The open chat. Events: `opened`: everything is another; `asked`: there is a turn; `answering`: the
  * answer has grown; `answered`: the turn is over, its items are the chat's unless it has failed;
- * `listed`: the list of chats has changed.
+ * `listed`: the list of chats has changed; `counted`: the tokens of the prompt are known.
  */
 export class ChatSession extends EventTarget {
   /** @type {import("./branches.js").Chat|null} null = it has not begun. */
@@ -33,6 +34,8 @@ export class ChatSession extends EventTarget {
   turn = null;
   /** @type {Map<string, import("./branches.js").Chat>} all that are known, by id. */
   chats = new Map();
+  /** The tokens of the last prompt, and of what was said before; 0 = not known. */
+  #numBefore = 0;
   #store;
   #opening = 0;
 
@@ -55,6 +58,11 @@ export class ChatSession extends EventTarget {
     return this.turn !== null && !this.turn.answer.isFinal;
   }
 
+  /** How many tokens of the context the chat takes; 0 = not known. */
+  get numTokens() {
+    return this.#numBefore && this.#numBefore + (this.turn?.answer.numPieces ?? 0);
+  }
+
   /** Begins an empty chat, which is kept once something is said. */
   begin() {
     this.#open(null, []);
@@ -73,6 +81,7 @@ export class ChatSession extends EventTarget {
     if (opening !== this.#opening) return null;
     this.chats.set(chat.id, chat);
     this.#open(chat, items);
+    this.#numBefore = response?.usage?.total_tokens ?? 0;
     if (input) {
       const turn = this.#newTurn(input, null);
       this.#follow(turn, this.#store.follow(chat, (isLost) => this.#lose(turn, isLost)));
@@ -112,6 +121,7 @@ export class ChatSession extends EventTarget {
       return;
     }
     const body = requestBody(settings, whole);
+    this.#count(turn, body);
     await this.#follow(turn, this.#store.start(this.chat, body, (isLost) => this.#lose(turn, isLost)));
   }
 
@@ -166,8 +176,7 @@ export class ChatSession extends EventTarget {
    * @param {import("./branches.js").Chat} chat
    */
   async remove(chat) {
-    const root = rootOf(this.chats, chat);
-    const family = [...this.chats.values()].filter((one) => rootOf(this.chats, one) === root);
+    const family = this.#familyOf(chat);
     await Promise.all(family.map((one) => this.#store.remove(one.id)));
     for (const one of family) this.chats.delete(one.id);
     if (family.some((one) => one.id === this.chat?.id)) this.begin();
@@ -188,6 +197,39 @@ export class ChatSession extends EventTarget {
     return { last: page.chats.at(-1)?.id ?? null, hasMore: page.hasMore };
   }
 
+  /** Gives a chat with all its branches another title. */
+  async rename(chat, title) {
+    const family = this.#familyOf(chat);
+    for (const one of family) one.metadata = { ...one.metadata, title };
+    this.#tell("listed");
+    await Promise.all(family.map((one) => this.#store.note(one)));
+  }
+
+  /** Returns all chats as a file has them. */
+  async archive() {
+    for (let last = null, hasMore = true; hasMore;) ({ last, hasMore } = await this.list(last));
+    return archiveOf(this.#store, this.chats.values());
+  }
+
+  /** Makes chats of those of a file. */
+  async importAll(chats) {
+    for (const chat of await importChats(this.#store, chats)) this.chats.set(chat.id, chat);
+    this.#tell("listed");
+  }
+
+  /** Asks how many tokens the prompt has. It is for show: nothing waits for it. */
+  async #count(turn, body) {
+    const count = await this.#store.count(this.chat, body).catch(() => 0);
+    if (this.turn !== turn || !count) return;
+    this.#numBefore = count;
+    this.#tell("counted");
+  }
+
+  #familyOf(chat) {
+    const root = rootOf(this.chats, chat);
+    return [...this.chats.values()].filter((one) => rootOf(this.chats, one) === root);
+  }
+
   async #create(metadata, items) {
     const chat = await this.#store.create(metadata, items);
     this.chats.set(chat.id, chat);
@@ -199,6 +241,7 @@ export class ChatSession extends EventTarget {
     this.chat = chat;
     this.items = items;
     this.turn = null;
+    this.#numBefore = 0;
     this.#tell("opened");
   }
 
@@ -229,6 +272,7 @@ export class ChatSession extends EventTarget {
     if (turn.answer.status !== "failed") {
       this.items = [...this.items, ...turn.input, ...turn.answer.output];
       this.turn = null;
+      this.#numBefore = turn.answer.usage?.total_tokens ?? 0;
     }
     this.#tell("answered", turn);
   }

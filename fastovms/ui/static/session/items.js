@@ -10,15 +10,23 @@ export function newResponseId() {
   return `resp_${[...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 }
 
+/** What a part of a message looks like that is a text file. */
+const FILE = /^<file name="([^"\n]*)">\n([^]*)\n<\/file>\n*$/;
+
 /**
  * Makes a message of the user.
  *
  * @param {string} text
  * @param {string[]} images as data URLs.
+ * @param {{name: string, text: string}[]} files which the model reads as texts.
  */
-export function userMessage(text, images) {
+export function userMessage(text, images, files = []) {
   const parts = images.map((url) => ({ type: "input_image", image_url: url, detail: "auto" }));
-  if (text || !images.length) parts.push({ type: "input_text", text });
+  for (const file of files) {
+    const name = file.name.replace(/["\n]/g, "_");
+    parts.push({ type: "input_text", text: `<file name="${name}">\n${file.text}\n</file>\n\n` });
+  }
+  if (text || !parts.length) parts.push({ type: "input_text", text });
   return { type: "message", role: "user", content: parts };
 }
 
@@ -99,6 +107,31 @@ export function joined(items) {
 export function textOf(item) {
   if (typeof item.content === "string") return item.content;
   return [...(item.summary ?? []), ...(item.content ?? [])].map((part) => part.text ?? part.refusal ?? "").join("");
+}
+
+/**
+ * Returns the text files of a message.
+ *
+ * @param {Object} item
+ * @returns {{name: string, text: string, part: Object}[]} each with the part that it is.
+ */
+export function filesOf(item) {
+  if (typeof item.content === "string") return [];
+  return (item.content ?? []).flatMap((part) => {
+    const found = FILE.exec(part.text ?? "");
+    return found ? [{ name: found[1], text: found[2], part }] : [];
+  });
+}
+
+/**
+ * Returns the text of a message without its files.
+ *
+ * @param {Object} item
+ */
+export function ownTextOf(item) {
+  if (typeof item.content === "string") return item.content;
+  const files = new Set(filesOf(item).map(({ part }) => part));
+  return textOf({ content: (item.content ?? []).filter((part) => !files.has(part)) });
 }
 
 /**

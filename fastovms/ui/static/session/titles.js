@@ -1,6 +1,6 @@
 /** Names chats: by the title in their metadata, or by the first message of the user, which chats of API clients have alone. */
 
-import { isUserMessage, textOf } from "./items.js";
+import { filesOf, isUserMessage, ownTextOf } from "./items.js";
 
 /** Characters of a title: what the first message begins with. */
 const MAX_TITLE = 60;
@@ -12,7 +12,8 @@ const MAX_TITLE = 60;
  */
 export function titleOf(items) {
   const message = items.find(isUserMessage);
-  const text = message ? textOf(message).trim().replace(/\s+/g, " ") : "";
+  const said = message ? ownTextOf(message) || (filesOf(message)[0]?.name ?? "") : "";
+  const text = said.trim().replace(/\s+/g, " ");
   return text.length > MAX_TITLE ? `${text.slice(0, MAX_TITLE - 1)}…` : text;
 }
 

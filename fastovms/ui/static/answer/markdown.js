@@ -7,6 +7,7 @@ import MarkdownIt from "../vendor/markdown-it.esm.min.mjs";
 import "../vendor/purify.min.js";
 import { announce, copyText, iconButton, make } from "../core/dom.js";
 import { say } from "../core/language.js";
+import { findMath, loadMath, showMath } from "./math.js";
 
 const { DOMPurify } = globalThis;
 
@@ -25,6 +26,7 @@ const PURE = {
 
 const markdown = new MarkdownIt({ html: false, linkify: true, breaks: false, highlight: colour });
 let highlighter = null;
+let loadingMath = null;
 
 /** The source of each block that is shown, and for those with code that waits for colours, how to show it anew. */
 const shown = new WeakMap();
@@ -42,6 +44,8 @@ markdown.renderer.rules.image = (tokens, index) => {
   const text = tokens[index].content || source;
   return `<a href="${escapeHtml(source)}" target="_blank" rel="noopener noreferrer">${escapeHtml(text)}</a>`;
 };
+
+findMath(markdown);
 
 // "[x]" at the beginning of a list's item is a task that is done.
 markdown.core.ruler.push("tasks", ({ tokens }) => {
@@ -117,6 +121,7 @@ function split(tokens, text) {
 
 function drawBlock(node, tokens, options, env) {
   node.innerHTML = DOMPurify.sanitize(markdown.renderer.render(tokens, options, env), PURE);
+  if (showMath(node)) waitForMath(node);
   for (const code of node.querySelectorAll("pre")) {
     const box = boxAround(code, "code-block");
     box.dir = "ltr";
@@ -124,6 +129,17 @@ function drawBlock(node, tokens, options, env) {
     code.tabIndex = 0; // so that what is too wide can be scrolled by keys
   }
   for (const table of node.querySelectorAll("table")) boxAround(table, "table-box").tabIndex = 0;
+}
+
+/** Shows the formulas of a block once what lays them out is there. */
+function waitForMath(node) {
+  node.classList.add("waits-for-math");
+  loadingMath ??= loadMath().then(() => {
+    for (const block of document.querySelectorAll(".waits-for-math")) {
+      block.classList.remove("waits-for-math");
+      showMath(block);
+    }
+  });
 }
 
 /** Makes the bar above code: its language, and buttons that wrap its lines and copy it. */

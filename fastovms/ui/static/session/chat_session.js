@@ -163,6 +163,7 @@ export class ChatSession extends EventTarget {
    * @throws {ServerError} the server could not be asked, or has refused.
    */
   async stop() {
+    if (!this.chat) return; // it is not yet asked
     try {
       await this.#store.stop(this.chat);
     } catch (error) {

@@ -43,7 +43,7 @@ export const TEXTS = {
   "chats.rename": ["Rename this chat", "Chat umbenennen", "重命名此对话"],
   "chats.search": ["Search chats", "Chats suchen", "搜索对话"],
   "chats.none": ["No chat has this in its title.", "Kein Chat hat das im Titel.", "没有标题包含此内容的对话。"],
-  "archive.take": ["Import chats", "Chats importieren", "导入对话"],
+  "archive.take": ["Import", "Importieren", "导入"],
   "archive.save": ["Export all", "Alle exportieren", "全部导出"],
   "archive.imported": ["Chats imported: {count}", "Importierte Chats: {count}", "已导入对话：{count}"],
   "archive.wrong": ["{name} is not a file of chats from this page.", "{name} ist keine Datei mit Chats dieser Seite.", "{name} 不是本页面导出的对话文件。"],

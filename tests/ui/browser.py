@@ -60,13 +60,18 @@ class UiServer:
         self.process.communicate()
 
 
-def start_ui_server(*flags: str, step_seconds: float = 0.0, key: str = "") -> UiServer:
+def start_ui_server(
+    *flags: str, step_seconds: float = 0.0, load_seconds: float = 0.0, key: str = ""
+) -> UiServer:
     """Starts a server with the demo model.
 
     Args:
         step_seconds: how long each step of its engine takes besides.
+        load_seconds: how long it takes besides to load a model on demand.
     """
-    run = ["fastovms"] if not step_seconds else ["tests.ui.paced_server", str(step_seconds)]
+    run = ["fastovms"]
+    if step_seconds or load_seconds:
+        run = ["tests.ui.paced_server", str(step_seconds), str(load_seconds)]
     command = [sys.executable, "-m", *run, "serve", "--cache-size", "0.05", "--access-log", "off"]
     if not any(flag == "--port" for flag in flags):
         command += ["--port", "0"]
@@ -85,8 +90,10 @@ def start_ui_server(*flags: str, step_seconds: float = 0.0, key: str = "") -> Ui
 
 
 @contextmanager
-def ui_server(*flags: str, step_seconds: float = 0.0, key: str = "") -> Iterator[UiServer]:
-    server = start_ui_server(*flags, step_seconds=step_seconds, key=key)
+def ui_server(
+    *flags: str, step_seconds: float = 0.0, load_seconds: float = 0.0, key: str = ""
+) -> Iterator[UiServer]:
+    server = start_ui_server(*flags, step_seconds=step_seconds, load_seconds=load_seconds, key=key)
     try:
         yield server
     finally:

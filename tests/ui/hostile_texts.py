@@ -68,6 +68,14 @@ _MARKDOWN: Final = (
     "{html}\n===",
     "\\{html}",
     "&lt;{html}&gt;",
+    "${html}$",
+    r"\({html}\)",
+    r"\(\href{{javascript:{js}}}{{x}}\)",
+    r"$$\htmlStyle{{background:url({where})}}{{x}}$$",
+    r"\[\includegraphics{{https:{where}}}\]",
+    r"$\fcolorbox{{red}}{{blue}}{{x}} \raisebox{{1em}}{{y}} \rule{{1em}}{{1em}}$",
+    r"$\def\a{{\a\a}}\a$",
+    r"$\text{{{html}}}$",
 )
 
 

@@ -52,6 +52,26 @@ ITEMS: list[dict[str, Any]] = [
         "arguments": '{"city": "Paris"}',
     },
 ]
+MATH = r"""The Gaussian integral, and the roots of \(ax^2 + bx + c = 0\):
+
+\[\int_{-\infty}^{\infty} e^{-x^2}\,dx = \sqrt{\pi}
+\qquad x = \frac{-b \pm \sqrt{b^2 - 4ac}}{2a}\]
+
+- [x] shown without fonts of the page
+- [ ] proved, which costs between $5 and $10
+
+| name | definition | value | first digits | irrational | transcendental | known since antiquity |
+|------|------------|------:|-------------:|------------|----------------|-----------------------|
+| Archimedes' constant | $C / d$ | $\pi$ | 3.14159 | yes | yes | yes |
+| Pythagoras' constant | $x^2 = 2$ | $\sqrt{2}$ | 1.41421 | yes | no | yes |
+"""
+ARABIC = """نعم، هذه أهم الخطوات:
+
+1. نقسم القائمة إلى نصفين.
+2. نرتب كل نصف بالدالة `sort`.
+
+> ثم ندمج النصفين.
+"""
 TITLES = ("A letter to the landlord", "Names for a cat", "Why is the sky blue?")
 
 
@@ -78,6 +98,20 @@ def main() -> None:
             for title in TITLES:
                 server.conversation(title, [{"role": "user", "content": title}])
             chat = f"#chat/{server.conversation('How does merge sort work?', ITEMS)}"
+            others = {
+                "math": ("Constants and roots", "Show me\nformulas and a table.", MATH),
+                "rtl": ("خوارزمية الدمج", "هل تشرح لي خوارزمية الدمج؟", ARABIC),
+            }
+            for name, (title, question, answer) in others.items():
+                said = [
+                    {"role": "user", "content": question},
+                    {"role": "assistant", "content": answer},
+                ]
+                other = server.conversation(title, said)
+                with window(browser, server, viewport=DESKTOP) as opened:
+                    opened.open(f"#chat/{other}")
+                    opened.page.locator(".answer ol, .answer math").first.wait_for()
+                    take(opened.page, name)
             for scheme in ("light", "dark"):
                 with window(browser, server, viewport=DESKTOP, color_scheme=scheme) as opened:
                     open_chat(opened, chat)

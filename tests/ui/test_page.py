@@ -21,8 +21,8 @@ from tests.paths import ROOT
 
 STATIC = ROOT / "fastovms" / "ui" / "static"
 VENDOR = STATIC / "vendor"
-MAX_WEIGHT = 500_000
-"""Bytes of all files together, not compressed."""
+MAX_WEIGHT = 300_000
+"""Bytes of all files together, compressed as they are sent."""
 MAX_LINES = 300
 
 OWN = [path for path in STATIC.rglob("*.js") if VENDOR not in path.parents]
@@ -30,7 +30,7 @@ OWN = [path for path in STATIC.rglob("*.js") if VENDOR not in path.parents]
 
 def test_the_page_is_light() -> None:
     files = read_page_files()
-    assert sum(len(file.body) for file in (files.index, *files.others.values())) < MAX_WEIGHT
+    assert sum(len(file.zipped) for file in (files.index, *files.others.values())) < MAX_WEIGHT
 
 
 def test_files_are_as_they_are_in_the_package_and_compressed() -> None:
@@ -111,7 +111,7 @@ def test_every_text_is_said_somewhere() -> None:
     keys = re.findall(r'^  "?([\w.-]+)"?: \[', table.read_text(), re.MULTILINE)
     assert len(keys) > 100
     sources = "".join(path.read_text() for path in OWN if path != table)
-    made = ("set.", "effort.")  # whose ends are names of fields and values
+    made = ("set.", "effort.", "model.", "theme.")  # whose ends are names of fields and values
     assert [key for key in keys if f'"{key}"' not in sources and not key.startswith(made)] == []
 
 

@@ -24,9 +24,20 @@ def add(a: int, b: int) -> int:
 ```
 
 > A quotation
+
+- [x] a task
+- [ ] another, with $x^2$
+
+$$\\sum_n \\frac{1}{n^2}$$
 """
 ITEMS: list[dict[str, Any]] = [
-    {"role": "user", "content": "Show me everything."},
+    {
+        "role": "user",
+        "content": [
+            {"type": "input_text", "text": '<file name="a.txt">\nSome text\n</file>\n\n'},
+            {"type": "input_text", "text": "Show me everything."},
+        ],
+    },
     {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
     {"role": "assistant", "content": TEXT},
     {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": '{"at":"it"}'},
@@ -61,12 +72,15 @@ def test_axe_finds_nothing(
         opened.open(chat)
         opened.reload()
         opened.page.locator(".hljs-keyword").first.wait_for()
+        opened.page.locator("math").first.wait_for()
         opened.page.locator(".thoughts summary").click()
+        opened.page.locator(".file summary").click()
         assert violations(opened) == []
         opened.page.get_by_role("button", name="Settings").click()
+        opened.page.get_by_text("More sampling").click()
         assert violations(opened) == []
         opened.page.get_by_label("Settings").get_by_role("button", name="Close").click()
-        opened.page.get_by_role("button", name="Export").click()
+        opened.page.get_by_role("button", name="Export", exact=True).click()
         assert violations(opened) == []
         opened.page.get_by_role("button", name="Close").last.click()
         if width < 500:

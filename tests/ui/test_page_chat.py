@@ -177,7 +177,7 @@ def test_an_export_asks_the_same_again(browser: Browser, quick_server: UiServer)
         opened.set(temperature="0", seed="3")
         opened.say("What's 7 + 5?")
         opened.wait_for_answers(1)
-        opened.page.get_by_role("button", name="Export").click()
+        opened.page.get_by_role("button", name="Export", exact=True).click()
         snippet = opened.page.locator(".snippet")
         chat = json.loads(snippet.inner_text())
         assert [item["role"] for item in chat["items"]] == ["user", "assistant"]
@@ -218,7 +218,6 @@ def test_images_are_sent_to_a_model_that_sees(browser: Browser) -> None:
           const bytes = Uint8Array.from(atob(data), (one) => one.charCodeAt(0));
           const transfer = new DataTransfer();
           transfer.items.add(new File([bytes], 'a.png', {type: 'image/png'}));
-          transfer.items.add(new File(['text'], 'a.txt', {type: 'text/plain'}));
           const options = {bubbles: true, cancelable: true, [kind]: transfer};
           const Kind = event === 'paste' ? ClipboardEvent : DragEvent;
           const made = new Kind(event, options);

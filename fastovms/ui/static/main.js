@@ -9,6 +9,9 @@ import { apply, choose, language, say } from "./core/language.js";
 import { encodes } from "./core/models.js";
 import { ROOT, ServerError, ask } from "./core/server.js";
 import { LANGUAGES } from "./core/texts.js";
+import { THEMES, applyTheme, chooseTheme, theme } from "./core/theme.js";
+
+applyTheme();
 
 const LOADING_PAUSE = 1000;
 const LIVE = "#live";
@@ -50,11 +53,14 @@ function buildFrame() {
   const languages = make("select", { label: "language" }, ...LANGUAGES.map(({ tag, name }) => make("option", { value: tag, lang: tag }, name)));
   languages.value = language();
   languages.addEventListener("change", () => choose(languages.value));
+  const themes = make("select", { label: "theme" }, ...THEMES.map((name) => make("option", { value: name, text: `theme.${name}` })));
+  themes.value = theme();
+  themes.addEventListener("change", () => chooseTheme(themes.value));
   sidebar.append(
     make("div", { class: "brand" }, make("img", { src: new URL("icon.svg", import.meta.url).href, alt: "", width: "24", height: "24" }), make("span", {}, "fastovms")),
     make("nav", { class: "views", label: "views" }, chat, live),
     side,
-    make("div", { class: "row foot" }, languages, make("a", { href: new URL("docs", ROOT).href, class: "faint" }, drawIcon("book"), make("span", { text: "api" }))));
+    make("div", { class: "row foot" }, languages, themes, make("a", { href: new URL("docs", ROOT).href, class: "faint" }, drawIcon("book"), make("span", { text: "api" }))));
   sidebar.addEventListener("click", ({ target }) => {
     if (target.closest("a, .new-chat")) show(sidebar.classList.toggle("open", false));
   });

@@ -1,6 +1,6 @@
 /** Shows one answer: thoughts folded, text as Markdown, calls as cards. */
 
-import { isCall, isCallOutput, textOf } from "../session/items.js";
+import { isCall, isCallOutput, joined, textOf } from "../session/items.js";
 import { make } from "../core/dom.js";
 import { CallCard } from "./call_card.js";
 import { showMarkdown } from "./markdown.js";
@@ -26,7 +26,7 @@ export class AnswerView {
    */
   show(items, { isGrowing, isLast }) {
     const outputs = new Map(items.filter(isCallOutput).map((item) => [item.call_id, outputText(item)]));
-    const visible = items.filter((item) => !isCallOutput(item));
+    const visible = joined(items.filter((item) => !isCallOutput(item)));
     visible.forEach((item, index) => {
       let part = this.#parts[index];
       if (part?.type !== item.type) {

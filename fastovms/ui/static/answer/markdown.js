@@ -5,7 +5,9 @@
 
 import MarkdownIt from "../vendor/markdown-it.esm.min.mjs";
 import "../vendor/purify.min.js";
-import { copyText, iconButton } from "../core/dom.js";
+import { announce, copyText, iconButton, make } from "../core/dom.js";
+import { say } from "../core/language.js";
+import { findMath, loadMath, showMath } from "./math.js";
 
 const { DOMPurify } = globalThis;
 
@@ -24,6 +26,7 @@ const PURE = {
 
 const markdown = new MarkdownIt({ html: false, linkify: true, breaks: false, highlight: colour });
 let highlighter = null;
+let loadingMath = null;
 
 /** The source of each block that is shown, and for those with code that waits for colours, how to show it anew. */
 const shown = new WeakMap();
@@ -42,6 +45,19 @@ markdown.renderer.rules.image = (tokens, index) => {
   return `<a href="${escapeHtml(source)}" target="_blank" rel="noopener noreferrer">${escapeHtml(text)}</a>`;
 };
 
+findMath(markdown);
+
+// "[x]" at the beginning of a list's item is a task that is done.
+markdown.core.ruler.push("tasks", ({ tokens }) => {
+  tokens.forEach(({ type, children }, index) => {
+    const isFirst = type === "inline" && tokens[index - 1].type === "paragraph_open" && tokens[index - 2]?.type === "list_item_open";
+    const found = isFirst && /^\[([ xX])\] /.exec(children[0]?.content ?? "");
+    if (!found) return;
+    tokens[index - 2].attrJoin("class", "task");
+    children[0].content = `${found[1] === " " ? "☐" : "☑"} ${children[0].content.slice(found[0].length)}`;
+  });
+});
+
 // The policy of the page allows no styles in attributes, as which columns' alignments come.
 for (const cell of ["th_open", "td_open"]) {
   markdown.renderer.rules[cell] = (tokens, index, options, env, self) => {
@@ -57,9 +73,11 @@ for (const cell of ["th_open", "td_open"]) {
  *
  * @param {Element} node
  * @param {string} text
+ * @param {{breaks?: boolean}} [form] whether line breaks within a paragraph stay, as people mean them.
  */
-export function showMarkdown(node, text) {
+export function showMarkdown(node, text, { breaks = false } = {}) {
   const env = {};
+  const options = { ...markdown.options, breaks };
   const blocks = split(markdown.parse(text, env), text);
   const definitions = Object.keys(env.references ?? {}).length;
   blocks.forEach((block, index) => {
@@ -67,9 +85,10 @@ export function showMarkdown(node, text) {
     const there = node.children[index];
     if (there && shown.get(there)?.key === key) return;
     const made = document.createElement("div");
-    const draw = () => drawBlock(made, block.tokens, env);
+    const draw = () => drawBlock(made, block.tokens, options, env);
     const waits = !highlighter && block.tokens.some((token) => token.type === "fence");
     shown.set(made, { key, draw });
+    made.dir = "auto";
     made.className = waits ? "block uncoloured" : "block";
     draw();
     if (there) there.replaceWith(made);
@@ -100,16 +119,51 @@ function split(tokens, text) {
   return blocks;
 }
 
-function drawBlock(node, tokens, env) {
-  node.innerHTML = DOMPurify.sanitize(markdown.renderer.render(tokens, markdown.options, env), PURE);
+function drawBlock(node, tokens, options, env) {
+  node.innerHTML = DOMPurify.sanitize(markdown.renderer.render(tokens, options, env), PURE);
+  if (showMath(node)) waitForMath(node);
   for (const code of node.querySelectorAll("pre")) {
-    const copy = iconButton("copy", "answer.copy-code", () => copyText(code.textContent));
-    const box = document.createElement("div");
-    box.className = "code-block";
+    const box = boxAround(code, "code-block");
+    box.dir = "ltr";
+    box.prepend(codeHead(code));
     code.tabIndex = 0; // so that what is too wide can be scrolled by keys
-    code.replaceWith(box);
-    box.append(code, copy);
   }
+  for (const table of node.querySelectorAll("table")) boxAround(table, "table-box").tabIndex = 0;
+}
+
+/** Shows the formulas of a block once what lays them out is there. */
+function waitForMath(node) {
+  node.classList.add("waits-for-math");
+  loadingMath ??= loadMath().then(() => {
+    for (const block of document.querySelectorAll(".waits-for-math")) {
+      block.classList.remove("waits-for-math");
+      showMath(block);
+    }
+  });
+}
+
+/** Makes the bar above code: its language, and buttons that wrap its lines and copy it. */
+function codeHead(code) {
+  const name = /language-(\S+)/.exec(code.firstElementChild?.className ?? "")?.[1] ?? "";
+  const wrap = iconButton("wrap", "answer.wrap-code", () => wrapCode(document.documentElement.dataset.wrap === undefined),
+    { class: "icon-button wrap-code", "aria-pressed": String(document.documentElement.dataset.wrap !== undefined) });
+  const copy = iconButton("copy", "answer.copy-code", () => copyText(code.textContent).then(() => announce(say("copied"))));
+  return make("div", { class: "code-head" }, make("span", {}, name), wrap, copy);
+}
+
+/** Wraps the lines of all code, or none: what is drawn anew as an answer grows stays as it was chosen. */
+function wrapCode(isWrapped) {
+  document.documentElement.toggleAttribute("data-wrap", isWrapped);
+  for (const button of document.querySelectorAll(".wrap-code")) button.setAttribute("aria-pressed", String(isWrapped));
+}
+
+/** Puts a node into a box of its own, and returns the box. */
+function boxAround(node, name) {
+  const box = document.createElement("div");
+  box.className = name;
+  node.replaceWith(box);
+  box.append(node);
+  return box;
 }
 
 /** Returns the HTML of code; "" = as it is. */

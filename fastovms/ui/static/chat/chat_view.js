@@ -4,12 +4,18 @@ import { iconButton, make } from "../core/dom.js";
 import { variantsAt } from "../session/branches.js";
 import { ChatList } from "./chat_list.js";
 import { ChatSession } from "../session/chat_session.js";
+import { ContextMeter } from "./context_meter.js";
 import { Composer } from "./composer.js";
 import { openExport } from "./export_dialog.js";
 import { callOutput, isCall, isCallOutput, userMessage } from "../session/items.js";
 import { requestBody, withThoseOf } from "../session/settings.js";
 import { SettingsPanel } from "./settings_panel.js";
 import { Transcript } from "./transcript.js";
+import { ModelChoice } from "./model_choice.js";
+
+/** Milliseconds until it is first looked where the model of an answer that waits is, and from then on. */
+const FIRST_LOOK = 300;
+const NEXT_LOOK = 700;
 
 export class ChatView {
   /**
@@ -17,19 +23,22 @@ export class ChatView {
    * @param {Object[]} models as the server lists them.
    */
   constructor(store, models) {
-    this.#models = models;
+    this.#models = new ModelChoice(models, (id) => this.#chooseModel(id));
     this.session = new ChatSession(store);
     this.#panel = new SettingsPanel(() => this.#showModel());
-    this.#composer = new Composer((text, images) => this.#say([userMessage(text, images)]), () => this.session.stop());
+    this.#composer = new Composer((text, images, files) => this.#say([userMessage(text, images, files)]), () => this.session.stop(), () => this.#transcript.editLast());
     this.#transcript = new Transcript(this.session, {
       onEdit: (at, message) => this.#branch(at, [message]),
       onRegenerate: (at) => this.#branch(at, [this.session.items[at]]),
+      onContinue: () => this.#mayAsk() && this.session.continueAnswer(this.#panel.settings),
       onRetry: () => this.#mayAsk() && this.session.askAgain(this.#panel.settings),
       onOutput: (call, output) => this.#giveOutput(call, output),
       onVariant: (id) => this.open(id),
+      waitsForModel: () => (this.#models.isLoaded ? "" : this.#models.chosen.id),
       variantsAt: (at) => (this.session.chat ? variantsAt(this.session.chats, this.session.chat, at) : { ids: [], current: 0 }),
     });
     this.list = new ChatList(this.session, (id) => this.open(id));
+    this.#meter = new ContextMeter(this.session, () => this.#panel.settings.contextLength);
     this.#build(store);
     this.#listen();
     this.#showModel();
@@ -39,12 +48,13 @@ export class ChatView {
   #models;
   #panel;
   #composer;
+  #meter;
   #transcript;
-  #modelChoice;
   #aside;
   #toggle;
   #empty;
   #outputs = new Map();
+  #isWatching = false;
 
   /**
    * Opens a chat; one that is not there any more is an empty one.
@@ -69,35 +79,32 @@ export class ChatView {
   }
 
   #build(store) {
-    this.#modelChoice = make("select", { label: "chat.choose-model", class: "model" },
-      ...this.#models.map((model) => make("option", { value: model.id }, model.id)));
     this.#toggle = iconButton("settings", "set.title", () => this.#toggleSettings(), { "aria-expanded": "false", "aria-controls": "settings" });
-    this.tools = make("div", { class: "row bar-tools" }, this.#modelChoice, iconButton("export", "export.title", () => this.#export()), this.#toggle);
+    this.tools = make("div", { class: "row bar-tools" }, this.#models.node, iconButton("export", "export.title", () => this.#export()), this.#toggle);
     this.#aside = make("aside", { class: "panel", id: "settings", label: "set.title", hidden: true },
       make("header", { class: "row" }, make("h2", { text: "set.title" }), iconButton("close", "close", () => this.#toggleSettings())),
       this.#panel.node);
     this.#empty = make("div", { class: "empty" }, make("h1", { text: "chat.welcome" }), make("p", { class: "faint", text: store.lasting ? "chat.lasting" : "chat.not-lasting" }));
     this.node = make("div", { class: "chat-view" },
       make("section", { class: "chat-column", label: "chat.title" }, this.#empty, this.#transcript.node, this.#composer.node,
-        make("p", { class: "note faint", text: "chat.note" })),
+        make("footer", { class: "note" }, this.#meter.node, make("p", { class: "faint", text: "chat.note" }))),
       this.#aside);
     this.#composer.listenForDrops(this.node);
-    this.#aside.addEventListener("keydown", ({ key }) => key === "Escape" && this.#toggleSettings(toggle));
+    this.#aside.addEventListener("keydown", ({ key }) => key === "Escape" && this.#toggleSettings());
   }
 
   #listen() {
     const { session } = this;
-    this.#modelChoice.addEventListener("change", () => {
-      this.#panel.put({ ...this.#panel.settings, model: this.#modelChoice.value });
-      this.#showModel();
-    });
     for (const type of ["opened", "asked", "answering", "answered"]) session.addEventListener(type, () => this.#showState());
     session.addEventListener("listed", () => this.#transcript.showVariants());
     session.addEventListener("opened", () => {
       this.#outputs.clear();
       this.#showPlace();
     });
-    session.addEventListener("asked", () => this.#outputs.clear());
+    session.addEventListener("asked", () => {
+      this.#outputs.clear();
+      this.#watchModel();
+    });
     session.addEventListener("listed", () => this.#showPlace());
     document.addEventListener("visibilitychange", () => document.hidden || session.refresh());
   }
@@ -137,12 +144,33 @@ export class ChatView {
 
   #showModel() {
     const { settings } = this.#panel;
-    const model = this.#models.find((one) => one.id === settings.model) ?? this.#models[0];
+    const model = this.#models.choose(settings.model);
     if (!model) return;
-    if (model.id !== settings.model) this.#panel.put({ ...settings, model: model.id });
-    this.#modelChoice.value = model.id;
+    const contextLength = model.max_model_len ?? null;
+    if (model.id !== settings.model || contextLength !== settings.contextLength) this.#panel.put({ ...settings, model: model.id, contextLength });
+    this.#meter.show();
     this.#panel.showFor(model);
     this.#composer.images.enable((model.capabilities ?? []).includes("vision"));
+  }
+
+  #chooseModel(id) {
+    this.#panel.put({ ...this.#panel.settings, model: id });
+    this.#showModel();
+  }
+
+  /** Looks where the model is while the answer waits, which may be for the model to be loaded. */
+  async #watchModel() {
+    if (this.#isWatching) return;
+    this.#isWatching = true;
+    await elapsed(FIRST_LOOK);
+    while (this.session.isQueued) {
+      await this.#models.refresh();
+      this.#transcript.showWaiting();
+      await elapsed(NEXT_LOOK);
+    }
+    this.#isWatching = false;
+    if (!this.#models.isLoaded) await this.#models.refresh();
+    this.#showModel();
   }
 
   #showState() {
@@ -156,7 +184,8 @@ export class ChatView {
   /** Puts the chat into the address, so that a reload finds it. */
   #showPlace() {
     const { chat } = this.session;
-    document.title = chat?.metadata.title ? `${chat.metadata.title} · fastovms` : "fastovms";
+    const title = chat && this.session.titles.of(chat);
+    document.title = title ? `${title} · fastovms` : "fastovms";
     if (this.node.isConnected) history.replaceState(null, "", chat ? `#chat/${chat.id}` : "#chat");
   }
 
@@ -175,4 +204,8 @@ export class ChatView {
     const { chat, items } = this.session;
     if (this.#mayAsk()) openExport(chat, items, requestBody(this.#panel.settings, items));
   }
+}
+
+function elapsed(milliseconds) {
+  return new Promise((resolve) => { setTimeout(resolve, milliseconds); });
 }

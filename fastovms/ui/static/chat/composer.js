@@ -1,33 +1,38 @@
-/** Takes what the user says: text and images, sent by Enter, and stops the answer. */
+/** Takes what the user says: text, images and text files, sent by Enter, and stops the answer. */
 
 import { iconButton, make } from "../core/dom.js";
 import { Images } from "./images.js";
+import { TextFiles } from "./text_files.js";
 
 const MAX_ROWS_HEIGHT = 220;
 
 export class Composer {
   /**
-   * @param {function(string, string[]): boolean} onSend is told the text and the images, and says whether it has taken them.
+   * @param {function(string, string[], {name: string, text: string}[]): boolean} onSend is told the text, the images and the text files, and says whether it has taken them.
    * @param {function(): void} onStop
+   * @param {function(): void} onEditLast is called for the key up in an empty field.
    */
-  constructor(onSend, onStop) {
+  constructor(onSend, onStop, onEditLast) {
     this.#onSend = onSend;
+    this.#onEditLast = onEditLast;
+    this.files = new TextFiles(() => this.#fit());
     this.images = new Images(() => this.#fit());
-    this.field = make("textarea", { rows: "1", label: "chat.say", hint: "chat.say", autofocus: true, enterkeyhint: "send" });
+    this.field = make("textarea", { rows: "1", label: "chat.say", hint: "chat.say", dir: "auto", autofocus: true, enterkeyhint: "send" });
     this.#send = iconButton("send", "chat.send", () => this.#submit(), { class: "icon-button primary" });
     this.#stop = iconButton("stop", "chat.stop", onStop, { class: "icon-button primary", hidden: true });
-    this.node = make("form", { class: "composer" }, this.images.node,
-      make("div", { class: "row" }, this.images.button, this.field, this.#send, this.#stop));
+    this.node = make("form", { class: "composer" }, this.images.node, this.files.node,
+      make("div", { class: "row" }, this.files.button, this.images.button, this.field, this.#send, this.#stop));
     this.node.addEventListener("submit", (event) => event.preventDefault());
     this.field.addEventListener("input", () => this.#fit());
     this.field.addEventListener("keydown", (event) => this.#key(event));
     this.field.addEventListener("paste", (event) => {
-      if (this.images.take(event.clipboardData)) event.preventDefault();
+      if (this.#take(event.clipboardData)) event.preventDefault();
     });
     this.#fit();
   }
 
   #onSend;
+  #onEditLast;
   #send;
   #stop;
   #isAnswering = false;
@@ -41,7 +46,7 @@ export class Composer {
     if (hadFocus) this.field.focus();
   }
 
-  /** Takes images that are dropped onto an element. */
+  /** Takes files that are dropped onto an element. */
   listenForDrops(element) {
     element.addEventListener("dragover", (event) => {
       if (!event.dataTransfer.types.includes("Files")) return;
@@ -51,13 +56,27 @@ export class Composer {
     element.addEventListener("dragleave", () => element.classList.remove("dropping"));
     element.addEventListener("drop", (event) => {
       element.classList.remove("dropping");
-      // Also what is no image: the browser would leave the page for it.
+      // The browser would leave the page for it.
       if (event.dataTransfer.files.length) event.preventDefault();
-      this.images.take(event.dataTransfer);
+      this.#take(event.dataTransfer);
     });
   }
 
+  /** Takes the files of a drop or a paste, and returns whether there were any. */
+  #take(transfer) {
+    const files = [...transfer.files];
+    const others = files.filter((file) => !this.images.accepts(file));
+    this.images.take(files.filter((file) => this.images.accepts(file)));
+    this.files.take(others);
+    return files.length > 0;
+  }
+
   #key(event) {
+    if (event.key === "ArrowUp" && !this.field.value && !this.#isAnswering && !event.isComposing) {
+      event.preventDefault();
+      this.#onEditLast();
+      return;
+    }
     // While an input method is composing, Enter chooses a character.
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
@@ -67,18 +86,24 @@ export class Composer {
   #submit() {
     const text = this.field.value.trim();
     const { urls } = this.images;
-    if (this.#isAnswering || (!text && !urls.length)) return;
-    if (!this.#onSend(text, urls)) return;
+    if (this.#isAnswering || this.#isEmpty) return;
+    if (!this.#onSend(text, urls, this.files.all)) return;
     this.field.value = "";
+    this.files.clear();
     this.images.clear();
     this.#fit();
+  }
+
+  get #isEmpty() {
+    return !this.field.value.trim() && !this.images.urls.length && !this.files.all.length;
   }
 
   #fit() {
     const { field } = this;
     if (!field) return;
     field.style.height = "auto";
-    field.style.height = `${Math.min(field.scrollHeight, MAX_ROWS_HEIGHT)}px`;
-    this.#send.disabled = !field.value.trim() && !this.images.urls.length;
+    // What is not in the document has no height: the stylesheet's is right then.
+    if (field.isConnected && field.scrollHeight) field.style.height = `${Math.min(field.scrollHeight, MAX_ROWS_HEIGHT)}px`;
+    this.#send.disabled = this.#isEmpty;
   }
 }

@@ -1,7 +1,7 @@
 /** Offers a chat as JSON, and its request as a command and as a program. */
 
 import { apiKey } from "../core/api_key.js";
-import { announce, copyText, iconButton, make } from "../core/dom.js";
+import { announce, copyText, iconButton, make, saveAs } from "../core/dom.js";
 import { say } from "../core/language.js";
 import { ROOT } from "../core/server.js";
 import { asCurl, asJson, asPython } from "./snippets.js";
@@ -28,7 +28,7 @@ export function openExport(chat, items, request) {
     make("header", { class: "row" }, make("h2", { text: "export.title", id: "export-title" }), iconButton("close", "close", () => dialog.close())),
     make("div", { class: "row" }, choice,
       make("button", { type: "button", text: "chat.copy", on: { click: () => copyText(text.textContent).then(() => announce(say("copied"))) } }),
-      make("button", { type: "button", text: "export.save", on: { click: () => save(text.textContent, choice.value) } })),
+      make("button", { type: "button", text: "export.save", on: { click: () => saveAs(`chat.${ENDINGS[choice.value]}`, text.textContent) } })),
     text);
   dialog.addEventListener("close", () => dialog.remove());
   show();
@@ -36,9 +36,4 @@ export function openExport(chat, items, request) {
   dialog.showModal();
 }
 
-function save(text, form) {
-  const ending = { json: "json", curl: "sh", python: "py" }[form];
-  const url = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
-  make("a", { href: url, download: `chat.${ending}` }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 1000);
-}
+const ENDINGS = { json: "json", curl: "sh", python: "py" };

@@ -35,17 +35,18 @@ export class Images {
     this.#draw();
   }
 
+  /** Returns whether a file is an image that the model may see. */
+  accepts(file) {
+    return !this.button.hidden && TYPES.test(file.type);
+  }
+
   /**
-   * Takes the images of a drop or a paste.
+   * Takes images of a drop or a paste.
    *
-   * @param {DataTransfer} transfer
-   * @returns {boolean} whether there were any.
+   * @param {File[]} files
    */
-  take(transfer) {
-    if (this.button.hidden) return false;
-    const files = [...transfer.files].filter((file) => TYPES.test(file.type));
-    this.#read(files);
-    return files.length > 0;
+  take(files) {
+    if (files.length) this.#read(files);
   }
 
   #choose() {

@@ -1,8 +1,8 @@
 /** Shows and changes what is set for answers. What is wrong is said beside its field. */
 
 import { make } from "../core/dom.js";
-import { put } from "../core/language.js";
-import { keepSettings, parseAs, readSettings } from "../session/settings.js";
+import { put, showNumber } from "../core/language.js";
+import { defaultMaxTokens, keepSettings, parseAs, readSettings } from "../session/settings.js";
 
 const EFFORTS = ["", "none", "minimal", "low", "medium", "high"];
 const SAMPLE_TOOLS = [{
@@ -15,10 +15,16 @@ export class SettingsPanel {
   constructor(onChange) {
     this.#onChange = onChange;
     this.#fields = {
-      instructions: make("textarea", { id: "set-instructions", rows: "4" }),
-      temperature: make("input", { id: "set-temperature", type: "number", min: "0", max: "2", step: "0.05", inputmode: "decimal" }),
-      maxTokens: make("input", { id: "set-maxTokens", type: "number", min: "1", step: "1", inputmode: "numeric" }),
-      seed: make("input", { id: "set-seed", type: "number", step: "1", inputmode: "numeric" }),
+      instructions: make("textarea", { id: "set-instructions", rows: "4", dir: "auto" }),
+      temperature: number("temperature", { min: "0", max: "2", step: "any" }),
+      maxTokens: number("maxTokens", { min: "1", step: "1" }),
+      seed: number("seed", { step: "1" }),
+      topP: number("topP", { min: "0.000001", max: "1", step: "any" }),
+      topK: number("topK", { min: "0", step: "1" }),
+      minP: number("minP", { min: "0", max: "0.999999", step: "any" }),
+      repetitionPenalty: number("repetitionPenalty", { min: "0.01", max: "2", step: "any" }),
+      frequencyPenalty: number("frequencyPenalty", { min: "-2", max: "2", step: "any" }),
+      presencePenalty: number("presencePenalty", { min: "-2", max: "2", step: "any" }),
       effort: make("select", { id: "set-effort" }, ...EFFORTS.map((value) => make("option", { value, text: `effort.${value || "default"}` }))),
       schema: make("textarea", { id: "set-schema", rows: "5", class: "code", spellcheck: "false" }),
       tools: make("textarea", { id: "set-tools", rows: "6", class: "code", spellcheck: "false" }),
@@ -30,6 +36,8 @@ export class SettingsPanel {
     this.node = make("form", { class: "panel-body" },
       this.#labelled("instructions"),
       make("div", { class: "columns" }, this.#labelled("temperature"), this.#labelled("maxTokens"), this.#labelled("seed"), this.#effortPart),
+      make("details", { class: "sampling" }, make("summary", { text: "set.sampling" }),
+        make("div", { class: "columns" }, ...["topP", "topK", "minP", "repetitionPenalty", "frequencyPenalty", "presencePenalty"].map((name) => this.#labelled(name)))),
       this.#labelled("schema"), this.#toolsPart,
       make("div", { class: "check" }, this.#fields.logprobs, make("label", { for: "set-logprobs", text: "set.logprobs" })));
     this.node.addEventListener("submit", (event) => event.preventDefault());
@@ -47,6 +55,9 @@ export class SettingsPanel {
 
   /** Whether what is set can be sent. */
   get isValid() {
+    // What is wrong must be seen: a field in what is folded has no place to say so.
+    const wrong = this.node.querySelector(".sampling :invalid");
+    if (wrong) wrong.closest("details").open = true;
     return this.#check() && this.node.checkValidity();
   }
 
@@ -61,6 +72,8 @@ export class SettingsPanel {
       if (field.type === "checkbox") field.checked = settings[name];
       else field.value = settings[name];
     }
+    const most = defaultMaxTokens(settings);
+    this.#fields.maxTokens.placeholder = most ? showNumber(most) : "";
     this.#check();
     keepSettings(settings);
   }
@@ -102,4 +115,8 @@ export class SettingsPanel {
     this.#fields.tools.value = JSON.stringify(SAMPLE_TOOLS, null, 2);
     this.#read();
   }
+}
+
+function number(name, range) {
+  return make("input", { id: `set-${name}`, type: "number", inputmode: "decimal", ...range });
 }

@@ -2,6 +2,9 @@
 
 import { bare } from "../session/items.js";
 
+/** Fields that OpenAI's client has no parameters for. */
+const FURTHER = ["seed", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty"];
+
 /**
  * Returns the whole chat.
  *
@@ -35,10 +38,10 @@ export function asCurl(root, request, needsKey) {
  * @param {boolean} needsKey
  */
 export function asPython(root, request, needsKey) {
-  const { seed, ...fields } = withBareInput(request);
-  const given = Object.entries(fields).map(([name, value]) => `    ${name}=${python(value, "    ")},`);
-  // The client has no parameter of this name.
-  if (seed !== undefined) given.push(`    extra_body={"seed": ${seed}},`);
+  const fields = Object.entries(withBareInput(request));
+  const given = fields.filter(([name]) => !FURTHER.includes(name)).map(([name, value]) => `    ${name}=${python(value, "    ")},`);
+  const further = fields.filter(([name]) => FURTHER.includes(name)).map(([name, value]) => `"${name}": ${value}`);
+  if (further.length) given.push(`    extra_body={${further.join(", ")}},`);
   const key = needsKey ? `os.environ["API_KEY"]` : `"unused"`;
   return [
     ...(needsKey ? ["import os", ""] : []), "from openai import OpenAI", "",

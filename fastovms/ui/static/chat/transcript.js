@@ -6,8 +6,9 @@ import { showMarkdown } from "../answer/markdown.js";
 import { keepStatistics, keptStatistics, statisticsLine, statisticsOf } from "../answer/statistics.js";
 import { announce, copyText, iconButton, make } from "../core/dom.js";
 import { put, say } from "../core/language.js";
-import { imagesOf, isUserMessage, textOf } from "../session/items.js";
+import { canContinue, cutOf, filesOf, imagesOf, isUserMessage, joined, ownTextOf, textOf } from "../session/items.js";
 import { EndFollower } from "./end_follower.js";
+import { editMessage } from "./message_editor.js";
 import { NearDrawing } from "./near_drawing.js";
 
 /**
@@ -19,8 +20,13 @@ import { NearDrawing } from "./near_drawing.js";
  * @property {function(): void} onRetry asks again for what has failed.
  * @property {function(Object, string): void} onOutput is told a call and its output.
  * @property {function(string): void} onVariant is told the id of the branch to show.
+ * @property {function(): void} onContinue lets the model continue the answer that was cut.
+ * @property {function(): string} waitsForModel returns the id of the model that is not yet loaded; "" = it is.
  * @property {function(number): {ids: string[], current: number}} variantsAt
  */
+
+/** What is said of an answer that was cut, by its reason. */
+const CUT_SENTENCES = { limit: "cut.limit", stopped: "cut.stopped" };
 
 export class Transcript {
   /**
@@ -53,6 +59,11 @@ export class Transcript {
     for (const node of this.#list.querySelectorAll("[data-at]")) this.#putVariants(node);
   }
 
+  /** Begins to edit the last message of the user. */
+  editLast() {
+    [...this.#list.querySelectorAll(".message.user .edit")].at(-1)?.click();
+  }
+
   #drawAll() {
     this.#near.clear();
     this.#turn = null;
@@ -72,13 +83,14 @@ export class Transcript {
 
   #userMessage({ items: [item], start }) {
     const body = make("div", { class: "text markdown" });
+    const text = ownTextOf(item);
     const pictures = imagesOf(item).map(picture);
     const tools = make("div", { class: "tools" },
-      iconButton("edit", "chat.edit", () => this.#edit(node, item, start)),
-      iconButton("copy", "chat.copy", () => this.#copy(textOf(item))));
+      iconButton("edit", "chat.edit", () => editMessage(node.querySelector(".bubble"), item, (edited) => this.#actions.onEdit(start, edited)), { class: "icon-button edit" }),
+      iconButton("copy", "chat.copy", () => this.#copy(text)));
     const node = make("article", { class: "message user", label: "chat.you", "data-at": String(start) },
-      make("div", { class: "bubble" }, ...pictures, body), tools);
-    this.#whenNear(node, body, textOf(item), () => showMarkdown(body, textOf(item)));
+      make("div", { class: "bubble" }, ...pictures, ...filesOf(item).map(textFile), body), tools);
+    this.#whenNear(node, body, text, () => showMarkdown(body, text, { breaks: true }));
     this.#putVariants(node);
     return node;
   }
@@ -86,12 +98,21 @@ export class Transcript {
   #answer({ items, end, question }, isLast) {
     const view = new AnswerView(this.#actions.onOutput);
     const node = make("article", { class: "message", label: "chat.model" }, view.node);
-    const text = items.filter((item) => item.type === "message").map(textOf).join("\n\n");
-    const draw = () => view.show(items, { isGrowing: false, isLast: isLast && end === this.#session.items.length });
+    const text = joined(items).filter((item) => item.type === "message").map(textOf).join("\n\n");
+    const isNow = isLast && end === this.#session.items.length;
+    const draw = () => view.show(items, { isGrowing: false, isLast: isNow });
     if (isLast) draw();
     else this.#whenNear(node, view.node, text, draw);
+    if (cutOf(items)) node.append(this.#cut(items, isNow));
     this.#finish(node, view, items, text, question, keptStatistics(items.at(-1).id));
     return node;
+  }
+
+  /** Says why an answer ends where it does, and offers to continue the chat's last one. */
+  #cut(items, isNow) {
+    const why = make("span", { text: CUT_SENTENCES[cutOf(items)] });
+    const more = isNow && canContinue(items) ? make("button", { type: "button", text: "cut.continue", on: { click: this.#actions.onContinue } }) : null;
+    return make("p", { class: "cut" }, why, more);
   }
 
   /** Puts below an answer what can be done with it, and what it took. */
@@ -117,12 +138,23 @@ export class Transcript {
     view.show([...carried, ...turn.input.filter((item) => !isUserMessage(item)), ...turn.answer.output], { isGrowing, isLast: false });
     state.className = turn.isLost ? "state fault" : "state";
     state.hidden = !isGrowing || (turn.answer.output.length > 0 && !turn.isLost);
-    put(state, "text", turn.isLost ? "chat.lost" : turn.answer.status === "queued" ? "chat.queued" : "chat.thinking");
+    this.showWaiting();
+  }
+
+  /** Says what the turn waits for. */
+  showWaiting() {
+    if (!this.#turn) return;
+    const { turn, state } = this.#turn;
+    const model = turn.answer.status === "queued" ? this.#actions.waitsForModel() : "";
+    if (turn.isLost) put(state, "text", "chat.lost");
+    else if (model) put(state, "text", "chat.loading", { model });
+    else put(state, "text", turn.answer.status === "queued" ? "chat.queued" : "chat.thinking");
   }
 
   #beginTurn(turn) {
-    this.#turn?.nodes.forEach((node) => node.remove());
     const { items } = this.#session;
+    // A turn that has failed may have begun within an answer, which is shown as it was.
+    if (this.#turn) this.#redrawFrom(lastQuestion(items, items.length));
     const messages = turn.input.filter(isUserMessage);
     // The outputs of tools go on with the answer that has made the calls.
     const carried = messages.length ? [] : items.slice(lastQuestion(items, items.length) + 1);
@@ -159,15 +191,20 @@ export class Transcript {
     const statistics = statisticsOf(turn.answer);
     const last = turn.answer.output.at(-1);
     if (statistics && last) keepStatistics(last.id, statistics);
-    for (const node of this.#turn?.nodes ?? []) node.remove();
     // The output of a tool belongs to the answer that made the call.
-    const start = Math.max(0, lastQuestion(this.#session.items, first));
+    this.#redrawFrom(lastQuestion(this.#session.items, first));
+    announce(say(CUT_SENTENCES[cutOf(turn.answer.output)] ?? "chat.answered"));
+  }
+
+  /** Shows the items from a position on anew, in place of the turn. */
+  #redrawFrom(position) {
+    const start = Math.max(0, position);
+    for (const node of this.#turn?.nodes ?? []) node.remove();
     const shown = [...this.#list.children];
     const from = start ? shown.findIndex((node) => Number(node.dataset.at ?? -1) >= start) : 0;
     for (const node of from < 0 ? [] : shown.slice(from)) node.remove();
     this.#turn = null;
     this.#append(this.#session.items.slice(start), start);
-    announce(say("chat.answered"));
   }
 
   // Parts of messages
@@ -181,23 +218,6 @@ export class Transcript {
     const step = (icon, label, by) => iconButton(icon, label, () => this.#actions.onVariant(ids[current + by]), { disabled: !ids[current + by] });
     node.querySelector(".tools").append(make("div", { class: "variants", role: "group", label: "chat.variants" },
       step("left", "chat.previous", -1), count, step("right", "chat.next", 1)));
-  }
-
-  #edit(node, item, start) {
-    const field = make("textarea", { rows: "4", label: "chat.edit" });
-    field.value = textOf(item);
-    const bubble = node.querySelector(".bubble");
-    const close = () => form.replaceWith(bubble);
-    const form = make("form", { class: "stack bubble" }, field, make("div", { class: "row end" },
-      make("button", { type: "button", text: "cancel", on: { click: close } }), make("button", { class: "primary", text: "chat.ask" })));
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      const images = (item.content ?? []).filter((part) => part.type === "input_image");
-      const edited = { type: "message", role: "user", content: [...images, { type: "input_text", text: field.value }] };
-      if (this.#actions.onEdit(start, edited)) close();
-    });
-    bubble.replaceWith(form);
-    field.focus();
   }
 
   #copy(text) {
@@ -220,6 +240,11 @@ export class Transcript {
 function picture(url) {
   if (url.startsWith("data:image/")) return make("img", { src: url, alt: say("chat.image"), loading: "lazy" });
   return make("p", { class: "faint" }, url);
+}
+
+/** Shows a text file that came with a message, folded. */
+function textFile({ name, text }) {
+  return make("details", { class: "file" }, make("summary", { dir: "auto" }, name), make("pre", { tabindex: "0", labelled: name, dir: "auto" }, text));
 }
 
 /** Yields runs of items that are shown together: a message of the user, or all up to the next. */

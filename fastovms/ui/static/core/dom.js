@@ -67,6 +67,8 @@ const ICONS = {
   left: "M14 6l-6 6 6 6",
   right: "M10 6l6 6-6 6",
   tokens: "M5 6h6v5H5zM13 6h6v5h-6zM5 13h4v5H5zM11 13h8v5h-8z",
+  attach: "M19 11l-7 7a4 4 0 0 1-6-6l8-8a3 3 0 0 1 4 4l-8 8a1 1 0 0 1-2-2l7-7",
+  wrap: "M4 6h16M4 12h13a3 3 0 0 1 0 6h-4M15 15l-3 3 3 3M4 18h4",
   book: "M6 5h12v14H6zM9 9h6M9 13h6",
 };
 
@@ -100,6 +102,18 @@ export function warn(sentence) {
   const notice = make("div", { class: "notice", role: "alert" }, sentence);
   document.body.append(notice);
   setTimeout(() => notice.remove(), NOTICE_TIME);
+}
+
+/**
+ * Saves a text as a file.
+ *
+ * @param {string} name
+ * @param {string} text
+ */
+export function saveAs(name, text) {
+  const url = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
+  make("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
 /**

@@ -18,6 +18,10 @@ export const TEXTS = {
   language: ["Language", "Sprache", "语言"],
   loading: ["Asking the server …", "Der Server wird gefragt …", "正在询问服务器……"],
   unreachable: ["The server cannot be reached.", "Der Server ist nicht erreichbar.", "无法连接服务器。"],
+  theme: ["Colours", "Farben", "配色"],
+  "theme.system": ["System", "System", "跟随系统"],
+  "theme.light": ["Light", "Hell", "浅色"],
+  "theme.dark": ["Dark", "Dunkel", "深色"],
   views: ["Views", "Ansichten", "视图"],
   api: ["API", "API", "API"],
   "view.chat": ["Chat", "Chat", "对话"],
@@ -36,6 +40,13 @@ export const TEXTS = {
   "chats.more": ["Older chats", "Ältere Chats", "更早的对话"],
   "chats.delete": ["Delete this chat", "Chat löschen", "删除此对话"],
   "chats.really": ["Delete “{title}” with all its branches?", "„{title}“ mit allen Zweigen löschen?", "要删除“{title}”及其所有分支吗？"],
+  "chats.rename": ["Rename this chat", "Chat umbenennen", "重命名此对话"],
+  "chats.search": ["Search chats", "Chats suchen", "搜索对话"],
+  "chats.none": ["No chat has this in its title.", "Kein Chat hat das im Titel.", "没有标题包含此内容的对话。"],
+  "archive.take": ["Import", "Importieren", "导入"],
+  "archive.save": ["Export all", "Alle exportieren", "全部导出"],
+  "archive.imported": ["Chats imported: {count}", "Importierte Chats: {count}", "已导入对话：{count}"],
+  "archive.wrong": ["{name} is not a file of chats from this page.", "{name} ist keine Datei mit Chats dieser Seite.", "{name} 不是本页面导出的对话文件。"],
   "chats.untitled": ["Untitled", "Ohne Titel", "无标题"],
 
   // The chat
@@ -58,6 +69,7 @@ export const TEXTS = {
   "chat.image": ["Image", "Bild", "图片"],
   "chat.queued": ["Waiting for its turn …", "Wartet, bis es an der Reihe ist …", "排队中……"],
   "chat.thinking": ["Reading …", "Liest …", "正在读取……"],
+  "chat.loading": ["Loading {model} …", "{model} wird geladen …", "正在加载 {model}……"],
   "chat.lost": ["The connection is lost. Trying again …", "Die Verbindung ist unterbrochen. Neuer Versuch …", "连接已断开，正在重试……"],
   "chat.failed": ["There is no answer.", "Es gibt keine Antwort.", "没有得到回答。"],
   "chat.answered": ["The answer is complete.", "Die Antwort ist fertig.", "回答完毕。"],
@@ -66,12 +78,34 @@ export const TEXTS = {
   "chat.previous": ["Previous branch", "Vorheriger Zweig", "上一个分支"],
   "chat.next": ["Next branch", "Nächster Zweig", "下一个分支"],
 
+  // Answers that were cut
+  "cut.limit": ["The answer was cut: it has all the tokens that it may have.", "Die Antwort ist abgeschnitten: Sie hat alle Tokens, die sie haben darf.", "回答已截断：已达到 token 上限。"],
+  "cut.stopped": ["You stopped the answer.", "Sie haben die Antwort gestoppt.", "您已停止回答。"],
+  "cut.continue": ["Continue", "Fortsetzen", "继续"],
+
+  // Models
+  "model.loaded": ["{model}", "{model}", "{model}"],
+  "model.loading": ["{model} · loading …", "{model} · wird geladen …", "{model} · 加载中……"],
+  "model.unloading": ["{model} · unloading …", "{model} · wird entladen …", "{model} · 卸载中……"],
+  "model.unloaded": ["{model} · not loaded", "{model} · nicht geladen", "{model} · 未加载"],
+  "model.failed": ["{model} · cannot be loaded", "{model} · nicht ladbar", "{model} · 无法加载"],
+
   // Images
   "images.add": ["Add images", "Bilder hinzufügen", "添加图片"],
   "images.remove": ["Remove this image", "Bild entfernen", "移除此图片"],
 
+  // Text files
+  "files.add": ["Add text files", "Textdateien hinzufügen", "添加文本文件"],
+  "files.remove": ["Remove this file", "Datei entfernen", "移除此文件"],
+  "files.not-text": ["{name} is not added: it is not a text, or larger than 1 MB.", "{name} wird nicht hinzugefügt: kein Text, oder größer als 1 MB.", "未添加 {name}：不是文本，或大于 1 MB。"],
+
+  // The context
+  "context.used": ["{tokens} of {all} tokens", "{tokens} von {all} Tokens", "{tokens} / {all} 个 token"],
+  "context.nearly-full": ["The context is nearly full. Begin a new chat, or edit an earlier message.", "Der Kontext ist fast voll. Beginnen Sie einen neuen Chat, oder bearbeiten Sie eine frühere Nachricht.", "上下文即将用尽。请新建对话，或编辑较早的消息。"],
+
   // Answers
   "answer.thoughts": ["Thoughts", "Gedanken", "思考过程"],
+  "answer.wrap-code": ["Wrap the lines of code", "Codezeilen umbrechen", "代码自动换行"],
   "answer.copy-code": ["Copy the code", "Code kopieren", "复制代码"],
   "stats.rate": ["{rate} tokens/s", "{rate} Tokens/s", "{rate} token/秒"],
   "stats.first": ["first token after {seconds} s", "erstes Token nach {seconds} s", "首个 token 用时 {seconds} 秒"],
@@ -94,6 +128,13 @@ export const TEXTS = {
   "set.instructions": ["System prompt", "System-Prompt", "系统提示词"],
   "set.temperature": ["Temperature", "Temperatur", "温度"],
   "set.maxTokens": ["Max tokens", "Max. Tokens", "最大 token 数"],
+  "set.sampling": ["More sampling", "Mehr zum Sampling", "更多采样参数"],
+  "set.topP": ["Top p", "Top p", "Top p"],
+  "set.topK": ["Top k", "Top k", "Top k"],
+  "set.minP": ["Min p", "Min p", "Min p"],
+  "set.repetitionPenalty": ["Repetition penalty", "Repetition Penalty", "重复惩罚"],
+  "set.frequencyPenalty": ["Frequency penalty", "Frequency Penalty", "频率惩罚"],
+  "set.presencePenalty": ["Presence penalty", "Presence Penalty", "存在惩罚"],
   "set.seed": ["Seed", "Seed", "随机种子"],
   "set.effort": ["Reasoning effort", "Denkaufwand", "推理强度"],
   "set.schema": ["JSON schema of the answer", "JSON-Schema der Antwort", "回答的 JSON Schema"],

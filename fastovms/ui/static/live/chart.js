@@ -4,6 +4,9 @@ import { language, put, showNumber } from "../core/language.js";
 import { make } from "../core/dom.js";
 import { loadPlots } from "./plot_library.js";
 
+/** How many seconds are shown: from the first one on, so that the labels of times never repeat. */
+export const WINDOW = 120;
+
 const HEIGHT = 170;
 
 /**
@@ -86,7 +89,7 @@ export class Chart {
     const top = this.#top;
     return {
       width, height: HEIGHT, legend: { show: false }, cursor: { show: false }, padding: [8, 8, 0, 0],
-      scales: { y: { range: (_, low, high) => [0, Math.max(top, (high ?? 0) * 1.1)] } },
+      scales: { x: { range: (_, first, last) => [last - WINDOW, last] }, y: { range: (_, low, high) => [0, Math.max(top, (high ?? 0) * 1.1)] } },
       axes: [
         { ...axis, size: 26, values: (_, seconds) => seconds.map((second) => new Date(second * 1000).toLocaleTimeString(language(), { minute: "2-digit", second: "2-digit" })) },
         { ...axis, size: 48, values: (_, numbers) => numbers.map((number) => showNumber(number, number < 10 ? 1 : 0)) },

@@ -4,13 +4,11 @@ import { make } from "../core/dom.js";
 import { showNumber } from "../core/language.js";
 import { encodes } from "../core/models.js";
 import { askText } from "../core/server.js";
-import { Chart } from "./chart.js";
+import { Chart, WINDOW } from "./chart.js";
 import { SCRAPED, ratesBetween } from "./engine_rates.js";
 import { parseExposition } from "./exposition.js";
 
 const INTERVAL = 1000;
-/** How many seconds are shown. */
-const WINDOW = 120;
 /** Seconds over which the numbers are taken: shares and percentiles of one second jump. */
 const SMOOTHED = 5;
 
@@ -74,6 +72,7 @@ export class LiveView {
       make("div", { class: "charts" }, ...this.#charts.map(([chart]) => chart.node)));
     this.#showKinds();
     new ResizeObserver(() => this.#draw()).observe(this.node);
+    addEventListener("themechosen", () => this.#draw());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#draw());
     document.addEventListener("visibilitychange", () => (document.hidden ? this.#pause() : this.#isOn && this.#resume()));
   }

@@ -10,6 +10,9 @@ const DELTAS = {
   "response.custom_tool_call_input.delta": "input",
 };
 
+/** Seconds of an answer after which its rate is told. */
+const MIN_SECONDS = 0.5;
+
 const ENDS = new Set(["response.completed", "response.incomplete", "response.failed"]);
 
 export class AnswerState {
@@ -23,6 +26,8 @@ export class AnswerState {
   usage = null;
   /** @type {Object|null} the times that the server has measured, where it tells of them. */
   metrics = null;
+  /** How many pieces have come, each a token but for a few. */
+  numPieces = 0;
   #startedAt;
   #firstAt = null;
   #lastAt = null;
@@ -46,6 +51,7 @@ export class AnswerState {
     const { type } = event;
     if (type in DELTAS) {
       this.#firstAt ??= now;
+      this.numPieces++;
       this.#lastAt = now;
       this.#grow(this.output[event.output_index], DELTAS[type], event);
     } else if (type === "response.output_item.added" || type === "response.output_item.done") {
@@ -74,6 +80,16 @@ export class AnswerState {
     const seconds = (this.#lastAt - this.#firstAt) / 1000;
     const count = (this.usage?.output_tokens ?? 0) - 1;
     return { firstToken: (this.#firstAt - this.#startedAt) / 1000, rate: count > 0 && seconds > 0 ? count / seconds : null };
+  }
+
+  /**
+   * Returns how many tokens a second have come so far; null = too few to tell.
+   *
+   * @param {number} now milliseconds.
+   */
+  rate(now) {
+    const seconds = (now - (this.#firstAt ?? now)) / 1000;
+    return seconds > MIN_SECONDS ? this.numPieces / seconds : null;
   }
 
   #grow(item, member, { delta, logprobs }) {

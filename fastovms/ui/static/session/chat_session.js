@@ -1,13 +1,15 @@
 /** Runs the chat that is open: asks, follows, stops, branches. It tells of every change by events. */
 
+import { archiveOf, importChats } from "./archive.js";
 import { AnswerState } from "./answer_state.js";
 import { ServerError } from "../core/server.js";
 import { departure, rootOf } from "./branches.js";
-import { isUserMessage, saysAnything, textOf } from "./items.js";
+import { saysAnything, stopped } from "./items.js";
 import { requestBody } from "./settings.js";
+import { Titles, titleOf } from "./titles.js";
 
-/** Characters of a chat's title: what the first message begins with. */
-const MAX_TITLE = 60;
+/** Status of a request to stop an answer that has ended meanwhile. */
+const HAS_ENDED = 400;
 
 /**
  * What is asked and not yet part of the conversation: it runs, or has failed.
@@ -21,7 +23,7 @@ const MAX_TITLE = 60;
 /**
  * The open chat. Events: `opened`: everything is another; `asked`: there is a turn; `answering`: the
  * answer has grown; `answered`: the turn is over, its items are the chat's unless it has failed;
- * `listed`: the list of chats has changed.
+ * `listed`: the list of chats has changed; `counted`: the tokens of the prompt are known.
  */
 export class ChatSession extends EventTarget {
   /** @type {import("./branches.js").Chat|null} null = it has not begun. */
@@ -32,20 +34,33 @@ export class ChatSession extends EventTarget {
   turn = null;
   /** @type {Map<string, import("./branches.js").Chat>} all that are known, by id. */
   chats = new Map();
+  /** The tokens of the last prompt, and of what was said before; 0 = not known. */
+  #numBefore = 0;
   #store;
   #opening = 0;
 
   constructor(store) {
     super();
     this.#store = store;
+    this.titles = new Titles(store, () => this.#tell("listed"));
   }
 
   get lasting() {
     return this.#store.lasting;
   }
 
+  /** Whether the answer has not begun: it waits for its turn, or for its model. */
+  get isQueued() {
+    return this.turn?.answer.status === "queued";
+  }
+
   get isAnswering() {
     return this.turn !== null && !this.turn.answer.isFinal;
+  }
+
+  /** How many tokens of the context the chat takes; 0 = not known. */
+  get numTokens() {
+    return this.#numBefore && this.#numBefore + (this.turn?.answer.numPieces ?? 0);
   }
 
   /** Begins an empty chat, which is kept once something is said. */
@@ -66,6 +81,7 @@ export class ChatSession extends EventTarget {
     if (opening !== this.#opening) return null;
     this.chats.set(chat.id, chat);
     this.#open(chat, items);
+    this.#numBefore = response?.usage?.total_tokens ?? 0;
     if (input) {
       const turn = this.#newTurn(input, null);
       this.#follow(turn, this.#store.follow(chat, (isLost) => this.#lose(turn, isLost)));
@@ -105,7 +121,13 @@ export class ChatSession extends EventTarget {
       return;
     }
     const body = requestBody(settings, whole);
+    this.#count(turn, body);
     await this.#follow(turn, this.#store.start(this.chat, body, (isLost) => this.#lose(turn, isLost)));
+  }
+
+  /** Asks the model to continue its last answer, which was cut. */
+  async continueAnswer(settings) {
+    await this.ask(settings, []);
   }
 
   /** Asks once more for what has failed. */
@@ -125,16 +147,28 @@ export class ChatSession extends EventTarget {
   async branch(settings, at, input) {
     const { chat, items } = this;
     const kept = items.slice(0, at);
-    const metadata = { title: chat.metadata.title, ...departure(this.chats, chat, at) };
+    // A chat that is called by its first message gets another title with another first message.
+    const isFirst = titleOf(kept) === "" && (!chat.metadata.title || chat.metadata.title === titleOf(items));
+    const title = isFirst ? titleOf(input) : chat.metadata.title;
+    const metadata = { ...(title ? { title } : {}), ...departure(this.chats, chat, at) };
     const branch = await this.#create(metadata, kept);
     if (this.chat !== chat) return;
     this.#open(branch, kept);
     await this.ask(settings, input);
   }
 
-  /** Stops the answer that runs. What it has said so far stays. */
+  /**
+   * Stops the answer that runs. What it has said so far stays.
+   *
+   * @throws {ServerError} the server could not be asked, or has refused.
+   */
   async stop() {
-    await this.#store.stop(this.chat).catch(() => {});
+    if (!this.chat) return; // it is not yet asked
+    try {
+      await this.#store.stop(this.chat);
+    } catch (error) {
+      if (error.status !== HAS_ENDED) throw error;
+    }
   }
 
   /**
@@ -143,8 +177,7 @@ export class ChatSession extends EventTarget {
    * @param {import("./branches.js").Chat} chat
    */
   async remove(chat) {
-    const root = rootOf(this.chats, chat);
-    const family = [...this.chats.values()].filter((one) => rootOf(this.chats, one) === root);
+    const family = this.#familyOf(chat);
     await Promise.all(family.map((one) => this.#store.remove(one.id)));
     for (const one of family) this.chats.delete(one.id);
     if (family.some((one) => one.id === this.chat?.id)) this.begin();
@@ -161,7 +194,41 @@ export class ChatSession extends EventTarget {
     const page = await this.#store.list(after);
     for (const chat of page.chats) if (chat.id !== this.chat?.id) this.chats.set(chat.id, chat);
     this.#tell("listed");
+    this.titles.find(page.chats);
     return { last: page.chats.at(-1)?.id ?? null, hasMore: page.hasMore };
+  }
+
+  /** Gives a chat with all its branches another title. */
+  async rename(chat, title) {
+    const family = this.#familyOf(chat);
+    for (const one of family) one.metadata = { ...one.metadata, title };
+    this.#tell("listed");
+    await Promise.all(family.map((one) => this.#store.note(one)));
+  }
+
+  /** Returns all chats as a file has them. */
+  async archive() {
+    for (let last = null, hasMore = true; hasMore;) ({ last, hasMore } = await this.list(last));
+    return archiveOf(this.#store, this.chats.values());
+  }
+
+  /** Makes chats of those of a file. */
+  async importAll(chats) {
+    for (const chat of await importChats(this.#store, chats)) this.chats.set(chat.id, chat);
+    this.#tell("listed");
+  }
+
+  /** Asks how many tokens the prompt has. It is for show: nothing waits for it. */
+  async #count(turn, body) {
+    const count = await this.#store.count(this.chat, body).catch(() => 0);
+    if (this.turn !== turn || !count) return;
+    this.#numBefore = count;
+    this.#tell("counted");
+  }
+
+  #familyOf(chat) {
+    const root = rootOf(this.chats, chat);
+    return [...this.chats.values()].filter((one) => rootOf(this.chats, one) === root);
   }
 
   async #create(metadata, items) {
@@ -175,6 +242,7 @@ export class ChatSession extends EventTarget {
     this.chat = chat;
     this.items = items;
     this.turn = null;
+    this.#numBefore = 0;
     this.#tell("opened");
   }
 
@@ -194,7 +262,7 @@ export class ChatSession extends EventTarget {
         if (!turn.answer.isFinal) this.#tell("answering");
       }
       if (turn.answer.status === "cancelled") {
-        turn.answer.output = turn.answer.output.filter(saysAnything);
+        turn.answer.output = stopped(turn.answer.output.filter(saysAnything));
         await this.#store.keepStopped(chat, turn);
       }
     } catch (error) {
@@ -205,6 +273,7 @@ export class ChatSession extends EventTarget {
     if (turn.answer.status !== "failed") {
       this.items = [...this.items, ...turn.input, ...turn.answer.output];
       this.turn = null;
+      this.#numBefore = turn.answer.usage?.total_tokens ?? 0;
     }
     this.#tell("answered", turn);
   }
@@ -224,10 +293,4 @@ export class ChatSession extends EventTarget {
   #tell(type, detail = null) {
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }
-}
-
-function titleOf(input) {
-  const message = input.find(isUserMessage);
-  const text = message ? textOf(message).trim().replace(/\s+/g, " ") : "";
-  return text.length > MAX_TITLE ? `${text.slice(0, MAX_TITLE - 1)}…` : text;
 }

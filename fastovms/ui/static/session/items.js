@@ -10,15 +10,23 @@ export function newResponseId() {
   return `resp_${[...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 }
 
+/** What a part of a message looks like that is a text file. */
+const FILE = /^<file name="([^"\n]*)">\n([^]*)\n<\/file>\n*$/;
+
 /**
  * Makes a message of the user.
  *
  * @param {string} text
  * @param {string[]} images as data URLs.
+ * @param {{name: string, text: string}[]} files which the model reads as texts.
  */
-export function userMessage(text, images) {
+export function userMessage(text, images, files = []) {
   const parts = images.map((url) => ({ type: "input_image", image_url: url, detail: "auto" }));
-  if (text || !images.length) parts.push({ type: "input_text", text });
+  for (const file of files) {
+    const name = file.name.replace(/["\n]/g, "_");
+    parts.push({ type: "input_text", text: `<file name="${name}">\n${file.text}\n</file>\n\n` });
+  }
+  if (text || !parts.length) parts.push({ type: "input_text", text });
   return { type: "message", role: "user", content: parts };
 }
 
@@ -41,6 +49,56 @@ export const isCall = (item) => item.type === "function_call" || item.type === "
 /** @param {Object} item */
 export const isCallOutput = (item) => item.type === "function_call_output" || item.type === "custom_tool_call_output";
 
+/** @param {Object} item */
+const isAnswer = (item) => item?.type === "message" && item.role === "assistant";
+
+/**
+ * Returns why an answer was cut: "limit" = it had all the tokens that it may have, "stopped" = by
+ * the user, "" = it was not, or it has not ended.
+ *
+ * @param {Object[]} items of the answer.
+ */
+export function cutOf(items) {
+  const { type, status } = items.at(-1) ?? {};
+  if (isCallOutput({ type })) return "";
+  return { incomplete: "limit", in_progress: "stopped" }[status] ?? "";
+}
+
+/**
+ * Returns whether the model can continue an answer: it goes on with an unfinished text alone.
+ *
+ * @param {Object[]} items of the answer.
+ */
+export function canContinue(items) {
+  return isAnswer(items.at(-1)) && cutOf(items) !== "";
+}
+
+/**
+ * Marks the items of a stopped answer. The status of the last one says that the answer was stopped
+ * and not cut by its limit; the server continues both.
+ *
+ * @param {Object[]} items
+ */
+export function stopped(items) {
+  return items.map((item, index) => (index === items.length - 1 ? { ...item, status: "in_progress" } : item));
+}
+
+/**
+ * Returns the items of an answer, each text that continues a text that was cut as one with it.
+ *
+ * @param {Object[]} items
+ */
+export function joined(items) {
+  const whole = [];
+  for (const item of items) {
+    const last = whole.at(-1);
+    const continues = isAnswer(item) && isAnswer(last) && last.status !== "completed" && Array.isArray(last.content);
+    if (continues && Array.isArray(item.content)) whole.splice(-1, 1, { ...item, content: [...last.content, ...item.content] });
+    else whole.push(item);
+  }
+  return whole;
+}
+
 /**
  * Returns the text of a message or of reasoning.
  *
@@ -49,6 +107,31 @@ export const isCallOutput = (item) => item.type === "function_call_output" || it
 export function textOf(item) {
   if (typeof item.content === "string") return item.content;
   return [...(item.summary ?? []), ...(item.content ?? [])].map((part) => part.text ?? part.refusal ?? "").join("");
+}
+
+/**
+ * Returns the text files of a message.
+ *
+ * @param {Object} item
+ * @returns {{name: string, text: string, part: Object}[]} each with the part that it is.
+ */
+export function filesOf(item) {
+  if (typeof item.content === "string") return [];
+  return (item.content ?? []).flatMap((part) => {
+    const found = FILE.exec(part.text ?? "");
+    return found ? [{ name: found[1], text: found[2], part }] : [];
+  });
+}
+
+/**
+ * Returns the text of a message without its files.
+ *
+ * @param {Object} item
+ */
+export function ownTextOf(item) {
+  if (typeof item.content === "string") return item.content;
+  const files = new Set(filesOf(item).map(({ part }) => part));
+  return textOf({ content: (item.content ?? []).filter((part) => !files.has(part)) });
 }
 
 /**

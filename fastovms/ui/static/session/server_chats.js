@@ -11,6 +11,8 @@ import { ServerError, ask } from "../core/server.js";
 import { newResponseId } from "./items.js";
 
 const PAGE = 100;
+/** How many items are read to find the first message of the user. */
+const HEAD = 5;
 /** How many items the API takes in one request. */
 const ITEMS_A_REQUEST = 20;
 
@@ -52,7 +54,7 @@ export class ServerChats {
     const chat = await ask("GET", `v1/conversations/${id}`);
     // First the response: what ends between the two is then among the items.
     const response = await this.#response(chat.metadata.answer);
-    const items = await all(`v1/conversations/${id}/items`);
+    const items = await this.items(id);
     let input = null;
     if (response && response.status !== "completed" && response.status !== "incomplete") {
       input = await all(`v1/responses/${response.id}/input_items`);
@@ -60,6 +62,21 @@ export class ServerChats {
       if (input.some((item) => ids.has(item.id))) input = null;
     }
     return { chat, items, response, input };
+  }
+
+  /** Returns the first items of a chat. */
+  async head(id) {
+    return (await ask("GET", `v1/conversations/${id}/items?order=asc&limit=${HEAD}`)).data;
+  }
+
+  /** Returns all items of a chat. */
+  items(id) {
+    return all(`v1/conversations/${id}/items`);
+  }
+
+  /** Returns how many tokens the prompt of a request has that continues a chat. */
+  async count(chat, body) {
+    return (await ask("POST", "v1/responses/input_tokens", { ...body, conversation: chat.id })).input_tokens;
   }
 
   /** Returns the chat as it is now, without its items. */

@@ -9,7 +9,14 @@ const KEPT_AS = "fastovms.settings";
  * @property {string} model
  * @property {string} instructions the system prompt.
  * @property {string} temperature
- * @property {string} maxTokens
+ * @property {string} maxTokens of an answer.
+ * @property {string} topP
+ * @property {string} topK
+ * @property {string} minP
+ * @property {string} repetitionPenalty
+ * @property {string} frequencyPenalty
+ * @property {string} presencePenalty
+ * @property {number|null} contextLength tokens of the model's context; null = not known.
  * @property {string} seed
  * @property {string} effort of reasoning.
  * @property {string} schema a JSON schema that the answer follows.
@@ -19,10 +26,30 @@ const KEPT_AS = "fastovms.settings";
 
 /** @type {Settings} */
 const DEFAULTS = {
-  model: "", instructions: "", temperature: "", maxTokens: "", seed: "", effort: "", schema: "", tools: "", logprobs: false,
+  model: "", contextLength: null, instructions: "", temperature: "", maxTokens: "", topP: "", topK: "", minP: "",
+  repetitionPenalty: "", frequencyPenalty: "", presencePenalty: "", seed: "", effort: "", schema: "", tools: "", logprobs: false,
 };
 
 const NUM_ALTERNATIVES = 5;
+
+/** The most tokens of an answer where nothing is set, as far as half of the context holds them. */
+const DEFAULT_MAX_TOKENS = 4096;
+
+/** The fields of requests that are numbers, by the names that settings have. */
+const NUMBERS = {
+  temperature: "temperature", topP: "top_p", topK: "top_k", minP: "min_p", repetitionPenalty: "repetition_penalty",
+  frequencyPenalty: "frequency_penalty", presencePenalty: "presence_penalty", seed: "seed",
+};
+
+/**
+ * Returns how many tokens an answer may have where nothing is set; null = the server's default, since
+ * the context's length is not known.
+ *
+ * @param {Settings} settings
+ */
+export function defaultMaxTokens({ contextLength }) {
+  return contextLength && Math.max(1, Math.min(DEFAULT_MAX_TOKENS, Math.floor(contextLength / 2)));
+}
 
 /** @returns {Settings} */
 export function readSettings() {
@@ -84,9 +111,9 @@ export function parseAs(text, kind) {
 export function requestBody(settings, input) {
   const body = { model: settings.model, input };
   if (settings.instructions) body.instructions = settings.instructions;
-  if (settings.temperature !== "") body.temperature = Number(settings.temperature);
-  if (settings.maxTokens !== "") body.max_output_tokens = Number(settings.maxTokens);
-  if (settings.seed !== "") body.seed = Number(settings.seed);
+  for (const [name, field] of Object.entries(NUMBERS)) if (settings[name] !== "") body[field] = Number(settings[name]);
+  const maxTokens = Number(settings.maxTokens) || defaultMaxTokens(settings);
+  if (maxTokens) body.max_output_tokens = maxTokens;
   if (settings.effort) body.reasoning = { effort: settings.effort };
   if (settings.schema.trim()) {
     body.text = { format: { type: "json_schema", name: "answer", strict: true, schema: parseAs(settings.schema, "object") } };

@@ -1,6 +1,6 @@
 /** Keeps chats in this tab, where the server keeps none. It has the methods of `ServerChats`. */
 
-import { askEvents } from "../core/server.js";
+import { ask, askEvents } from "../core/server.js";
 import { newResponseId } from "./items.js";
 
 export class TabChats {
@@ -21,7 +21,20 @@ export class TabChats {
   }
 
   async load(id) {
-    return { chat: this.#chats.get(id), items: [...this.#items.get(id)], response: null, input: null };
+    return { chat: this.#chats.get(id), items: await this.items(id), response: null, input: null };
+  }
+
+  async head(id) {
+    return this.#items.get(id);
+  }
+
+  async items(id) {
+    return [...this.#items.get(id)];
+  }
+
+  async count(chat, body) {
+    const request = { ...body, input: [...this.#items.get(chat.id), ...body.input] };
+    return (await ask("POST", "v1/responses/input_tokens", request)).input_tokens;
   }
 
   async get(id) {

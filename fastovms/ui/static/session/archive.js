@@ -1,0 +1,55 @@
+/** Writes all chats down in one file, and makes chats of such a file. */
+
+const FORM = "fastovms.chats";
+
+/**
+ * Returns all chats, the oldest first, as the file has them.
+ *
+ * @param {Object} store that keeps chats.
+ * @param {import("./branches.js").Chat[]} chats
+ */
+export async function archiveOf(store, chats) {
+  const oldest = [...chats].sort((one, other) => (one.created_at ?? 0) - (other.created_at ?? 0));
+  const written = [];
+  for (const { id, created_at, metadata: { answer, ...metadata } } of oldest) {
+    written.push({ id, created_at, metadata, items: await store.items(id) });
+  }
+  return { form: FORM, version: 1, chats: written };
+}
+
+/**
+ * Reads a file of all chats, or of one, as the export of a chat writes it.
+ *
+ * @param {string} text
+ * @returns {Object[]|null} the chats, each with `id`, `metadata` and `items`; null = it is no such file.
+ */
+export function readArchive(text) {
+  let file;
+  try {
+    file = JSON.parse(text);
+  } catch {
+    return null;
+  }
+  const chats = file?.form === FORM ? file.chats : [{ id: file?.id, metadata: { title: file?.title ?? "" }, items: file?.items }];
+  const isWhole = Array.isArray(chats) && chats.every((chat) => Array.isArray(chat?.items) && typeof chat.metadata === "object");
+  return isWhole ? chats : null;
+}
+
+/**
+ * Makes chats of those of a file, with their branches.
+ *
+ * @param {Object} store that keeps chats.
+ * @param {Object[]} chats parents before their branches.
+ * @returns {Promise<import("./branches.js").Chat[]>} the new chats.
+ */
+export async function importChats(store, chats) {
+  const made = new Map();
+  for (const { id, metadata, items } of chats) {
+    const { parent, at, ...rest } = metadata;
+    const branch = made.has(parent) ? { parent: made.get(parent).id, at } : {};
+    // Items get ids of their own: those of the file may be in use.
+    const fresh = items.map(({ id: _, ...item }) => item);
+    made.set(id ?? `chat ${made.size}`, await store.create({ ...rest, ...branch }, fresh));
+  }
+  return [...made.values()];
+}

@@ -1,0 +1,280 @@
+"""Faults that the page once had, in a real browser."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Browser, Locator, expect
+
+from fastovms.config import DEMO_MODEL
+from tests.ui.browser import UiServer, ui_server, window
+
+STORY = "Tell me a story."
+
+
+def field_height(field: Locator) -> tuple[int, int]:
+    """Returns the height of a field, and of its content."""
+    found = field.evaluate("(field) => [field.clientHeight, field.scrollHeight]")
+    return found[0], found[1]
+
+
+def test_message_field_is_whole_before_the_first_message(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    with window(browser, quick_server) as opened:
+        opened.open()
+        field = opened.page.get_by_role("textbox", name="Say something")
+        height, content = field_height(field)
+        assert height >= content > 30
+        field.fill("one\ntwo\nthree")
+        height, content = field_height(field)
+        assert height >= content > 70
+
+
+def test_escape_closes_the_settings(browser: Browser, quick_server: UiServer) -> None:
+    with window(browser, quick_server) as opened:
+        opened.open()
+        toggle = opened.page.get_by_role("button", name="Settings")
+        toggle.click()
+        expect(opened.page.locator("#set-instructions")).to_be_focused()
+        opened.page.keyboard.press("Escape")
+        expect(opened.page.locator("#settings")).to_be_hidden()
+        expect(toggle).to_be_focused()
+
+
+def test_line_breaks_of_the_user_stay_and_those_of_the_model_are_spaces(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    text = "first line\nsecond line"
+    items = [{"role": "user", "content": text}, {"role": "assistant", "content": text}]
+    chat = quick_server.conversation("Lines", items)
+    with window(browser, quick_server) as opened:
+        opened.open(f"#chat/{chat}")
+        assert opened.page.locator(".message.user p").inner_text() == text
+        assert opened.page.locator(".answer p").inner_text() == text.replace("\n", " ")
+
+
+WORD = "Donaudampfschifffahrtsgesellschaft"
+TABLE = f"""| {" | ".join("abcdefgh")} |
+|{"---|" * 8}
+| {" | ".join([WORD] * 8)} |
+"""
+
+
+def test_words_in_cells_stay_whole_and_wide_tables_scroll(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    chat = quick_server.conversation("Table", [{"role": "assistant", "content": TABLE}])
+    with window(browser, quick_server, viewport={"width": 390, "height": 800}) as opened:
+        opened.open(f"#chat/{chat}")
+        cell = opened.page.locator("td").first
+        lines = """(cell) => {
+          const range = document.createRange();
+          range.selectNodeContents(cell);
+          return new Set([...range.getClientRects()].map((rect) => rect.top)).size;
+        }"""
+        assert cell.evaluate(lines) == 1
+        box = opened.page.locator(".table-box")
+        assert box.evaluate("(box) => box.scrollWidth > box.clientWidth")
+        box.focus()  # so that keys scroll it
+        expect(box).to_be_focused()
+        assert opened.page.evaluate("() => document.documentElement.scrollWidth") <= 390
+
+
+ARABIC = "مرحبا، كيف حالك؟"
+HEBREW = "שלום, מה שלומך?"
+
+
+def test_arabic_and_hebrew_run_from_the_right(browser: Browser, quick_server: UiServer) -> None:
+    answer = f"{HEBREW}\n\n- {ARABIC}\n\nEnglish\n\n```python\n# {ARABIC}\n```"
+    items = [{"role": "user", "content": ARABIC}, {"role": "assistant", "content": answer}]
+    chat = quick_server.conversation(ARABIC, items)
+    direction = "(node) => getComputedStyle(node).direction"
+    with window(browser, quick_server) as opened:
+        opened.open(f"#chat/{chat}")
+        opened.page.locator("pre").wait_for()
+        found = {
+            name: opened.page.locator(name).first.evaluate(direction)
+            for name in (".message.user p", ".answer p", ".answer ul", ".answer pre")
+        }
+        assert list(found.values()) == ["rtl", "rtl", "rtl", "ltr"]
+        assert opened.page.locator(".answer p").last.evaluate(direction) == "ltr"
+        link = opened.page.locator(".chat-list a[aria-current]")
+        assert link.evaluate(direction) == "rtl"
+        field = opened.page.get_by_role("textbox", name="Say something")
+        field.fill(HEBREW)
+        assert field.evaluate(direction) == "rtl"
+
+
+def test_an_answer_cut_by_its_limit_says_so_and_is_continued(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    with window(browser, quick_server) as opened:
+        opened.open()
+        opened.set(temperature="0", maxTokens="200")
+        opened.say(STORY)
+        opened.wait_for_answers(1)
+        [whole] = opened.answers()
+        opened.page.get_by_role("button", name="New chat").click()
+        opened.set(maxTokens="8")
+        opened.say(STORY)
+        opened.wait_for_answers(1)
+        cut = opened.page.locator(".cut")
+        expect(cut).to_contain_text("The answer was cut")
+        [beginning] = opened.answers()
+        assert whole.startswith(beginning)
+        opened.reload()
+        expect(cut).to_contain_text("The answer was cut")
+        opened.set(maxTokens="200")
+        opened.page.get_by_role("button", name="Continue").click()
+        expect(cut).to_have_count(0)
+        expect(opened.page.locator(".answer")).to_have_text(whole, use_inner_text=True)
+        expect(opened.page.locator(".message")).to_have_count(2)
+        opened.reload()  # both parts are one answer
+        expect(opened.page.locator(".answer")).to_have_text(whole, use_inner_text=True)
+        expect(cut).to_have_count(0)
+
+
+@pytest.mark.parametrize("flags", [(), ("--no-enable-store",)], ids=["kept", "not kept"])
+def test_a_stopped_answer_says_so_and_is_continued(
+    browser: Browser, flags: tuple[str, ...]
+) -> None:
+    with ui_server(*flags, step_seconds=0.05) as server, window(browser, server) as opened:
+        opened.open()
+        opened.set(temperature="0")
+        opened.say(STORY)
+        expect(opened.page.locator(".growing")).to_contain_text(" ")
+        opened.page.get_by_role("button", name="Stop").click()
+        opened.wait_for_answers(1)
+        cut = opened.page.locator(".cut")
+        expect(cut).to_contain_text("You stopped the answer.")
+        if not flags:
+            opened.reload()
+            expect(cut).to_contain_text("You stopped the answer.")
+        [beginning] = opened.answers()
+        opened.page.get_by_role("button", name="Continue").click()
+        opened.wait_for_answers(1)
+        expect(cut).to_have_count(0)
+        [whole] = opened.answers()
+        assert whole.startswith(beginning)
+        assert len(whole) > len(beginning)
+
+
+def test_a_failed_continuation_leaves_the_answer_as_it_was(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    with window(browser, quick_server) as opened:
+        opened.open()
+        opened.set(temperature="0", maxTokens="8")
+        opened.say(STORY)
+        opened.wait_for_answers(1)
+        opened.page.route("**/v1/responses", lambda route: route.fulfill(status=500, json={}))
+        opened.page.get_by_role("button", name="Continue").click()
+        expect(opened.page.locator(".failure")).to_be_visible()
+        opened.page.unroute("**/v1/responses")
+        opened.set(maxTokens="20")
+        opened.say("What is 7 + 5?")
+        expect(opened.page.locator(".message")).to_have_count(4)
+        opened.wait_for_answers(2)
+        assert "Once upon a time" in opened.answers()[0]
+
+
+def test_a_model_that_loads_is_told_of_and_the_list_has_states(browser: Browser) -> None:
+    flags = ("--model", f"one={DEMO_MODEL}", "--model", f"two={DEMO_MODEL}")
+    with (
+        ui_server(*flags, "--max-loaded-models", "1", load_seconds=2.0) as server,
+        window(browser, server) as opened,
+    ):
+        opened.open()
+        options = opened.page.get_by_label("Model").locator("option")
+        expect(options).to_have_text(["one · not loaded", "two · not loaded"])
+        opened.set(maxTokens="4")
+        opened.say("Hello")
+        expect(opened.page.locator(".state")).to_have_text("Loading one …")
+        expect(options).to_have_text(["one · loading …", "two · not loaded"])
+        opened.wait_for_answers(1)
+        expect(options).to_have_text(["one", "two · not loaded"])
+
+
+def test_a_stop_that_fails_is_told_of(browser: Browser, slow_server: UiServer) -> None:
+    with window(browser, slow_server) as opened:
+        opened.open()
+        opened.set(temperature="0", maxTokens="60")
+        opened.say(STORY)
+        expect(opened.page.locator(".growing")).to_contain_text(" ")
+        opened.page.route("**/cancel", lambda route: route.abort())
+        opened.page.get_by_role("button", name="Stop").click()
+        notice = opened.page.get_by_role("alert")
+        expect(notice.filter(has_text="cannot be reached")).to_be_visible()
+        opened.page.unroute("**/cancel")
+        opened.page.get_by_role("button", name="Stop").click()
+        opened.wait_for_answers(1)
+        expect(opened.page.locator(".cut")).to_contain_text("You stopped")
+
+
+NOTE_TEXTS = """
+  globalThis.drawn = new Map();
+  const draw = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+    (globalThis.drawn.get(this.canvas) ?? []).push(text);
+    return draw.call(this, text, ...rest);
+  };
+  const clear = CanvasRenderingContext2D.prototype.clearRect;
+  CanvasRenderingContext2D.prototype.clearRect = function (...rest) {
+    globalThis.drawn.set(this.canvas, []);
+    return clear.apply(this, rest);
+  };
+"""
+
+
+def test_time_labels_of_the_live_view_never_repeat(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    with window(browser, quick_server) as opened:
+        opened.page.add_init_script(NOTE_TEXTS)
+        opened.open("#live")
+        expect(opened.page.locator(".chart canvas")).to_have_count(7)
+        read = "() => [...globalThis.drawn.values()]"
+        for _ in range(3):
+            opened.page.wait_for_timeout(1000)
+            for texts in opened.page.evaluate(read):
+                times = [text for text in texts if re.fullmatch(r"\d+:\d+", text)]
+                assert times
+                assert len(set(times)) == len(times)
+
+
+def test_a_branch_has_the_title_of_its_own_first_message(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    with window(browser, quick_server) as opened:
+        opened.open()
+        opened.set(maxTokens="8")
+        opened.say("Alpha is first.")
+        opened.wait_for_answers(1)
+        question = opened.page.locator(".message.user")
+        question.hover()
+        question.get_by_role("button", name="Edit").click()
+        opened.page.locator(".message.user textarea").fill("Beta is first.")
+        opened.page.get_by_role("button", name="Ask", exact=True).click()
+        expect(opened.page.locator(".variants")).to_have_text("2 of 2")
+        opened.wait_for_answers(1)
+        expect(opened.page.locator(".chat-list a[aria-current]")).to_have_text("Beta is first.")
+        assert opened.page.title().startswith("Beta is first.")
+
+
+def test_conversations_of_api_clients_are_called_by_their_first_message(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    items = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": "Where do swallows go in winter?"},
+    ]
+    created = quick_server.ask("POST", "/v1/conversations", {"items": items})
+    with window(browser, quick_server) as opened:
+        opened.open(f"#chat/{created['id']}")
+        link = opened.page.locator(".chat-list a[aria-current]")
+        expect(link).to_have_text("Where do swallows go in winter?")
+        expect(opened.page).to_have_title("Where do swallows go in winter? · fastovms")
+        # The client's own metadata stay as they are.
+        assert quick_server.ask("GET", f"/v1/conversations/{created['id']}")["metadata"] == {}

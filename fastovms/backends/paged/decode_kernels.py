@@ -48,9 +48,9 @@ def prepare_few_rows(
     may_go_on: Callable[[], bool],
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """Compiles the kernels, packs the weights, checks logits and measures, beside the engine, which
-    switches over to what is right and faster. It takes seconds, and logs in one line how it ended.
-    If steps of one row then still need it, their variant of the graph is compiled.
+    """Compiles the graph for steps of one row, if the model has one. Then compiles the kernels,
+    packs the weights, checks logits and measures, and logs in one line how that ended. All of it
+    runs beside the engine, which switches over to what is right and faster, and takes seconds.
 
     Args:
         has_kernels: whether to try the kernels.
@@ -59,27 +59,24 @@ def prepare_few_rows(
     """
     time.sleep(_DELAY)
     try:
+        if model.awaits_single_rows:
+            _compile_single_rows(model, may_go_on)
         if has_kernels:
-            _try_kernels(model, may_go_on, clock)
-        if model.awaits_single_rows and may_go_on():
-            model.compile_single_rows()
-            model.forget_files()
+            logger.info("decode kernels: %s", _prepare(model, may_go_on, clock))
     except _DroppedError:
         pass
     except Exception as error:
-        logger.warning("steps of one row have no variant of their own: %s", reason_of(error))
-
-
-def _try_kernels(
-    model: PagedModel, may_go_on: Callable[[], bool], clock: Callable[[], float]
-) -> None:
-    """Prepares the kernels. Only `_DroppedError` is raised."""
-    try:
-        logger.info("decode kernels: %s", _prepare(model, may_go_on, clock))
-    except _DroppedError:
-        raise
-    except Exception as error:
         logger.warning("decode kernels: off: %s", reason_of(error))
+
+
+def _compile_single_rows(model: PagedModel, may_go_on: Callable[[], bool]) -> None:
+    if not may_go_on():
+        raise _DroppedError
+    try:
+        model.compile_single_rows()
+    except RuntimeError as error:
+        logger.warning("steps of one row have no variant of the model: %s", reason_of(error))
+    model.forget_files()
 
 
 def _prepare(model: PagedModel, may_go_on: Callable[[], bool], clock: Callable[[], float]) -> str:

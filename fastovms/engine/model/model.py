@@ -439,10 +439,8 @@ class PagedModel:
 
     @property
     def awaits_single_rows(self) -> bool:
-        """Whether `compile_single_rows` would give steps of one row a variant that they need."""
-        if not self._precisions.has_single_rows or self.has_single_rows:
-            return False
-        return all(one.max_context_len is not None for one in self._few_rows.get(1, ()))
+        """Whether the variant for steps of one row is left to `compile_single_rows`."""
+        return self._precisions.has_single_rows and not self.has_single_rows
 
     def compile_single_rows(self) -> None:
         """Compiles the variant for steps of one row, which takes seconds, and uses it from the next

@@ -259,7 +259,7 @@ def test_what_is_wrong_is_off_with_one_line(
 
 
 @pytest.mark.parametrize("has_kernels", [True, False])
-def test_without_kernels_for_one_row_its_fixed_shapes_are_compiled(
+def test_the_graph_for_steps_of_one_row_is_compiled_first(
     tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, has_kernels: bool
 ) -> None:
     monkeypatch.setattr(few_rows, "gains", lambda *_, **__: {})

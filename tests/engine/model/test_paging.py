@@ -6,7 +6,6 @@ from array import array
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import openvino as ov
@@ -252,18 +251,6 @@ def test_it_may_be_compiled_while_the_model_runs(tiny_models: dict[str, Path]) -
     assert (model.has_single_rows, model.awaits_single_rows) == (True, False)
     assert (_decoded(model) == expected).all()
     assert np.abs(before - expected).max() < 1e-4 * np.abs(expected).max()
-
-
-@pytest.mark.parametrize(("limit", "expected"), [(None, False), (1000, True)])
-def test_other_variants_for_any_context_make_it_needless(
-    tiny_models: dict[str, Path], limit: int | None, expected: bool
-) -> None:
-    files = ExportedModel(tiny_models["tiny"])
-    choice = replace(files.choices[0], has_single_rows=True)
-    _, model = files.compile([choice], single_rows_later=True)
-    model.allocate_cache(1)
-    model.use_for_few_rows({1: [lambda: Mock(max_context_len=limit)]})
-    assert model.awaits_single_rows == expected
 
 
 def _decoded(model: PagedModel) -> NDArray[np.float32]:

@@ -44,15 +44,19 @@ of it."""
 _STACK: Final = 16 * TRIAL_STACK
 """Bytes of the stack in which grammars are used. Only what is touched takes memory."""
 
+_STACK_SIZE_LOCK: Final = threading.Lock()
+"""Held while Python's setting of the stack size, which all threads share, is changed."""
+
 
 def start_thread(target: Callable[[], None], *, name: str) -> threading.Thread:
     """Starts a daemon thread with a stack several times larger than that of trial processes."""
     thread = threading.Thread(target=target, name=name, daemon=True)
-    previous = threading.stack_size(_STACK)  # holds for the threads that are started from now on
-    try:
-        thread.start()
-    finally:
-        threading.stack_size(previous)
+    with _STACK_SIZE_LOCK:
+        previous = threading.stack_size(_STACK)  # holds for threads that are started from now on
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(previous)
     return thread
 
 

@@ -63,13 +63,27 @@ def stack_size() -> int:
 
 
 def test_the_thread_has_several_times_the_stack_of_trials() -> None:
-    before = threading.stack_size()
     found: list[int] = []
     thread = start_thread(lambda: found.append(stack_size()), name="deep")
     thread.join(10)
     assert found[0] >= 8 * TRIAL_STACK
     assert (thread.name, thread.daemon) == ("deep", True)
-    assert threading.stack_size() == before
+
+
+def test_threads_that_start_at_once_leave_the_stack_of_others_as_it_was() -> None:
+    def start_some() -> None:
+        for _ in range(50):
+            start_thread(lambda: None, name="deep").join(10)
+
+    with processes._STACK_SIZE_LOCK:
+        before = threading.stack_size()
+    starters = [threading.Thread(target=start_some) for _ in range(4)]
+    for starter in starters:
+        starter.start()
+    for starter in starters:
+        starter.join(30)
+    with processes._STACK_SIZE_LOCK:
+        assert threading.stack_size() == before
 
 
 # Child processes: what they are told, and how they end.

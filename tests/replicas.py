@@ -52,6 +52,20 @@ class ReplicaStore(StateStore):
 
     error: Exception | None = None
 
+    async def run(self, operation: Callable[..., Any], *args: Any, **fields: Any) -> Any:
+        self._raise_error()
+        result = await self._run_shared(operation, *args, **fields)
+        self._raise_error()
+        return result
+
+    def _raise_error(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    async def _run_shared(self, operation: Callable[..., Any], *args: Any, **fields: Any) -> Any:
+        """Runs an operation on the state that all replicas share."""
+        raise NotImplementedError
+
     def deafen(self) -> None:
         """Has it miss all notifications from now on."""
         self._watchers.wake = lambda topic: None  # type: ignore[method-assign]
@@ -105,9 +119,7 @@ class _ReplicaInSqlite(ReplicaStore):
         self._replica = Replica(id, LEASE)
         self._watchers = Watchers()
 
-    async def run(self, operation: Callable[..., Any], *args: Any, **fields: Any) -> Any:
-        if self.error is not None:
-            raise self.error
+    async def _run_shared(self, operation: Callable[..., Any], *args: Any, **fields: Any) -> Any:
         topics: list[str] = []
         result = await self._shared.store._writing.run(
             lambda state: operation(
@@ -116,8 +128,6 @@ class _ReplicaInSqlite(ReplicaStore):
         )
         for topic in topics:
             self._shared.notify(topic)
-        if self.error is not None:
-            raise self.error
         return result
 
 
@@ -152,14 +162,9 @@ class _ReplicaInPostgres(ReplicaStore):
         super().__init__(database, replica=replica, watchers=NotificationListener(address))
         self._clock = clock
 
-    async def run(self, operation: Callable[..., Any], *args: Any, **fields: Any) -> Any:
+    async def _run_shared(self, operation: Callable[..., Any], *args: Any, **fields: Any) -> Any:
         def operate(state: Operations) -> Any:
             tell_time(state._tables, self._clock)
             return operation(state, *args, **fields)
 
-        if self.error is not None:
-            raise self.error
-        result = await self._writing.run(operate)
-        if self.error is not None:
-            raise self.error
-        return result
+        return await self._writing.run(operate)

@@ -126,6 +126,14 @@ class Window:
         self.page.get_by_role("textbox", name="Say something").fill(text)
         self.page.keyboard.press("Enter")
 
+    def edit_first(self, text: str) -> None:
+        """Replaces the text of the first message, and asks."""
+        question = self.page.locator(".message.user").first
+        question.hover()
+        question.get_by_role("button", name="Edit").click()
+        self.page.locator(".message.user textarea").fill(text)
+        self.page.get_by_role("button", name="Ask", exact=True).click()
+
     def set(self, **settings: str) -> None:
         """Opens the settings, and sets some by their labels' ends."""
         self.page.get_by_role("button", name="Settings").click()

@@ -79,12 +79,7 @@ def test_branches(browser: Browser, quick_server: UiServer) -> None:
         opened.wait_for_answers(1)
         opened.say("What is my name?")
         opened.wait_for_answers(2)
-        question = opened.page.locator(".message.user").first
-        question.hover()
-        question.get_by_role("button", name="Edit").click()
-        field = opened.page.locator(".message.user textarea")
-        field.fill("My name is Bob.")
-        opened.page.get_by_role("button", name="Ask", exact=True).click()
+        opened.edit_first("My name is Bob.")
         expect(opened.page.locator(".variants")).to_have_text("2 of 2")
         opened.wait_for_answers(1)
         opened.say("What is my name?")
@@ -118,12 +113,8 @@ def test_nothing_is_lost_while_what_is_set_is_wrong(
         opened.say("My name is Alice.")
         opened.wait_for_answers(1)
         opened.set(tools="[")
-        question = opened.page.locator(".message.user").first
-        question.hover()
-        question.get_by_role("button", name="Edit").click()
+        opened.edit_first("My name is Bob.")
         field = opened.page.locator(".message.user textarea")
-        field.fill("My name is Bob.")
-        opened.page.get_by_role("button", name="Ask", exact=True).click()
         expect(opened.page.locator("#fault-tools")).to_be_visible()
         expect(opened.page.locator("[aria-controls=settings]")).to_have_attribute(
             "aria-expanded", "true"

@@ -57,21 +57,25 @@ def prepare_few_rows(
         may_go_on: waits, before a piece of work, until the engines rest or for some seconds, and
             returns whether the model is still served.
     """
+
+    def wait_for_rest() -> None:
+        if not may_go_on():
+            raise _DroppedError
+
     time.sleep(_DELAY)
     try:
         if model.awaits_single_rows:
-            _compile_single_rows(model, may_go_on)
+            wait_for_rest()
+            _compile_single_rows(model)
         if has_kernels:
-            logger.info("decode kernels: %s", _prepare(model, may_go_on, clock))
+            logger.info("decode kernels: %s", _prepare(model, wait_for_rest, clock))
     except _DroppedError:
         pass
     except Exception as error:
         logger.warning("decode kernels: off: %s", reason_of(error))
 
 
-def _compile_single_rows(model: PagedModel, may_go_on: Callable[[], bool]) -> None:
-    if not may_go_on():
-        raise _DroppedError
+def _compile_single_rows(model: PagedModel) -> None:
     try:
         model.compile_single_rows()
     except RuntimeError as error:
@@ -79,14 +83,13 @@ def _compile_single_rows(model: PagedModel, may_go_on: Callable[[], bool]) -> No
     model.forget_files()
 
 
-def _prepare(model: PagedModel, may_go_on: Callable[[], bool], clock: Callable[[], float]) -> str:
-    """Returns what has come of it."""
+def _prepare(
+    model: PagedModel, wait_for_rest: Callable[[], None], clock: Callable[[], float]
+) -> str:
+    """Prepares the kernels, and returns the result for the log: "on" with the gain for each number
+    of tokens, or "off" with the reason."""
     from fastovms.engine.kernels.compiler import compile_kernels, find_instructions
     from fastovms.engine.model import few_rows
-
-    def wait_for_rest() -> None:
-        if not may_go_on():
-            raise _DroppedError
 
     instructions = find_instructions()
     if instructions is None:

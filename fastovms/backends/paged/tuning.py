@@ -116,16 +116,17 @@ def load_tuned(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> 
     Raises:
         ConfigurationError: the device cannot run the model.
     """
+    compile_now = partial(files.compile, single_rows_later=True)
     if not config.tune or not cache.is_kept:
-        return TunedModel(files.compile(files.choices, single_rows_later=True)[1], None)
+        return TunedModel(compile_now(files.choices)[1], None)
     entry, kept = _find(cache, _key(config, files), files)
     if kept is not None:
         choices = sorted(files.choices, key=lambda choice: choice.name != kept.name)
-        precisions, model = files.compile(choices, single_rows_later=True)
+        precisions, model = compile_now(choices)
         return TunedModel(model, kept.token_budget if precisions.name == kept.name else None)
     if entry is not None:
         cache.discard(entry)
-    model = files.compile(files.choices, single_rows_later=True)[1]
+    model = compile_now(files.choices)[1]
     return TunedModel(model, None, is_to_be_measured=_is_worth_measuring(files, config))
 
 
@@ -207,8 +208,9 @@ def measure_all(
 def compare_all(
     model_dir: Path, config: EngineConfig, names: Set[str], token_ids: Sequence[int]
 ) -> dict[str, Quality]:
-    """Returns what ways to run a model cost in exactness, against f32 throughout, by their names.
-    Besides that, one way at a time is in memory; those are left out that there is no memory for.
+    """Compares the log probabilities of several ways to run a model with those of f32 throughout,
+    and returns the differences by the names of the ways. The model in f32 and one way at a time are
+    in memory. A way that does not fit into memory is omitted.
 
     Args:
         token_ids: those of a text, as many as the model's context has room for.

@@ -411,11 +411,8 @@ class PagedModel:
     def twin(self) -> PagedModel:
         """Returns another model over the same compiled ones, which may run beside this one. It has
         no cache yet."""
-        return self._over(self._variants)
-
-    def _over(self, variants: CompiledVariants) -> PagedModel:
         return PagedModel(
-            variants, device=self.device, precisions=self._precisions, graph=self.graph
+            self._variants, device=self.device, precisions=self._precisions, graph=self.graph
         )
 
     def use_for_few_rows(self, variants: Mapping[int, Sequence[RunnerFactory]]) -> None:
@@ -448,20 +445,23 @@ class PagedModel:
         changes.
 
         Raises:
-            RuntimeError: the device does not support it.
+            RuntimeError: the device does not support the variant, or it cannot share the KV cache.
         """
         compiled = compile_single_rows(ov.Core(), self.graph.model, self.device, self._precisions)
-        if compiled is None or cache_layout(compiled) != self.cache_layout:
+        if compiled is None:
             return
-        variants = self._variants._replace(single_rows=compiled)
-        first = self._over(variants)
-        first.allocate_cache(1)
+        if cache_layout(compiled) != self.cache_layout:
+            raise RuntimeError("the variants of the model cannot share a KV cache")
+        runner = StepRunner(compiled, is_on_gpu=self.is_on_gpu)
+        # OpenVINO repacks the weights at the first step, which no request should wait for.
+        spare = HostCache(self._cache_inputs, 1)
+        runner.set_tensors(spare.tensors)
         layout = StepLayout(self.block_size)
         last = layout.add(array("q", (0,)), 0, 1, array("i", (0,)))
-        first.infer(layout.finish(array("q", (last,))))  # OpenVINO repacks weights at the first
-        runner = StepRunner(compiled, is_on_gpu=self.is_on_gpu)
+        runner.infer(layout.finish(array("q", (last,))).in_pages(self._num_pages))
         runner.set_tensors(self._cache.tensors)
-        self._variants, self._single_rows, self.has_single_rows = variants, runner, True
+        self._variants = self._variants._replace(single_rows=compiled)
+        self._single_rows, self.has_single_rows = runner, True
 
     @property
     def few_row_numbers(self) -> frozenset[int]:

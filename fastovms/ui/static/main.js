@@ -4,7 +4,7 @@ import { loadColours } from "./answer/markdown.js";
 import { ChatView } from "./chat/chat_view.js";
 import { ServerChats } from "./session/server_chats.js";
 import { TabChats } from "./session/tab_chats.js";
-import { drawIcon, iconButton, make, warn } from "./core/dom.js";
+import { drawIcon, elapsed, iconButton, make, warn } from "./core/dom.js";
 import { apply, choose, language, say } from "./core/language.js";
 import { encodes } from "./core/models.js";
 import { ROOT, ServerError, ask } from "./core/server.js";
@@ -24,7 +24,7 @@ async function findModels(onWait) {
     } catch (error) {
       if (!(error instanceof ServerError) || (error.status !== 503 && error.status !== 0)) throw error;
       onWait(error.message);
-      await new Promise((resolve) => { setTimeout(resolve, LOADING_PAUSE); });
+      await elapsed(LOADING_PAUSE);
     }
   }
 }

@@ -1,6 +1,6 @@
 /** Puts the chat together: its list, its messages, the settings, and what the user says. */
 
-import { iconButton, make } from "../core/dom.js";
+import { elapsed, iconButton, make } from "../core/dom.js";
 import { variantsAt } from "../session/branches.js";
 import { ChatList } from "./chat_list.js";
 import { ChatSession } from "../session/chat_session.js";
@@ -204,8 +204,4 @@ export class ChatView {
     const { chat, items } = this.session;
     if (this.#mayAsk()) openExport(chat, items, requestBody(this.#panel.settings, items));
   }
-}
-
-function elapsed(milliseconds) {
-  return new Promise((resolve) => { setTimeout(resolve, milliseconds); });
 }

@@ -1,7 +1,7 @@
 /** Edits a message of the user in its place. */
 
 import { make } from "../core/dom.js";
-import { filesOf, ownTextOf } from "../session/items.js";
+import { ownTextOf, withOwnText } from "../session/items.js";
 
 /**
  * Puts a form in place of a message's bubble.
@@ -18,10 +18,7 @@ export function editMessage(bubble, item, onAsk) {
     make("button", { type: "button", text: "cancel", on: { click: close } }), make("button", { class: "primary", text: "chat.ask" })));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    const files = new Set(filesOf(item).map(({ part }) => part));
-    const kept = Array.isArray(item.content) ? item.content.filter((part) => part.type === "input_image" || files.has(part)) : [];
-    const edited = { type: "message", role: "user", content: [...kept, { type: "input_text", text: field.value }] };
-    if (onAsk(edited)) close();
+    if (onAsk(withOwnText(item, field.value))) close();
   });
   field.addEventListener("keydown", (event) => {
     if (event.key === "Escape") close();

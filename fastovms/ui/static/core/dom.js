@@ -104,6 +104,11 @@ export function warn(sentence) {
   setTimeout(() => notice.remove(), NOTICE_TIME);
 }
 
+/** Resolves after some milliseconds. */
+export function elapsed(milliseconds) {
+  return new Promise((resolve) => { setTimeout(resolve, milliseconds); });
+}
+
 /**
  * Saves a text as a file.
  *

@@ -1,6 +1,6 @@
 /** Shows how the engine fares, once a second for as long as somebody looks. */
 
-import { make } from "../core/dom.js";
+import { elapsed, make } from "../core/dom.js";
 import { showNumber } from "../core/language.js";
 import { encodes } from "../core/models.js";
 import { askText } from "../core/server.js";
@@ -106,7 +106,7 @@ export class LiveView {
       const asked = performance.now();
       await this.#scrape();
       const pause = INTERVAL - (performance.now() - asked);
-      await new Promise((resolve) => { setTimeout(resolve, pause); });
+      await elapsed(pause);
     }
   }
 

@@ -109,17 +109,21 @@ export function textOf(item) {
   return [...(item.summary ?? []), ...(item.content ?? [])].map((part) => part.text ?? part.refusal ?? "").join("");
 }
 
+/** Returns the parts of a message; a text alone is no list of parts. */
+const partsOf = ({ content }) => (Array.isArray(content) ? content : []);
+
+const isFile = (part) => FILE.test(part.text ?? "");
+
 /**
  * Returns the text files of a message.
  *
  * @param {Object} item
- * @returns {{name: string, text: string, part: Object}[]} each with the part that it is.
+ * @returns {{name: string, text: string}[]}
  */
 export function filesOf(item) {
-  if (typeof item.content === "string") return [];
-  return (item.content ?? []).flatMap((part) => {
-    const found = FILE.exec(part.text ?? "");
-    return found ? [{ name: found[1], text: found[2], part }] : [];
+  return partsOf(item).filter(isFile).map((part) => {
+    const [, name, text] = FILE.exec(part.text);
+    return { name, text };
   });
 }
 
@@ -130,8 +134,18 @@ export function filesOf(item) {
  */
 export function ownTextOf(item) {
   if (typeof item.content === "string") return item.content;
-  const files = new Set(filesOf(item).map(({ part }) => part));
-  return textOf({ content: (item.content ?? []).filter((part) => !files.has(part)) });
+  return textOf({ content: partsOf(item).filter((part) => !isFile(part)) });
+}
+
+/**
+ * Returns a message of the user with another text, and with the images and files that it has.
+ *
+ * @param {Object} item
+ * @param {string} text
+ */
+export function withOwnText(item, text) {
+  const kept = partsOf(item).filter((part) => part.type === "input_image" || isFile(part));
+  return { type: "message", role: "user", content: [...kept, { type: "input_text", text }] };
 }
 
 /**

@@ -89,7 +89,7 @@ async def write_answer(
         Exception: errors of `run`; once a stream has begun, it ends with an error event instead.
     """
     run = run or generation.run
-    headers = warning_headers(job.warnings, request.id)
+    headers = warning_headers(job.warnings, request)
     if is_streamed(job.preparation.body):
         frames = writer.frames()
         stream = request.stream(

@@ -38,7 +38,7 @@ from fastovms.api.chat_task import (
 from fastovms.api.chat_tools import ToolTarget, ToolUse, read_functions, read_tools
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DONE, END, START, Dialect, last_frames
-from fastovms.api.fields import TokenBudget, check_num_choices, token_budget
+from fastovms.api.fields import TokenBudget, check_num_choices, prompt_caching, token_budget
 from fastovms.api.generate import SampleDelta, TextGeneration, Usage
 from fastovms.api.logprobs import (
     TokenReport,
@@ -455,6 +455,7 @@ async def prepare(
     body, model = request.body, request.model
     check_numbers(request)
     _check_modalities(body)
+    prompt_caching(body.prompt_cache_options, body.prompt_cache_retention)
     report = token_report(request, _top_logprobs(body))
     options = generation_options(request, report, _budget(request))
     check_num_choices(options.candidates, request.config)

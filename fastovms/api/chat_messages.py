@@ -338,6 +338,9 @@ def _starts(messages: Sequence[Message], first: int) -> list[int]:
 _SUMMARY: Final = "fastovms-summary-1."
 """The beginning of a sealed summary, which distinguishes it from those of other servers."""
 
+_HISTORY: Final = "fastovms-history-1."
+"""The beginning of a sealed summary that brings the messages that are kept."""
+
 _BEFORE_SUMMARY: Final = "Summary of the conversation so far:"
 
 
@@ -360,9 +363,39 @@ def seal_summary(summary: str) -> str:
     return _SUMMARY + seal(summary)
 
 
+class KeptItems(NamedTuple):
+    """The messages that an automatic compaction keeps, before and after its summary."""
+
+    before: Sequence[Message] = ()
+    after: Sequence[Message] = ()
+
+
+def seal_history(summary: str, before: Sequence[Message], after: Sequence[Message]) -> str:
+    """Returns the `encrypted_content` of an automatic compaction, which stands for all items before
+    it."""
+    return _HISTORY + seal(json.dumps([summary, before, after], ensure_ascii=False))
+
+
 def unseal_summary(content: str) -> str:
     """Decodes a sealed summary; "" if another server has made it."""
+    if content.startswith(_HISTORY):
+        return _unseal_history(content)[0]
     return unseal(content.removeprefix(_SUMMARY)) if content.startswith(_SUMMARY) else ""
+
+
+def kept_items(content: str) -> KeptItems | None:
+    """Returns the messages of an automatic compaction; None for another one."""
+    return _unseal_history(content)[1] if content.startswith(_HISTORY) else None
+
+
+def _unseal_history(content: str) -> tuple[str, KeptItems]:
+    try:
+        summary, before, after = json.loads(unseal(content.removeprefix(_HISTORY)))
+    except (ValueError, TypeError, RecursionError):
+        return "", KeptItems()
+    if not (isinstance(summary, str) and isinstance(before, list) and isinstance(after, list)):
+        return "", KeptItems()
+    return summary, KeptItems(before, after)
 
 
 def told_summary(content: str) -> str:

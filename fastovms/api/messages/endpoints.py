@@ -567,7 +567,7 @@ class Messages:
         usage = generation.usage._replace(completion_tokens=0)
         nothing = SampleDelta(0, "", FinishReason.LENGTH)
         body = message_body(envelope, nothing, form, usage)
-        return Response(200, orjson.dumps(body), headers=warning_headers(job.warnings, request.id))
+        return Response(200, orjson.dumps(body), headers=warning_headers(job.warnings, request))
 
 
 def _writer(

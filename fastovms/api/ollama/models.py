@@ -320,7 +320,7 @@ class OllamaEmbed:
         }
         head = {"model": body.model}
         written = await offload.run(partial(_written, head, found, end), found.vectors.size)
-        return Response(200, written, headers=warning_headers(leaving.warnings, request.id))
+        return Response(200, written, headers=warning_headers(leaving.warnings, request))
 
     async def embeddings(self, request: Request, dialect: Dialect) -> Response:
         """Answers with the vector of one prompt, scaled as the operator configured. Raises as
@@ -339,7 +339,7 @@ class OllamaEmbed:
                 found = await embed(call, [body.prompt], ["prompt"], options)
                 vector = np.ascontiguousarray(found.vectors[0])
         written = orjson.dumps({"embedding": vector}, option=orjson.OPT_SERIALIZE_NUMPY)
-        return Response(200, written, headers=warning_headers(leaving.warnings, request.id))
+        return Response(200, written, headers=warning_headers(leaving.warnings, request))
 
     def _call(
         self, request: Request, model: ServedEncoder, asked_model: str | None

@@ -19,7 +19,9 @@ from fastovms.request_fields import rows_of
 # Declares the answers of `/completions` and `/chat/completions`, whole and as frames of a stream.
 
 
-FinishWord = Literal["stop", "length", "tool_calls", "function_call", "content_filter"]
+FinishWord = Literal[
+    "stop", "length", "tool_calls", "function_call", "content_filter", "repetition"
+]
 
 
 class PromptLogprob(AnswerSchema, kw_only=True):
@@ -281,6 +283,7 @@ class MessageItem(AnswerSchema, tag_field="type", tag="message", kw_only=True):
     status: ItemStatus
     role: Literal["user", "assistant", "system", "developer"]
     content: list[ContentPart]
+    phase: Literal["commentary", "final_answer"] | UnsetType = UNSET
 
 
 class FunctionCallItem(AnswerSchema, tag_field="type", tag="function_call", kw_only=True):
@@ -428,6 +431,7 @@ class ResponseObject(EchoedParams, kw_only=True):
     parallel_tool_calls: bool
     previous_response_id: str | None
     prompt_cache_key: str | None
+    prompt_cache_options: dict[str, str] | None
     prompt_cache_retention: str | None
     reasoning: dict[str, Any]
     safety_identifier: str | None

@@ -14,6 +14,8 @@ from fastovms.api.chat_messages import (
     ContentPart,
     Message,
     join_parts,
+    kept_items,
+    seal_history,
     told_summary,
     unseal,
     unseal_summary,
@@ -162,6 +164,16 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def told_items(items: Sequence[Item]) -> Sequence[Item]:
+    """Returns the items that the model is told: the last compaction of an automatic one stands for
+    all items before it, and brings the messages that are kept."""
+    for place in range(len(items) - 1, -1, -1):
+        item = items[place]
+        if item["type"] == "compaction" and (kept := kept_items(item["encrypted_content"])):
+            return [*kept.before, item, *kept.after, *items[place + 1 :]]
+    return items
+
+
 def text_of(
     parts: str | Sequence[Mapping[str, Any]],
     name: str = "input",
@@ -222,6 +234,7 @@ Read = TypeVar("Read")
 FILE: Final = "input_file"
 
 ROLES: Final = ("user", "assistant", "system", "developer")
+PHASES: Final = ("commentary", "final_answer")
 STATUSES: Final = ("in_progress", "completed", "incomplete")
 TEXT_PARTS: Final = {
     "input_text": "text",
@@ -304,7 +317,10 @@ def _kind(item: object, name: str) -> str:
 
 def _message(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     role = one_of(item.get("role"), ROLES, f"{name}.role")
-    return {
+    phase = item.get("phase")
+    if phase is not None:
+        one_of(phase, PHASES, f"{name}.phase")
+    read = {
         "id": _id(item, name, "message", rules),
         "type": "message",
         "status": _status(item, name),
@@ -313,6 +329,9 @@ def _message(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
             item.get("content"), f"{name}.content", rules, is_output=role == "assistant"
         ),
     }
+    if phase is not None and role == "assistant":
+        read["phase"] = phase
+    return read
 
 
 def _call(item: Mapping[str, Any], name: str, rules: ItemRules, *, kind: str, member: str) -> Item:
@@ -372,6 +391,12 @@ def _compaction(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     if not unseal_summary(sealed):
         # Passing it over would silently lose all that came before.
         raise InvalidField(f"{name} is not a summary of this server", param=name)
+    if kept := kept_items(sealed):
+        read = [read_items(items, name, rules) for items in kept]
+        for message in (*read[0], *read[1]):
+            if message["type"] != "message":
+                raise wrong(name, "a summary with messages", message["type"])
+        sealed = seal_history(unseal_summary(sealed), *read)
     item_id = _id(item, name, "compaction", rules)
     return {"id": item_id, "type": "compaction", "encrypted_content": sealed}
 

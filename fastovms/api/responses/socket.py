@@ -34,29 +34,24 @@ _WITH_RESPONSE: Final = (
     b"event: response.incomplete\n",
     b"event: response.failed\n",
 )
-_NO_CONTENT: Final = ("response.created", "response.in_progress", "response.completed")
 
 
 class _EventStream:
     """Implements `http.messages.Stream`: sends each event as a message.
 
     Args:
-        on_event: returns what is sent in place of an event with a response; None = nothing is.
-        is_quiet: whether only such events are sent.
+        on_event: returns what is sent in place of an event with a response.
         stream_id: is added to each event; None = nothing is.
     """
 
     def __init__(
         self,
         socket: WebSocket,
-        on_event: Callable[[dict[str, Any]], dict[str, Any] | None],
+        on_event: Callable[[dict[str, Any]], dict[str, Any]],
         stream_id: str | None,
-        *,
-        is_quiet: bool,
     ) -> None:
         self._socket = socket
         self._on_event = on_event
-        self._is_quiet = is_quiet
         self._suffix = "}"
         if stream_id is not None:
             self._suffix = f',"stream_id":{orjson.dumps(stream_id).decode()}}}'
@@ -90,12 +85,7 @@ class _EventStream:
             if not rest.startswith(b"{"):
                 continue  # a comment, or the end of the stream
             if event in _WITH_RESPONSE:
-                told = self._on_event(orjson.loads(rest))
-                if told is None:
-                    continue
-                rest = orjson.dumps(told)
-            elif self._is_quiet:
-                continue
+                rest = orjson.dumps(self._on_event(orjson.loads(rest)))
             self._socket.send(rest[:-1].decode() + self._suffix)
 
     def finish(self, data: bytes = b"") -> None:
@@ -121,24 +111,19 @@ class _Turn:
     def __init__(self, body: dict[str, Any], input_items: Sequence[Any], *, previous: str | None):
         self.body = body
         self.input_items = input_items
-        self.generates = body.pop("generate", None) is not False
+        if body.pop("generate", None) is False:
+            options = body.get("prompt_cache_options")
+            options = options if isinstance(options, dict) else {}
+            body["prompt_cache_options"] = {**options, "prewarm": True}
         self.stream_id = body.pop("stream_id", None)
         self._previous = previous
         self.response: dict[str, Any] = {}
 
-    def on_event(self, event: dict[str, Any]) -> dict[str, Any] | None:
+    def on_event(self, event: dict[str, Any]) -> dict[str, Any]:
         response = self.response = event["response"]
         if self._previous is not None:
             response["previous_response_id"] = self._previous
-        if self.generates or event["type"] == "response.failed":
-            return event
-        if event["type"] in ("response.completed", "response.incomplete"):
-            response |= {"status": "completed", "incomplete_details": None, "output": []}
-            usage = response.get("usage") or {}
-            usage["total_tokens"] = usage.get("input_tokens", 0)
-            usage["output_tokens"] = 0
-            event["type"] = "response.completed"
-        return event if event["type"] in _NO_CONTENT else None
+        return event
 
 
 class _Session:
@@ -278,7 +263,7 @@ class _Session:
         """Answers one message as `POST /responses` is answered."""
         self._expand(turn)
         socket, start = self._socket, self._socket.num_sent
-        stream = _EventStream(socket, turn.on_event, turn.stream_id, is_quiet=not turn.generates)
+        stream = _EventStream(socket, turn.on_event, turn.stream_id)
         request = self._new_request(turn, stream)
         status, is_complete = 200, False
         try:
@@ -339,8 +324,6 @@ class _Session:
             items = [*self._last[1], *items]
             body["input"] = items
         turn.input_items = items
-        if not turn.generates:
-            body["max_output_tokens"] = 1
 
     def _remember(self, turn: _Turn) -> None:
         """Keeps the last response, if it is not stored."""

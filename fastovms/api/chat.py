@@ -19,7 +19,7 @@ from fastovms.api.answer import (
     write_answer,
 )
 from fastovms.api.body import wrong
-from fastovms.api.chat_messages import Message, read_messages
+from fastovms.api.chat_messages import Message, given_documents, read_messages
 from fastovms.api.chat_prompt import (
     PromptMaker,
     ShownPieces,
@@ -599,6 +599,9 @@ class ChatCompletions:
         """
         context = self._context
         preparation = await context.read(request, ChatRequest, dialect, names_of)
+        find = partial(given_documents, preparation.body.messages)
+        added = await context.read_documents(request, find, preparation.size)
+        preparation = replace(preparation, size=preparation.size + added)
         job, form = await prepare(preparation, self._new_call_id)
         envelope, generation = context.begin(request, job, "chatcmpl-")
         with generation:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from fastovms.api.body import wrong
 from fastovms.api.dialect import Dialect
+from fastovms.api.documents import GivenDocument
 from fastovms.api.prompt import Prompt
 from fastovms.api.served import IMAGE_PARTS, MEDIA_PARTS, UnseenParts, read_image_part, unknown_part
 from fastovms.errors import CONTEXT_EXCEEDED, InvalidField
@@ -90,6 +92,29 @@ def read_messages(
     _add_legacy_ids(given, messages)
     found = () if images is None else images.sources
     return ChatMessages(messages, found, reader.unseen.warnings)
+
+
+def given_documents(given: str | Sequence[Mapping[str, Any]] | None) -> Iterator[GivenDocument]:
+    """Yields the files of messages; each becomes a part with its text, in place."""
+    if given is None or isinstance(given, str):
+        return
+    for position, message in enumerate(given):
+        content = message.get("content")
+        if not isinstance(content, list):
+            continue
+        is_new = position == len(given) - 1 and message.get("role") not in _RESULTS
+        for index, part in enumerate(content):
+            if not isinstance(part, dict) or part.get("type") != "file":
+                continue
+            if isinstance(members := part.get("file"), dict):
+                place = f"messages[{position}].content[{index}].file"
+                take = partial(_become_text, part)
+                yield GivenDocument(place, members, is_new, take)
+
+
+def _become_text(part: dict[str, Any], text: str) -> None:
+    part.clear()
+    part.update(type="text", text=text)
 
 
 class ContentReader:

@@ -26,6 +26,7 @@ from fastovms.api.chat_tools import (
     read_function,
     read_name,
 )
+from fastovms.api.documents import GivenDocument
 from fastovms.api.request_schemas import GENERATION_MEMBERS, GenerationFields, Uint32
 from fastovms.api.served import UnseenParts
 from fastovms.api.unread import Members, known
@@ -453,6 +454,31 @@ def _blocks(given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Bloc
         blocks = read_blocks(message.get("content"), f"{place}.content")
         is_last = position == len(given) - 1 and role == "user"
         yield role, _with_new(blocks) if is_last else blocks
+
+
+def given_documents(given: Sequence[Mapping[str, Any]] | None) -> Iterator[GivenDocument]:
+    """Yields the files of messages; each becomes a source with its text, in place."""
+    for _, blocks in _blocks(given or ()):
+        for block in blocks:
+            if block.kind == "tool_result" and isinstance(block.members.get("content"), list):
+                inner = read_blocks(block.members["content"], f"{block.place}.content")
+                yield from filter(None, map(_given_document, inner))
+            elif (document := _given_document(block)) is not None:
+                yield document
+
+
+def _given_document(block: Block) -> GivenDocument | None:
+    source = block.members.get("source")
+    if block.kind != "document" or not isinstance(source, dict):
+        return None
+    if source.get("type") not in ("base64", "file"):
+        return None
+
+    def take(text: str) -> None:
+        source.clear()
+        source.update(type="text", data=text)
+
+    return GivenDocument(f"{block.place}.source", source, block.is_new, take, "data")
 
 
 def _with_new(blocks: Sequence[Block]) -> list[Block]:

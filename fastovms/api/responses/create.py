@@ -7,6 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import orjson
@@ -33,7 +34,7 @@ from fastovms.api.responses.background import (
     ResponsesState,
     id_is_taken,
 )
-from fastovms.api.responses.input import Item, ItemRules, NewId, told_items
+from fastovms.api.responses.input import Item, ItemRules, NewId, given_documents, told_items
 from fastovms.api.responses.job import (
     ANY_FILES,
     Answering,
@@ -764,6 +765,10 @@ async def history_of(
     does."""
     rules = ItemRules(dialect, item_ids(context.new_id, dialect))
     store = None if state is None else state.store
-    return await read_history(
+    history = await read_history(
         body, len(request.body), model, fields, rules, request.caller.tenant, store
     )
+    items = [*history.items]
+    find = partial(given_documents, items, len(items) - len(history.input))
+    added = await context.read_documents(request, find, item_cost(history.size))
+    return replace(history, items=items, size=history.size + added) if added else history

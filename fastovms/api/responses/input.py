@@ -22,6 +22,7 @@ from fastovms.api.chat_messages import (
 )
 from fastovms.api.chat_tools import ToolReader, check_number_of_tools, flat_name
 from fastovms.api.dialect import Dialect
+from fastovms.api.documents import GivenDocument
 from fastovms.api.endpoint import MAX_ID, check_id
 from fastovms.api.served import IMAGE_PARTS, UnseenParts, read_image_part, unknown_part
 from fastovms.errors import InvalidField
@@ -172,6 +173,37 @@ def told_items(items: Sequence[Item]) -> Sequence[Item]:
         if item["type"] == "compaction" and (kept := kept_items(item["encrypted_content"])):
             return [*kept.before, item, *kept.after, *items[place + 1 :]]
     return items
+
+
+def given_documents(
+    items: list[Item], num_earlier: int, members: Sequence[str] = ("content", "output")
+) -> Iterator[GivenDocument]:
+    """Yields the files of items. Each becomes a part with its text, in a copy of its item.
+
+    Args:
+        items: is changed.
+        num_earlier: the number of items before the request's own input.
+    """
+    for position, item in enumerate(items):
+        for member in members:
+            content = item.get(member)
+            if not isinstance(content, list):
+                continue
+            is_new = position == len(items) - 1 and item.get("role") == "user"
+            for index, part in enumerate(content):
+                if not isinstance(part, dict) or part.get("type") != FILE:
+                    continue
+                name = f"input[{position - num_earlier}]" if position >= num_earlier else "input"
+                place = f"{name}.{member}[{index}]"
+                take = partial(_become_text, items, position, member, index)
+                yield GivenDocument(place, part, is_new, take)
+
+
+def _become_text(items: list[Item], position: int, member: str, index: int, text: str) -> None:
+    item = items[position]
+    parts = [*item[member]]
+    parts[index] = {"type": "input_text", "text": text}
+    items[position] = {**item, member: parts}
 
 
 def text_of(

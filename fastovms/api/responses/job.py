@@ -253,7 +253,6 @@ def response_form(
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": fields.previous_id,
         "prompt_cache_key": body.prompt_cache_key,
-        "prompt_cache_options": fields.caching.told,
         "prompt_cache_retention": body.prompt_cache_retention,
         "reasoning": fields.reasoning,
         "safety_identifier": body.safety_identifier,
@@ -266,6 +265,8 @@ def response_form(
         "truncation": "auto" if fields.truncates else "disabled",
         "user": body.user,
     }
+    if fields.caching.told is not None:
+        members["prompt_cache_options"] = fields.caching.told
     dialect = envelope.dialect
     for name, row in rows_of(SamplingFields).items():
         is_given = row.field.echo == dialect.name and getattr(body, name) is not None

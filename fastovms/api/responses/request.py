@@ -117,6 +117,7 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
     prompt_cache_options: dict[str, Any] | None = None
     background_options: dict[str, Any] | None = None
     context_management: list[dict[str, Any]] | None = None
+    client_metadata: dict[str, Any] | None = None
 
 
 class ConversationRequest(Struct, frozen=True, kw_only=True):

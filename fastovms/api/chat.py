@@ -180,7 +180,6 @@ class ChatMessageForm:
 
 
 _VLLM_MEMBERS: Final = (
-    "service_tier",
     "prompt_logprobs",
     "prompt_token_ids",
     "kv_transfer_params",
@@ -238,7 +237,7 @@ def chat_body(
     return {
         **envelope.members("chat.completion"),
         "choices": choices,
-        **(dict.fromkeys(_VLLM_MEMBERS) if dialect.has_ids else {}),
+        **({"service_tier": "default", **dict.fromkeys(_VLLM_MEMBERS)} if dialect.has_ids else {}),
         **closing_members(usage),
         **prompt.members(report),
     }
@@ -275,7 +274,7 @@ def _message(pieces: Iterable[Piece], form: ChatMessageForm, dialect: Dialect) -
     is_silent = bool(calls) and dialect.has_null_content and not is_plain
     message: dict[str, Any] = {"role": form.role, "content": text or (None if is_silent else "")}
     if dialect.has_ids:
-        message |= {"refusal": None, "annotations": [], "audio": None, "function_call": None}
+        message |= {"refusal": None, "annotations": [], "audio": None}
         message |= dict.fromkeys(dialect.reasoning_members)
     if reasoning:
         message |= dict.fromkeys(dialect.reasoning_members, "".join(reasoning))

@@ -152,7 +152,7 @@ class ChatMessage(AnswerSchema, kw_only=True):
     reasoning_content: str | UnsetType | None = UNSET
     reasoning: str | UnsetType | None = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
-    function_call: CalledFunction | UnsetType | None = UNSET
+    function_call: CalledFunction | UnsetType = UNSET
 
 
 class ChatDelta(AnswerSchema, kw_only=True):
@@ -197,7 +197,7 @@ class ChatCompletion(AnswerSchema, kw_only=True):
     model: str
     system_fingerprint: str | UnsetType = UNSET
     choices: list[ChatChoice]
-    service_tier: UnsetType | None = UNSET
+    service_tier: str | UnsetType = UNSET
     kv_transfer_params: UnsetType | None = UNSET
     usage: TokenUsage
     metrics: RequestMetrics | UnsetType = UNSET

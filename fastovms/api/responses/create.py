@@ -158,6 +158,8 @@ class Compaction:
         context = self._context
         preparation = await context.read(request, ResponsesRequest, dialect, names_of)
         body = preparation.body
+        if body.model is None:
+            raise InvalidField("model is required", param="model")
         if is_streamed(body):
             raise InvalidField(
                 "stream must be false: a compaction cannot be streamed", param="stream"

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import orjson
-from msgspec import UNSET, Struct, UnsetType, to_builtins
+from msgspec import UNSET, UnsetType, to_builtins
 
 from fastovms import __version__
 from fastovms.api import offload
-from fastovms.api.dialect import END, Dialect, log_fields_of
+from fastovms.api.dialect import END, AnswerSchema, Dialect, log_fields_of
 from fastovms.api.endpoint import warning_headers
 from fastovms.api.fields import is_streamed
 from fastovms.api.generate import (
@@ -147,11 +147,6 @@ class Envelope:
         if not self.dialect.has_ids:
             return members
         return {"id": self.id, **members, "system_fingerprint": self.system_fingerprint}
-
-
-class AnswerSchema(Struct, forbid_unknown_fields=True):
-    """The base of all types of answers. Answers have only the declared members. Optional members
-    are `UNSET` by default."""
 
 
 class CachedTokens(AnswerSchema, kw_only=True):

@@ -12,7 +12,7 @@ import orjson
 from msgspec import to_builtins
 
 from fastovms.api import offload
-from fastovms.api.answer import AnswerSchema, AnswerWriter, Envelope, write_answer
+from fastovms.api.answer import AnswerWriter, Envelope, write_answer
 from fastovms.api.chat_messages import ChatMessages, seal
 from fastovms.api.chat_prompt import (
     PromptMaker,
@@ -23,7 +23,15 @@ from fastovms.api.chat_prompt import (
 )
 from fastovms.api.chat_task import ChatJob, ReadChat, chat_job, constraint, hides_content
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import ANTHROPIC, END, START, Dialect, frame, last_frames
+from fastovms.api.dialect import (
+    ANTHROPIC,
+    END,
+    START,
+    AnswerSchema,
+    Dialect,
+    frame,
+    last_frames,
+)
 from fastovms.api.endpoint import Route, endpoint, warning_headers
 from fastovms.api.fields import TokenBudget, token_budget
 from fastovms.api.generate import Observed, SampleDelta, TextGeneration, Usage, generation_of

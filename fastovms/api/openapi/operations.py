@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from fastovms.api.batches import BatchRequest
+from fastovms.api.admin import (
+    CancelledWork,
+    ModelCard,
+    ModelList,
+    ModelMetadata,
+    ServerConfigStatus,
+    ServerMetadata,
+    VersionAnswer,
+    WorkList,
+)
+from fastovms.api.batches import BatchList, BatchObject, BatchRequest
 from fastovms.api.decisions import (
     Decision,
     DecisionsRequest,
@@ -15,23 +25,13 @@ from fastovms.api.decisions import (
 from fastovms.api.dialect import DIALECTS
 from fastovms.api.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
 from fastovms.api.endpoint import Nothing, Operation
+from fastovms.api.files import DeletedFile, FileForm, FileList, FileObject
 from fastovms.api.messages.request import CountTokensRequest, MessagesRequest
 from fastovms.api.ollama.models import OllamaEmbeddingsRequest, OllamaEmbedRequest
 from fastovms.api.ollama.request import OllamaChatRequest, OllamaGenerateRequest, OllamaNamed
 from fastovms.api.openapi import examples
 from fastovms.api.openapi.other_schemas import (
-    BatchList,
-    BatchObject,
-    CancelledWork,
-    DeletedFile,
-    DetokenizedText,
     EmbeddingList,
-    FileForm,
-    FileList,
-    FileObject,
-    ModelCard,
-    ModelList,
-    ModelMetadata,
     OllamaChatAnswer,
     OllamaGenerateAnswer,
     OllamaModelCard,
@@ -40,14 +40,8 @@ from fastovms.api.openapi.other_schemas import (
     OllamaVector,
     OllamaVectors,
     OllamaVersion,
-    OvmsTokens,
     RerankAnswer,
     ScoreList,
-    ServerConfigStatus,
-    ServerMetadata,
-    Tokens,
-    VersionAnswer,
-    WorkList,
 )
 from fastovms.api.openapi.schemas import (
     MESSAGE_EVENT,
@@ -75,7 +69,14 @@ from fastovms.api.responses.request import (
     ItemsRequest,
     ResponsesRequest,
 )
-from fastovms.api.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from fastovms.api.tokenize import (
+    DetokenizedText,
+    DetokenizeRequest,
+    OvmsTokenizeRequest,
+    OvmsTokens,
+    TokenizeRequest,
+    Tokens,
+)
 
 _PAGE: Final[Mapping[str, Any]] = {
     "limit": int,

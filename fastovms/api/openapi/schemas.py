@@ -6,11 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Union
 
 from msgspec import UNSET, Struct, UnsetType, defstruct
 
-from fastovms.api.answer import (
-    AnswerSchema,
-    RequestMetrics,
-    TokenUsage,
-)
+from fastovms.api.answer import RequestMetrics, TokenUsage
+from fastovms.api.dialect import AnswerSchema
 from fastovms.api.messages.endpoints import EndingUsage, MessageUsage
 from fastovms.api.responses.output import ResponseUsage
 from fastovms.params import SamplingFields

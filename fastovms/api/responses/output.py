@@ -10,10 +10,10 @@ from typing import Any, Final
 import orjson
 from msgspec import to_builtins
 
-from fastovms.api.answer import AnswerSchema, CachedTokens, ReasoningTokens, metrics_member
+from fastovms.api.answer import CachedTokens, ReasoningTokens, metrics_member
 from fastovms.api.chat_messages import seal
 from fastovms.api.chat_tools import ToolTarget
-from fastovms.api.dialect import Dialect, describe, frame
+from fastovms.api.dialect import AnswerSchema, Dialect, describe, frame
 from fastovms.api.generate import SampleDelta, Usage
 from fastovms.api.responses.input import Item, NewId
 from fastovms.api.scoring import TokenAligner

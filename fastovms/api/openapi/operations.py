@@ -23,25 +23,30 @@ from fastovms.api.decisions import (
     SystemOneRequest,
 )
 from fastovms.api.dialect import DIALECTS
-from fastovms.api.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
+from fastovms.api.embeddings import (
+    EmbeddingList,
+    EmbeddingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
 from fastovms.api.endpoint import Nothing, Operation
 from fastovms.api.files import DeletedFile, FileForm, FileList, FileObject
 from fastovms.api.messages.request import CountTokensRequest, MessagesRequest
-from fastovms.api.ollama.models import OllamaEmbeddingsRequest, OllamaEmbedRequest
-from fastovms.api.ollama.request import OllamaChatRequest, OllamaGenerateRequest, OllamaNamed
-from fastovms.api.openapi import examples
-from fastovms.api.openapi.other_schemas import (
-    EmbeddingList,
-    OllamaChatAnswer,
-    OllamaGenerateAnswer,
+from fastovms.api.ollama.models import (
+    OllamaEmbeddingsRequest,
+    OllamaEmbedRequest,
     OllamaModelCard,
     OllamaModelList,
     OllamaStatus,
     OllamaVector,
     OllamaVectors,
     OllamaVersion,
-    RerankAnswer,
-    ScoreList,
+)
+from fastovms.api.ollama.request import OllamaChatRequest, OllamaGenerateRequest, OllamaNamed
+from fastovms.api.openapi import examples
+from fastovms.api.openapi.other_schemas import (
+    OllamaChatAnswer,
+    OllamaGenerateAnswer,
 )
 from fastovms.api.openapi.schemas import (
     MESSAGE_EVENT,
@@ -63,6 +68,7 @@ from fastovms.api.openapi.schemas import (
     ResponseObject,
 )
 from fastovms.api.request_schemas import ChatRequest, CompletionRequest
+from fastovms.api.rerank import RerankAnswer, ScoreList
 from fastovms.api.responses.request import (
     ConversationRequest,
     ConversationUpdate,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from inspect import isawaitable
@@ -666,6 +666,9 @@ class ModelMetadata(AnswerSchema, kw_only=True):
     outputs: list[TensorMetadata]
 
 
+ServableState = Literal["LOADING", "AVAILABLE", "UNLOADING", "END"]
+
+
 class VersionStatusDetails(AnswerSchema):
     """The error of a model, if it has one."""
 
@@ -677,7 +680,7 @@ class VersionStatus(AnswerSchema):
     """The status of a model's only version."""
 
     version: str
-    state: Literal["LOADING", "AVAILABLE", "UNLOADING", "END"]
+    state: ServableState
     status: VersionStatusDetails
 
 
@@ -761,7 +764,7 @@ class ServableRoutes:
         return self._models.get(request.path_params["name"])
 
 
-_STATES: Final = {
+_STATES: Final[Mapping[ModelState, ServableState]] = {
     ModelState.UNLOADED: "END",
     ModelState.LOADING: "LOADING",
     ModelState.AVAILABLE: "AVAILABLE",

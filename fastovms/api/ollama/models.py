@@ -190,7 +190,7 @@ def _model_info(model: KnownModel) -> dict[str, Any]:
     family, config, info = _family(model) or FORMAT, _config(model), model.info
     inner = config.get("text_config")
     scopes = [config, inner] if isinstance(inner, Mapping) else [config]
-    general = {"general.architecture": family, "general.basename": model.name}
+    general: dict[str, Any] = {"general.architecture": family, "general.basename": model.name}
     if info is not None and info.weights is not None:
         general["general.parameter_count"] = info.weights.num_parameters
     numbers = {key: _first(scopes, names) for key, names in _CONFIG_KEYS.items()}

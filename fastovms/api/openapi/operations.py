@@ -31,6 +31,7 @@ from fastovms.api.embeddings import (
 )
 from fastovms.api.endpoint import Nothing, Operation
 from fastovms.api.files import DeletedFile, FileForm, FileList, FileObject
+from fastovms.api.messages.endpoints import MESSAGE_EVENT, CountedTokens, MessageAnswer
 from fastovms.api.messages.request import CountTokensRequest, MessagesRequest
 from fastovms.api.ollama.models import (
     OllamaEmbeddingsRequest,
@@ -49,7 +50,6 @@ from fastovms.api.openapi.other_schemas import (
     OllamaGenerateAnswer,
 )
 from fastovms.api.openapi.schemas import (
-    MESSAGE_EVENT,
     RESPONSE_EVENT,
     ChatCompletion,
     ChatCompletionChunk,
@@ -57,18 +57,18 @@ from fastovms.api.openapi.schemas import (
     Completion,
     CompletionChunk,
     ConversationItem,
-    ConversationList,
-    ConversationObject,
-    CountedTokens,
-    DeletedConversation,
-    DeletedResponse,
-    InputTokens,
     ItemList,
-    MessageAnswer,
     ResponseObject,
 )
 from fastovms.api.request_schemas import ChatRequest, CompletionRequest
 from fastovms.api.rerank import RerankAnswer, ScoreList
+from fastovms.api.responses.conversations import (
+    ConversationList,
+    ConversationObject,
+    DeletedConversation,
+    DeletedResponse,
+)
+from fastovms.api.responses.create import InputTokens
 from fastovms.api.responses.request import (
     ConversationRequest,
     ConversationUpdate,

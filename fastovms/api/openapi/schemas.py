@@ -1,4 +1,4 @@
-"""Schemas of generation: chat, completions, responses, messages."""
+"""Schemas of generation: chat, completions, responses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, UnsetType, defstruct
 
 from fastovms.api.answer import RequestMetrics, TokenUsage
 from fastovms.api.dialect import AnswerSchema
-from fastovms.api.messages.endpoints import EndingUsage, MessageUsage
+from fastovms.api.endpoint import ListPage
 from fastovms.api.responses.output import ResponseUsage
 from fastovms.params import SamplingFields
 from fastovms.request_fields import rows_of
@@ -352,14 +352,8 @@ ConversationItem = (
 )
 
 
-class ItemList(AnswerSchema, kw_only=True):
+class ItemList(ListPage[ConversationItem]):
     """A page of items."""
-
-    object: Literal["list"]
-    data: list[ConversationItem]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 # Responses
@@ -448,48 +442,6 @@ class CompactedResponse(AnswerSchema, kw_only=True):
     usage: ResponseUsage
 
 
-class DeletedResponse(AnswerSchema, kw_only=True):
-    """The answer of `DELETE /responses/{id}`."""
-
-    id: str
-    object: Literal["response"]
-    deleted: Literal[True]
-
-
-class InputTokens(AnswerSchema, kw_only=True):
-    """The answer of `POST /responses/input_tokens`."""
-
-    object: Literal["response.input_tokens"]
-    input_tokens: int
-
-
-class ConversationObject(AnswerSchema, kw_only=True):
-    """A conversation, without its items."""
-
-    id: str
-    object: Literal["conversation"]
-    created_at: int
-    metadata: dict[str, str]
-
-
-class ConversationList(AnswerSchema, kw_only=True):
-    """A page of conversations."""
-
-    object: Literal["list"]
-    data: list[ConversationObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-
-class DeletedConversation(AnswerSchema, kw_only=True):
-    """The answer of `DELETE /conversations/{id}`."""
-
-    id: str
-    object: Literal["conversation.deleted"]
-    deleted: Literal[True]
-
-
 # Events
 
 _Part = OutputText | ReasoningText | SummaryText
@@ -550,153 +502,3 @@ RESPONSE_EVENT: Final[Any] = Union[
     (ErrorEvent, *(_event(kind, members) for kind, members in _EVENTS.items()))
 ]
 """Any event of a response's stream."""
-
-
-# Declares the answers of the Messages API: the message, its blocks, the events of its stream.
-
-
-StopWord = Literal[
-    "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"
-]
-
-
-class TextBlock(AnswerSchema, tag_field="type", tag="text", kw_only=True):
-    """A text of the model."""
-
-    text: str
-    citations: None
-
-
-class ThinkingBlock(AnswerSchema, tag_field="type", tag="thinking", kw_only=True):
-    """The reasoning of the model; the signature contains it if it is hidden."""
-
-    thinking: str
-    signature: str
-
-
-class DirectCaller(AnswerSchema, kw_only=True):
-    """Marks a tool call as made by the model itself."""
-
-    type: Literal["direct"]
-
-
-class ToolUseBlock(AnswerSchema, tag_field="type", tag="tool_use", kw_only=True):
-    """A call of one of the client's tools."""
-
-    id: str
-    name: str
-    input: dict[str, Any]
-    caller: DirectCaller
-
-
-AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
-
-
-class MessageAnswer(AnswerSchema, kw_only=True):
-    """The answer of `POST /v1/messages`. At the start of a stream `stop_reason` is null."""
-
-    id: str
-    type: Literal["message"]
-    role: Literal["assistant"]
-    model: str
-    content: list[AnswerBlock]
-    stop_reason: StopWord | None
-    stop_sequence: str | None
-    stop_details: None
-    container: None
-    usage: MessageUsage
-
-
-class CountedTokens(AnswerSchema, kw_only=True):
-    """The answer of `POST /v1/messages/count_tokens`."""
-
-    input_tokens: int
-
-
-# Events
-
-
-class TextBlockDelta(AnswerSchema, tag_field="type", tag="text_delta", kw_only=True):
-    """More of a text."""
-
-    text: str
-
-
-class ThinkingBlockDelta(AnswerSchema, tag_field="type", tag="thinking_delta", kw_only=True):
-    """A piece of the model's reasoning."""
-
-    thinking: str
-
-
-class SignatureDelta(AnswerSchema, tag_field="type", tag="signature_delta", kw_only=True):
-    """The signature of the reasoning, at its end."""
-
-    signature: str
-
-
-class InputJsonDelta(AnswerSchema, tag_field="type", tag="input_json_delta", kw_only=True):
-    """More of the JSON text of a call's input."""
-
-    partial_json: str
-
-
-class MessageEnding(AnswerSchema, kw_only=True):
-    """Why a message has ended."""
-
-    stop_reason: StopWord
-    stop_sequence: str | None
-    stop_details: None
-    container: None
-
-
-class MessageStart(AnswerSchema, tag_field="type", tag="message_start", kw_only=True):
-    """Begins a stream."""
-
-    message: MessageAnswer
-
-
-class ContentBlockStart(AnswerSchema, tag_field="type", tag="content_block_start", kw_only=True):
-    """Begins a block."""
-
-    index: int
-    content_block: AnswerBlock
-
-
-class ContentBlockDelta(AnswerSchema, tag_field="type", tag="content_block_delta", kw_only=True):
-    """A piece of a content block."""
-
-    index: int
-    delta: TextBlockDelta | ThinkingBlockDelta | SignatureDelta | InputJsonDelta
-
-
-class ContentBlockStop(AnswerSchema, tag_field="type", tag="content_block_stop", kw_only=True):
-    """Ends a block."""
-
-    index: int
-
-
-class MessageDelta(AnswerSchema, tag_field="type", tag="message_delta", kw_only=True):
-    """The stop reason and the usage, at the end of a message."""
-
-    delta: MessageEnding
-    usage: EndingUsage
-
-
-class MessageStop(AnswerSchema, tag_field="type", tag="message_stop", kw_only=True):
-    """Ends a stream."""
-
-
-class Ping(AnswerSchema, tag_field="type", tag="ping", kw_only=True):
-    """Shows that the stream is alive."""
-
-
-MESSAGE_EVENT: Final[Any] = Union[  # noqa: UP007
-    MessageStart,
-    ContentBlockStart,
-    ContentBlockDelta,
-    ContentBlockStop,
-    MessageDelta,
-    MessageStop,
-    Ping,
-]
-"""Any event of a message's stream, but for errors."""

@@ -16,6 +16,8 @@ from fastovms.api.admin import (
     WorkList,
 )
 from fastovms.api.batches import BatchList, BatchObject, BatchRequest
+from fastovms.api.chat import ChatCompletion, ChatCompletionChunk
+from fastovms.api.completions import Completion, CompletionChunk
 from fastovms.api.decisions import (
     Decision,
     DecisionsRequest,
@@ -51,11 +53,7 @@ from fastovms.api.openapi.other_schemas import (
 )
 from fastovms.api.openapi.schemas import (
     RESPONSE_EVENT,
-    ChatCompletion,
-    ChatCompletionChunk,
     CompactedResponse,
-    Completion,
-    CompletionChunk,
     ConversationItem,
     ItemList,
     ResponseObject,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from msgspec import UNSET, UnsetType
 
 from fastovms.api.dialect import AnswerSchema
-from fastovms.api.openapi.schemas import TokenLogprob
+from fastovms.api.logprobs import TokenLogprob
 
 # Declares the answers about models, tokens and the server.
 

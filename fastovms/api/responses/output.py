@@ -59,7 +59,7 @@ class ResponseStatus:
             "error": self.error,
             "incomplete_details": None if reason is None else {"reason": reason},
             "usage": None if self.usage is None else usage_body(self.usage),
-            **metrics_member(None if self.usage is None else self.usage.timings),
+            **to_builtins(metrics_member(None if self.usage is None else self.usage.timings)),
         }
 
 

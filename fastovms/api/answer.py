@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -151,11 +151,10 @@ class Envelope:
 
 FinishWord = Literal["stop", "length", "tool_calls", "function_call", "content_filter"]
 
-FINISH_WORDS: Final[Mapping[FinishReason, FinishWord]] = {
-    FinishReason.STOP: "stop",
-    FinishReason.LENGTH: "length",
-}
-"""The `finish_reason` of a sample that has not failed and does not call a tool."""
+
+def finish_word(reason: FinishReason) -> FinishWord:
+    """Returns the `finish_reason` of a sample that has not failed and does not call a tool."""
+    return cast(FinishWord, reason.value)
 
 
 class CachedTokens(AnswerSchema, kw_only=True):

@@ -13,7 +13,6 @@ from msgspec import UNSET, UnsetType
 
 from fastovms.api import offload
 from fastovms.api.answer import (
-    FINISH_WORDS,
     AnswerWriter,
     Envelope,
     FinishWord,
@@ -21,6 +20,7 @@ from fastovms.api.answer import (
     StreamUsage,
     TokenUsage,
     closing_members,
+    finish_word,
     write_answer,
 )
 from fastovms.api.body import wrong
@@ -215,7 +215,7 @@ class ChatMessageForm:
         has_called = bool(are_whole) and all(are_whole)
         if reason is FinishReason.STOP and has_called and not is_plain_stop:
             return self.calls.finish_reason
-        return FINISH_WORDS[reason]
+        return finish_word(reason)
 
 
 # Writes the body of a whole answer of `/chat/completions`: its choices, and what it tells of the

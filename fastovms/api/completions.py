@@ -14,7 +14,6 @@ from msgspec.structs import astuple
 
 from fastovms.api import offload
 from fastovms.api.answer import (
-    FINISH_WORDS,
     AnswerWriter,
     Envelope,
     FinishWord,
@@ -22,6 +21,7 @@ from fastovms.api.answer import (
     StreamUsage,
     TokenUsage,
     closing_members,
+    finish_word,
     write_answer,
 )
 from fastovms.api.context import ApiContext
@@ -222,7 +222,7 @@ def completion_body(
                 index=len(choices),
                 text=prompt.echo.text + sample.text,
                 logprobs=logprobs,
-                finish_reason=sample.finish_reason and FINISH_WORDS[sample.finish_reason],
+                finish_reason=sample.finish_reason and finish_word(sample.finish_reason),
                 stop_reason=sample.stop_reason if envelope.dialect.has_ids else UNSET,
                 **members,
             )

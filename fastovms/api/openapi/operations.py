@@ -47,15 +47,13 @@ from fastovms.api.ollama.models import (
 )
 from fastovms.api.ollama.request import OllamaChatRequest, OllamaGenerateRequest, OllamaNamed
 from fastovms.api.openapi import examples
-from fastovms.api.openapi.other_schemas import (
-    OllamaChatAnswer,
-    OllamaGenerateAnswer,
-)
 from fastovms.api.openapi.schemas import (
     RESPONSE_EVENT,
     CompactedResponse,
     ConversationItem,
     ItemList,
+    OllamaChatAnswer,
+    OllamaGenerateAnswer,
     ResponseObject,
 )
 from fastovms.api.request_schemas import ChatRequest, CompletionRequest

@@ -1,4 +1,5 @@
-"""Schemas of the Responses API."""
+"""Schemas of the answers whose bodies are not made of structs: those of the Responses API, and
+Ollama's texts."""
 
 from __future__ import annotations
 
@@ -14,8 +15,7 @@ from fastovms.api.responses.output import ResponseUsage
 from fastovms.params import SamplingFields
 from fastovms.request_fields import rows_of
 
-# Declares the answers of the Responses API: the object, its items, the events of its stream,
-# conversations and lists.
+# Declares the answers of the Responses API: the object, its items and the events of its stream.
 
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -300,3 +300,62 @@ RESPONSE_EVENT: Final[Any] = Union[
     (ErrorEvent, *(_event(kind, members) for kind, members in _EVENTS.items()))
 ]
 """Any event of a response's stream."""
+
+
+# Declares Ollama's answers with texts, whole and as lines of a stream.
+
+
+class OllamaFunction(AnswerSchema, kw_only=True):
+    """The called function, with its arguments as an object."""
+
+    index: int
+    name: str
+    arguments: dict[str, Any]
+
+
+class OllamaCall(AnswerSchema, kw_only=True):
+    """A call of one of the client's tools. It is always sent whole."""
+
+    id: str
+    function: OllamaFunction
+
+
+class OllamaMessage(AnswerSchema, kw_only=True):
+    """The text, reasoning and calls of the model."""
+
+    role: Literal["assistant"]
+    content: str
+    thinking: str | UnsetType = UNSET
+    tool_calls: list[OllamaCall] | UnsetType = UNSET
+
+
+class OllamaPart(AnswerSchema, kw_only=True):
+    """The members of answers and lines of both endpoints. The members after `done` are in the last
+    line and in whole answers; times are nanoseconds."""
+
+    model: str
+    created_at: str
+    done: bool
+    done_reason: Literal["stop", "length", "load", "unload"] | UnsetType = UNSET
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    prompt_eval_duration: int | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
+
+
+class OllamaChatAnswer(OllamaPart, kw_only=True):
+    """The answer of `POST /api/chat`, and each line of its stream."""
+
+    message: OllamaMessage
+
+
+class OllamaGenerateAnswer(OllamaPart, kw_only=True):
+    """The answer of `POST /api/generate`, and each line of its stream. `context` has the tokens of
+    the prompt and of the answer."""
+
+    response: str
+    thinking: str | UnsetType = UNSET
+    context: list[int] | UnsetType = UNSET

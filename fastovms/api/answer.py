@@ -149,6 +149,16 @@ class Envelope:
         return {"id": self.id, **members, "system_fingerprint": self.system_fingerprint}
 
 
+class AnswerPart(AnswerSchema, kw_only=True):
+    """The members of an `Envelope` in an answer or a frame."""
+
+    id: str | UnsetType = UNSET
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str | UnsetType = UNSET
+
+
 FinishWord = Literal["stop", "length", "tool_calls", "function_call", "content_filter"]
 
 

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from fastovms.api import offload
 from fastovms.api.answer import (
+    AnswerPart,
     AnswerWriter,
     Envelope,
     FinishWord,
@@ -248,14 +249,10 @@ class ChatChoice(AnswerSchema, kw_only=True):
     token_ids: list[int] | UnsetType | None = UNSET
 
 
-class ChatCompletion(AnswerSchema, kw_only=True):
+class ChatCompletion(AnswerPart, kw_only=True):
     """The answer of `POST /chat/completions`. Below `/v3` it has no `id`, as in OVMS."""
 
-    id: str | UnsetType = UNSET
     object: Literal["chat.completion"]
-    created: int
-    model: str
-    system_fingerprint: str | UnsetType = UNSET
     choices: list[ChatChoice]
     service_tier: UnsetType | None = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
@@ -417,14 +414,10 @@ class ChatChunkChoice(AnswerSchema, kw_only=True):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatCompletionChunk(AnswerSchema, kw_only=True):
+class ChatCompletionChunk(AnswerPart, kw_only=True):
     """A frame of a streamed chat. `usage` is present if the request asks for it."""
 
-    id: str | UnsetType = UNSET
     object: Literal["chat.completion.chunk"]
-    created: int
-    model: str
-    system_fingerprint: str | UnsetType = UNSET
     choices: list[ChatChunkChoice]
     usage: TokenUsage | UnsetType | None = UNSET
     metrics: RequestMetrics | UnsetType = UNSET

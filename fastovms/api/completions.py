@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 
 from fastovms.api import offload
 from fastovms.api.answer import (
+    AnswerPart,
     AnswerWriter,
     Envelope,
     FinishWord,
@@ -153,14 +154,10 @@ class CompletionChoice(AnswerSchema, kw_only=True):
     prompt_token_ids: list[int] | UnsetType | None = UNSET
 
 
-class Completion(AnswerSchema, kw_only=True):
+class Completion(AnswerPart, kw_only=True):
     """The answer of `POST /completions`. Below `/v3` it has no `id`, as in OVMS."""
 
-    id: str | UnsetType = UNSET
     object: Literal["text_completion"]
-    created: int
-    model: str
-    system_fingerprint: str | UnsetType = UNSET
     choices: list[CompletionChoice]
     service_tier: UnsetType | None = UNSET
     kv_transfer_params: UnsetType | None = UNSET
@@ -168,14 +165,10 @@ class Completion(AnswerSchema, kw_only=True):
     metrics: RequestMetrics | UnsetType = UNSET
 
 
-class CompletionChunk(AnswerSchema, kw_only=True):
+class CompletionChunk(AnswerPart, kw_only=True):
     """A frame of a streamed completion. `usage` is present if the request asks for it."""
 
-    id: str | UnsetType = UNSET
     object: Literal["text_completion", "text_completion.chunk"]
-    created: int
-    model: str
-    system_fingerprint: str | UnsetType = UNSET
     choices: list[CompletionChoice]
     usage: TokenUsage | UnsetType | None = UNSET
     metrics: RequestMetrics | UnsetType = UNSET

@@ -139,7 +139,7 @@ class ThinkingBlock(AnswerSchema, tag_field="type", tag="thinking"):
     signature: str
 
 
-class DirectCaller(AnswerSchema, frozen=True):
+class DirectCaller(AnswerSchema):
     """Marks a tool call as made by the model itself."""
 
     type: Literal["direct"] = "direct"
@@ -151,7 +151,7 @@ class ToolUseBlock(AnswerSchema, tag_field="type", tag="tool_use"):
     id: str
     name: str
     input: dict[str, Any]
-    caller: DirectCaller = DirectCaller()
+    caller: DirectCaller
 
 
 AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
@@ -227,6 +227,10 @@ def message_body(
     )
 
 
+def _tool_use(call_id: str, name: str) -> ToolUseBlock:
+    return ToolUseBlock(call_id, name, {}, DirectCaller())
+
+
 def _blocks(pieces: Iterable[Piece], form: AnswerForm) -> list[AnswerBlock]:
     blocks: list[AnswerBlock] = []
     arguments: list[str] = []
@@ -238,7 +242,7 @@ def _blocks(pieces: Iterable[Piece], form: AnswerForm) -> list[AnswerBlock]:
                 blocks.append(ThinkingBlock(form.thinking(text), form.signature(text)))
             case CallBegin(name=name):
                 arguments = []
-                call = ToolUseBlock(form.new_call_id(), name, {})
+                call = _tool_use(form.new_call_id(), name)
                 blocks.append(call)
             case CallArguments(text=text):
                 arguments.append(text)
@@ -402,7 +406,7 @@ class MessageFrames:
                     return begun
                 return [*begun, self._more(b"thinking_delta", b"thinking", text)]
             case CallBegin(name=name):
-                return self._begin(CallBegin, ToolUseBlock(self._form.new_call_id(), name, {}))
+                return self._begin(CallBegin, _tool_use(self._form.new_call_id(), name))
             case CallArguments(text=text):
                 return [self._more(b"input_json_delta", b"partial_json", text)]
             case CallEnd(complete=is_whole):

@@ -155,7 +155,7 @@ def _cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
     extra = _SCALE_BYTES if bits == 8 else 0
     heads, num_rows, head_size = inputs[0].page_shape
     block_size = num_rows - extra
-    shapes = {(f"{one.name.partition('.')[0]}", one.page_shape) for one in inputs}
+    shapes = {(one.name.partition(".")[0], one.page_shape) for one in inputs}
     expected = {
         ("key_cache", (heads, block_size + extra, head_size)),
         ("value_cache", (heads, block_size, head_size + extra)),

@@ -52,7 +52,8 @@ class Idle(asyncio.Protocol):
 @asynccontextmanager
 async def idle_connections(url: str, count: int) -> AsyncIterator[float]:
     """Opens the connections. Yields how many seconds that took."""
-    host, port = urlsplit(url).hostname, urlsplit(url).port
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or 0
     key = base64.b64encode(bytes(16)).decode()
     head = (
         f"GET /v1/responses HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: Upgrade\r\n"

@@ -20,7 +20,8 @@ FindFile = Callable[[str, str], Path]
 """Returns the path of a tenant's file by its id. Raises RequestError."""
 
 ReadPdf = Callable[[bytes, str, int], str]
-"""Returns the text of a PDF, given the field that it comes from and the most pages."""
+"""Returns the text of a PDF, given the field that it comes from and the most pages. Called in a
+thread."""
 
 _MAX_CACHED: Final = 16 * 1024 * 1024
 """Characters of the texts of PDFs that are kept: clients send a document again with each turn."""
@@ -52,12 +53,20 @@ class Documents:
     Args:
         find_file: finds a file that was uploaded.
         read_pdf: reads a PDF within limits of time and memory.
+        close_reader: ends what `read_pdf` does.
     """
 
-    def __init__(self, config: MediaConfig, find_file: FindFile, read_pdf: ReadPdf) -> None:
+    def __init__(
+        self,
+        config: MediaConfig,
+        find_file: FindFile,
+        read_pdf: ReadPdf,
+        close_reader: Callable[[], None] = lambda: None,
+    ) -> None:
         self._config = config
         self._find_file = find_file
         self._read_pdf = read_pdf
+        self._close_reader = close_reader
         self._thread: FairThread[str] = FairThread("documents", per_client=32, total=128)
         self._texts: OrderedDict[bytes, str] = OrderedDict()
         self._num_chars = 0
@@ -87,6 +96,7 @@ class Documents:
 
     def close(self) -> None:
         self._thread.close()
+        self._close_reader()
 
     async def _text(self, request: Request, document: GivenDocument) -> str:
         members, place = document.members, document.place

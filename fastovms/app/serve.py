@@ -44,7 +44,7 @@ from fastovms.api.served import ServedModels
 from fastovms.app.greeting import greeting
 from fastovms.app.loading import load_models
 from fastovms.app.supply import ModelSupply, ReadList, settle_memory
-from fastovms.backends.document_process import read_in_process
+from fastovms.backends.document_process import PdfProcesses
 from fastovms.backends.paged.backend import SharedCores
 from fastovms.batches.input import InputChecker, LineSlots
 from fastovms.batches.runner import FOLDER as BATCH_FOLDER
@@ -357,7 +357,7 @@ async def _run(
     registry.register(loop_watch)
     trimmer = MemoryTrimmer(find_trim())
     bodies = BodyReader()
-    documents = Documents(config.media, batches.files.path_for, read_in_process)
+    documents = _documents(config, batches.files)
     router.more_to_come = True
     router.pending = StartWait(status, router, bodies, config.residency.wait_timeout)
 
@@ -525,8 +525,7 @@ def api_context(
         documents: None = documents are read, but there are no uploaded files.
     """
     if documents is None:
-        no_files = KeptFiles(None, "there is no server")
-        documents = Documents(config.media, no_files.path_for, read_in_process)
+        documents = _documents(config, KeptFiles(None, "there is no server"))
     return ApiContext(
         models,
         config.api,
@@ -536,6 +535,11 @@ def api_context(
         tracer=tracer,
         documents=documents,
     )
+
+
+def _documents(config: ServerConfig, files: KeptFiles) -> Documents:
+    processes = PdfProcesses()
+    return Documents(config.media, files.path_for, processes.read, processes.close)
 
 
 def _describe(

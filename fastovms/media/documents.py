@@ -27,7 +27,7 @@ def can_read_pdf() -> bool:
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """Returns the text of a document that is no PDF.
+    """Returns the text of a document that is not a PDF.
 
     Args:
         name: the request's field with the document.

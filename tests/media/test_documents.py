@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
+import threading
 import zlib
 
 import pytest
 from pypdf import PdfReader, PdfWriter
 
 from fastovms.backends import document_process
-from fastovms.backends.document_process import read_in_process
-from fastovms.errors import InvalidField, Overloaded
+from fastovms.backends.document_process import PdfProcesses
+from fastovms.errors import BackendUnavailable, InvalidField, Overloaded
 from fastovms.media.documents import decode_text, is_pdf, read_pdf
 from tests.media.pdf_files import pdf_file
 
@@ -43,7 +44,10 @@ def test_what_is_no_text(data):
         decode_text(data, "x")
 
 
-@pytest.mark.parametrize("read", [read_pdf, pytest.param(read_in_process, marks=pytest.mark.slow)])
+IN_A_PROCESS = pytest.param(PdfProcesses().read, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("read", [read_pdf, IN_A_PROCESS])
 def test_pages(read):
     data = pdf_file(["The first page", "", "The third page"])
     assert is_pdf(data)
@@ -82,7 +86,7 @@ def test_a_bomb_costs_its_process():
     bomb = zlib.compress(b"BT (a) Tj ET\n" * 100_000_000, 1)
     data = pdf_file(["a"], stream=bomb, filters=b"/Filter/FlateDecode")
     with pytest.raises(InvalidField, match="x ") as caught:
-        read_in_process(data, "x", 3)
+        PdfProcesses().read(data, "x", 3)
     assert caught.value.param == "x"
 
 
@@ -93,4 +97,18 @@ def test_no_process(monkeypatch):
 
     monkeypatch.setattr(document_process, "ChildProcess", fail)
     with pytest.raises(Overloaded, match="no memory"):
-        read_in_process(b"", "x", 3)
+        PdfProcesses().read(b"", "x", 3)
+
+
+@pytest.mark.slow
+def test_the_end_of_the_server_ends_a_reader():
+    processes = PdfProcesses()
+    bomb = zlib.compress(b"BT (a) Tj ET\n" * 4_000_000, 1)
+    data = pdf_file(["a"], stream=bomb, filters=b"/Filter/FlateDecode")
+    timer = threading.Timer(1.0, processes.close)
+    timer.start()
+    with pytest.raises(BackendUnavailable):
+        processes.read(data, "x", 3)
+    with pytest.raises(BackendUnavailable):
+        processes.read(data, "x", 3)
+    timer.join()

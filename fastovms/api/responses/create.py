@@ -126,6 +126,9 @@ are kept as they are."""
 _MARGIN: Final = 64
 """Tokens that are left free: two texts may have more together than each by itself."""
 
+_MIN_SIZE: Final = 256
+"""The least size, in tokens, that a conversation is compacted to: less holds no summary."""
+
 _TASK: Final = (
     "Below is a conversation between a user and an assistant that works with tools. Write a "
     "summary that replaces it: whoever goes on with the work will have this summary and the "
@@ -217,7 +220,8 @@ async def compacted(
         return None
     new_item_id = item_ids(context.new_id, preparation.dialect)
     past = History(older, older, history.size)
-    job, kept = await _summary_job(preparation, fields, past, new_item_id, threshold)
+    size = max(threshold, _MIN_SIZE)
+    job, kept = await _summary_job(preparation, fields, past, new_item_id, size)
     summary = await _summary(generation_of(job, Observed(context.new_id(), {})))
     sealed = seal_history(summary, kept, newer)
     return {"id": new_item_id("cmp"), "type": "compaction", "encrypted_content": sealed}
@@ -540,16 +544,26 @@ class Responses:
         """Computes the prompt, which the prefix cache then has, and answers with a response without
         output. The one token that this takes is dropped."""
         generation, run = task.generation, task.run
-        run.open()
         with generation:
-            await generation.run(_drop)
-        run.end_prewarmed()
-        await self._keep(task.request, task.fields, task.history, run)
-        if not is_streamed(task.job.preparation.body):
-            return Response(200, orjson.dumps(run.body()), headers=task.headers)
-        run.end()
-        stream = task.request.stream(headers=task.headers)
-        stream.finish(b"".join(run.take_events()) + DONE)
+            if not is_streamed(task.job.preparation.body):
+                await generation.run(_drop)
+                run.end_prewarmed()
+                await self._keep(task.request, task.fields, task.history, run)
+                return Response(200, orjson.dumps(run.body()), headers=task.headers)
+            stream = task.request.stream(headers=task.headers)
+            generation.submit(_drop)
+            run.open()
+            stream.send(b"".join(run.take_events()))
+            try:
+                await generation.finished()
+            except Exception as error:
+                task.request.log_fields.update(log_fields_of(error))
+                run.fail(error)
+            else:
+                run.end_prewarmed()
+            await self._keep(task.request, task.fields, task.history, run)
+            run.end()
+            stream.finish(b"".join(run.take_events()) + DONE)
         return None
 
     async def _complete(self, task: _Task) -> Response:

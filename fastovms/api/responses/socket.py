@@ -106,6 +106,7 @@ class _Turn:
 
     Attributes:
         response: the last response object that an event had; empty before the first one.
+        is_cancelled: whether the client has cancelled it.
     """
 
     def __init__(self, body: dict[str, Any], input_items: Sequence[Any], *, previous: str | None):
@@ -118,6 +119,7 @@ class _Turn:
         self.stream_id = body.pop("stream_id", None)
         self._previous = previous
         self.response: dict[str, Any] = {}
+        self.is_cancelled = False
 
     def on_event(self, event: dict[str, Any]) -> dict[str, Any]:
         response = self.response = event["response"]
@@ -243,6 +245,7 @@ class _Session:
         if self._running is None or turn is None or given not in (None, running):
             self._refuse("no such response is running", param="response_id")
             return
+        turn.is_cancelled = True
         self._running.cancel()
 
     def _refuse(
@@ -278,7 +281,7 @@ class _Session:
                 self._tell(500, {**error, "param": None}, turn.stream_id)
         except asyncio.CancelledError:
             status = 499
-            if not socket.is_open or self._running is None or not turn.response:
+            if not (socket.is_open and turn.is_cancelled):
                 raise
             self._tell_cancelled(turn)
         finally:
@@ -333,6 +336,11 @@ class _Session:
         self._last = response["id"], [*turn.input_items, *response.get("output", ())]
 
     def _tell_cancelled(self, turn: _Turn) -> None:
+        if not turn.response:
+            message = "the response was cancelled before it began"
+            error = {"type": "invalid_request_error", "code": "cancelled", "message": message}
+            self._tell(400, {**error, "param": None}, turn.stream_id)
+            return
         response = {
             **turn.response,
             "status": "cancelled",

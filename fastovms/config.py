@@ -159,6 +159,11 @@ class EngineConfig:
         max_model_len: context length to use; None = the model's.
         backend: "paged", "genai", or "auto" = genai only for models that the paged backend cannot
             run.
+        enable_lora: serve adapters (LoRA), which operators load while the server runs; also on with
+            `lora_modules`.
+        lora_modules: directories of the adapters to load at start, by their names for clients.
+        max_loras: adapters in memory at the same time.
+        max_lora_rank: the highest rank of an adapter.
     """
 
     device: str = "CPU"
@@ -177,6 +182,14 @@ class EngineConfig:
     cache_dir: str | None = None
     max_model_len: int | None = None
     backend: str = "auto"
+    enable_lora: bool = False
+    lora_modules: Mapping[str, Path] = field(default_factory=dict)
+    max_loras: int = 8
+    max_lora_rank: int = 64
+
+    @property
+    def serves_adapters(self) -> bool:
+        return self.enable_lora or bool(self.lora_modules)
 
     @property
     def token_budget(self) -> int:

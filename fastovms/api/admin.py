@@ -383,7 +383,7 @@ class ModelRoutes:
         self._dialect = dialect
 
     def list(self, request: Request) -> Response:
-        known = self._models.known
+        known = self._models.named
         if _is_anthropics(request):
             return _json(anthropic_list(known))
         data = [_card(model, self._dialect) for model in known]
@@ -414,7 +414,7 @@ class ModelRoutes:
             return refusal
         model = self._models.find(request.path_params["id"], dialect)
         if self._models.holder is not None:
-            await self._models.holder.load(model.name)
+            await self._models.holder.load(model.resident)
         return _json(_card(model, dialect))
 
     async def unload(self, request: Request, dialect: Dialect) -> Response:
@@ -427,6 +427,10 @@ class ModelRoutes:
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         model = self._models.find(request.path_params["id"], dialect)
+        if model.parent is not None:
+            raise RequestError(
+                f"{model.name} is an adapter of {model.parent.name}: POST /v1/unload_lora_adapter"
+            )
         if self._models.holder is not None:
             await self._models.holder.unload(model.name)
         return _json(_card(model, dialect))
@@ -468,8 +472,8 @@ def _card(model: KnownModel, dialect: Dialect) -> dict[str, object]:
     }
     if dialect.describes_models:
         card |= {
-            "root": model.name,
-            "parent": None,
+            "root": model.root or model.name,
+            "parent": None if model.parent is None else model.parent.name,
             "permission": [],
             "status": _status(model),
         }

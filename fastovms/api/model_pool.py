@@ -81,7 +81,7 @@ def departure(
         try:
             yield Departure(True, True, ())
         finally:
-            holder.dismiss(model.name)
+            holder.dismiss(model.resident)
 
 
 def _warnings(model: KnownModel, reason: str) -> Sequence[str]:

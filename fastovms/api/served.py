@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
@@ -13,12 +13,13 @@ from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 from fastovms.api.body import FairThread, show, wrong
 from fastovms.api.dialect import Dialect, model_not_found
 from fastovms.backend import EncoderBackend, GenerationBackend
+from fastovms.backends.adapter_backend import AdapterBackend
 from fastovms.config import ChatConfig, EncoderConfig, ModelLimits, ResidencyConfig
 from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError, InvalidField, ModelNotFound
 from fastovms.media.decode import PixelBound
 from fastovms.media.loader import GivenImages, ImageLoader, ImageSource
-from fastovms.params import Image, ModelInfo
+from fastovms.params import Adapter, Image, ModelInfo
 from fastovms.system.disk import DiskCache
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.output import check_formats, kept_tags
@@ -651,6 +652,29 @@ class Residency:
 _LATEST: Final = ":latest"
 
 
+class AdapterHolder(Protocol):
+    """Loads and unloads the adapters (LoRA) of one model."""
+
+    @property
+    def adapters(self) -> Mapping[str, Adapter]:
+        """Those that requests may name."""
+
+    async def load(self, name: str, path: Path) -> Adapter:
+        """Loads an adapter and returns it when requests may name it.
+
+        Raises:
+            ConfigurationError: it cannot be served, there are too many, or the name is taken.
+            BackendUnavailable: the engine does not run.
+        """
+
+    async def unload(self, name: str) -> None:
+        """Unloads an adapter when its requests have ended, and returns when its memory is freed.
+
+        Raises:
+            BackendUnavailable: the requests do not end in time.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """A model in memory with its tokenizer, parsers and metrics.
@@ -659,6 +683,7 @@ class ServedModel:
         aliases: names that requests may use in place of the model's and which answers repeat.
         images: None = the model does not support images.
         hold: holds the model in memory until released.
+        adapters: the model's adapters; None = adapters are not served.
     """
 
     backend: GenerationBackend
@@ -669,6 +694,7 @@ class ServedModel:
     aliases: tuple[str, ...] = ()
     images: ImageInput | None = None
     hold: Callable[[], Release] = no_hold
+    adapters: AdapterHolder | None = None
 
     @property
     def info(self) -> ModelInfo:
@@ -714,6 +740,8 @@ class KnownModel:
         metrics: the metrics of its requests, kept across unloads; None = no requests yet.
         size: its approximate memory in bytes; 0 = unknown.
         file_size: the size of its weight files in bytes; 0 = unknown.
+        parent: the model that it is an adapter of; None = it is a model itself.
+        root: the directory of an adapter; "" = it is a model itself.
     """
 
     name: str
@@ -731,6 +759,16 @@ class KnownModel:
     fingerprint: str = ""
     size: int = 0
     file_size: int = 0
+    parent: KnownModel | None = None
+    root: str = ""
+
+    @classmethod
+    def of_adapter(cls, parent: KnownModel, served: ServedModel, adapter: Adapter) -> KnownModel:
+        """Returns the description of a loaded model with an adapter."""
+        backend = AdapterBackend(served.backend, adapter)
+        known = cls(adapter.name, parent=parent, root=adapter.path)
+        known.note_loaded(replace(served, backend=backend, aliases=(), adapters=None))
+        return known
 
     @classmethod
     def of(cls, served: AnyServed) -> KnownModel:
@@ -742,6 +780,11 @@ class KnownModel:
     @property
     def names(self) -> tuple[str, ...]:
         return (self.name, *self.aliases)
+
+    @property
+    def resident(self) -> str:
+        """The name of the model that must be in memory for it."""
+        return self.name if self.parent is None else self.parent.name
 
     @property
     def is_identified(self) -> bool:
@@ -762,6 +805,17 @@ class KnownModel:
         self.capabilities, self.fingerprint = served.capabilities, info.fingerprint
         self.served, self.metrics = served, served.metrics
         self.state, self.reason = ModelState.AVAILABLE, ""
+
+
+def _adapters_of(model: KnownModel, name: str | None = None) -> dict[str, KnownModel]:
+    """Returns the adapters of a model in memory, by their names; only the one with `name` if that
+    is given."""
+    served = model.served
+    if not isinstance(served, ServedModel) or served.adapters is None:
+        return {}
+    adapters = served.adapters.adapters
+    chosen = adapters.values() if name is None else filter(None, [adapters.get(name)])
+    return {one.name: KnownModel.of_adapter(model, served, one) for one in chosen}
 
 
 class ModelHolder(Protocol):
@@ -838,6 +892,13 @@ class ServedModels:
         """All models, in memory or not."""
         return list(self._known.values())
 
+    @property
+    def named(self) -> Sequence[KnownModel]:
+        """All that requests may name: each model, and its adapters after it."""
+        return [
+            one for model in self._known.values() for one in (model, *_adapters_of(model).values())
+        ]
+
     def __iter__(self) -> Iterator[AnyServed]:
         """Yields the models in memory, including those being unloaded."""
         return iter([m.served for m in self._all if m.served is not None])
@@ -845,10 +906,18 @@ class ServedModels:
     def get(self, name: str) -> KnownModel | None:
         """Returns the model with this name, to which Ollama's clients may have added a tag; None =
         unknown."""
-        found = self._by_name.get(name)
+        found = self._by_name.get(name) or self._adapter(name)
         if found is None and name.endswith(_LATEST):
-            return self._by_name.get(name.removesuffix(_LATEST))
+            name = name.removesuffix(_LATEST)
+            return self._by_name.get(name) or self._adapter(name)
         return found
+
+    def _adapter(self, name: str) -> KnownModel | None:
+        for model in self._known.values():
+            found = _adapters_of(model, name)
+            if found:
+                return found[name]
+        return None
 
     def find(self, name: str | None, dialect: Dialect) -> KnownModel:
         """Returns the model that a request names.

@@ -37,7 +37,7 @@ from fastovms.backends.model_files import (
     read_model_info,
 )
 from fastovms.backends.model_task import find_task, read_optional, takes_images
-from fastovms.backends.paged.backend import SharedCores
+from fastovms.backends.paged.backend import PagedBackend, SharedCores
 from fastovms.backends.paged.prefixes import PrefixDirectory
 from fastovms.backends.processes import ChildProcess
 from fastovms.config import MediaConfig, ModelConfig
@@ -102,7 +102,8 @@ def _identified(model: ModelConfig) -> ModelInfo:
 def check_models(models: Sequence[ModelConfig]) -> None:
     """Raises ConfigurationError for the most common configuration errors, without loading a
     model."""
-    for name, count in Counter(name for model in models for name in model.names).items():
+    names = (name for model in models for name in (*model.names, *model.engine.lora_modules))
+    for name, count in Counter(names).items():
         if count > 1:
             raise ConfigurationError(f"{count} models have the name {name}")
     for model in models:
@@ -246,7 +247,16 @@ def _served(
             info, tokenizer, loader, processor if isinstance(processor, dict) else {}
         )
     tokenizer.detokenizer(keep=chat.tags)  # makes its table, for which no request should wait
-    return ServedModel(backend, tokenizer, metrics, model.limits, chat, model.names[1:], images)
+    return ServedModel(
+        backend,
+        tokenizer,
+        metrics,
+        model.limits,
+        chat,
+        model.names[1:],
+        images,
+        adapters=backend.adapters if isinstance(backend, PagedBackend) else None,
+    )
 
 
 def _check_gguf(path: Path) -> None:

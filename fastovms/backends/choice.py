@@ -91,6 +91,11 @@ def _genai(
     # Imported here because most servers run no model with this backend.
     from fastovms.backends.genai.backend import GenaiBackend, guard_pipeline, pipeline_comparison
 
+    if config.serves_adapters:
+        raise ConfigurationError(
+            f"{model.name} runs with the genai backend, which serves no adapters: leave out "
+            "--enable-lora and --lora-modules"
+        )
     _check_drafts(model_dir, model, config)
     graph = read_transformed(ov.Core(), graph_file(model_dir), model.max_model_len)
     if graph.has_other_state and config.draft_model is not None:

@@ -113,7 +113,7 @@ def _read(directory: Path, shapes: Mapping[str, MatrixShape], max_rank: int) -> 
         _check_shapes(module, down, up, shapes, directory, max_rank)
     content = np.fromfile(weights_path, np.uint8)
     digest = hashlib.sha256(config_path.read_bytes())
-    digest.update(content)
+    digest.update(content.data)
     weights = {
         module: LowRank(
             _floats(content, down, weights_path),
@@ -139,8 +139,8 @@ def _check_config(config: Mapping[str, Any], path: Path) -> None:
     start = config.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_CHANGED_BASE):
         raise ConfigurationError(
-            f"{path}: init_lora_weights is {start!r}, which changes the base: save the adapter with "
-            "path_initial_model_for_weight_conversion"
+            f"{path}: init_lora_weights is {start!r}, which changes the base: save the adapter "
+            "with path_initial_model_for_weight_conversion"
         )
     rank, alpha, alphas = config.get("r"), config.get("lora_alpha"), config.get("alpha_pattern")
     if not is_integer(rank) or int(str(rank)) < 1:
@@ -210,25 +210,29 @@ def _read_header(path: Path) -> list[_Tensor]:
 
 
 def _read_entry(name: str, entry: object, start: int, path: Path) -> _Tensor:
-    entry = entry if isinstance(entry, dict) else {}
-    dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
-    if dtype not in _DTYPES:
+    members: dict[str, Any] = entry if isinstance(entry, dict) else {}
+    dtype, shape, offsets = (members.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise ConfigurationError(f"{path}: {name} must be F32, F16 or BF16, not {dtype!r}")
-    if not _are_sizes(shape) or not _are_sizes(offsets):
+    sizes, places = _sizes(shape), _sizes(offsets)
+    if sizes is None or places is None:
         raise ConfigurationError(
             f"{path}: {name} must have a shape of two sizes and two offsets, not {shape!r} and "
             f"{offsets!r}"
         )
-    begin, end = offsets
-    if end - begin != math.prod(shape) * _DTYPES[dtype].itemsize:
+    begin, end = places
+    if end - begin != math.prod(sizes) * _DTYPES[dtype].itemsize:
         raise _damaged(path, f"{name} has {end - begin} bytes, not those of its shape {shape}")
-    return _Tensor(name, _DTYPES[dtype], (shape[0], shape[1]), start + begin, start + end)
+    return _Tensor(name, _DTYPES[dtype], sizes, start + begin, start + end)
 
 
-def _are_sizes(value: object) -> bool:
-    return (
-        isinstance(value, list) and len(value) == 2 and all(is_integer(v) and v >= 0 for v in value)
-    )
+def _sizes(value: object) -> tuple[int, int] | None:
+    """Returns a list of two sizes; None = it is something else."""
+    if not isinstance(value, list) or len(value) != 2:
+        return None
+    first, second = value
+    is_size = all(is_integer(one) and 0 <= one < 2**63 for one in value)
+    return (first, second) if is_size else None
 
 
 def _damaged(path: Path, fault: str) -> ConfigurationError:

@@ -206,21 +206,18 @@ class AdapterStack:
         shapes = dict(self.shapes)
         for name, pair in weights.items():
             shapes.setdefault(name, MatrixShape(pair.up.shape[1], pair.down.shape[1]))
-        end = self.num_ranks + rank
-        down, up = [], []
-        for index, (name, shape) in enumerate(shapes.items()):
-            pair = weights.get(name)
-            for kind, width, own in (
-                (down, shape.columns, pair and pair.down),
-                (up, shape.rows, pair and pair.up),
-            ):
-                matrix = np.zeros((end, width), np.float32)
-                if index < len(self.down):
-                    matrix[: self.num_ranks] = (self.down if kind is down else self.up)[index]
-                if own is not None:
-                    matrix[self.num_ranks : self.num_ranks + len(own)] = own
-                kind.append(matrix)
-        member = _Member(number, self.num_ranks, end)
+        start, end = self.num_ranks, self.num_ranks + rank
+        down = [np.zeros((end, shape.columns), np.float32) for shape in shapes.values()]
+        up = [np.zeros((end, shape.rows), np.float32) for shape in shapes.values()]
+        for larger, matrices in ((down, self.down), (up, self.up)):
+            for matrix, before in zip(larger, matrices, strict=False):
+                matrix[:start] = before
+        for index, name in enumerate(shapes):
+            if name in weights:
+                own = weights[name]
+                down[index][start : start + len(own.down)] = own.down
+                up[index][start : start + len(own.up)] = own.up
+        member = _Member(number, start, end)
         return AdapterStack(shapes, down, up, (*self.members, member))
 
     def without(self, number: int) -> AdapterStack:

@@ -12,7 +12,7 @@ from fastovms.api.admin import operator_refusal
 from fastovms.api.body import show
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import OPENAI, Dialect
-from fastovms.api.endpoint import Operation, Route, endpoint
+from fastovms.api.endpoint import Route, endpoint
 from fastovms.api.served import KnownModel, ServedModel
 from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField, ModelNotFound
 from fastovms.http.messages import Request, Response
@@ -21,7 +21,7 @@ _MAX_NAME: Final = 256
 _MAX_PATH: Final = 4096
 
 
-class LoadBody(msgspec.Struct, frozen=True, kw_only=True):
+class LoadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `/v1/load_lora_adapter`.
 
     Attributes:
@@ -35,7 +35,7 @@ class LoadBody(msgspec.Struct, frozen=True, kw_only=True):
     load_inplace: bool = False
 
 
-class UnloadBody(msgspec.Struct, frozen=True, kw_only=True):
+class UnloadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `/v1/unload_lora_adapter`. Its number in vLLM is ignored."""
 
     lora_name: str | None = None
@@ -56,7 +56,7 @@ class AdapterRoutes:
         """
         if (refusal := operator_refusal(request)) is not None:
             return refusal
-        body = await self._context.bodies.read(request, LoadBody)
+        body = await self._context.bodies.read(request, LoadAdapterRequest)
         name = _given(body.lora_name, "lora_name", _MAX_NAME)
         path = Path(_given(body.lora_path, "lora_path", _MAX_PATH))
         if body.load_inplace:
@@ -87,7 +87,7 @@ class AdapterRoutes:
         """
         if (refusal := operator_refusal(request)) is not None:
             return refusal
-        body = await self._context.bodies.read(request, UnloadBody)
+        body = await self._context.bodies.read(request, UnloadAdapterRequest)
         name = _given(body.lora_name, "lora_name", _MAX_NAME)
         for model in self._serving():
             assert model.adapters is not None
@@ -148,29 +148,5 @@ def _done(text: str) -> Response:
 def endpoints(context: ApiContext) -> Iterator[Route]:
     """Yields the routes for adapters."""
     routes = AdapterRoutes(context)
-    load, unload = (
-        Operation(
-            summary,
-            str,
-            media_type="text/plain",
-            body=body,
-            required=required,
-            examples={"By its name": example},
-        )
-        for summary, body, required, example in (
-            (
-                "Load an adapter (LoRA), for operators",
-                LoadBody,
-                ("lora_name", "lora_path"),
-                {"lora_name": "support", "lora_path": "/adapters/support"},
-            ),
-            (
-                "Unload an adapter, for operators",
-                UnloadBody,
-                ("lora_name",),
-                {"lora_name": "support"},
-            ),
-        )
-    )
-    yield Route("POST", "/v1/load_lora_adapter", endpoint(routes.load, OPENAI), load)
-    yield Route("POST", "/v1/unload_lora_adapter", endpoint(routes.unload, OPENAI), unload)
+    yield Route("POST", "/v1/load_lora_adapter", endpoint(routes.load, OPENAI))
+    yield Route("POST", "/v1/unload_lora_adapter", endpoint(routes.unload, OPENAI))

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from fastovms.backends.paged.adapter_files import AdapterFiles, read_adapter
 from fastovms.engine.model.adapters import (
@@ -31,6 +31,13 @@ logger = logging.getLogger(__name__)
 _UNLOAD_TIMEOUT: Final = 300.0
 """Seconds that an unload waits for running requests. Then it fails, and the adapter is served on.
 """
+
+
+class _Change(NamedTuple):
+    """The weights to use, and what runs steps with them; None = there are none."""
+
+    stack: AdapterStack
+    runner: AdapterRunner | None
 
 
 class AdapterTable:
@@ -56,6 +63,7 @@ class AdapterTable:
         self._max_rank = max_rank
         self._shapes = module_shapes(model.graph.model)
         self._adapters: dict[str, Adapter] = {}
+        self._stack = AdapterStack({})
         self._runner: AdapterRunner | None = None
         self._numbers = count(1)
         self._num_uses: Counter[int] = Counter()
@@ -72,8 +80,7 @@ class AdapterTable:
     @property
     def num_bytes(self) -> int:
         """The memory of all weights of adapters."""
-        stack = None if self._runner is None else self._runner.stack
-        return 0 if stack is None else sum(one.nbytes for one in (*stack.down, *stack.up))
+        return sum(matrix.nbytes for matrix in (*self._stack.down, *self._stack.up))
 
     def load_first(self, modules: Mapping[str, Path]) -> None:
         """Loads adapters before the engine runs, in any thread.
@@ -92,9 +99,8 @@ class AdapterTable:
             stack = stack.with_adapter(adapter.number, files.weights)
             self._adapters[name] = adapter
         if modules:
-            runner = self._compile(stack)
-            self._model.use_for_adapters(runner)
-            self._runner = runner
+            self._stack, self._runner = stack, self._compile(stack)
+            self._model.use_for_adapters(self._runner)
             self._log("loaded", ", ".join(modules))
 
     async def load(self, name: str, path: Path) -> Adapter:
@@ -115,8 +121,7 @@ class AdapterTable:
             self._check_number(name)
             files = await asyncio.to_thread(self._read, name, path)
             adapter = _named(name, path, files, next(self._numbers))
-            runner = await asyncio.to_thread(self._with_adapter, adapter.number, files)
-            await self._use(runner)
+            await self._use(await asyncio.to_thread(self._with_adapter, adapter.number, files))
             self._adapters[name] = adapter
             self._log("loaded", name)
         return adapter
@@ -196,20 +201,17 @@ class AdapterTable:
         except ConfigurationError as error:
             raise ConfigurationError(f"the adapter {name} cannot be loaded: {error}") from None
 
-    def _with_adapter(self, number: int, files: AdapterFiles) -> AdapterRunner:
-        """Returns what runs steps with one more adapter."""
-        runner = self._runner
-        stack = AdapterStack({}) if runner is None else runner.stack
-        larger = stack.with_adapter(number, files.weights)
-        if runner is not None and larger.shapes.keys() == stack.shapes.keys():
-            return runner.with_stack(larger)
-        return self._compile(larger)
+    def _with_adapter(self, number: int, files: AdapterFiles) -> _Change:
+        """Returns the stack with one more adapter, and what runs it."""
+        stack = self._stack.with_adapter(number, files.weights)
+        if self._runner is None or stack.shapes.keys() != self._stack.shapes.keys():
+            return _Change(stack, self._compile(stack))
+        return _Change(stack, self._runner)
 
-    def _without(self, number: int) -> AdapterRunner | None:
-        """Returns what runs steps without an adapter; None = there is none left."""
-        assert self._runner is not None
-        stack = self._runner.stack.without(number)
-        return self._runner.with_stack(stack) if stack.members else None
+    def _without(self, number: int) -> _Change:
+        """Returns the stack without an adapter, and what runs it."""
+        stack = self._stack.without(number)
+        return _Change(stack, self._runner) if stack.members else _Change(AdapterStack({}), None)
 
     def _compile(self, stack: AdapterStack) -> AdapterRunner:
         start = time.perf_counter()
@@ -226,11 +228,19 @@ class AdapterTable:
         )
         return runner
 
-    async def _use(self, runner: AdapterRunner | None) -> None:
+    async def _use(self, change: _Change) -> None:
         if self.switch is None:
             raise BackendUnavailable("the engine does not run")
-        await self.switch(lambda: self._model.use_for_adapters(runner))
-        self._runner = runner
+        stack, runner = change
+
+        def use() -> None:
+            if runner is not None and runner is self._runner:
+                runner.use(stack)
+            else:
+                self._model.use_for_adapters(runner)
+
+        await self.switch(use)
+        self._stack, self._runner = stack, runner
 
     def _log(self, what: str, names: str) -> None:
         logger.info("adapters: %s %s; %.3g MB in all", what, names, self.num_bytes / MIB)

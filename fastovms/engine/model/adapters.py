@@ -246,14 +246,14 @@ class AdapterRunner(StepRunner):
 
     def __init__(self, compiled: ov.CompiledModel, stack: AdapterStack) -> None:
         super().__init__(compiled, is_on_gpu=False)
-        self._compiled = compiled
-        self.stack = stack
         self._range = (0, 0)
-        self._set_range(0, stack.num_ranks)
+        self.use(stack)
 
-    def with_stack(self, stack: AdapterStack) -> AdapterRunner:
-        """Returns a runner of the same graph for other adapters of the same modules."""
-        return AdapterRunner(self._compiled, stack)
+    def use(self, stack: AdapterStack) -> None:
+        """Has other adapters of the same modules computed from the next step on. Not to be called
+        during a step."""
+        self.stack = stack
+        self._set_range(0, stack.num_ranks)
 
     def infer(self, inputs: StepInputs) -> RawLogits:
         """Returns logits; see `Model.infer`."""

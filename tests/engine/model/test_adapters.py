@@ -187,6 +187,7 @@ def test_adapters_come_and_go(
     model = load(model_dir)
     stack = AdapterStack({}).with_adapter(3, weights[3])
     runner = compile_adapters(model, stack)
+    model.use_for_adapters(runner)
     asked = {number: request(str(number), number, 30) for number in weights}
     expected = {number: run(adapted, [one]) for number, one in asked.items()}
     for step in ("+1", "+5", "-3", "+2", "-1", "+3", "-5", "-2"):
@@ -197,8 +198,7 @@ def test_adapters_come_and_go(
             stack = stack.without(number)
         members = [member.number for member in stack.members]
         check_stack(members, stack)
-        runner = runner.with_stack(stack)
-        model.use_for_adapters(runner)
+        runner.use(stack)
         for member in members:
             assert run(model, [asked[member]]) == expected[member]
     assert [member.number for member in stack.members] == [3]

@@ -135,11 +135,13 @@ class AdapterTable:
             BackendUnavailable: the requests do not end in time, and it stays loaded; or the engine
                 does not run.
         """
-        await self._finish(self._unload(name))
-
-    async def _unload(self, name: str) -> None:
         adapter = self._adapters.pop(name)
-        self._leaving[name] = left = asyncio.Event()
+        self._leaving[name] = asyncio.Event()
+        await self._finish(self._unload(adapter))
+
+    async def _unload(self, adapter: Adapter) -> None:
+        name = adapter.name
+        left = self._leaving[name]
         try:
             if self._num_uses[adapter.number]:
                 try:

@@ -43,6 +43,9 @@ _TIMES_TRANSPOSED: Final = {"transpose_a": False, "transpose_b": True}
 
 _OF_MATMUL: Final = re.compile(r"__module\.(.+)/(?:aten|ov_ext)::linear/")
 _OF_WEIGHTS: Final = re.compile(r"(?:self\.)?(.+)\.weight(?:_compressed|/.*)?$")
+_WRAPPER: Final = re.compile(r"^model\.(?=(?:model|transformer)\.)")
+"""What optimum-intel puts before the names of some models' modules."""
+
 _OF_GGUF: Final = re.compile(r"blk\.(\d+)\.(\w+)$")
 
 _GGUF_MODULES: Final[Mapping[str, str]] = {
@@ -95,7 +98,7 @@ def _find_modules(model: ov.Model) -> dict[str, Node]:
             continue
         if head is not None and node.get_instance_id() == head.get_instance_id():
             continue
-        name = _weights_name(node)
+        name = _module_name(node)
         gguf = _OF_GGUF.match(name)
         if gguf is not None:
             module = _GGUF_MODULES.get(gguf[2], gguf[2])
@@ -119,7 +122,7 @@ def _is_adaptable(node: Node) -> bool:
     return len(rows) == 2 or bool(rows[1].is_static and rows[1] == 1)
 
 
-def _weights_name(node: Node) -> str:
+def _module_name(node: Node) -> str:
     """Returns the name of the module that a product belongs to; "" = unknown, or not of weights."""
     found = _OF_MATMUL.match(node.get_friendly_name())
     constant = node.input_value(1).get_node()
@@ -128,7 +131,7 @@ def _weights_name(node: Node) -> str:
     if constant.get_type_name() != "Constant":
         return ""
     found = found or _OF_WEIGHTS.match(constant.get_friendly_name())
-    return "" if found is None else str(found[1])
+    return "" if found is None else _WRAPPER.sub("", found[1])
 
 
 def _add_branches(model: ov.Model, modules: Sequence[str]) -> None:

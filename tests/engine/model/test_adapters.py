@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import openvino as ov
 import pytest
 
 from bench.models import write_model
@@ -22,6 +23,7 @@ from fastovms.engine.model.adapters import (
     module_shapes,
 )
 from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.paging import read_paged_graph
 from fastovms.params import Adapter, BeamSearch, GenerationRequest, SamplingParams
 from tests.adapters import (
     ALL_MODULES,
@@ -32,6 +34,7 @@ from tests.adapters import (
     write_merged,
 )
 
+ARCHITECTURES = Path(__file__).parents[2] / "models" / "architectures"
 SHAPE = replace(SHAPES["tiny"], weight_format="fp32")
 NUM_ADAPTERS = 8
 NUM_TOKENS = 24
@@ -121,6 +124,26 @@ def test_modules_are_found_by_their_names(model_dir: Path) -> None:
         for layer in range(SHAPE.num_hidden_layers)
         for name, sizes in module_sizes(SHAPE).items()
     }
+
+
+@pytest.mark.parametrize(
+    ("architecture", "module"),
+    [
+        ("bloom-ALiBi", "transformer.h.1.self_attention.query_key_value"),
+        ("gemma3", "model.layers.1.mlp.gate_proj"),
+        ("gpt_neo-window", "transformer.h.1.attn.attention.out_proj"),
+        ("lfm2", "model.layers.0.conv.in_proj"),
+        ("llama4-attention-chunks", "model.layers.1.self_attn.o_proj"),
+        ("mistral-window", "model.layers.1.mlp.down_proj"),
+        ("phi3-longrope", "model.layers.1.mlp.gate_up_proj"),
+        ("qwen3", "model.layers.0.self_attn.k_proj"),
+    ],
+)
+def test_modules_of_exported_models(architecture: str, module: str) -> None:
+    graph = read_paged_graph(ov.Core(), ARCHITECTURES / architecture)
+    shapes = module_shapes(graph.model)
+    assert module in shapes
+    assert not any("lm_head" in name for name in shapes)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

@@ -137,7 +137,8 @@ class EngineConfig:
     """The settings of the engine.
 
     Attributes:
-        device: OpenVINO device name.
+        device: OpenVINO's name of the device; "AUTO" = a discrete GPU, else an integrated one, else
+            the CPU.
         plugin_config: properties handed to `compile_model` unchanged.
         cache_size: KV cache in GB; 0 = a share of the memory that is free at start.
         max_num_seqs: sequences that run in one step.
@@ -166,7 +167,7 @@ class EngineConfig:
         max_lora_rank: the highest rank of an adapter.
     """
 
-    device: str = "CPU"
+    device: str = "AUTO"
     plugin_config: Mapping[str, object] = field(default_factory=dict)
     cache_size: float = 0.0
     max_num_seqs: int = 256

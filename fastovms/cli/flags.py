@@ -122,7 +122,9 @@ RESIDENCY_FLAGS: Final = (
 )  # fmt: skip
 
 ENGINE_FLAGS: Final = (
-    Flag("--device", ENGINE.device, "DEVICE", text, "OpenVINO device"),
+    Flag("--device", ENGINE.device, "DEVICE", text,
+         "what runs the model: CPU, GPU, GPU.n, or AUTO = a discrete GPU, else an integrated one, "
+         "else the CPU"),
     Flag("--backend", ENGINE.backend, "NAME", choice("auto", "paged", "genai"),
          "what runs the model: paged = the engine of this server, genai = the pipeline of "
          "openvino_genai, auto = paged where it can"),

@@ -147,7 +147,9 @@ def choose_device(devices: Sequence[DeviceFacts], needs_cpu: str = "") -> Device
             continue
         best = max(found, key=lambda device: device.memory)
         several = f", the one of {len(found)} with the most memory" if len(found) > 1 else ""
-        return DeviceChoice(best.name, f"{best.full_name or best.name} is a {kind.value}{several}")
+        article = "an" if kind is DeviceKind.INTEGRATED else "a"
+        named = best.full_name or best.name
+        return DeviceChoice(best.name, f"{named} is {article} {kind.value}{several}")
     broken = [f"{device.name} does not answer" for device in devices if device.fault]
     return DeviceChoice("CPU", ", ".join(broken) or "OpenVINO sees no GPU")
 
@@ -158,8 +160,11 @@ _SEVERAL: Final = ("AUTO:", "HETERO", "MULTI", "BATCH")
 """How the names of OpenVINO's devices begin that combine others."""
 
 
-def find_device(core: ov.Core, name: str) -> str:
+def find_device(core: ov.Core, name: str, *, allows_npu: bool = False) -> str:
     """Returns OpenVINO's name of the device that an operator means, such as "cpu" or "AUTO".
+
+    Args:
+        allows_npu: whether the caller can use an NPU, which has no paged attention.
 
     Raises:
         ConfigurationError: the device does not exist, or does not support paged attention.
@@ -171,15 +176,14 @@ def find_device(core: ov.Core, name: str) -> str:
         raise ConfigurationError(
             f"--device {name} is not supported: a model runs on one device, which AUTO chooses"
         )
-    if device.partition(".")[0] == "NPU":
+    if is_npu(device) and not allows_npu:
         raise ConfigurationError(
-            f"--device {name} is not supported: OpenVINO's NPU plugin has no paged attention, "
-            "which both backends need"
+            f"--device {name} needs the genai backend, because an NPU has no paged attention"
         )
     if is_cpu(device):
         return device
-    if not is_gpu(device):
-        raise ConfigurationError(f"--device must be AUTO, CPU, GPU or GPU.n, not {name!r}")
+    if not is_gpu(device) and not is_npu(device):
+        raise ConfigurationError(f"--device must be AUTO, CPU, GPU, GPU.n or NPU, not {name!r}")
     available = core.available_devices
     if device not in available and not (device == "GPU" and any(map(is_gpu, available))):
         raise ConfigurationError(
@@ -195,6 +199,10 @@ def is_cpu(device: str) -> bool:
 
 def is_gpu(device: str) -> bool:
     return device == "GPU" or device.startswith("GPU.")
+
+
+def is_npu(device: str) -> bool:
+    return device == "NPU" or device.startswith("NPU.")
 
 
 def share_of_cpu(num_cpus: int | None = None) -> dict[str, object]:

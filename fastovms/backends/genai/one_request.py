@@ -124,7 +124,9 @@ class OneRequestHandle:
         self._status = genai.GenerationStatus.RUNNING
         self._finish_reason = genai.GenerationFinishReason.NONE
         self._num_left = config.max_new_tokens
-        self._stop_token_ids = {config.eos_token_id, *config.stop_token_ids}
+        self._stop_token_ids = set(config.stop_token_ids)
+        if not config.ignore_eos:
+            self._stop_token_ids.add(config.eos_token_id)
         self._last: int | None = None
         self._is_cancelled = False
         self._is_read = False
@@ -150,14 +152,14 @@ class OneRequestHandle:
 
     def advance(self) -> bool:
         """Waits for the next tokens or the end. Returns whether the generation goes on."""
-        event = self._events.get()
-        while self._is_cancelled and not isinstance(event, _Ended):
-            event = self._events.get()
-        if not isinstance(event, _Ended):
+        while not isinstance(event := self._events.get(), _Ended):
+            if self._is_cancelled:
+                continue
             self._unread += event
             self._num_left -= len(event)
             self._last = event[-1] if event else self._last
-            return True
+            if self._last not in self._stop_token_ids:  # else the end comes next, and belongs to it
+                return True
         self._thread.join(_CLOSE_TIMEOUT)
         if event.error is not None:
             raise event.error

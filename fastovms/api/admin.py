@@ -26,7 +26,8 @@ from fastovms.api.dialect import (
     render_error,
 )
 from fastovms.api.endpoint import UrlQuery, list_page
-from fastovms.api.served import KnownModel, ModelState, ServedModels
+from fastovms.api.residency import ModelState
+from fastovms.api.served import KnownModel, ServedModels
 from fastovms.encoding import Task
 from fastovms.errors import (
     BackendUnavailable,

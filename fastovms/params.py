@@ -473,8 +473,8 @@ class GenerationRequest:
 
     @property
     def prefix_salt(self) -> bytes:
-        """What requests must have in common to share cached prompt beginnings: the adapter and the
-        `cache_salt`."""
+        """The adapter and the `cache_salt`, as bytes. Cached prompt beginnings are shared only by
+        requests with equal ones."""
         salt = (self.cache_salt or "").encode("utf-8", "surrogatepass")
         return salt if self.adapter is None else ADAPTER_MARK + self.adapter.digest + salt
 

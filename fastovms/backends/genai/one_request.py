@@ -74,7 +74,7 @@ class OneRequestPipeline:
         return self._pipeline.get_tokenizer()
 
     def get_metrics(self) -> Any:
-        """Returns how much of the KV cache is used, in percent: all or nothing."""
+        """Returns the used share of the KV cache in percent: 0, or 100 while a request runs."""
         return SimpleNamespace(cache_usage=100.0 if self._handle is not None else 0.0)
 
     def add_request(

@@ -60,7 +60,7 @@ unchanged base."""
 
 @dataclass(frozen=True, slots=True)
 class AdapterFiles:
-    """What an adapter's files hold.
+    """The content of an adapter's files.
 
     Attributes:
         digest: SHA-256 of both files.
@@ -157,7 +157,7 @@ def _check_config(config: Mapping[str, Any], path: Path) -> None:
             re.compile(pattern)
         except re.error as error:
             raise ConfigurationError(
-                f"{path}: alpha_pattern has {pattern!r}, which is no regular expression: {error}"
+                f"{path}: alpha_pattern has {pattern!r}, which is not a regular expression: {error}"
             ) from None
 
 
@@ -189,14 +189,14 @@ def _read_header(path: Path) -> list[_Tensor]:
         head = file.read(8)
         length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
         if not 2 <= length <= min(size - 8, _MAX_HEADER):
-            raise _damaged(path, "its header has an impossible length")
+            raise _damaged(path, "the length of its header is impossible")
         text = file.read(length)
     try:
         header = json.loads(text)
     except (ValueError, RecursionError):
-        raise _damaged(path, "its header is not JSON") from None
+        raise _damaged(path, "the header is not JSON") from None
     if not isinstance(header, dict):
-        raise _damaged(path, "its header is not a JSON object")
+        raise _damaged(path, "the header is not a JSON object")
     header.pop("__metadata__", None)
     tensors = [_read_entry(name, entry, 8 + length, path) for name, entry in header.items()]
     end = 8 + length
@@ -205,7 +205,7 @@ def _read_header(path: Path) -> list[_Tensor]:
             raise _damaged(path, f"{tensor.name} does not follow the tensor before it")
         end = tensor.end
     if end != size:
-        raise _damaged(path, f"it has {size} bytes, but its tensors end at {end}")
+        raise _damaged(path, f"the file has {size} bytes, but the tensors end at {end}")
     return tensors
 
 
@@ -227,7 +227,7 @@ def _read_entry(name: str, entry: object, start: int, path: Path) -> _Tensor:
 
 
 def _sizes(value: object) -> tuple[int, int] | None:
-    """Returns a list of two sizes; None = it is something else."""
+    """Returns two sizes; None = the value is not a list of two sizes."""
     if not isinstance(value, list) or len(value) != 2:
         return None
     first, second = value

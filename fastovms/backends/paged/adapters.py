@@ -131,7 +131,7 @@ class AdapterTable:
         its memory is freed and this returns. Goes on if the caller cancels.
 
         Raises:
-            KeyError: there is none of this name.
+            KeyError: no adapter has this name.
             BackendUnavailable: the requests do not end in time, and it stays loaded; or the engine
                 does not run.
         """

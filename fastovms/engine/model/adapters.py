@@ -1,11 +1,10 @@
-"""Computes low-rank adapters (LoRA) beside the weights of a model: rows of several adapters, and of
-none, in one step.
+"""Computes low-rank adapters (LoRA) beside the weights of a model.
 
-A copy of the graph has a branch at each matrix that an adapter changes: `y + ((x A') * m) B`, where
-A and B hold those of all adapters one after another, and m is 1 where a row's adapter is. They are
-inputs, so that adapters come and go without a compilation. A step has those in its inputs that are
-between the first and the last adapter of its rows, as views. Steps without an adapter do not use
-the copy.
+Rows of several adapters, and of none, are in one step. A copy of the graph has a branch at each
+matrix that an adapter changes, `y + ((x A') * m) B`. A and B hold the matrices of all adapters one
+after another, and m is 1 at the ranks of a row's adapter. All three are inputs, so that adapters
+are loaded and unloaded without a compilation. The inputs of a step are views of A and B from the
+first to the last adapter of its rows. Steps without an adapter do not use the copy.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ Node = Any
 """An `openvino.Node`; the package's annotations are too loose for strict checking."""
 
 RANK_STEP: Final = 8
-"""Ranks are filled up with zeros to a multiple of this, so that an adapter's products are computed
-in the same order whatever is beside it."""
+"""Ranks are rounded up to a multiple of this with zeros, so that other adapters do not change the
+order in which the products of one are summed."""
 
 _MASK: Final = "adapter_mask"
 _DOWN: Final = "adapter_down."
@@ -62,7 +61,7 @@ _FUSED_UP: Final = "mlp.gate_up_proj"
 
 
 class LowRank(NamedTuple):
-    """What an adapter adds to a matrix: `up` x `down`.
+    """The product that an adapter adds to a matrix: `up` transposed, times `down`.
 
     Attributes:
         down: f32 [rank, columns].

@@ -62,7 +62,7 @@ def share_memory(cache_sizes: Sequence[float], available: int) -> int:
 
 
 class DeviceKind(Enum):
-    """What a device is. The values are for messages."""
+    """The kind of a device. The values are for messages."""
 
     CPU = "processor"
     DISCRETE = "discrete GPU"
@@ -73,7 +73,7 @@ class DeviceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What OpenVINO says of a device.
+    """The properties of a device that OpenVINO sees.
 
     Attributes:
         name: OpenVINO's name of it, such as "GPU.1".
@@ -133,8 +133,8 @@ def _read_device(core: ov.Core, name: str) -> DeviceFacts:
 
 
 def choose_device(devices: Sequence[DeviceFacts], needs_cpu: str = "") -> DeviceChoice:
-    """Returns the device for `--device AUTO`: the discrete GPU with the most memory, or else an
-    integrated GPU, or else the CPU. An NPU is never chosen.
+    """Returns the device for `--device AUTO`. The discrete GPU with the most memory goes before an
+    integrated GPU, and that before the CPU. An NPU is never chosen.
 
     Args:
         needs_cpu: why nothing but the CPU can be used; "" = anything can.

@@ -105,7 +105,7 @@ def test_the_digest_is_of_both_files(tmp_path: Path) -> None:
         ({"lora_alpha": float("nan")}, "lora_alpha must be a number, not nan"),
         ({"alpha_pattern": [1]}, r"alpha_pattern must be an object, not \[1\]"),
         ({"alpha_pattern": {"q": None}}, "q must be a number, not None"),
-        ({"alpha_pattern": {"(": 1}}, r"alpha_pattern has '\(', which is no regular expression"),
+        ({"alpha_pattern": {"(": 1}}, r"alpha_pattern has '\(', which is not a regular"),
     ],
 )
 def test_what_is_not_served_is_refused(
@@ -161,12 +161,15 @@ def with_header(header: object) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda data: b"", "impossible length"),
-        (lambda data: data[:5], "impossible length"),
-        (lambda data: struct.pack("<Q", 2**63) + data[8:], "impossible length"),
-        (lambda data: data[:60], "impossible length"),
-        (lambda data: data[:-1], "its tensors end at"),
-        (lambda data: data + b"x", "its tensors end at"),
+        (lambda data: b"", "the length of its header is impossible"),
+        (lambda data: data[:5], "the length of its header is impossible"),
+        (
+            lambda data: struct.pack("<Q", 2**63) + data[8:],
+            "the length of its header is impossible",
+        ),
+        (lambda data: data[:60], "the length of its header is impossible"),
+        (lambda data: data[:-1], "the tensors end at"),
+        (lambda data: data + b"x", "the tensors end at"),
         (lambda data: data[:8] + b"x" + data[9:], "is not JSON"),
         (with_header([]), "is not a JSON object"),
         (with_header({DOWN: 5}), "must be F32, F16 or BF16, not None"),

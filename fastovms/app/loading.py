@@ -233,6 +233,11 @@ def _close_all(closes: Sequence[Callable[[], None]]) -> None:
 
 def _encoder(model: ModelConfig, turn: ComputeTurn) -> ServedEncoder:
     logger.info("loading %s from %s", model.name, model.path)
+    if model.engine.serves_adapters:
+        raise ConfigurationError(
+            f"{model.name} is an encoder, which serves no adapters: leave out --enable-lora and "
+            "--lora-modules"
+        )
     info = _identified(model)
     backend, texts = load_encoder(model.path, info, model.engine, model.encoder, turn)
     metrics = GenerationMetrics(

@@ -32,6 +32,7 @@ from fastovms.doctor.facts import (
     InstallationFacts,
     MachineFacts,
     ModelFacts,
+    device_of,
     measure_bandwidth,
     read_installation,
     read_machine,
@@ -550,7 +551,7 @@ def read_encoder(model: ModelConfig, directory: Path) -> EncoderFacts | None:
         pooling=pooling,
         max_model_len=info.max_model_len,
         weights_size=weights_file(directory).stat().st_size,
-        device=model.engine.device,
+        device=device_of(model.engine),
     )
 
 

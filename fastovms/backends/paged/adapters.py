@@ -223,6 +223,7 @@ class AdapterTable:
             raise ConfigurationError(
                 f"{self._model.device} cannot run the model with adapters: {reason_of(error)}"
             ) from None
+        self._model.forget_files()  # which were read once more
         logger.info(
             "compiled the graph with adapters of %d matrices in %.1f s",
             len(stack.shapes),

@@ -550,6 +550,8 @@ class PagedBackend:
             return
         self._closing = True
         self._commands.put(Close())
+        if self.adapters is not None:
+            self.adapters.switch = None
         if self._measurement is not None:
             self._cores.idle_tuning.drop(self._measurement)
         if self._grammars is not None:

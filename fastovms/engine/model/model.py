@@ -214,7 +214,7 @@ class StepRunner:
 
     def __init__(self, compiled: ov.CompiledModel, *, is_on_gpu: bool) -> None:
         self._request = compiled.create_infer_request()
-        ports = [port for port in compiled.inputs if port.get_any_name() in StepInputs._fields]
+        ports = [port for port in compiled.inputs if hasattr(StepInputs, port.get_any_name())]
         self._feed = Feed(self._request, ports)
         self._output = compiled.output(0)
         is_bf16 = self._output.get_element_type() == ov.Type.bf16

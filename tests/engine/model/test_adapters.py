@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
+from openvino import opset13
 
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
@@ -95,7 +96,7 @@ def adapter(number: int) -> Adapter | None:
 
 
 def request(name: str, number: int, length: int, **params: object) -> GenerationRequest:
-    prompt = np.random.default_rng(length).integers(20, 400, length).tolist()
+    prompt = np.random.default_rng(length).integers(3, 60, length).tolist()
     known: dict[str, object] = {"temperature": 0.0, "max_tokens": NUM_TOKENS, "ignore_eos": True}
     return GenerationRequest(
         name,
@@ -158,6 +159,46 @@ def test_an_adapter_is_as_exact_as_merged_weights(
     assert found == run(merged, [request(str(length), 0, length) for length in lengths])
     plain = run(adapted, [request(str(length), 0, length) for length in lengths])
     assert all(found[name] != plain[name] for name in plain)
+
+
+def merged_graph(model_dir: Path, directory: Path, weights: Mapping[str, LowRank]) -> Path:
+    """Writes the graph of an exported model with an adapter added to its weights."""
+    model = ov.Core().read_model(model_dir / "openvino_model.xml")
+    names = {f"__module.{prefix}{name}/": name for name in weights for prefix in ("", "model.")}
+    num_merged = 0
+    for node in model.get_ordered_ops():
+        found = [names[start] for start in names if node.get_friendly_name().startswith(start)]
+        if node.get_type_name() == "MatMul" and found:
+            pair = weights[found[0]]
+            change = (pair.up.T.astype(np.float64) @ pair.down).astype(np.float32)
+            merged = opset13.add(node.input_value(1).get_node(), opset13.constant(change))
+            node.input(1).replace_source_output(merged.output(0))
+            num_merged += 1
+    assert num_merged == len(weights)
+    ov.save_model(model, directory / "openvino_model.xml", compress_to_fp16=False)
+    return directory
+
+
+@pytest.mark.parametrize("architecture", ["lfm2", "phi3-longrope", "gemma3"])
+def test_exported_models_are_as_exact(tmp_path: Path, architecture: str) -> None:
+    """A hybrid model, one whose positions depend on the text's length, and one with windows."""
+    path = ARCHITECTURES / architecture
+    model = load(path)
+    rng = np.random.default_rng(0)
+    pairs = {
+        name: LowRank(
+            rng.normal(0, 0.3, (4, shape.columns)).astype(np.float32),
+            rng.normal(0, 0.3, (4, shape.rows)).astype(np.float32),
+        )
+        for name, shape in module_shapes(model.graph.model).items()
+    }
+    model.use_for_adapters(compile_adapters(model, AdapterStack({}).with_adapter(1, pairs)))
+    merged = load(merged_graph(path, tmp_path, pairs))
+    lengths = (3, 40)
+    found = run(model, [request(str(length), 1, length) for length in lengths])
+    expected = [request(str(length), 0, length) for length in lengths]
+    assert found == run(merged, expected)
+    assert found != run(model, expected)
 
 
 SETTINGS: dict[str, dict[str, object]] = {

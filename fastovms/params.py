@@ -441,6 +441,32 @@ class TextPrompt:
     image_names: Sequence[str] = ()
 
 
+ADAPTER_MARK: Final = b"\xff"
+"""Begins the salt of an adapter. No text in UTF-8 has this byte."""
+
+ADAPTER_DIGEST_SIZE: Final = 32
+"""Bytes of an adapter's digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A low-rank adapter (LoRA) of a model, in memory.
+
+    Attributes:
+        name: the name clients use in place of the model's.
+        path: its directory.
+        digest: SHA-256 of its files.
+        number: tells it from all others that the model has had; from 1.
+        created: unix seconds.
+    """
+
+    name: str
+    path: str
+    digest: bytes
+    number: int
+    created: int
+
+
 EndsText = Callable[[int, Iterable[int]], bool]
 """Returns whether a text of this number of tokens, given from its last one backwards, is complete
 with that last token, which is part of it."""
@@ -463,6 +489,7 @@ class GenerationRequest:
             texts cannot be aborted. Called on the engine thread.
         generated_token_ids: tokens of its only sample that an earlier process has generated. The
             sample continues after them; they are not sent again.
+        adapter: the adapter to compute it with; None = the model as it is.
     """
 
     request_id: str
@@ -475,6 +502,14 @@ class GenerationRequest:
     ends_text: EndsText | None = None
     generated_token_ids: Sequence[int] = ()
     owner: str = ""
+    adapter: Adapter | None = None
+
+    @property
+    def prefix_salt(self) -> bytes:
+        """The adapter and the `cache_salt`, as bytes. Cached prompt beginnings are shared only by
+        requests with equal ones."""
+        salt = (self.cache_salt or "").encode("utf-8", "surrogatepass")
+        return salt if self.adapter is None else ADAPTER_MARK + self.adapter.digest + salt
 
 
 @dataclass(frozen=True, slots=True)

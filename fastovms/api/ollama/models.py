@@ -261,7 +261,7 @@ class OllamaModels:
 
     def tags(self, request: Request) -> Response:
         """Lists the models, under all of their names."""
-        known = self._context.models.known
+        known = self._context.models.named
         cards = [list_card(model, name) for model in known for name in model.names]
         return json_response(OllamaModelList(cards))
 
@@ -269,9 +269,9 @@ class OllamaModels:
         """Lists the models in memory."""
         now, holder = self._context.unix_time(), self._context.models.holder
         cards = []
-        for model in self._context.models.known:
+        for model in self._context.models.named:
             if model.served is not None:
-                seconds = None if holder is None else holder.seconds_to_leave(model.name)
+                seconds = None if holder is None else holder.seconds_to_leave(model.resident)
                 cards.append(running_card(model, now, seconds))
         return json_response(OllamaModelList(cards))
 

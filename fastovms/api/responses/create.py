@@ -448,7 +448,7 @@ class Responses:
 
         async def begin() -> _Task:
             assert context.models.holder is not None
-            release = await context.models.holder.hold(known.name)
+            release = await context.models.holder.hold(known.resident)
             try:
                 model = loaded_model(known, _TASKS)
                 assert isinstance(model, ServedModel)

@@ -299,7 +299,7 @@ class ApiConfig:
 
 @dataclass(frozen=True, slots=True)
 class MediaConfig:
-    """The limits on images in requests.
+    """The limits on images and documents in requests.
 
     Attributes:
         allowed_media_domains: hosts of images, separated by commas; "all" = any, None = none.
@@ -314,6 +314,8 @@ class MediaConfig:
         shrink_images_to: maximum pixels of an image for the model; larger images are shrunk. All
             images of a request together get at most twice as many.
         max_image_memory: maximum bytes of all images that are decoded or wait for a model.
+        max_document_bytes: maximum size of a document of a request.
+        max_document_pages: maximum number of pages of a document.
     """
 
     allowed_media_domains: str | None = None
@@ -326,6 +328,8 @@ class MediaConfig:
     max_image_pixels: int = 32 * 1024 * 1024
     shrink_images_to: int = 1024 * 1024
     max_image_memory: int = 2 * 1024 * 1024 * 1024
+    max_document_bytes: int = 20 * 1024 * 1024
+    max_document_pages: int = 200
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,6 +272,9 @@ IMAGES_FLAGS: Final = (
          "many"),
     Flag("--max-image-memory", MEDIA.max_image_memory, "SIZE", size,
          "memory of all images that are decoded or wait for the model; 429 beyond it", show_size),
+    Flag("--max-document-bytes", MEDIA.max_document_bytes, "SIZE", size,
+         "of one document", show_size),
+    Flag("--max-document-pages", MEDIA.max_document_pages, "N", integer(1), "of one PDF"),
 )  # fmt: skip
 
 

@@ -252,4 +252,11 @@ class Sequence:
             return FinishReason.STOP
         if len(self.token_ids) >= self.token_limit:
             return FinishReason.LENGTH
+        repetition = params.repetition_detection
+        if (
+            repetition is not None
+            and self.num_generated_tokens >= params.min_tokens
+            and repetition.finds(self.token_ids, self.num_prompt_tokens)
+        ):
+            return FinishReason.REPETITION
         return None

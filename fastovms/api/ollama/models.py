@@ -390,7 +390,7 @@ class OllamaEmbed:
             prompt_eval_count=found.num_tokens,
         )
         written = await offload.run(partial(encode_vectors, answer), found.vectors.size)
-        return Response(200, written, headers=warning_headers(leaving.warnings, request.id))
+        return Response(200, written, headers=warning_headers(leaving.warnings, request))
 
     async def embeddings(self, request: Request, dialect: Dialect) -> Response:
         """Answers with the vector of one prompt, scaled as the operator configured. Raises as
@@ -409,7 +409,7 @@ class OllamaEmbed:
                 found = await embed(call, [body.prompt], ["prompt"], options)
                 vector = np.ascontiguousarray(found.vectors[0])
         written = encode_vectors(OllamaVector(vector))
-        return Response(200, written, headers=warning_headers(leaving.warnings, request.id))
+        return Response(200, written, headers=warning_headers(leaving.warnings, request))
 
     def _call(
         self, request: Request, model: ServedEncoder, asked_model: str | None

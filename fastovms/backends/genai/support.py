@@ -476,6 +476,9 @@ REQUEST_FIELDS: Final[Mapping[str, FieldDecision]] = {
     "generated_token_ids": FieldDecision(
         Handling.REFUSED, "when the request is submitted; the pipeline takes prompts only"
     ),
+    "adapter": FieldDecision(
+        Handling.REFUSED, "when the server starts: no adapter is loaded for this backend"
+    ),
 }
 """Every field of `GenerationRequest`."""
 

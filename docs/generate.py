@@ -1,5 +1,6 @@
 """Writes the pages that are generated from the code: flags.md, endpoints.md, metrics.md, and the
-ranks of packages in architecture.md, and the sampling parameters in compatibility.md.
+ranks of packages in architecture.md, the sampling parameters in fields.md, and the messages in
+troubleshooting.md.
 
 python -m docs.generate            writes them
 python -m docs.generate --check    exits with 1 if one of them is not what it would write
@@ -22,6 +23,9 @@ from typing import Final
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.registry import Collector
 
+from docs import sizing
+from docs.messages_of_code import messages
+from docs.remedies import SECTIONS, reason_table, remedy_of, section_of
 from fastovms.api.admin import HealthRoutes, ServerStatus
 from fastovms.api.body import BodyReader
 from fastovms.api.context import ApiContext
@@ -90,7 +94,7 @@ def flags_page() -> str:
         "Flags go before environment variables, those before the options of a `graph.pbtxt`, and "
         "those before the defaults. Sizes may be written as `64K`, `16M` or `1G`. A switch has a "
         "`--no-` form: `--no-tune`. Flags of OpenVINO Model Server, with underscores, and of vLLM "
-        "are understood too: see [Compatibility](compatibility.md). A wrong value is one line on "
+        "are understood too: see [Move here from OVMS](from-ovms.md) and [vLLM](from-vllm.md). A wrong value is one line on "
         "stderr and exit code 2.",
         "## Commands",
         _help_of(),
@@ -159,7 +163,7 @@ def endpoints_page() -> str:
         "(`//v1/models/`, `/v1/v1/models`); a path without its version is a 404 that names the "
         "one with it. Probes are answered with a slash behind them, too. With "
         "`--root-path /v2/abc/openai`, for a proxy that leaves its own path in front of all this, "
-        "paths with and without it are answered. [Compatibility](compatibility.md) has every "
+        "paths with and without it are answered. [Fields](fields.md) has every "
         "field of the requests.",
     ]
     for title, operations in sections.items():
@@ -301,13 +305,55 @@ def architecture_page() -> str:
     return f"{before}{begin}```text\n{ranks}\n```\n\n{end}{after}"
 
 
-# Compatibility
+# Troubleshooting
 
 
-def compatibility_page() -> str:
+def troubleshooting_page() -> str:
+    """Returns the page with every message of `ConfigurationError` and every warning at start."""
+    text = (DOCS / "troubleshooting.md").read_text()
+    before, begin, rest = text.partition("<!-- messages -->\n\n")
+    _, end, after = rest.partition("<!-- end -->")
+    found = messages()
+    parts = []
+    for section in SECTIONS:
+        own, others = [], []
+        for message in (message for message in found if section_of(message) is section):
+            remedy = remedy_of(message, section)
+            if remedy is None:
+                others.append(f"- `{message.text}`")
+            else:
+                own.append((f"`{message.text}`", remedy))
+        parts += [f"## {section.title}", section.advice]
+        parts += [_table(("Message", "What to do"), sorted(set(own)))] if own else []
+        parts += ["\n".join(sorted(set(others)))] if others else []
+        if section.title == "Model directories":
+            parts += [
+                "The reason in a refusal or a warning:",
+                _table(("Reason", "What to do"), reason_table()),
+            ]
+    return f"{before}{begin}{chr(10).join(f'{part}{chr(10)}' for part in parts)}\n{end}{after}"
+
+
+# Which model
+
+
+def choose_page() -> str:
+    """Returns the page with the table of sizes that `docs/sizing.py` computes."""
+    text = (DOCS / "choose-a-model.md").read_text()
+    before, begin, rest = text.partition("<!-- sizes -->\n\n")
+    _, end, after = rest.partition("<!-- end -->")
+    speeds = (f"tokens/s at {bandwidth} GB/s" for bandwidth in sizing.BANDWIDTHS)
+    head = ("model", "precision", "weights", "8k context", "needs", *speeds)
+    return f"{before}{begin}{_table(head, sizing.rows())}\n\n{end}{after}"
+
+
+# Fields
+
+
+def fields_page() -> str:
     """The page as it is, with the rows of the sampling parameters made from their table, and with
     Ollama's options that have no row yet."""
-    text = (Path(__file__).parent / "compatibility.md").read_text()
+    text = (Path(__file__).parent / "fields.md").read_text()
     heading = text.index("`POST /completions` may be")
     start = text.index("\n", text.index("\n|---", heading) + 1) + 1
     end = text.index("\n\n", start)
@@ -349,7 +395,9 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "endpoints.md": endpoints_page,
     "metrics.md": metrics_page,
     "architecture.md": architecture_page,
-    "compatibility.md": compatibility_page,
+    "fields.md": fields_page,
+    "troubleshooting.md": troubleshooting_page,
+    "choose-a-model.md": choose_page,
 }
 
 

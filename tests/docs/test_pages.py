@@ -41,7 +41,7 @@ def test_the_readme_is_short():
 
 
 def test_every_parser_is_in_the_table():
-    rows = section("chat-and-tools.md", "Formats of calls and thoughts").partition("| name |")[2]
+    rows = section("chat-and-tools.md", "Tool call formats").partition("| name |")[2]
     named = [name for row in rows.splitlines() for name in re.findall(r"`(\w+)`", row[:40])]
     assert sorted(named) == sorted({*TOOL_FORMATS, *REASONING_FORMATS})
     lists = [row.split("|")[2] for row in rows.splitlines() if row.startswith("| `")]

@@ -40,7 +40,7 @@ from fastovms.app.loading import load_models
 from fastovms.app.serve import BatchService
 from fastovms.app.supply import OneModelLoader
 from fastovms.backend_stats import BackendStats
-from fastovms.cli.environment import VARIABLES
+from fastovms.cli.environment import CONFIG_FILE, EXTRA_ARGUMENTS, IGNORED, VARIABLES
 from fastovms.cli.flag import Flag
 from fastovms.cli.flags import FLAGS, GROUPS
 from fastovms.cli.foreign_flags import ALIASES
@@ -157,7 +157,7 @@ def endpoints_page() -> str:
         "# Endpoints",
         _WARNING,
         "Paths below `/v1` speak OpenAI's dialect with vLLM's extra fields, those below `/v3` and "
-        "`/v3/v1` that of OpenVINO Model Server; [Choices](choices.md) has the differences. GET "
+        "`/v3/v1` that of OpenVINO Model Server; [API differences](choices.md) has the rest. GET "
         "serves HEAD, and OPTIONS says which methods a path has. Below `/v1` and `/v3` several "
         "slashes count as one, one at the end as none, and a version that is repeated once "
         "(`//v1/models/`, `/v1/v1/models`); a path without its version is a 404 that names the "
@@ -305,6 +305,62 @@ def architecture_page() -> str:
     return f"{before}{begin}```text\n{ranks}\n```\n\n{end}{after}"
 
 
+# Environment
+
+
+_OF_LIBRARIES: Final = {
+    "API_KEY": "the key that clients need, if no flag gives one",
+    "VLLM_API_KEY": "the same",
+    EXTRA_ARGUMENTS: "further flags, after those of the command line",
+    CONFIG_FILE: "`--config`",
+    "HF_TOKEN": "huggingface_hub: the token for gated models",
+    "HF_ENDPOINT": "huggingface_hub: the address of the hub",
+    "HF_HUB_OFFLINE": "huggingface_hub: 1 = no network",
+}
+"""Variables that set no flag by a table."""
+
+
+def environment_page() -> str:
+    """Every variable that the server reads, with the flag that it sets."""
+    renamed, same = [], []
+    for variable, flag in VARIABLES.items():
+        if variable == flag[2:].replace("-", "_").upper():
+            same.append(f"`{variable}`")
+        else:
+            renamed.append((f"`{variable}`", f"`{flag}`"))
+    rows = [(f"`{name}`", text) for name, text in _OF_LIBRARIES.items()]
+    of_ovms = [
+        (f"`{option.variable}`", f"`{option.field.name}` of the configuration")
+        for option in OVMS_OPTIONS
+        if option.variable and option.field is not None
+    ]
+    unused = [(f"`{name}`", reason) for name, reason in IGNORED.items()]
+    return _page(
+        [
+            "# Environment",
+            _WARNING,
+            "The command line overrides `VLLM_EXTRA_ARGS`, that overrides other variables, and these "
+            "override `VLLM_CONFIG_FILE`. An empty variable counts as not set, and so does a "
+            "`MAX_NUM_BATCHED_TOKENS` of 0. Booleans are true, 1, yes, on, false, 0, no or off. An "
+            "error begins with the name of the variable.",
+            "## Keys, hubs and further flags",
+            _table(("Variable", "Meaning"), rows),
+            "## Variables with a name of their own",
+            _table(("Variable", "Flag"), renamed),
+            "## Of OpenVINO Model Server",
+            _table(("Variable", "Field"), of_ovms),
+            "## Flags of vLLM in capitals",
+            "`MAX_MODEL_LEN=8k` is `--max-model-len 8k`, `ENABLE_PREFIX_CACHING=false` is "
+            "`--no-enable-prefix-caching`. A flag that has no use here has none as a variable either, and the "
+            "log says so; a flag that is refused is refused as a variable. `HOST`, `PORT`, `MODEL` and `CONFIG` "
+            "set no flag, as in Runpod's worker.",
+            ", ".join(sorted(same)),
+            "## Without use",
+            _table(("Variable", "Why"), unused),
+        ]
+    )
+
+
 # Troubleshooting
 
 
@@ -395,6 +451,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "endpoints.md": endpoints_page,
     "metrics.md": metrics_page,
     "architecture.md": architecture_page,
+    "environment.md": environment_page,
     "fields.md": fields_page,
     "troubleshooting.md": troubleshooting_page,
     "choose-a-model.md": choose_page,

@@ -37,7 +37,7 @@ def section(page: str, title: str) -> str:
 
 
 def test_the_readme_is_short():
-    assert len(README.read_text().splitlines()) <= 150
+    assert len(README.read_text().splitlines()) <= 120
 
 
 def test_every_parser_is_in_the_table():
@@ -52,8 +52,9 @@ def test_every_parser_is_in_the_table():
 
 @pytest.mark.parametrize("backend", ["paged", "genai"])
 def test_the_examples_run(backend: str, capsys: pytest.CaptureFixture[str]):
+    """The pages call a model of the reader's `chat`."""
     assert len(EXAMPLES) >= 5
-    server = start_server("--backend", backend)
+    server = start_server("--backend", backend, "--served-model-name", "demo_model", "chat")
     try:
         for example, name in EXAMPLES.items():
             code = example.replace("http://127.0.0.1:8000", server.url)

@@ -94,8 +94,8 @@ def flags_page() -> str:
         "Flags go before environment variables, those before the options of a `graph.pbtxt`, and "
         "those before the defaults. Sizes may be written as `64K`, `16M` or `1G`. A switch has a "
         "`--no-` form: `--no-tune`. Flags of OpenVINO Model Server, with underscores, and of vLLM "
-        "are understood too: see [Move here from OVMS](from-ovms.md) and [vLLM](from-vllm.md). A wrong value is one line on "
-        "stderr and exit code 2.",
+        "are understood too: see [Move here from OVMS](from-ovms.md) and [vLLM](from-vllm.md). A "
+        "wrong value is one line on stderr and exit code 2.",
         "## Commands",
         _help_of(),
         "## Models",
@@ -339,8 +339,8 @@ def environment_page() -> str:
         [
             "# Environment",
             _WARNING,
-            "The command line overrides `VLLM_EXTRA_ARGS`, that overrides other variables, and these "
-            "override `VLLM_CONFIG_FILE`. An empty variable counts as not set, and so does a "
+            "The command line overrides `VLLM_EXTRA_ARGS`, that overrides other variables, and "
+            "these override `VLLM_CONFIG_FILE`. An empty variable counts as not set, and so does a "
             "`MAX_NUM_BATCHED_TOKENS` of 0. Booleans are true, 1, yes, on, false, 0, no or off. An "
             "error begins with the name of the variable.",
             "## Keys, hubs and further flags",
@@ -351,9 +351,9 @@ def environment_page() -> str:
             _table(("Variable", "Field"), of_ovms),
             "## Flags of vLLM in capitals",
             "`MAX_MODEL_LEN=8k` is `--max-model-len 8k`, `ENABLE_PREFIX_CACHING=false` is "
-            "`--no-enable-prefix-caching`. A flag that has no use here has none as a variable either, and the "
-            "log says so; a flag that is refused is refused as a variable. `HOST`, `PORT`, `MODEL` and `CONFIG` "
-            "set no flag, as in Runpod's worker.",
+            "`--no-enable-prefix-caching`. A flag that has no use here has none as a variable "
+            "either, and the log says so; a flag that is refused is refused as a variable. "
+            "`HOST`, `PORT`, `MODEL` and `CONFIG` set no flag, as in Runpod's worker.",
             ", ".join(sorted(same)),
             "## Without use",
             _table(("Variable", "Why"), unused),

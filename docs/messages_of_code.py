@@ -47,7 +47,7 @@ def messages() -> list[Message]:
             if not isinstance(node, ast.Call) or not node.args:
                 continue
             is_error = isinstance(node.func, ast.Name) and node.func.id == "ConfigurationError"
-            if is_error or _is_warning(node) and not module.startswith(_AFTER_THE_START):
+            if is_error or (_is_warning(node) and not module.startswith(_AFTER_THE_START)):
                 for text in _texts(node.args[0]):
                     if _num_words(text) >= 2:
                         found.setdefault((module, text), Message(module, text, is_error))

@@ -151,8 +151,8 @@ SECTIONS: Final[Sequence[Section]] = (
         "`--task feature-extraction` or `--task text-classification`: see "
         "[Embeddings](embeddings.md#which-models).",
         {
-            "without an openvino_detokenizer.xml": "Export the model again with openvino-tokenizers "
-            "installed, so that `openvino_detokenizer.xml` is written.",
+            "without an openvino_detokenizer.xml": "Export the model again, with "
+            "openvino-tokenizers installed, so that `openvino_detokenizer.xml` is written.",
         },
     ),
     Section(
@@ -229,8 +229,8 @@ SECTIONS: Final[Sequence[Section]] = (
         {
             "responses are kept in memory, and lost": "Another server uses the directory, or it "
             "cannot be written: give each server its own `--state-dir`.",
-            "the state is still kept in memory": "Make room on the disk or mount it read-write; the "
-            "server moves back by itself.",
+            "the state is still kept in memory": "Make room on the disk or mount it read-write; "
+            "the server moves back by itself.",
             "the state is kept on the disk from now on": "No action needed: the disk works again.",
             "cannot keep the state in": "Give a `--state-dir` that is a directory of this user, or "
             "a database that this version may use.",

@@ -3,7 +3,7 @@
     python -m bench.endurance bytes                # one of them, at full length
     python -m bench.endurance bytes --short        # for a few seconds
     python -m bench.endurance --short              # all of them, for a few seconds each
-    python -m bench.endurance soak --record        # and write the figures into bench/results/reliability.md
+    python -m bench.endurance soak --record  # write the figures into bench/results/reliability.md
 
 It exits with 1 if a figure is beyond its limit.
 """

@@ -193,7 +193,8 @@ def test_a_connection_becomes_a_websocket(port: int):
         assert connection.sock is not None
         connection.sock.sendall(
             f"GET /v1/responses HTTP/1.1\r\nHost: {HOST}\r\nUpgrade: websocket\r\n"
-            f"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n".encode()
+            f"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+            f"Sec-WebSocket-Key: {key}\r\n\r\n".encode()
         )
         head = b""
         while b"\r\n\r\n" not in head:

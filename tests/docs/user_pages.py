@@ -60,8 +60,8 @@ def prose_of(page: Path) -> str:
 
 
 def commands_of(block: Block) -> Iterator[str]:
-    """Yields the commands of a block of a shell: quotes, continued lines and here-documents may span
-    lines."""
+    """Yields the commands of a block of a shell. Quotes, continued lines and here-documents may
+    span lines."""
     command, end = "", ""
     for line in block.text.splitlines():
         command += f"{line}\n"
@@ -93,13 +93,16 @@ def _words(command: str) -> list[str]:
 
 def simple_commands(command: str) -> Iterator[list[str]]:
     """Yields the words of each part of a command between `&&`, `|` and `;`, without variables that
-    are set before it."""
+    are set before it and without redirections."""
     lexer = shlex.shlex(command.partition("<<")[0], posix=True, punctuation_chars="&|;<>()")
     lexer.whitespace_split = True
     words: list[str] = []
-    for word in [*lexer, ";"]:
-        if set(word) <= set("&|;"):
-            while words and (re.match(r"\w+=", words[0]) or words[0] in ("sudo", "exec")):
+    tokens = iter([*lexer, ";"])
+    for word in tokens:
+        if set(word) <= set("<>"):
+            next(tokens)  # where the output goes, or the input comes from
+        elif set(word) <= set("&|;"):
+            while words and (re.match(r"\w+=", words[0]) or words[0] == "sudo"):
                 del words[0]
             if words:
                 yield words

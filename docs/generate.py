@@ -325,7 +325,7 @@ def environment_page() -> str:
     renamed, same = [], []
     for variable, flag in VARIABLES.items():
         if variable == flag[2:].replace("-", "_").upper():
-            same.append(f"`{variable}`")
+            same.append((f"`{variable}`", f"`{flag}`"))
         else:
             renamed.append((f"`{variable}`", f"`{flag}`"))
     rows = [(f"`{name}`", text) for name, text in _OF_LIBRARIES.items()]
@@ -354,7 +354,7 @@ def environment_page() -> str:
             "`--no-enable-prefix-caching`. A flag that has no use here has none as a variable "
             "either, and the log says so; a flag that is refused is refused as a variable. "
             "`HOST`, `PORT`, `MODEL` and `CONFIG` set no flag, as in Runpod's worker.",
-            ", ".join(sorted(same)),
+            _table(("Variable", "Flag"), sorted(same)),
             "## Without use",
             _table(("Variable", "Why"), unused),
         ]

@@ -129,8 +129,8 @@ def _advice(report: TuningReport) -> list[str]:
         paragraphs.append(
             f"Most int4 weights of this export share scales in groups of {groups}. With a scale a "
             "row (optimum-cli's --group-size -1) they are less exact, and a step took 5.7 ms where "
-            "it took 7.4 with groups of 64 (a 135M on another machine: bench/results/performance.md, Which "
-            "export is fastest)."
+            "it took 7.4 with groups of 64 (a 135M on another machine: "
+            "bench/results/performance.md, Which export is fastest)."
         )
     return [line for text in paragraphs for line in ("", *textwrap.wrap(text, _WIDTH))]
 

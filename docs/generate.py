@@ -366,7 +366,7 @@ def environment_page() -> str:
 
 def troubleshooting_page() -> str:
     """Returns the page with every message of `ConfigurationError` and every warning at start."""
-    text = (DOCS / "troubleshooting.md").read_text()
+    text = (Path(__file__).parent / "troubleshooting.md").read_text()
     before, begin, rest = text.partition("<!-- messages -->\n\n")
     _, end, after = rest.partition("<!-- end -->")
     found = messages()
@@ -395,7 +395,7 @@ def troubleshooting_page() -> str:
 
 def choose_page() -> str:
     """Returns the page with the table of sizes that `docs/sizing.py` computes."""
-    text = (DOCS / "choose-a-model.md").read_text()
+    text = (Path(__file__).parent / "choose-a-model.md").read_text()
     before, begin, rest = text.partition("<!-- sizes -->\n\n")
     _, end, after = rest.partition("<!-- end -->")
     speeds = (f"tokens/s at {bandwidth} GB/s" for bandwidth in sizing.BANDWIDTHS)

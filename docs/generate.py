@@ -26,12 +26,14 @@ from prometheus_client.registry import Collector
 from docs import sizing
 from docs.messages_of_code import messages
 from docs.remedies import SECTIONS, reason_table, remedy_of, section_of
+from docs.requests_page import request_tables
 from fastovms.api.admin import HealthRoutes, ServerStatus
 from fastovms.api.body import BodyReader
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import render_error
 from fastovms.api.endpoint import Operation
 from fastovms.api.model_pool import ModelCollector, ModelPool
+from fastovms.api.openapi.document import openapi_document
 from fastovms.api.openapi.operations import OPERATIONS, operation_name
 from fastovms.api.openapi.page import DocsRoutes, add_docs_routes
 from fastovms.api.routes import add_health_routes, add_model_routes
@@ -182,14 +184,7 @@ def endpoints_page() -> str:
 def _routes() -> tuple[dict[str, list[str]], Mapping[str, Operation]]:
     """The prefixes of every route, by its name in `OPERATIONS`, and the operations of routes that
     describe themselves."""
-    router = Router()
-    models = ServedModels([])
-    context = ApiContext(models, ApiConfig(), str, float, BodyReader())
-    described = add_model_routes(router, context)
-    BatchService(None, FilesConfig(), BatchConfig(), float).start(router, context, int)
-    add_health_routes(router, HealthRoutes(ServerStatus(), CollectorRegistry(), ""))
-    add_docs_routes(router, DocsRoutes(dict))
-    add_page_routes(router, read_page_files())
+    router, described = _router()
     found: dict[str, list[str]] = defaultdict(list)
     for method, pattern in router.routes():
         if pattern == "/" or not pattern.endswith("/"):
@@ -200,12 +195,46 @@ def _routes() -> tuple[dict[str, list[str]], Mapping[str, Operation]]:
     return found, described
 
 
+def _router() -> tuple[Router, Mapping[str, Operation]]:
+    """A router with every route, and the operations of routes that describe themselves."""
+    router = Router()
+    context = ApiContext(ServedModels([]), ApiConfig(), str, float, BodyReader())
+    described = add_model_routes(router, context)
+    BatchService(None, FilesConfig(), BatchConfig(), float).start(router, context, int)
+    add_health_routes(router, HealthRoutes(ServerStatus(), CollectorRegistry(), ""))
+    add_docs_routes(router, DocsRoutes(dict))
+    add_page_routes(router, read_page_files())
+    return router, described
+
+
 def _below(prefixes: Sequence[str]) -> str:
     return (
         ", ".join(f"`{prefix}`" if prefix else "the root" for prefix in sorted(prefixes))
         if any(prefixes)
         else ""
     )
+
+
+# Requests
+
+
+def requests_page() -> str:
+    """The fields of every request below `/v1` and at the root, by the types that read them."""
+    router, _ = _router()
+    document = openapi_document(router.routes(), model="name")
+    parts = [
+        "# Requests",
+        _WARNING,
+        "The fields of every request with a body in JSON, by the types that the server reads it "
+        "with; `/openapi.json` of a running server has the same with the parts of nested objects. "
+        "Requests below `/v3` are those below `/v1`, with other defaults and ranges: see "
+        "[Fields](fields.md), which also has the values that each field takes and refuses. "
+        "Unknown fields are ignored.",
+    ]
+    for title, rows in request_tables(document, fields_page()):
+        if "/v3" not in title:
+            parts += [f"## {title}", _table(("Field", "Type", "Meaning"), rows)]
+    return _page(parts)
 
 
 # Metrics
@@ -451,6 +480,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "endpoints.md": endpoints_page,
     "metrics.md": metrics_page,
     "architecture.md": architecture_page,
+    "requests.md": requests_page,
     "environment.md": environment_page,
     "fields.md": fields_page,
     "troubleshooting.md": troubleshooting_page,

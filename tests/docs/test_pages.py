@@ -78,6 +78,23 @@ def test_the_links_of_the_readme_lead_somewhere():
     assert [link for link in local if not (ROOT / link).exists()] == []
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        *(ROOT / "bench/results").glob("*.md"),
+        *ROOT.glob("*/README.md"),
+        *ROOT.glob("deploy/*/README.md"),
+    ],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_the_links_of_other_files_lead_somewhere(page: Path):
+    links = re.findall(
+        r"\]\(([^)#\s]+)", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    )
+    local = [link for link in links if not link.startswith(("https://", "http://"))]
+    assert [link for link in local if not (page.parent / link).exists()] == []
+
+
 def test_every_page_can_be_reached():
     config = (ROOT / "mkdocs.yml").read_text()
     names = {page.name for page in DOCS.glob("*.md")}

@@ -34,7 +34,7 @@ def document(**properties: Any) -> dict[str, Any]:
         ({"type": "integer", "minimum": 1, "maximum": 4}, "integer from 1 to 4"),
         ({"type": "number", "exclusiveMinimum": 0.5}, "number above 0.5"),
         ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "string"),
-        ({"type": ["array", "null"], "items": {"type": "string"}}, "array"),
+        ({"type": ["array", "null"], "items": {"type": "string"}}, "list of string"),
         ({"type": "array", "items": {"enum": ["a", "b"]}}, 'list of `"a"` `"b"`'),
         ({"$ref": "#/components/schemas/Other"}, "Other"),
         ({"const": True}, "`true`"),

@@ -31,7 +31,7 @@ from fastovms.http.gates import (
 from fastovms.http.listeners import Notifier
 from fastovms.http.messages import Caller, Check, Request, Response
 from fastovms.http.server import HttpServer
-from fastovms.service.watch import EngineWatch
+from fastovms.service.watch import EngineWatch, ThroughputLog
 from fastovms.system.processor_time import ProcessorTime
 from fastovms.system.threads import LastWaits, in_daemon_thread
 
@@ -317,6 +317,7 @@ class Lifecycle:
             on_progress=self._on_progress,
             interval=self._notifier.watchdog_interval,
             time=ProcessorTime(time.monotonic),
+            on_stats=ThroughputLog(time.monotonic).observe,
         )
         watching = asyncio.ensure_future(watch.run())
         stopped = asyncio.ensure_future(self._stop.wait())

@@ -193,7 +193,9 @@ def test_there_and_back(place, tmp_path, capsys):
     for where in (place, end):
         asyncio.run(expect_all(where))
         assert main(["state", "migrate", start, where]) == 0
-        assert "0 responses and conversations were added, 4 existed already" in capsys.readouterr().out
+        assert (
+            "0 responses and conversations were added, 4 existed already" in capsys.readouterr().out
+        )
         assert main(["state", "check", where]) == 0
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
 

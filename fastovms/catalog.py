@@ -159,7 +159,7 @@ class Repository:
         file = model_id[len(repository) + 1 :]
         folder = self.root / repository
         partial = folder.with_name(f"{folder.name}.partial")
-        logger.info("pulling %s into %s", model_id, folder)
+        logger.info("downloading %s to %s", model_id, folder)
         pulled = self._download(model_id, revision, partial, file)
         try:
             shutil.rmtree(partial / ".cache", ignore_errors=True)  # huggingface_hub's notes
@@ -235,7 +235,10 @@ def _check_revision(model_id: str, path: Path, revision: str) -> None:
     pulled = read_pulled(path)
     if pulled is None:
         logger.warning(
-            "whether %s is revision %s is not known: --overwrite-models pulls that", path, revision
+            "cannot tell whether the stored %s is revision %s; --overwrite-models downloads that "
+            "revision",
+            path,
+            revision,
         )
     elif not pulled.is_named(revision):
         reason = f"{path} is revision {pulled}, not {revision}: --overwrite-models pulls that"
@@ -398,5 +401,5 @@ def _generation_config(whence: Path) -> Path | None:
 def _graph_settings(graph: Path) -> Settings:
     node = read_graph(graph)
     for line in node.unused:
-        logger.warning("%s: %s", graph, line)
+        logger.warning("graph file %s: %s", graph, line)
     return node.settings

@@ -379,7 +379,7 @@ class UploadSink:
         elif isinstance(error, OSError):
             self._fail(_disk_failed(error), 503)
         else:
-            logger.error("an upload has failed", exc_info=error)
+            logger.error("files: an upload failed", exc_info=error)
             self._fail(StateFailed("the upload has failed"), 500)
 
     def _fail(self, error: Exception, status: int) -> None:
@@ -399,14 +399,14 @@ class UploadSink:
             try:
                 self._reader.discard()
             except OSError as error:
-                logger.error("an upload cannot be deleted: %s", error)
+                logger.error("files: cannot delete an interrupted upload: %s", error)
 
         work = self._store.threads.begin(discard)
         work.add_done_callback(lambda work: self._on_close())
 
 
 def _disk_failed(error: OSError) -> StateFailed:
-    logger.error("a file cannot be kept: %s", error)
+    logger.error("files: cannot store a file: %s", error)
     return StateFailed(f"the file cannot be kept: {error.strerror or error}")
 
 

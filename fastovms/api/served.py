@@ -260,7 +260,7 @@ class ChatModel:
         except ConfigurationError as error:
             if config.chat_template is not None:
                 raise
-            logger.warning("%s: chats are refused: %s", model_dir, error)
+            logger.warning("model %s: chats are refused: %s", model_dir, error)
             template, missing = None, f"has no usable chat template: {error}"
         source = "" if template is None else template.tool_source
         detected = detect_tool_format(source), detect_reasoning_format(source)

@@ -625,7 +625,7 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
         start_log(handler, level_named(service.log_level))
         for line in (*unused_flags(arguments), *arguments.unused):
             logger.warning("%s", line)
-        logger.info("fastovms %s starts", __version__)
+        logger.info("fastovms %s is starting", __version__)
         # Imported here because OpenVINO takes some seconds, for which --help and a wrong flag need
         # not wait, nor the first line of the log.
         from fastovms.app.serve import serve

@@ -239,10 +239,10 @@ class Fetcher:
             async with asyncio.timeout(self._timeout):
                 answer = await self._follow(parts, name, max_bytes)
         except TimeoutError as error:
-            logger.info("%s: not fetched: it takes more than %g s", name, self._timeout)
+            logger.info("image %s was not fetched within %g s", name, self._timeout)
             raise _cannot_fetch(name) from error
         except (_Failed, OSError, httptools.HttpParserError, ValueError) as error:
-            logger.info("%s: not fetched: %s: %s", name, type(error).__name__, error)
+            logger.info("image %s was not fetched: %s: %s", name, type(error).__name__, error)
             raise _cannot_fetch(name) from error
         if answer.is_too_large:
             raise too_large(name, max_bytes)

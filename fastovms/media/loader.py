@@ -311,7 +311,9 @@ class ImageLoader:
         close_decoder: Callable[[], None] = lambda: None,
     ) -> None:
         if not is_available():
-            logger.warning("images will be refused: install fastovms with the extra vision")
+            logger.warning(
+                "images will be refused: the extra vision is not installed (pip install '.[vision]')"
+            )
         self._config = config
         self._decode_image = decode
         self._close_decoder = close_decoder

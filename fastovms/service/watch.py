@@ -295,6 +295,8 @@ class MemoryTrimmer:
     def _end(self, trim: asyncio.Future[None]) -> None:
         error = trim.exception()
         if error is not None:
-            logger.error("the heap could not be trimmed", exc_info=error)
+            logger.error(
+                "memory: free heap memory cannot be returned to the system", exc_info=error
+            )
         if self._loop is not None:
             self._wait(self._loop, INTERVAL)

@@ -329,7 +329,9 @@ class StateWorker:
             self.num_failures += len(failures)
             is_new, self._last_failure = reason != self._last_failure, reason
         if reason and is_new:  # not once a request, as long as a disk or a database is gone
-            logger.error("%d of %d operations: %s", len(failures), len(jobs), reason)
+            logger.error(
+                "response store: %d of %d operations failed: %s", len(failures), len(jobs), reason
+            )
         return outcomes
 
     def _report(self, jobs: list[_QueuedOperation], outcomes: list[OperationOutcome]) -> bool:
@@ -338,7 +340,7 @@ class StateWorker:
         try:
             self._loop.call_soon_threadsafe(self._settle, jobs, outcomes)
         except RuntimeError:
-            logger.debug("the event loop has ended before the state was closed")
+            logger.debug("response store: the event loop has ended before the store was closed")
             return False
         return True
 
@@ -351,9 +353,9 @@ class StateWorker:
         try:
             return database.keep_house()
         except StateFailed as error:
-            logger.error("the state is not kept within its bounds: %s", error)
+            logger.error("response store: cannot delete old responses: %s", error)
         except Exception:
-            logger.exception("the state is not kept within its bounds")
+            logger.exception("response store: cannot delete old responses")
         return _RETRY
 
 

@@ -645,7 +645,11 @@ class _LogReader:
             try:
                 await self._read()
             except StateFailed as error:
-                logger.debug("response %s is followed when the store is back: %s", self._id, error)
+                logger.debug(
+                    "response %s: following it is retried when the store is available: %s",
+                    self._id,
+                    error,
+                )
 
     async def _read(self) -> None:
         """Reads the new events."""

@@ -639,7 +639,7 @@ class EventWriter:
                 await asyncio.sleep(_RETRY)
                 continue
             except TooLarge as error:
-                logger.warning("events of response %s are not kept: %s", self._key.id, error)
+                logger.warning("cannot store events of response %s: %s", self._key.id, error)
                 self._has_ended = True
                 self._log_unsent()
                 self.advanced.set()
@@ -656,7 +656,7 @@ class EventWriter:
             while self._is_behind and await self._write():
                 pass
         except (StateFailed, TooLarge) as error:
-            logger.warning("the last events of response %s are not kept: %s", self._key.id, error)
+            logger.warning("cannot store the last events of response %s: %s", self._key.id, error)
 
     @property
     def _has_said(self) -> bool:

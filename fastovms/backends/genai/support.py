@@ -321,7 +321,7 @@ def check_grammar(grammar: Grammar) -> None:
             f"{grammar.param} {NOT_SUPPORTED}: it needs {error}", param=grammar.param
         ) from error
     except (AttributeError, KeyError, TypeError, ValueError):
-        logger.debug("%s is malformed", grammar.param)
+        logger.debug("genai: the grammar of %s is malformed", grammar.param)
 
 
 def check_salt(cache_salt: str | None, *, enable_prefix_caching: bool) -> None:

@@ -45,7 +45,7 @@ back before its leases expire, which they do some seconds after others are."""
 
 
 def _log_trouble(reason: str) -> None:
-    logger.warning("responses are not stored: %s", reason)
+    logger.warning("response store: responses are not stored: %s", reason)
 
 
 class DatabaseLink:
@@ -134,7 +134,7 @@ class DatabaseLink:
         with self._changed:
             self.num_connects += 1
             if self.trouble:
-                logger.warning("%s can be reached again", self._address)
+                logger.warning("response store: %s is reachable again", self._address)
             self.trouble = ""
             self._delay = _FIRST_DELAY
         return session

@@ -156,14 +156,15 @@ class DiskReturn:
             database.close()
             raise
         logger.warning(
-            "the state is kept on the disk from now on, with %d objects that were kept in memory",
+            "response store: the disk is used from now on, with %d objects that were kept in "
+            "memory",
             memory.totals.num_objects,
         )
         return database
 
     def _note(self, reason: str) -> None:
         if reason != self.reason:
-            logger.warning("the state is still kept in memory: %s", reason)
+            logger.warning("response store: still in memory only: %s", reason)
         self.reason = reason
 
 
@@ -514,7 +515,9 @@ class Database:
             with self.transaction():
                 self._tables.write_uses()
         except Exception:
-            logger.debug("the last uses of stored objects are not recorded", exc_info=True)
+            logger.debug(
+                "response store: the last uses of stored objects are not recorded", exc_info=True
+            )
 
     def _attempt(self, operation: Operation) -> OperationOutcome:
         """Runs one operation, and returns its outcome.

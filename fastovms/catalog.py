@@ -220,7 +220,9 @@ class Repository:
         except HFValidationError as error:
             raise _failure(model_id, str(error)) from None
         except OfflineModeIsEnabled:
-            raise _failure(model_id, "HF_HUB_OFFLINE is set, and it is not here yet") from None
+            raise _failure(
+                model_id, "HF_HUB_OFFLINE is set, and the model has not been downloaded yet"
+            ) from None
         except ConfigurationError:
             raise
         except OSError as error:
@@ -370,7 +372,9 @@ class ModelFinder:
                 location, revision=config.revision, overwrite=config.overwrite
             )
         except ConfigurationError as error:
-            raise ConfigurationError(f"{location} is not a directory here: {error}") from None
+            raise ConfigurationError(
+                f"{location} is not a directory, and cannot be downloaded: {error}"
+            ) from None
 
     def _is_missing(self, location: str) -> bool:
         if Path(location).exists() or not is_model_id(location):

@@ -183,7 +183,7 @@ class FileStore:
                 raise
         except OSError as error:
             raise ConfigurationError(
-                f"files cannot be kept in {directory}: {error.strerror or error}"
+                f"files cannot be stored in {directory}: {error.strerror or error}"
             ) from None
 
     def _load(self) -> None:
@@ -200,8 +200,8 @@ class FileStore:
         self.bytes.hold(_HIDDEN, num_hidden)
         if hidden:
             logger.warning(
-                "files: %d files (%d bytes) are stored but not listed, because their records cannot "
-                "be read",
+                "files: %d files (%d bytes) are stored but not listed, because their records "
+                "cannot be read",
                 len(hidden),
                 num_hidden,
             )

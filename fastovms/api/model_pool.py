@@ -414,7 +414,7 @@ class ModelPool:
                 await left
         except TimeoutError:
             raise BackendUnavailable(
-                f"requests still run on {name}: it is unloaded when they have ended"
+                f"requests still run on {name}: it will be unloaded when they end"
             ) from None
 
     def _want(self, name: str) -> asyncio.Future[None]:

@@ -186,7 +186,7 @@ def read_image_part(part: Mapping[str, Any], name: str, dialect: Dialect) -> Ima
     found = part.get("image_url")
     if part.get("type") == "input_image" and found is None and part.get("file_id") is not None:
         raise InvalidField(
-            f"{name}.file_id is not supported: there are no files here", param=f"{name}.file_id"
+            f"{name}.file_id is not supported: include the data itself", param=f"{name}.file_id"
         )
     url, url_name, detail = found, member, part.get("detail")
     detail_name = f"{name}.detail"

@@ -394,8 +394,8 @@ async def _run(
         )
         if any(counts):
             logger.warning(
-                "API keys were removed: disconnected %d requests, cancelled %d background responses, "
-                "paused %d batches",
+                "API keys were removed: disconnected %d requests, cancelled %d background "
+                "responses, paused %d batches",
                 *counts,
             )
 

@@ -295,7 +295,7 @@ class ThreadedEncoder:
         job = _Job(texts, client, priority, self.encoder.width, done, self._clock())
         num_waiting = sum(other.num_tokens for other in self._jobs)
         if num_waiting and num_waiting + job.num_tokens > _MAX_WAITING_TOKENS:
-            raise Overloaded(f"{num_waiting} tokens are waiting, and no more than that may")
+            raise Overloaded(f"{num_waiting} tokens are waiting, which is the limit")
         self._jobs.add(job)
         self._commands.put(job)
         try:
@@ -482,8 +482,9 @@ def _vocabulary(texts: TextEncoder, model_dir: Path) -> Mapping[bytes, int]:
     """Returns the ids of the tokens that a decoder scores by."""
     if not texts.has_detokenizer:
         raise ConfigurationError(
-            f"{model_dir} cannot be served as a reranker: it scores by the words that it would "
-            "write, which nothing tells without an openvino_detokenizer.xml"
+            f"{model_dir} cannot be served as a reranker: openvino_detokenizer.xml is "
+            "missing, and this model scores by the tokens that it generates. Export it "
+            "again with a detokenizer"
         )
     return texts.vocabulary()
 

@@ -399,7 +399,7 @@ class TrialLanes:
             if self._is_closed:
                 raise BackendUnavailable("the server is shutting down")
             if not job.is_wanted:
-                raise Overloaded("no request waits for it any more")
+                raise Overloaded("no request waits for the grammar any more")
             displaced = self._queues[number].add(job.client, job)
             self._start_lane(number)
             self._changed.notify_all()

@@ -281,7 +281,7 @@ def check_graph(
     if found is None:
         if available() < _WEIGHTS_SHARE * comparison.weights_size + _FURTHER_MEMORY:
             logger.warning(
-                "the check that the model is computed as exported is skipped: too little free memory"
+                "the check that the model is computed as exported is skipped: too little memory"
             )
             return
         logger.info(

@@ -371,7 +371,7 @@ def _draft(draft: Path, folder: Path) -> str:
     as ORG-NAME."""
     name = path_from(folder, draft) if draft.exists() else str(draft).replace("/", "-")
     if not (folder / name).exists():
-        raise ConfigurationError(f"--draft-model: there is no {draft} and no {folder / name}")
+        raise ConfigurationError(f"--draft-model: neither {draft} nor {folder / name} exists")
     return name
 
 

@@ -131,7 +131,7 @@ RESIDENCY_FLAGS: Final = (
 
 ENGINE_FLAGS: Final = (
     Flag("--device", ENGINE.device, "DEVICE", text,
-         "OpenVINO device that runs the models, such as CPU, GPU or NPU", common=True),
+         "OpenVINO device that runs the models: CPU, GPU or GPU.n", common=True),
     Flag("--backend", ENGINE.backend, "NAME", choice("auto", "paged", "genai"),
          "engine that runs the model: paged = this server's, genai = the pipeline of "
          "openvino_genai, auto = paged if it supports the model, otherwise genai"),

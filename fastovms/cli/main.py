@@ -336,7 +336,7 @@ def _take_paths(arguments: argparse.Namespace) -> tuple[Path, Path]:
     given = (arguments.input_file, arguments.output_file)
     named = [arguments.first, arguments.second, arguments.model]
     if (given[0] is None) != (given[1] is None):
-        raise ConfigurationError("--input-file and --output-file are given together")
+        raise ConfigurationError("--input-file and --output-file must be given together")
     if given[0] is None:
         if arguments.second is None:
             raise ConfigurationError("run-batch needs IN and OUT (see fastovms run-batch --help)")
@@ -727,7 +727,7 @@ def _edited_list(arguments: argparse.Namespace, flag: str, given: Path | bool) -
         return beside
     if beside is not None and _real(given) != _real(beside):
         raise ConfigurationError(
-            f"{flag} {given} cannot be used with --config-path {beside}: these are two lists"
+            f"{flag} {given} cannot be used with --config-path {beside}: these are different files"
         )
     return given
 

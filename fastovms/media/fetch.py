@@ -218,7 +218,8 @@ class Fetcher:
         for domain in domains:
             if not _DOMAIN.fullmatch(domain.strip()):
                 raise ConfigurationError(
-                    f"--allowed-media-domains takes host names such as example.com, not {domain!r}"
+                    "--allowed-media-domains must be host names such as example.com, not "
+                    f"{domain!r}"
                 )
         self._domains = frozenset(_normal(domain.strip()) for domain in domains)
         self._allow_redirects = allow_redirects
@@ -259,7 +260,9 @@ class Fetcher:
         if "@" in parts.netloc:
             raise InvalidField(f"{name} must not have a user name or password", param=name)
         if ANY_DOMAIN not in self._domains and host not in self._domains:
-            raise InvalidField(f"{name}: this server fetches nothing from {host[:253]}", param=name)
+            raise InvalidField(
+                f"{name}: this server does not fetch images from {host[:253]}", param=name
+            )
         return parts
 
     async def _follow(self, parts: SplitResult, name: str, max_bytes: int) -> _Answer:

@@ -98,7 +98,7 @@ def span_tracer(endpoint: str | None, environment: Mapping[str, str]) -> Iterato
         return
     protocol = next(filter(None, map(environment.get, _PROTOCOLS)), _SPOKEN)
     if protocol != _SPOKEN:
-        raise ConfigurationError(f"traces are sent by {_SPOKEN}, and not by {protocol}")
+        raise ConfigurationError(f"traces can be sent by {_SPOKEN} only, not by {protocol}")
     try:
         from fastovms.service.open_telemetry import OpenTelemetryTracer, otlp_exporter
     except ImportError:

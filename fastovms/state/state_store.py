@@ -246,7 +246,7 @@ class StateWorker:
             Exception: the error of the operation, which changed nothing.
         """
         if self._is_stuck:
-            raise StateFailed("the state is not written: its disk does not answer")
+            raise StateFailed("responses cannot be stored: the disk does not respond")
         future: asyncio.Future[object] | None = None
         try:
             async with asyncio.timeout(self._timeout):
@@ -259,7 +259,7 @@ class StateWorker:
             # Where nothing is left to settle, nothing would ever take this back.
             self._is_stuck = self._num_unsettled > 0
             raise StateFailed(
-                f"the state was not written within {self._timeout:g} seconds"
+                f"the response was not stored within {self._timeout:g} seconds"
             ) from None
 
     async def close(self) -> None:
@@ -282,7 +282,7 @@ class StateWorker:
         with self._changed:
             if self._closing:
                 self._room.release()
-                raise StateFailed("the state is closed")
+                raise StateFailed("the response store is closed")
             self._jobs.append(_QueuedOperation(operation, future))
             self._changed.notify()
         self._num_unsettled += 1

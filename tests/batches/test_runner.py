@@ -556,7 +556,7 @@ async def test_a_disk_that_fails_holds_it_up(server, monkeypatch, caplog) -> Non
     monkeypatch.setattr(server.files, "add", fail)
     await server.run(record).drive()
     assert record.status is BatchStatus.COMPLETED
-    assert "is held up: full" in caplog.text
+    assert "is interrupted, will retry: full" in caplog.text
     assert server.results(record) == BATCH_RUN_ALL
 
 

@@ -245,11 +245,11 @@ def test_a_file_that_was_cut_off_adds_nothing(tmp_path, capsys, cut):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["check", "NONE"], 2, "there is no state in"),
+        (["check", "NONE"], 2, "has no stored state"),
         (["check", "postgresql://127.0.0.1:1/x"], 1, "Connection refused"),
         (["check", "postgresql://127.0.0.1:1/x?y=1"], 2, "not a URL that libpq understands"),
         (["import", "NONE", "NONE"], 2, "cannot read"),
-        (["migrate", "NONE", "NONE"], 2, "there is no state in"),
+        (["migrate", "NONE", "NONE"], 2, "has no stored state"),
     ],
 )
 def test_a_place_that_is_none(tmp_path, capsys, arguments, code, message):

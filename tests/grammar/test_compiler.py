@@ -332,9 +332,9 @@ def test_trees_are_part_of_a_grammar() -> None:
             "Unsatisfiable",
         ),
         (GrammarKind.JSON_SCHEMA, '{"$ref": "#"}', "nothing satisfies it"),
-        (GrammarKind.GRAMMAR, "start: start", "nothing matches the rule start"),
-        (GrammarKind.GRAMMAR, "start: /a+/ b\nb: b", "nothing matches the rule start"),
-        (GrammarKind.GRAMMAR, "root ::= [a]+ b\nb ::= b", "nothing matches the rule"),
+        (GrammarKind.GRAMMAR, "start: start", "no text matches the rule start"),
+        (GrammarKind.GRAMMAR, "start: /a+/ b\nb: b", "no text matches the rule start"),
+        (GrammarKind.GRAMMAR, "root ::= [a]+ b\nb ::= b", "no text matches the rule"),
         (GrammarKind.REGEX, "[a", "unclosed character class (at 1(8): invalid regex"),
         (GrammarKind.REGEX, r"(a)\1", "cannot be used: backreferences are not supported"),
         (

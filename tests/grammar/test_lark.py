@@ -91,7 +91,7 @@ def test_a_grammar_as_an_expression(source, matched, others):
         ('x: "a"', "no rule 'start'"),
         ("start: a", "no rule or terminal 'a'"),
         ('start: ("a"', "')' is missing"),
-        ('start: "a")', "closes nothing"),
+        ('start: "a")', "is unmatched"),
         ('start: * "a"', "nothing before it"),
         ('start: "a"{}', "no number"),
         (r'start: "\q"', "not a JSON string"),

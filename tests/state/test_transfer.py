@@ -200,7 +200,7 @@ def test_what_belongs_to_nobody_is_left_out(make_database):
 
 def test_a_directory(tmp_path):
     with (
-        pytest.raises(ConfigurationError, match="there is no state in"),
+        pytest.raises(ConfigurationError, match="has no stored state"),
         open_place(str(tmp_path), None, {}),
     ):
         pass

@@ -94,7 +94,7 @@ async def test_waits_share_their_time(monkeypatch, caplog):
     assert was_cancelled.is_set()
     assert not await waits.wait("slower", hang())
     assert time.monotonic() - start < 5
-    assert "shutdown: slow takes too long and is left behind" in caplog.text
+    assert "shutdown: slow takes too long and is abandoned" in caplog.text
     assert "quick" not in caplog.text
 
 

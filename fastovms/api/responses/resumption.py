@@ -485,8 +485,8 @@ class LeaseKeeper:
             await self._store.run(Operations.give_up, [response.key for response in owned])
         except StateFailed as error:
             logger.warning(
-                "cannot release running responses at shutdown; other servers resume them after their "
-                "leases expire: %s",
+                "cannot release running responses at shutdown; other servers resume them after "
+                "their leases expire: %s",
                 error,
             )
 

@@ -322,7 +322,9 @@ async def _resolved(items: Sequence[Item], tenant: str, store: StateStore | None
 def _store(store: StateStore | None, fields: ResponseFields) -> StateStore:
     if store is None:
         name = "conversation" if fields.previous_id is None else "previous_response_id"
-        raise InvalidField(f"{name} cannot be used: this server keeps no responses", param=name)
+        raise InvalidField(
+            f"{name} cannot be used: this server does not store responses", param=name
+        )
     return store
 
 

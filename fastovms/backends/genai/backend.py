@@ -98,7 +98,7 @@ def _difference(model_dir: Path, model: ModelInfo) -> float:
         fate = process.wait()
     if isinstance(answer, Compared):
         return answer.difference
-    raise NotComparable(f"the process that does it {fate}" if answer is None else answer.reason)
+    raise NotComparable(f"the process of the check {fate}" if answer is None else answer.reason)
 
 
 _PIPELINE_SECONDS: Final = (0.5, 1.0, 2.0)
@@ -283,7 +283,7 @@ class GenaiBackend:
             raise BackendUnavailable("the server is not ready to generate")
         check_length(request, self._model)
         if request.generated_token_ids:
-            raise RequestError("the model's backend cannot go on with an answer that was cut off")
+            raise RequestError("the genai backend cannot resume an interrupted answer")
         self.check(request.params)
         check_salt(request.cache_salt, enable_prefix_caching=has_prefix_cache(self._config))
         self._requests.add(request, on_output)

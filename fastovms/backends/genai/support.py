@@ -303,7 +303,8 @@ def check_supported(params: SamplingParams, assistance: Assistance, max_num_seqs
     width = params.beam_search.num_beams
     if width > max_num_seqs:
         raise RequestError(
-            f"a search with {width} beams cannot run: at most {max_num_seqs} sequences do at once",
+            f"beam search with {width} beams cannot run: at most {max_num_seqs} sequences "
+            "run at the same time",
             param=params.beam_search.param,
         )
 

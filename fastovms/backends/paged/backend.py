@@ -134,7 +134,8 @@ def reserve_cache(
     if num_blocks < 1:
         size = f"of {config.cache_size:g} GB" if config.cache_size else "in the free memory"
         raise ConfigurationError(
-            f"a KV cache {size} holds no block ({bytes_per_block} bytes each): raise --cache-size"
+            f"a KV cache {size} holds no block ({bytes_per_block} bytes each): raise "
+            "--cache-size or free memory"
         )
     paged_model.allocate_cache(num_blocks)
     if draft_model is not None:
@@ -217,8 +218,7 @@ def load_draft_model(
     )
     if model.states is not None:  # they cannot be taken back where a draft was wrong
         raise ConfigurationError(
-            f"the draft model {draft_dir} has states in addition to attention, as hybrid models "
-            "have, and cannot draft"
+            f"the draft model {draft_dir} is a recurrent or hybrid model, which cannot draft"
         )
     info = fit_attention(info, model.graph)
     max_model_len = info.max_model_len
@@ -242,7 +242,9 @@ def read_draft_files(draft_dir: Path, model_dir: Path) -> DraftFiles:
     """
     info = read_model_info(draft_dir)
     if info.takes_images:
-        raise ConfigurationError(f"the draft model {draft_dir} takes images")
+        raise ConfigurationError(
+            f"the draft model {draft_dir} takes images, which is not supported"
+        )
     _check_vocabulary(draft_dir, model_dir)
     return DraftFiles(draft_dir, info)
 

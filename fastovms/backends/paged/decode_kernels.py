@@ -99,7 +99,7 @@ def _prepare(
     wait_for_rest()
     variants = few_rows.compile_few_rows(model, kernels)
     if variants is None:
-        return "not used: they do not support the precision of the weights, or too little memory is free"
+        return "not used: the weights have other precisions, or too little memory is free"
     plain = model.twin()
     chosen: dict[int, list[RunnerFactory]] = {}
     speeds: list[str] = []

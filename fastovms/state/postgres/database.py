@@ -170,7 +170,7 @@ def open_url(
         database.connect()
         yield database
     except NoTables as error:
-        raise ConfigurationError(f"there is no state in {address}: {error}") from None
+        raise ConfigurationError(f"{address} has no stored state: {error}") from None
     except (Unreachable, ConnectionLost, psycopg.Error) as error:
         raise StateFailed(f"{address}: {' '.join(str(error).split())}") from None
     finally:
@@ -311,7 +311,7 @@ class PostgresDatabase:
         except Unreachable:
             return max(_MIN_WAIT, self._link.seconds_left())
         except (psycopg.Error, ConnectionLost) as error:
-            raise StateFailed(f"nothing is evicted: {_reason(error)}") from error
+            raise StateFailed(f"old responses cannot be deleted: {_reason(error)}") from error
         return _MAX_WAIT if expiry is None else min(max(expiry, _TURN), _MAX_WAIT)
 
     def evict(self) -> bool:

@@ -293,7 +293,7 @@ def _make_tables(connection: sqlite3.Connection) -> None:
     if version == 0:
         connection.executescript(_SCHEMA)
     elif not 1 <= version <= VERSION:
-        raise sqlite3.NotSupportedError(f"its format is {version}, not {VERSION}")
+        raise sqlite3.NotSupportedError(f"the database has the format {version}, not {VERSION}")
     elif version == 1:
         connection.create_function("seal", 1, seal)
         connection.executescript(_SEAL_ALL)
@@ -401,7 +401,7 @@ class Database:
                 return 0.0
             expiry = self.seconds_to_expiry()
         except sqlite3.Error as error:
-            raise StateFailed(f"nothing is evicted: {error}") from error
+            raise StateFailed(f"old responses cannot be deleted: {error}") from error
         return _MAX_WAIT if expiry is None else min(expiry, _MAX_WAIT)
 
     def evict(self) -> bool:

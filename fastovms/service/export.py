@@ -78,9 +78,7 @@ logger = logging.getLogger(__name__)
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _SPOKEN: Final = "http/protobuf"
-_MISSING: Final = (
-    "traces need OpenTelemetry, which is not installed: pip install 'fastovms[otel]' brings it"
-)
+_MISSING: Final = "traces need OpenTelemetry, which is not installed: pip install '.[otel]'"
 
 
 @contextmanager

@@ -138,7 +138,7 @@ def test_a_list_that_is_new(capfd, folder):
         ("--config_path mr", "{flag} needs --model-name"),
         (
             "mr --config_path other --model_name old",
-            "{flag} mr cannot be used with --config-path other: these are two lists",
+            "{flag} mr cannot be used with --config-path other: these are different files",
         ),
         (
             "mr/config.json --config_path other/config.json --model_name old",

@@ -204,7 +204,7 @@ def test_options_without_use_are_told(tmp_path, caplog):
     assert found(ModelSource(str(tmp_path))).path == tmp_path
     [record] = caplog.records
     assert record.getMessage().startswith(
-        f"{tmp_path}/graph.pbtxt: dynamic_split_fuse is not used: "
+        f"graph file {tmp_path}/graph.pbtxt: dynamic_split_fuse is not used: "
     )
 
 

@@ -202,7 +202,7 @@ def test_names_are_hidden_wherever_they_stand(model: object, expected: object) -
     ],
 )
 def test_what_is_no_tokenizer(text: str) -> None:
-    with pytest.raises(ValueError, match="it describes no tokenizer"):
+    with pytest.raises(ValueError, match="the file does not describe a tokenizer"):
         without_names(text)
 
 

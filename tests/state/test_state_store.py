@@ -223,7 +223,7 @@ async def test_a_disk_that_hangs_is_not_waited_for(start):
     with pytest.raises(StateFailed, match="was not stored within"):
         await worker.run(gate)
     for _ in range(10):
-        with pytest.raises(StateFailed, match="does not answer"):
+        with pytest.raises(StateFailed, match="does not respond"):
             await worker.run(find("a"))
     gate.opened.set()
     while True:

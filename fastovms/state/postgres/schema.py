@@ -360,7 +360,7 @@ def _version(session: PostgresSession) -> int | None:
         return None
     [version] = session.execute("SELECT max(version) FROM state_version").fetchone()
     if version is None or not _OLDEST <= version <= VERSION:
-        of = "of a later fastovms" if version and version > VERSION else "none that there ever was"
+        of = "from a later fastovms" if version and version > VERSION else "not a known format"
         raise OtherVersion(f"the database has the format {version}, not {VERSION}: it is {of}")
     return int(version)
 

@@ -136,7 +136,9 @@ def test_reading_leaves_older_tables_as_they_are(postgres):
     session = open_session(postgres.connection_parameters())
     session.execute("UPDATE state_version SET version = 3")
     with (
-        pytest.raises(StateFailed, match="its format is 3, not 4: a server of this version"),
+        pytest.raises(
+            StateFailed, match="the database has the format 3, not 4: a server of this version"
+        ),
         open_url(postgres, UNBOUNDED, must_exist=True),
     ):
         pass

@@ -143,7 +143,7 @@ def test_a_list_that_is_new(capfd, folder):
         (
             "mr/config.json --config_path other/config.json --model_name old",
             "{flag} mr/config.json cannot be used with --config-path other/config.json: these are "
-            "two lists",
+            "different files",
         ),
     ],
 )

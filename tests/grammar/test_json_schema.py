@@ -500,5 +500,5 @@ def test_references_that_lead_to_one_another_too_often() -> None:
         return json.dumps({"$ref": "#/$defs/d0", "$defs": {**parts, f"d{length}": {}}})
 
     assert usable_schema(chain(45)) == chain(45)
-    with pytest.raises(ValueError, match="a chain of .refs is longer than 50"):
+    with pytest.raises(ValueError, match="is longer than 50"):
         usable_schema(chain(55))

@@ -94,14 +94,16 @@ def flags_page() -> str:
         "# Flags",
         _WARNING,
         "Flags go before environment variables, those before the options of a `graph.pbtxt`, and "
-        "those before the defaults. Sizes may be written as `64K`, `16M` or `1G`. A switch has a "
+        "those before the defaults. Sizes may be written as `64K`, `16M` or `1G`, times as `90s`, "
+        "`15m`, `2h` or `30d`, and large numbers as `8k` (8000) or `8K` (8192). A switch has a "
         "`--no-` form: `--no-tune`. Flags of OpenVINO Model Server, with underscores, and of vLLM "
-        "are understood too: see [Move here from OVMS](from-ovms.md) and [vLLM](from-vllm.md). A "
-        "wrong value is one line on stderr and exit code 2.",
+        "are accepted too: see [Move here from OVMS](from-ovms.md) and [vLLM](from-vllm.md). A "
+        "wrong value is one line on stderr and exit code 2. `fastovms serve --help` shows the ten "
+        "flags that are used most, `--help-all` every flag.",
         "## Commands",
         _help_of(),
         "## Models",
-        _help_of("serve"),
+        _help_of("serve", "--help-all"),
     ]
     for title, flags in GROUPS.items():
         parts += [f"## {title[0].upper()}{title[1:]}", _flag_table(flags, variables)]
@@ -121,7 +123,7 @@ def _help_of(*command: str) -> str:
     os.environ["COLUMNS"] = "100"
     try:
         with redirect_stdout(printed), suppress(SystemExit):
-            parse([*command, "--help"])
+            parse([*command, "--help"])  # after --help-all, that has printed and exited
     finally:
         if width is None:
             del os.environ["COLUMNS"]

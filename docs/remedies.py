@@ -39,9 +39,9 @@ SECTIONS: Final[Sequence[Section]] = (
             "join them (llama-gguf-split --merge)": "Run "
             "`llama-gguf-split --merge FIRST-PART.gguf MODEL.gguf` and serve the result.",
             "several GGUF files": "Name the file: `fastovms serve DIR/FILE.gguf`.",
-            "is not a sound GGUF file": "The download was cut short or is damaged: compare its "
+            "is not a valid GGUF file": "The download was cut short or is damaged: compare its "
             "size with the hub's and download it again.",
-            "of general.type": "It is an adapter, a vocabulary or a projector of images. Name the "
+            "general.type must be model": "It is an adapter, a vocabulary or a projector of images. Name the "
             "file of the model.",
             "could not be converted": "Usually memory: the converter needs room for the weights. "
             "Free some, or take a smaller quantization.",
@@ -75,35 +75,35 @@ SECTIONS: Final[Sequence[Section]] = (
             "the genai backend cannot run it either": "Neither backend runs this graph. Look for "
             "the model in [Supported architectures](architectures.md), try a GGUF file of it, or "
             "an export with another version of transformers.",
-            "takes images, which the paged backend does not": "Leave `--backend paged` out.",
-            "exclude each other in the genai": "Give one of the two flags.",
+            "which --backend paged does not support": "Leave `--backend paged` out.",
+            "--enable-prompt-lookup cannot be used together": "Give one of the two flags.",
             "--draft-model cannot be used": "Leave `--draft-model` out; drafts from earlier text "
             "need no flag.",
             "tokens that the KV cache holds": "Raise `--cache-size` (GB), choose "
             "`--kv-cache-precision u8`, or accept the shorter context.",
             "--max-model-len must be at most": "Give the stated length or less.",
-            "config.json says vocab_size": "No action needed: the model's own number is used.",
+            "config.json states vocab_size": "No action needed: the model's own number is used.",
             "end-of-text ids beyond": "No action needed, if answers end where they should.",
-            "names no context length": "Give `--max-model-len`.",
+            "states no context length": "Give `--max-model-len`.",
             "no eos_token_id": "Add `eos_token_id` to `generation_config.json`, or clients "
             "give `stop`.",
-            "structured outputs are off": "Copy `tokenizer.json` from the original model into the "
+            "structured outputs are not available": "Copy `tokenizer.json` from the original model into the "
             "directory.",
-            "too little memory to compare": "The model is served unchecked. Free memory and "
+            "as exported is skipped: too little memory": "The model is served unchecked. Free memory and "
             "restart to have it [compared](how-it-runs.md#checks-before-a-model-is-served).",
-            "cannot be compared with": "The model is served unchecked: compare some answers with "
+            "as exported is skipped": "The model is served unchecked: compare some answers with "
             "the original.",
-            "is exact for short texts only": "The export or OpenVINO lacks a feature for longer "
+            "computes only short texts exactly": "The export or OpenVINO lacks a feature for longer "
             "texts: use the stated context, or a GGUF file of the model.",
             "does not show its sliding window": "Use the stated context, or export the model with "
             "a newer optimum-intel.",
             "no vocabulary projection": "Long prompts take more memory and time. Export the "
             "model with a newer optimum-intel.",
-            "the masks of the attention cannot be read": "The model was still compared with its "
+            "the attention masks of the model cannot be read": "The model was still compared with its "
             "exported graph. Compare some long answers with the original.",
             "--task … is not possible": "Leave `--task` out: it is found out from the files.",
-            "do not go together": "Leave both parsers out: the chat template tells them.",
-            "is of an unknown kind": "No action needed; streams cost more time.",
+            "reasoning parser … cannot be used together": "Leave both parsers out: the chat template tells them.",
+            "detokenizer is unknown": "No action needed; streams cost more time.",
             "chat template is malformed": "Give a template that works: `--chat-template FILE`.",
         },
     ),
@@ -125,21 +125,20 @@ SECTIONS: Final[Sequence[Section]] = (
             "--model-memory must be more": "Raise `--model-memory`, or lower `--cache-size`.",
             "have the name": "Give each model a name of its own: `--model NAME=MODEL`.",
             "--device must be": "Give CPU, GPU or GPU.n. AUTO, HETERO and NPU are not supported.",
-            "or no driver for it": "Install the GPU's driver (`/dev/dri` must be visible to the "
+            "or its driver is not available": "Install the GPU's driver (`/dev/dri` must be visible to the "
             "process) or leave `--device` out.",
             "does not have the vocabulary": "Take a draft model of the same family.",
-            "in addition to attention": "A hybrid model cannot draft. Take another draft model.",
+            "is a recurrent or hybrid model, which cannot draft": "A hybrid model cannot draft. Take another draft model.",
             "takes images": "Take a draft model without images.",
             "the draft model cannot be used": "The rest of the line says why; without "
             "`--draft-model` the server drafts from earlier text.",
             "--precision exact cannot be used": "Leave one of the two out.",
             "must be f32, f16 or u8": "Give one of these as `--kv-cache-precision`.",
-            "decode kernels: off": "No action needed: OpenVINO's kernels compute.",
-            "have no variant of the model": "No action needed: single requests are a little "
+            "decode kernels: not used": "No action needed: OpenVINO's kernels compute.",
+            "no separate graph is compiled": "No action needed: single requests are a little "
             "slower.",
-            "cannot measure how": "No action needed: defaults are used. `fastovms tune MODEL` "
-            "tries again.",
-            "too much else runs here": "Stop other programs, then run `fastovms tune` again.",
+            "tuning:": "No action needed: defaults are used. `fastovms tune MODEL` tries again.",
+            "too busy for a measurement": "Stop other programs, then run `fastovms tune` again.",
             "needs no tuning": "Nothing to do: it adapts while it runs.",
             "together with a draft model": "No action needed: prompts are computed anew each time.",
         },
@@ -151,7 +150,7 @@ SECTIONS: Final[Sequence[Section]] = (
         "`--task feature-extraction` or `--task text-classification`: see "
         "[Embeddings](embeddings.md#which-models).",
         {
-            "without an openvino_detokenizer.xml": "Export the model again, with "
+            "openvino_detokenizer.xml is missing": "Export the model again, with "
             "openvino-tokenizers installed, so that `openvino_detokenizer.xml` is written.",
         },
     ),
@@ -169,7 +168,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "expected host:port": "Write `127.0.0.1:8000`, `[::1]:8000` or `unix:/run/x.sock`.",
             "IPv6 address in brackets": "Write `[::1]:8000`.",
             "no usable address": "The name does not resolve: check `--host`.",
-            "open files are allowed": "Raise `LimitNOFILE=` of the unit or `ulimit -n`.",
+            "the limit of open files": "Raise `LimitNOFILE=` of the unit or `ulimit -n`.",
             "inherited descriptor": "The socket unit must have `ListenStream=` with a stream "
             "socket.",
             "cannot use the TLS files": "The certificate and the key must be PEM and belong "
@@ -200,14 +199,16 @@ SECTIONS: Final[Sequence[Section]] = (
             "effect here.",
             "cannot pull": "Check the name ORG/NAME, the network (`HF_ENDPOINT`, proxies), and for "
             "a gated model `HF_TOKEN`. A pull that was cut short resumes.",
+            "cannot be downloaded": "If it is a directory, check the path; if it is a model of a hub, "
+            "see `cannot pull`.",
             "cannot look for the model": "The repository directory is not readable: check "
             "`--model-repository-path`.",
-            "--overwrite-models pulls that": "Give `--overwrite-models` once.",
+            "--overwrite-models downloads that": "Give `--overwrite-models` once.",
             "contradicts": "Leave one of the two flags out.",
             "there is no … at …": "Paths in a `graph.pbtxt` start from its directory.",
             "is not a flag that a file or a variable may set": "Give it on the command line.",
             "OTEL_EXPORTER_OTLP_ENDPOINT": "`pip install '.[otel]'`, or unset the variable.",
-            "traces are sent by": "Set `OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`.",
+            "traces can be sent by": "Set `OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`.",
             "cannot write the log": "Give `--log-file` a path that the server's user may write.",
             "parser must be one of": "Leave the flag out, or give a "
             "[name of the table](chat-and-tools.md#tool-call-formats).",
@@ -227,21 +228,22 @@ SECTIONS: Final[Sequence[Section]] = (
         "The server cannot use a directory or a database as it should. Answers are still given "
         "unless the command ends.",
         {
-            "responses are kept in memory, and lost": "Another server uses the directory, or it "
+            "responses are kept in memory and lost": "Another server uses the directory, or it "
             "cannot be written: give each server its own `--state-dir`.",
-            "the state is still kept in memory": "Make room on the disk or mount it read-write; "
+            "still in memory only": "Make room on the disk or mount it read-write; "
             "the server moves back by itself.",
-            "the state is kept on the disk from now on": "No action needed: the disk works again.",
+            "the disk is used from now on": "No action needed: the disk works again.",
             "cannot keep the state in": "Give a `--state-dir` that is a directory of this user, or "
             "a database that this version may use.",
             "responses are not stored": "The database cannot be reached: see "
             "[State in PostgreSQL](state.md#when-the-database-cannot-be-reached).",
-            "can be reached again": "No action needed.",
+            "is reachable again": "No action needed.",
             "--state-url is not a URL": "Write `postgresql://USER@HOST/DATABASE`.",
             "may have a password in it": "Put the password into a file: `--state-password-file`.",
             "PostgreSQL needs psycopg": "`pip install '.[postgres]'` in the clone.",
-            "is damaged": "Of a cache: no action needed, it is computed again. Of an export: make "
+            "is corrupt": "Of a cache: no action needed, it is computed again. Of an export: make "
             "it again.",
+            "is damaged": "Make the export again.",
             "the format of": "It was written by another version: export it with that version's "
             "server.",
             "belongs to the user": "Give the directory to the server's user: `chown`.",

@@ -122,7 +122,8 @@ def test_a_revision_that_is_not_known(repository, caplog):
     assert repository.pull("org/tiny", revision="v2") == path
     [record] = caplog.records
     assert record.getMessage() == (
-        f"whether {path} is revision v2 is not known: --overwrite-models pulls that"
+        f"cannot tell whether the stored {path} is revision v2; --overwrite-models downloads "
+        "that revision"
     )
 
 

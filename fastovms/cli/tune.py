@@ -57,7 +57,7 @@ def tune(source: ModelSource, repository: RepositoryConfig) -> str:
         directory = model_directory(model.path, cache, Path(scratch))
         report = measure_all(directory, model.engine, cache, memory_speed=MemoryReader())
         if report is None:
-            raise ConfigurationError("too much else runs here for a measurement: try again later")
+            raise ConfigurationError("the machine is too busy for a measurement: try again later")
         token_ids = Tokenizer.load(directory).encode(_prose())[:_NUM_COMPARED]
         qualities = compare_all(directory, model.engine, report.loads.keys(), token_ids)
     return render(report, qualities, is_used=model.engine.tune)

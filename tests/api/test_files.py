@@ -227,7 +227,7 @@ async def test_a_disk_that_fails(tmp_path, caplog) -> None:
     upload.reader.feed = fail
     upload.sink.write(b"x")
     await upload.changed.wait()
-    assert upload.sink.fault == (503, "the file cannot be kept: No space left on device")
+    assert upload.sink.fault == (503, "the file cannot be stored: No space left on device")
     with pytest.raises(StateFailed):
         await upload.sink.form()
     assert "No space left" in caplog.text

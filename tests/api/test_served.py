@@ -202,7 +202,7 @@ PLACE = "messages[0].content[0]"
         (
             {"type": "image_url", "image_url": {"url": "/etc/passwd"}},
             ".image_url.url",
-            "reads no local files",
+            "does not read local files",
         ),
     ],
 )
@@ -362,7 +362,7 @@ async def test_completions_of_a_vision_model(make):
     status, body = await api.post("/v3/completions", {"model": "fake", "prompt": "a"})
     assert (status, body) == (
         400,
-        {"error": "completions are not for a model that takes images; chats are"},
+        {"error": "completions are a model that takes images does not support completions"},
     )
 
 

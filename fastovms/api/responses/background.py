@@ -424,7 +424,7 @@ class BackgroundRuns:
         """Raises Overloaded if the owner has reached its limit of runs."""
         if not self._places.may_take(owner):
             count = self._places.held(owner)
-            raise Overloaded(f"{count} responses of yours run in the background already")
+            raise Overloaded(f"you already have {count} background responses, which is the limit")
 
     def start(self, run: BackgroundRun) -> None:
         """Starts a run. Also raises as `BackgroundRun.submit` does.
@@ -500,7 +500,10 @@ class BackgroundRuns:
         finally:
             held_up.cancel()
         if not task.done():
-            raise StateFailed("the response has ended, but cannot be kept until the state is back")
+            raise StateFailed(
+                "the response has ended, but cannot be stored until the response store is "
+                "available again"
+            )
 
     async def drain(self, seconds: float) -> None:
         """Waits until all runs have ended, for at most this many seconds."""
@@ -634,7 +637,7 @@ class _LogReader:
         self._body = from_record(kept)
         if not orjson.loads(self._body)["background"]:
             raise InvalidField(
-                "stream: only responses that run in the background can be streamed again",
+                "stream: only background responses can be streamed again",
                 param="stream",
             )
         await self._read()
@@ -645,7 +648,11 @@ class _LogReader:
             try:
                 await self._read()
             except StateFailed as error:
-                logger.debug("response %s is followed when the store is back: %s", self._id, error)
+                logger.debug(
+                    "response %s: following it is retried when the store is available: %s",
+                    self._id,
+                    error,
+                )
 
     async def _read(self) -> None:
         """Reads the new events."""

@@ -194,7 +194,7 @@ def text_of(
             read.append(ContentPart(unseen.note(kind, place, part.get("filename"))))
         elif kind == IMAGE and images is not None:
             place = f"{place}.file_id"
-            raise InvalidField(f"{place} is not supported: there are no files here", param=place)
+            raise InvalidField(f"{place} is not supported: include the data itself", param=place)
         else:
             raise unknown_part(kind, place, takes_images=images is not None)
     return join_parts(read)
@@ -371,7 +371,7 @@ def _compaction(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     sealed = _text(item.get("encrypted_content"), name)
     if not unseal_summary(sealed):
         # Passing it over would silently lose all that came before.
-        raise InvalidField(f"{name} is not a summary of this server", param=name)
+        raise InvalidField(f"{name} is not a summary that this server has written", param=name)
     item_id = _id(item, name, "compaction", rules)
     return {"id": item_id, "type": "compaction", "encrypted_content": sealed}
 

@@ -182,7 +182,9 @@ def with_configuration(body: ResponsesRequest, items: Sequence[Item]) -> Respons
 
 def _check_supported(body: ResponsesRequest, dialect: Dialect) -> None:
     if body.prompt is not None:
-        raise InvalidField("prompt is not supported: this server has no templates", param="prompt")
+        raise InvalidField(
+            "prompt is not supported: this server does not store prompt templates", param="prompt"
+        )
     if body.stream_options is not None and not dialect.responses.takes_stream_options:
         raise InvalidField("stream_options is not allowed for responses", param="stream_options")
     if is_streamed(body):

@@ -169,7 +169,7 @@ PLACE = "input[0].content[1]"
         ({"type": "input_image", "image_url": "x"}, ".image_url", "must be a data URL"),
         ({"type": "input_image", "image_url": "data:,"}, ".image_url", "in base64"),
         ({"type": "input_image", "image_url": "http://x/"}, ".image_url", "fetches nothing from x"),
-        ({"type": "input_image", "image_url": "/x"}, ".image_url", "reads no local files"),
+        ({"type": "input_image", "image_url": "/x"}, ".image_url", "does not read local files"),
     ],
 )
 async def test_bad_parts(make_vision, part, param, message):

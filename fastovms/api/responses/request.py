@@ -142,7 +142,9 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
         )
     store = keeps and body.store is not False
     if body.background and not store:
-        reason = "when store is false" if keeps else "on this server, which keeps no responses"
+        reason = (
+            "when store is false" if keeps else "on this server, which does not store responses"
+        )
         raise InvalidField(f"background cannot be used {reason}", param="background")
     include = check_include(body.include or ())
     text, response_format = _text_options(body, dialect)

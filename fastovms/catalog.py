@@ -243,7 +243,7 @@ def _check_revision(model_id: str, path: Path, revision: str) -> None:
             revision,
         )
     elif not pulled.is_named(revision):
-        reason = f"{path} is revision {pulled}, not {revision}: --overwrite-models pulls that"
+        reason = f"{path} is revision {pulled}, not {revision}: --overwrite-models replaces it"
         raise _failure(model_id, reason)
 
 

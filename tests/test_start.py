@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 STAGES = (
-    "starts",
+    "is starting",
     "loading demo_model from",
     "first start: checking that this server computes the model as exported",
     "the model is computed as exported (checked in",
@@ -45,7 +45,7 @@ def places(lines: list[str], stages: tuple[str, ...]) -> list[int]:
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_each_stage_is_told_before_it_takes_its_time(tmp_path, form):
     lines = list(log_of_start("--log-format", form, cache=str(tmp_path)))
-    assert "starts" in lines[0]
+    assert "is starting" in lines[0]
     found = places(lines, STAGES)
     assert found == sorted(found), lines
     if form == "json":
@@ -58,7 +58,7 @@ def test_what_is_known_from_the_first_start_is_neither_done_nor_told_again(tmp_p
     assert any("first start:" in line for line in log_of_start(cache=str(tmp_path)))
     again = list(log_of_start(cache=str(tmp_path)))
     assert not any("first start:" in line for line in again)
-    places(again, ("starts", "loading demo_model", "compiling the model for CPU", "loaded in"))
+    places(again, ("is starting", "loading demo_model", "compiling the model for CPU", "loaded in"))
 
 
 def test_a_quiet_log_has_none_of_it(tmp_path):

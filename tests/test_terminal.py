@@ -154,7 +154,7 @@ def test_files(dialogue: Dialogue, tmp_path: Path) -> None:
         ("/save {0}/\0", "cannot write .*: embedded null byte"),
         ("/load {0}/\0", "cannot read .*: embedded null byte"),
         ("/load ~a\0b", "there is no home directory"),
-        ("/set heat 1", "no option"),
+        ("/set heat 1", "is not an option"),
     ],
 )
 def test_what_is_refused(dialogue: Dialogue, tmp_path: Path, line: str, words: str) -> None:

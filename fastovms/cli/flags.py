@@ -8,6 +8,7 @@ from typing import Final
 
 from fastovms.cli.flag import (
     Flag,
+    adapters,
     choice,
     count,
     duration,
@@ -131,7 +132,8 @@ RESIDENCY_FLAGS: Final = (
 
 ENGINE_FLAGS: Final = (
     Flag("--device", ENGINE.device, "DEVICE", text,
-         "OpenVINO device that runs the models: CPU, GPU or GPU.n", common=True),
+         "OpenVINO device that runs the models: CPU, GPU, GPU.n, NPU, or AUTO = a discrete GPU, "
+         "otherwise an integrated one, otherwise the CPU", common=True),
     Flag("--backend", ENGINE.backend, "NAME", choice("auto", "paged", "genai"),
          "engine that runs the model: paged = this server's, genai = the pipeline of "
          "openvino_genai, auto = paged if it supports the model, otherwise genai"),
@@ -187,6 +189,19 @@ ENGINE_FLAGS: Final = (
     Flag("--cache-dir", ENGINE.cache_dir, "DIR", str,
          "directory for compiled and converted models, which make the next start faster; \"\" = "
          "none (default: fastovms in XDG_CACHE_HOME or ~/.cache)", shows_default=False),
+)  # fmt: skip
+
+LORA_FLAGS: Final = (
+    Flag("--enable-lora", ENGINE.enable_lora, "", None,
+         "serve LoRA adapters, which an operator may load and unload while the server runs"),
+    Flag("--lora-modules", ENGINE.lora_modules, "NAME=PATH", adapters,
+         "LoRA adapters in PEFT's form to load at start, each with the model name that clients use "
+         "and its directory; several are separated by spaces or commas, and may be JSON as in vLLM "
+         "(default: none)", shows_default=False, merges=True),
+    Flag("--max-loras", ENGINE.max_loras, "N", integer(1),
+         "number of LoRA adapters in memory at the same time"),
+    Flag("--max-lora-rank", ENGINE.max_lora_rank, "N", integer(1, 512),
+         "highest rank of a LoRA adapter"),
 )  # fmt: skip
 
 CHAT_FLAGS: Final = (
@@ -275,6 +290,10 @@ IMAGES_FLAGS: Final = (
     Flag("--max-image-memory", MEDIA.max_image_memory, "SIZE", size,
          "memory of all images that are decoded or wait for the model; further requests get 429",
          show_size),
+    Flag("--max-document-bytes", MEDIA.max_document_bytes, "SIZE", size,
+         "largest encoded size of one document", show_size),
+    Flag("--max-document-pages", MEDIA.max_document_pages, "N", integer(1),
+         "largest number of pages of one PDF"),
 )  # fmt: skip
 
 
@@ -507,6 +526,7 @@ GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     "access": ACCESS_FLAGS,
     "several models": RESIDENCY_FLAGS,
     ENGINE_GROUP: ENGINE_FLAGS,
+    "adapters (LoRA)": LORA_FLAGS,
     "chat": CHAT_FLAGS,
     "embeddings and rerank": ENCODER_FLAGS,
     "images": IMAGES_FLAGS,

@@ -14,16 +14,8 @@ import pytest
 
 from fastovms.api.admin import ModelRoutes
 from fastovms.api.dialect import OLLAMA, OPENAI
-from fastovms.api.served import (
-    ChatModel,
-    ImageInput,
-    KnownModel,
-    ModelState,
-    Move,
-    MoveKind,
-    Residency,
-    no_hold,
-)
+from fastovms.api.residency import ModelState, Move, MoveKind, Residency
+from fastovms.api.served import ChatModel, ImageInput, KnownModel, no_hold
 from fastovms.config import DEMO_MODEL, ChatConfig, MediaConfig, ResidencyConfig
 from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError, FieldFault, ModelNotFound, Overloaded
@@ -185,7 +177,7 @@ PLACE = "messages[0].content[0]"
         (image(detail=1), ".image_url.detail", "detail must be one of"),
         ({**image(), "detail": "huge"}, ".detail", "detail must be one of"),
         ({"type": "input_image"}, ".image_url", "must be an object or a string"),
-        ({"type": "input_image", "file_id": "file-1"}, ".file_id", "there are no files here"),
+        ({"type": "input_image", "file_id": "file-1"}, ".file_id", "include the data itself"),
         ({"type": "input_audio"}, "", "takes only text and parts of type image_url or input_im"),
         ({"type": "image"}, "", 'is of type "image", but this model takes only text and parts of'),
         ({"type": "image_url", "image_url": {"url": "x.png"}}, ".image_url.url", "data URL, an"),
@@ -197,7 +189,7 @@ PLACE = "messages[0].content[0]"
         (
             {"type": "image_url", "image_url": {"url": "http://localhost/"}},
             ".image_url.url",
-            "fetches nothing from localhost",
+            "does not fetch images from localhost",
         ),
         (
             {"type": "image_url", "image_url": {"url": "/etc/passwd"}},
@@ -362,7 +354,7 @@ async def test_completions_of_a_vision_model(make):
     status, body = await api.post("/v3/completions", {"model": "fake", "prompt": "a"})
     assert (status, body) == (
         400,
-        {"error": "completions are a model that takes images does not support completions"},
+        {"error": "a model that takes images does not support completions: use chat completions"},
     )
 
 

@@ -66,8 +66,8 @@ SECTIONS: Final[Sequence[Section]] = (
             "`openvino_model.xml` is in. If the tokenizer is missing, "
             "`pip install openvino-tokenizers` in the environment of optimum-cli and export again.",
             "cannot be served: it is …": "PyTorch, ONNX: export it with `optimum-cli export "
-            "openvino`. An adapter: give the base model, see [Limits](models.md#limits). "
-            "Encoder-decoder and image models are not supported.",
+            "openvino`. An adapter: give the base model, and the adapter by `--lora-modules`: see "
+            "[Adapters](lora.md). Encoder-decoder and image models are not supported.",
             "model directory …": "Check the path. ORG/NAME is a model of a hub only if no such "
             "directory exists.",
             "trying the genai backend": "No action needed: the model runs on the "
@@ -124,7 +124,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "raise --cache-size": "Give a larger `--cache-size` (GB), or leave it out.",
             "--model-memory must be more": "Raise `--model-memory`, or lower `--cache-size`.",
             "have the name": "Give each model a name of its own: `--model NAME=MODEL`.",
-            "--device must be": "Give CPU, GPU or GPU.n. AUTO, HETERO and NPU are not supported.",
+            "--device must be": "Give a device of [Devices](devices.md).",
             "or no driver for it": "Install the GPU's driver (`/dev/dri` must be visible to the "
             "process) or leave `--device` out.",
             "does not have the vocabulary": "Take a draft model of the same family.",

@@ -41,7 +41,8 @@ SECTIONS: Final[Sequence[Section]] = (
             "several GGUF files": "Name the file: `fastovms serve DIR/FILE.gguf`.",
             "is not a valid GGUF file": "The download was cut short or is damaged: compare its "
             "size with the hub's and download it again.",
-            "general.type must be model": "It is an adapter, a vocabulary or a projector of images. Name the "
+            "general.type must be model": "It is an adapter, a vocabulary or a projector of "
+            "images. Name the "
             "file of the model.",
             "could not be converted": "Usually memory: the converter needs room for the weights. "
             "Free some, or take a smaller quantization.",
@@ -66,8 +67,8 @@ SECTIONS: Final[Sequence[Section]] = (
             "`openvino_model.xml` is in. If the tokenizer is missing, "
             "`pip install openvino-tokenizers` in the environment of optimum-cli and export again.",
             "cannot be served: it is …": "PyTorch, ONNX: export it with `optimum-cli export "
-            "openvino`. An adapter: give the base model, see [Limits](models.md#limits). "
-            "Encoder-decoder and image models are not supported.",
+            "openvino`. An adapter: give the base model, and the adapter by `--lora-modules`: see "
+            "[Adapters](lora.md). Encoder-decoder and image models are not supported.",
             "model directory …": "Check the path. ORG/NAME is a model of a hub only if no such "
             "directory exists.",
             "trying the genai backend": "No action needed: the model runs on the "
@@ -87,22 +88,27 @@ SECTIONS: Final[Sequence[Section]] = (
             "states no context length": "Give `--max-model-len`.",
             "no eos_token_id": "Add `eos_token_id` to `generation_config.json`, or clients "
             "give `stop`.",
-            "structured outputs are not available": "Copy `tokenizer.json` from the original model into the "
+            "structured outputs are not available": "Copy `tokenizer.json` from the original "
+            "model into the "
             "directory.",
-            "as exported is skipped: too little memory": "The model is served unchecked. Free memory and "
+            "as exported is skipped: too little memory": "The model is served unchecked. Free "
+            "memory and "
             "restart to have it [compared](how-it-runs.md#checks-before-a-model-is-served).",
             "as exported is skipped": "The model is served unchecked: compare some answers with "
             "the original.",
-            "computes only short texts exactly": "The export or OpenVINO lacks a feature for longer "
+            "computes only short texts exactly": "The export or OpenVINO lacks a feature for "
+            "longer "
             "texts: use the stated context, or a GGUF file of the model.",
             "does not show its sliding window": "Use the stated context, or export the model with "
             "a newer optimum-intel.",
             "no vocabulary projection": "Long prompts take more memory and time. Export the "
             "model with a newer optimum-intel.",
-            "the attention masks of the model cannot be read": "The model was still compared with its "
+            "the attention masks of the model cannot be read": "The model was still compared with "
+            "its "
             "exported graph. Compare some long answers with the original.",
             "--task … is not possible": "Leave `--task` out: it is found out from the files.",
-            "reasoning parser … cannot be used together": "Leave both parsers out: the chat template tells them.",
+            "reasoning parser … cannot be used together": "Leave both parsers out: the chat "
+            "template tells them.",
             "detokenizer is unknown": "No action needed; streams cost more time.",
             "chat template is malformed": "Give a template that works: `--chat-template FILE`.",
         },
@@ -124,11 +130,13 @@ SECTIONS: Final[Sequence[Section]] = (
             "raise --cache-size": "Give a larger `--cache-size` (GB), or leave it out.",
             "--model-memory must be more": "Raise `--model-memory`, or lower `--cache-size`.",
             "have the name": "Give each model a name of its own: `--model NAME=MODEL`.",
-            "--device must be": "Give CPU, GPU or GPU.n. AUTO, HETERO and NPU are not supported.",
-            "or its driver is not available": "Install the GPU's driver (`/dev/dri` must be visible to the "
+            "--device must be": "Give a device of [Devices](devices.md).",
+            "or its driver is not available": "Install the GPU's driver (`/dev/dri` must be "
+            "visible to the "
             "process) or leave `--device` out.",
             "does not have the vocabulary": "Take a draft model of the same family.",
-            "is a recurrent or hybrid model, which cannot draft": "A hybrid model cannot draft. Take another draft model.",
+            "is a recurrent or hybrid model, which cannot draft": "A hybrid model cannot draft. "
+            "Take another draft model.",
             "takes images": "Take a draft model without images.",
             "the draft model cannot be used": "The rest of the line says why; without "
             "`--draft-model` the server drafts from earlier text.",
@@ -199,7 +207,8 @@ SECTIONS: Final[Sequence[Section]] = (
             "effect here.",
             "cannot pull": "Check the name ORG/NAME, the network (`HF_ENDPOINT`, proxies), and for "
             "a gated model `HF_TOKEN`. A pull that was cut short resumes.",
-            "cannot be downloaded": "If it is a directory, check the path; if it is a model of a hub, "
+            "cannot be downloaded": "If it is a directory, check the path; if it is a model of a "
+            "hub, "
             "see `cannot pull`.",
             "cannot look for the model": "The repository directory is not readable: check "
             "`--model-repository-path`.",

@@ -82,6 +82,7 @@ NOT_RUN: Final = {
 """Programs that the test cannot run, with the reason."""
 
 NOT_RUN_CURL: Final = {
+    '"sql"': "needs an adapter; the tests of adapters ask for one",
     "https://": "asks a server of the reader's",
     "/load": "needs a server of several models; tests/test_several_models.py asks it",
     "/unload": "needs a server of several models; tests/test_several_models.py asks it",
@@ -96,6 +97,7 @@ NOT_RUN_PYTHON: Final = {
     "tests/clients/in_python/use_langchain_rag.py runs it",
     "batches": "needs a directory for files; tests/test_examples.py runs examples/batch.py",
     "ray": "tests/ray_serve runs it, with the extra ray",
+    "lora": "trains an adapter, which needs torch",
     "clients": "needs packages of others; tests/clients/in_python runs them",
 }
 """Pages whose blocks of `py` the test cannot run, with the reason. Blocks of `python` are run by

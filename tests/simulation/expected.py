@@ -1,0 +1,156 @@
+"""What the request of an action gets when it is alone, and whether an answer is that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from fastovms.config import EngineConfig
+from fastovms.engine.engine import Engine
+from fastovms.params import GenerationRequest, SamplingParams
+from tests.fakes import EOS
+from tests.simulation.client import Answer
+from tests.simulation.model import NAN, Pace, SimModel, continue_greedily
+from tests.simulation.workload import Action
+
+
+def prompt_tokens(action: Action) -> list[int]:
+    text = f"u:{action.prompt};>" if action.api == "chat" else action.prompt
+    return list(text.encode())
+
+
+@lru_cache(maxsize=4096)
+def _drawn(
+    prompt: tuple[int, ...], most: int, n: int, seed: int, temperature: float, top_p: float
+) -> list[list[int]]:
+    """Returns the samples of a request that an engine runs alone, without caches and drafts."""
+    model = SimModel(16, Pace(0.0, 0.0))
+    model._is_warm = True
+    num_blocks = 4 + n * (len(prompt) + most) // 16 + n
+    model.allocate_cache(num_blocks)
+    config = EngineConfig(
+        enable_prefix_caching=False, enable_prompt_lookup=False, max_num_batched_tokens=4096
+    )
+    engine = Engine(
+        model, config, num_blocks=num_blocks, max_model_len=min(1024, 16 * num_blocks)
+    )
+    params = SamplingParams(
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        n=n,
+        max_tokens=most,
+        stop_token_ids=frozenset({EOS}),
+    )
+    engine.add(GenerationRequest("alone", list(prompt), params))
+    samples: list[list[int]] = [[] for _ in range(n)]
+    while engine.has_work:
+        for _, output in engine.step():
+            samples[output.index] += output.token_ids
+    return samples
+
+
+def samples_of(action: Action, max_model_len: int) -> list[list[int]]:
+    """Returns the tokens of each choice, without the end of text."""
+    prompt, fields = prompt_tokens(action), action.fields
+    n = fields.get("n", 1)
+    most = min(fields["max_tokens"], max_model_len - len(prompt))
+    if not fields["temperature"]:
+        return [continue_greedily(prompt, most)] * n
+    return _drawn(
+        tuple(prompt), most, n, fields["seed"], fields["temperature"], fields.get("top_p", 1.0)
+    )
+
+
+def _cut(tokens: list[int], most: int, stops: Iterable[str]) -> tuple[str, str, int]:
+    """Returns the text, the finish reason and the number of tokens of a sample."""
+    for end in range(1, len(tokens) + 1):
+        text = bytes(tokens[:end]).decode(errors="ignore")
+        found = [text.index(stop) for stop in stops if stop in text]
+        if found:
+            return text[: min(found)], "stop", end
+    text = bytes(tokens).decode(errors="replace")
+    if len(tokens) < most:
+        return text, "stop", len(tokens) + 1
+    return text, "length", len(tokens)
+
+
+def faults_of(action: Action, answer: Answer, max_model_len: int) -> list[str]:
+    """Returns what is wrong with a whole answer to a request for text."""
+    if action.prompt.startswith(chr(NAN)) and len(prompt_tokens(action)) + 1 > 12:
+        return _faults_of_failure(action, answer)
+    if answer.status != 200:
+        return [f"status {answer.status}: {answer.body[:200]!r}"]
+    prompt = prompt_tokens(action)
+    most = min(action.fields["max_tokens"], max_model_len - len(prompt))
+    stops = action.fields.get("stop", [])
+    expected = [_cut(tokens, most, stops) for tokens in samples_of(action, max_model_len)]
+    num_tokens = sum(number for _, _, number in expected)
+    if action.streams:
+        return _faults_of_stream(action, answer, expected, len(prompt), num_tokens)
+    body = answer.json
+    got = []
+    for choice in body["choices"]:
+        text = choice["message"]["content"] if action.api == "chat" else choice["text"]
+        got.append((text or "", choice["finish_reason"]))
+    faults = []
+    if got != [(text, reason) for text, reason, _ in expected]:
+        faults.append(f"got {got}, not {expected}")
+    return faults + _faults_of_usage(body["usage"], len(prompt), num_tokens)
+
+
+def _faults_of_usage(usage: Any, num_prompt: int, num_tokens: int) -> list[str]:
+    told = (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"])
+    right = (num_prompt, num_tokens, num_prompt + num_tokens)
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    faults = [] if told == right else [f"usage {told}, not {right}"]
+    if not 0 <= cached < num_prompt:
+        faults.append(f"{cached} of {num_prompt} tokens are cached")
+    return faults
+
+
+def _faults_of_stream(
+    action: Action,
+    answer: Answer,
+    expected: list[tuple[str, str, int]],
+    num_prompt: int,
+    num_tokens: int,
+) -> list[str]:
+    *frames, last = answer.frames or [None]
+    if last != "[DONE]":
+        return [f"the last frame is {str(last)[:200]}"]
+    faults = []
+    texts = ["" for _ in expected]
+    reasons: list[list[str]] = [[] for _ in expected]
+    usages = []
+    for frame in frames:
+        if "error" in frame:
+            return [f"an error: {frame['error']}"]
+        if frame.get("usage"):
+            usages.append(frame["usage"])
+        for choice in frame["choices"]:
+            index = choice["index"]
+            delta = choice["delta"].get("content") if action.api == "chat" else choice["text"]
+            if reasons[index] and delta:
+                faults.append(f"text after the end of choice {index}: {delta!r}")
+            texts[index] += delta or ""
+            if choice["finish_reason"]:
+                reasons[index].append(choice["finish_reason"])
+    got = list(zip(texts, reasons, strict=True))
+    if got != [(text, [reason]) for text, reason, _ in expected]:
+        faults.append(f"got {got}, not {expected}")
+    wants_usage = action.fields.get("stream_options", {}).get("include_usage", False)
+    if len(usages) != wants_usage:
+        faults.append(f"{len(usages)} usages")
+    for usage in usages:
+        faults += _faults_of_usage(usage, num_prompt, num_tokens)
+    return faults
+
+
+def _faults_of_failure(action: Action, answer: Answer) -> list[str]:
+    """Returns what is wrong with the answer to a prompt of which the model says NaN."""
+    if not action.streams or answer.status != 200:
+        return [] if answer.status == 500 else [f"status {answer.status} where logits are NaN"]
+    errors = [frame for frame in answer.frames if frame != "[DONE]" and "error" in frame]
+    return [] if len(errors) == 1 else [f"{len(errors)} errors where logits are NaN"]

@@ -1,0 +1,133 @@
+"""A model whose logits are a function of the tokens that it finds in its cache, and which fails on
+demand; and what a request must get from it."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.params import ModelInfo, SamplingDefaults
+from tests.engine.fake_model import FakeModel
+from tests.fakes import EOS
+from tests.simulation.world import current
+
+VOCAB_SIZE: Final = EOS + 1
+
+# First bytes of prompts that make the model fail.
+NAN, RAISE, STALL, DAMAGE = b"\x01\x02\x03\x04"
+
+STALL_SECONDS: Final = 3.0
+
+_LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz .,"
+
+
+def next_token(context: Sequence[int]) -> int:
+    """The likeliest token: mostly the one seven before, so that drafts are often right."""
+    checksum = zlib.crc32(array("i", context).tobytes())
+    last = context[-1]
+    if last == 0xC3:  # the second byte of a letter that has two
+        return 0xA4
+    if len(context) > 7 and checksum % 5:
+        return context[-7] if 32 <= context[-7] < 127 else _LETTERS[checksum % len(_LETTERS)]
+    if checksum % 61 == 3:
+        return EOS
+    if checksum % 13 == 1:
+        return 0xC3
+    return _LETTERS[checksum % len(_LETTERS)]
+
+
+def continue_greedily(prompt: Sequence[int], most: int, *, ignore_eos: bool = False) -> list[int]:
+    """The tokens after a prompt, without the end of text."""
+    context = list(prompt)
+    while len(context) < len(prompt) + most:
+        token = next_token(context)
+        if token == EOS and not ignore_eos:
+            break
+        context.append(token)
+    return context[len(prompt) :]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds that a step takes, and each of its tokens."""
+
+    step: float
+    token: float
+
+
+class SimModel(FakeModel):
+    """Takes virtual time for its steps."""
+
+    def __init__(self, block_size: int, pace: Pace) -> None:
+        super().__init__(block_size)
+        self.vocab_size = VOCAB_SIZE
+        self._pace = pace
+        self._is_warm = False
+        self._is_damaged = False
+        self._num_stalls = 0
+
+    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
+        num_tokens = len(inputs.input_ids)
+        thread = current()
+        firsts = inputs.input_ids[inputs.position_ids == 0]
+        if not self._is_warm:
+            self._is_warm = num_tokens == 1  # the second step of the engine's warm-up
+            firsts = firsts[:0]
+        if thread is not None:
+            seconds = self._pace.step + self._pace.token * num_tokens
+            if STALL in firsts:
+                seconds += STALL_SECONDS
+            thread.world.sleep(seconds)
+            thread.world.note("step", *inputs.past_lens, "tokens", *inputs.input_ids)
+        if RAISE in firsts:
+            raise RuntimeError("the device is gone")
+        self._is_damaged |= DAMAGE in firsts
+        tables, begins = inputs.block_indices, inputs.subsequence_begins
+        contexts: dict[int, list[int]] = {}
+        sampled = {int(t) for t in inputs.sampled_token_indices}
+        for s in range(len(inputs.past_lens)):
+            table = tables[inputs.block_indices_begins[s] : inputs.block_indices_begins[s + 1]]
+            of_sequence = range(begins[s], begins[s + 1])
+            for t in of_sequence:
+                block, offset = divmod(int(inputs.position_ids[t]), self.block_size)
+                self._cache[table[block], offset] = inputs.input_ids[t]
+            for t in of_sequence:
+                if t in sampled:
+                    length = int(inputs.position_ids[t]) + 1
+                    contexts[t] = self._cache[table].reshape(-1)[:length].tolist()
+        logits = np.zeros((len(inputs.sampled_token_indices), self.vocab_size), np.float32)
+        for row, t in enumerate(inputs.sampled_token_indices):
+            context = contexts[int(t)]
+            assert -1 not in context, "reads a position that was never written"
+            logits[row] = self.logits_after(context)
+        return logits
+
+    def logits_after(self, context: Sequence[int]) -> NDArray[np.float32]:
+        logits = np.full(self.vocab_size, -30, np.float32)
+        token = next_token(context)
+        logits[token] = 3
+        others = np.array(
+            [97 + (token * 7 + len(context) * step) % 26 for step in (1, 3, 5)], np.int64
+        )
+        logits[others] = np.maximum(logits[others], [2.5, 2.0, 1.5])
+        if self._is_damaged or (context[0] == NAN and len(context) > 12):
+            logits[:] = np.nan
+        return logits
+
+
+def model_info(name: str, max_model_len: int) -> ModelInfo:
+    return ModelInfo(
+        name=name,
+        created=1_700_000_000,
+        max_model_len=max_model_len,
+        vocab_size=VOCAB_SIZE,
+        eos_token_ids=frozenset({EOS}),
+        defaults=SamplingDefaults(),
+    )

@@ -1,0 +1,289 @@
+"""One simulated process of the server: the real `serve._run`, over simulated threads, sockets and
+models."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from fastovms.api.served import ServedModel, ServedModels
+from fastovms.app import serve
+from fastovms.backends.paged.backend import BackendParts, PagedBackend
+from fastovms.config import EngineConfig
+from fastovms.http.listeners import Listener
+from fastovms.http.protocol import Connection
+from fastovms.http.server import HttpServer
+from fastovms.service import lifecycle
+from fastovms.telemetry.metrics import GenerationMetrics
+from tests.api.chat_models import chat_model
+from tests.fakes import ByteTokenizer
+from tests.simulation.loop import SimLoop
+from tests.simulation.model import Pace, SimModel, model_info
+from tests.simulation.network import Line, Link, ServerTransport
+from tests.simulation.world import Process, World, current
+
+
+class _Connection(Connection):
+    """Sets of connections have an order that does not depend on addresses."""
+
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _Socket:
+    """Stands for a listening socket, and for the server over it."""
+
+    def close(self) -> None:
+        pass
+
+
+class Port:
+    """Where clients connect: takes connections for the server that listens at the moment."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.links: list[Link] = []
+        self.accept: Callable[[Link], None] | None = None
+
+    def connect(self, line: Line) -> Link:
+        link = Link(self.world, len(self.links) + 1, line, self._arrive)
+        self.links.append(link)
+        return link
+
+    def _arrive(self, link: Link) -> None:
+        if self.accept is None:
+            link.refuse()
+        else:
+            self.accept(link)
+
+
+class SimHttpServer(HttpServer):
+    """Listens at a port of the simulation."""
+
+    def bind(self) -> None:
+        if self._listeners:
+            return
+        server = _own_server()
+        self._port, server.http = server.port, self
+        self._queued: deque[Link] = deque()
+        self.addresses = ["http://127.0.0.1:8000"]
+        self.is_local = True
+        self._listeners = [Listener(_Socket(), self.addresses[0])]  # type: ignore[arg-type]
+
+    async def _listen(self, sock: Any, state: Any) -> None:
+        loop = state.loop
+        self._port.accept = lambda link: (self._queued.append(link), loop.inject(self._accept, state))  # type: ignore[assignment, func-returns-value]
+
+    def _accept(self, state: Any) -> None:
+        if not self._queued:
+            return
+        link = self._queued.popleft()
+        connection = _Connection.__new__(_Connection)
+        connection.number = link.number
+        connection.__init__(state)  # type: ignore[misc]
+        link.transport = ServerTransport(link, state.loop, connection)
+        link.up.on_data()
+
+    async def _accept_queued(self, seconds: float) -> None:
+        while self._queued:
+            await asyncio.sleep(0)
+
+    def _stop_listening(self) -> None:
+        if self._listeners:
+            self._port.accept = None
+        for link in self._queued:
+            link.refuse()
+        self._queued.clear()
+        self._listeners.clear()
+
+
+class _NoCollector(Collector):
+    def __init__(self, registry: None) -> None:
+        pass
+
+    def collect(self) -> list[Metric]:
+        return []
+
+
+class _AccessLog:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def write_line(self, line: str) -> None:
+        self._world.note("access", line)
+
+    def reopen(self) -> None:
+        pass
+
+
+class _ProcessorTime:
+    """The process can always run."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._at = clock()
+
+    def take(self, interval: float) -> float:
+        now = self._clock()
+        seconds, self._at = now - self._at, now
+        return min(interval, seconds)
+
+
+def install_server() -> None:
+    """Replaces what a server has of the system and no thread makes."""
+    serve.HttpServer = SimHttpServer  # type: ignore[misc]
+    serve.find_trim = lambda: lambda: None  # type: ignore[assignment]
+    serve.load_extensions = lambda group, name=None: []  # type: ignore[assignment]
+    serve.os = SimpleNamespace(  # type: ignore[attr-defined]
+        environ={"HOME": "/nonexistent"}, getpid=lambda: 1, write=lambda file, data: len(data)
+    )
+    lifecycle.signal = SimpleNamespace(  # type: ignore[attr-defined]
+        **{**vars(signal), "signal": lambda *given: _own_server().set_handler(*given)}
+    )
+    serve.ProcessCollector = _NoCollector  # type: ignore[misc, assignment]
+    lifecycle.ProcessorTime = _ProcessorTime  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a server is configured.
+
+    Attributes:
+        num_blocks: the number of blocks of its cache.
+    """
+
+    block_size: int
+    num_blocks: int
+    max_model_len: int
+    pace: Pace
+    engine: EngineConfig
+    config: serve.ServerConfig = field(default_factory=lambda: serve.ServerConfig(models=()))
+
+    def described(self) -> str:
+        """Returns what differs from the usual, for people."""
+        engine, http = self.engine, self.config.http
+        of_engine = {
+            "max_num_seqs": engine.max_num_seqs,
+            "budget": engine.max_num_batched_tokens,
+            "queue": engine.max_num_queued_requests,
+            "prefixes": engine.enable_prefix_caching,
+            "lookup": engine.enable_prompt_lookup,
+            "suffixes": engine.suffix_index_tokens,
+        }
+        of_http = {"write_buffer": http.max_write_buffer, "ping": http.ping_interval}
+        return (
+            f"{self.num_blocks} blocks of {self.block_size}, context {self.max_model_len}, "
+            f"{self.pace}, {of_engine | of_http}"
+        )
+
+
+class SimServer:
+    """A server process, from its start to its end.
+
+    Attributes:
+        backends: the backends of all models that it has loaded.
+        outcome: None = it runs or was killed; "" = it has ended in order; else the error.
+    """
+
+    def __init__(self, world: World, port: Port, settings: Settings, name: str, **clock: float):
+        self.world = world
+        self.port = port
+        self.settings = settings
+        self.process = Process(world, name, **clock)
+        self.process.server = self  # type: ignore[attr-defined]
+        self.backends: list[PagedBackend] = []
+        self.outcome: str | None = None
+        self.loop: SimLoop | None = None
+        self.http: SimHttpServer | None = None
+        self._handlers: dict[int, Any] = {}
+        self.main = self.process.start(self._run, "loop")
+
+    def set_handler(self, number: int, handler: Any) -> None:
+        self._handlers[number] = handler
+
+    def terminate(self) -> None:
+        """Sends SIGTERM."""
+        handler = self._handlers.get(signal.SIGTERM)
+        if callable(handler) and self.loop is not None:
+            self.loop.inject(handler, signal.SIGTERM, None)
+
+    def kill(self) -> None:
+        self.port.accept = None
+        for link in self.port.links:
+            link.server_resets()
+        self.process.kill()
+
+    # The server's thread
+
+    def _run(self) -> None:
+        def new_loop() -> SimLoop:
+            self.loop = SimLoop(self.process)
+            return self.loop
+
+        log = _AccessLog(self.world)
+        config = self.settings.config
+        try:
+            with asyncio.Runner(loop_factory=new_loop) as runner:
+                runner.run(serve._run(config, log, log, None, self._load, None))  # type: ignore[arg-type]
+            self.outcome = ""
+        except Exception as error:
+            self.outcome = f"{type(error).__name__}: {error}"
+        self.world.note("server ends", self.outcome)
+
+    def _load(self) -> ServedModels:
+        return ServedModels([self.make_model("sim")])
+
+    def make_model(self, name: str) -> ServedModel:
+        settings = self.settings
+        model = SimModel(settings.block_size, settings.pace)
+        info = model_info(name, settings.max_model_len)
+        engine = replace(settings.engine, cache_size=settings.num_blocks * 1024 / 2**30)
+        backend = PagedBackend.from_model(model, info, engine, BackendParts(), available=1 << 30)
+        backend._engine._maker._new_seed = lambda: self.world.secrets.getrandbits(64)
+        self.backends.append(backend)
+        metrics = GenerationMetrics(info.name, backend.stats)
+        return ServedModel(backend, ByteTokenizer(), metrics, chat=chat_model())
+
+
+def _own_server() -> SimServer:
+    thread = current()
+    assert thread is not None
+    return thread.process.server  # type: ignore[attr-defined, no-any-return]
+
+
+class LogWatch(logging.Handler):
+    """Takes the product's log into the trace, and holds errors with tracebacks against it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        thread = current()
+        if thread is None or thread.process.is_dead:
+            return
+        text = record.getMessage().split("\n")[0]
+        thread.world.note("log", record.levelname, record.name, text)
+        if record.levelno >= logging.ERROR and not is_expected(record, text):
+            error = record.exc_info[1] if record.exc_info else None
+            thread.world.fail("log", f"{record.name}: {text}: {error!r}", error)
+
+
+_EXPECTED = ("the device is gone", "are not finite", "the engine has failed", "not finite", "NaN")
+
+
+def is_expected(record: logging.LogRecord, text: str) -> bool:
+    error = repr(record.exc_info[1]) if record.exc_info else ""
+    return any(part in text or part in error for part in _EXPECTED)
+
+

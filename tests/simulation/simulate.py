@@ -1,0 +1,279 @@
+"""Runs one world from its seed, and checks what must hold in it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tests.simulation.client import (
+    Answer,
+    BadAnswer,
+    ClientConnection,
+    FrameLimit,
+    Gone,
+    connect,
+    read_answer,
+    render,
+)
+from tests.simulation.expected import faults_of
+from tests.simulation.loop import SimLoop
+from tests.simulation.server import LogWatch, Port, SimServer
+from tests.simulation.workload import Action, Scenario, make_scenario
+from tests.simulation.world import Process, World
+
+_MOST_SECONDS: Final = 20_000.0
+_MOST_TO_FIRST: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What has come of a world.
+
+    Attributes:
+        failures: kinds and texts; none = all invariants hold.
+        trace: the hash of all that has happened.
+    """
+
+    seed: int
+    failures: tuple[tuple[str, str], ...]
+    trace: str
+    num_answers: int
+    num_switches: int
+    seconds: float
+    lines: tuple[str, ...] = ()
+
+
+class Simulation:
+    """One world: a server, and clients that act on it."""
+
+    def __init__(self, scenario: Scenario, *, record: bool = False) -> None:
+        self._scenario = scenario
+        self.world = World(scenario.seed, record=record)
+        self._port = Port(self.world)
+        self._answers: list[Answer] = []
+
+    def run(self) -> Outcome:
+        world = self.world
+        watch = LogWatch()
+        root = logging.getLogger()
+        handlers, level = root.handlers[:], root.level
+        root.handlers[:] = [watch]
+        root.setLevel(logging.INFO)
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        gc.disable()
+        try:
+            world.run(self._main, _MOST_SECONDS)
+            gc.collect()  # what a killed process leaves behind
+        finally:
+            sys.unraisablehook = hook
+            root.handlers[:] = handlers
+            root.setLevel(level)
+            gc.enable()
+        return Outcome(
+            world.seed,
+            tuple((kind, text) for kind, text, _ in world.failures),
+            world.trace.hexdigest(),
+            len(self._answers),
+            world.num_switches,
+            world.now,
+            tuple(world.lines or ()),
+        )
+
+    def _main(self) -> None:
+        process = self.world.threads[0].process
+        with asyncio.Runner(loop_factory=lambda: SimLoop(process)) as runner:
+            runner.run(self._live())
+
+    async def _live(self) -> None:
+        world, scenario = self.world, self._scenario
+        server = SimServer(world, self._port, scenario.settings, "server")
+        clients = [asyncio.create_task(self._act(action)) for action in scenario.actions]
+        await self._finish(clients)
+        if scenario.ends_by == "idle":
+            await self._check_idle(server)
+        server.terminate()
+        await self._finish([])
+        async with asyncio.timeout(300):
+            while not server.main.has_ended:
+                await asyncio.sleep(0.5)
+        self._check_end(server)
+
+    async def _finish(self, clients: Iterable[asyncio.Task[None]]) -> None:
+        for client in clients:
+            try:
+                await client
+            except Exception as error:
+                self.world.fail("client", f"{type(error).__name__}: {error}", error)
+
+    # Clients
+
+    async def _act(self, action: Action) -> None:
+        world = self.world
+        await asyncio.sleep(0.2 + action.at)
+        connection = connect(world, self._port, action.line, action.sip)
+        try:
+            for _ in range(1 + action.repeats):
+                if not await self._ask(action, connection):
+                    break
+        except FrameLimit:
+            pass
+        finally:
+            if action.leaves == "reset":
+                connection.reset()
+            else:
+                connection.close()
+
+    async def _ask(self, action: Action, connection: ClientConnection) -> bool:
+        """Asks once. Returns whether the connection can be used again."""
+        world = self.world
+        answer = Answer(asked_at=world.now)
+        self._answers.append(answer)
+        connection.send(_request(action))
+        reading = read_answer(world, connection, answer, action.after_frames or None)
+        try:
+            if action.leaves and not action.after_frames:
+                try:
+                    async with asyncio.timeout(action.after_seconds):
+                        await reading
+                except TimeoutError:
+                    if action.leaves == "half-close":
+                        connection.half_close()
+                        await connection.rest()
+                    return False
+            else:
+                await reading
+        except Gone as gone:
+            answer.gone = str(gone)
+            if not self._may_lose(action):
+                world.fail("lost", f"{action}: the connection ends: {gone}")
+            return False
+        except BadAnswer as error:
+            world.fail("answer", f"{action}: {error}")
+            return False
+        world.note("answer", action.number, answer.status, len(answer.body))
+        self._check(action, answer)
+        return answer.headers.get("connection") != "close"
+
+    def _may_lose(self, action: Action) -> bool:
+        # What reads too slowly is cut, and what never was a request is not answered.
+        return bool(action.sip) or action.api == "garbage"
+
+    def _check(self, action: Action, answer: Answer) -> None:
+        settings = self._scenario.settings
+        if action.api == "garbage":
+            if not 400 <= answer.status < 500:
+                self.world.fail("garbage", f"{action}: {answer.status}")
+            return
+        if action.api == "health":
+            if answer.status != 200:
+                self.world.fail("health", f"{answer.status}")
+            return
+        if answer.status == 429 and settings.engine.max_num_queued_requests < 100:
+            return
+        for fault in faults_of(action, answer, settings.max_model_len):
+            self.world.fail("answer", f"{action}: {fault}")
+        first = (answer.first_at or answer.ended_at) - answer.asked_at
+        if first > _MOST_TO_FIRST + (1000 if action.sip else 0):
+            self.world.fail("late", f"{action}: first token after {first:.1f} s")
+
+    # What the server keeps
+
+    async def _check_idle(self, server: SimServer) -> None:
+        """Some seconds after the last client, nothing of them is left."""
+        await asyncio.sleep(30)
+        assert server.loop is not None
+        done = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+
+        def look() -> None:
+            http = server.http
+            if http is not None and http._state is not None:
+                if http._state.connections or http._state.tasks:
+                    kept = (len(http._state.connections), len(http._state.tasks))
+                    self.world.fail("kept", f"{kept} connections and tasks")
+                if http.num_body_bytes:
+                    self.world.fail("kept", f"{http.num_body_bytes} bytes of bodies")
+            for backend in server.backends:
+                if backend.failure is None:
+                    self._check_backend(backend)
+            loop.inject(done.set)
+
+        if server.main.has_ended:
+            return
+        server.loop.inject(look)
+        await done.wait()
+
+    def _check_backend(self, backend) -> None:  # type: ignore[no-untyped-def]
+        fail, engine = self.world.fail, backend._engine
+        if engine.has_work or backend._requests._requests:
+            fail("kept", "requests are still in the engine")
+        if engine.blocks.num_free_blocks != engine.blocks.num_blocks:
+            fail("kept", f"{engine.blocks.num_free_blocks} of {engine.blocks.num_blocks} are free")
+        if backend._undelivered._free.qsize() != 8:
+            fail("kept", f"{backend._undelivered._free.qsize()} permits")
+        if backend._requests._num_waiting:
+            fail("kept", f"{backend._requests._num_waiting} requests count as waiting")
+        try:
+            engine.check()
+        except AssertionError as error:
+            fail("books", str(error), error)
+
+    def _check_end(self, server: SimServer) -> None:
+        if server.outcome is None or server.outcome:
+            self.world.fail("end", f"the server ends with {server.outcome!r}")
+        left = [thread.name for thread in server.process.threads if thread.name != "executor"]
+        if left:
+            self.world.fail("threads", f"threads are left: {left}")
+
+
+def _request(action: Action) -> bytes:
+    if action.api == "garbage":
+        return action.prompt.encode()
+    if action.api == "health":
+        return render("GET", "/health", None)
+    if action.api == "chat":
+        messages = [{"role": "user", "content": action.prompt}]
+        return render(
+            "POST",
+            "/v1/chat/completions",
+            {"model": "sim", "messages": messages, **action.fields},
+        )
+    return render(
+        "POST", "/v1/completions", {"model": "sim", "prompt": action.prompt, **action.fields}
+    )
+
+
+def simulate(scenario: Scenario, *, record: bool = False) -> Outcome:
+    return Simulation(scenario, record=record).run()
+
+
+def shrink(scenario: Scenario, outcome: Outcome, most_runs: int = 200) -> Scenario:
+    """Returns the scenario with as few actions as still fail in the same way."""
+    kinds = {kind for kind, _ in outcome.failures}
+
+    def fails(candidate: Scenario) -> bool:
+        return bool(kinds & {kind for kind, _ in simulate(candidate).failures})
+
+    size, runs = max(1, len(scenario.actions) // 2), 0
+    while runs < most_runs:
+        for start in range(0, len(scenario.actions), size):
+            gone = {action.number for action in scenario.actions[start : start + size]}
+            kept = {action.number for action in scenario.actions} - gone
+            runs += 1
+            if kept and fails(candidate := scenario.only(kept)):
+                scenario = candidate
+                break
+        else:
+            if size == 1:
+                break
+            size //= 2
+    return scenario
+
+
+__all__ = ["Outcome", "make_scenario", "replace", "shrink", "simulate"]

@@ -1,0 +1,184 @@
+"""What happens in a world, chosen by its seed: the server's settings, and the actions of clients."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastovms.app.serve import ServerConfig
+from fastovms.config import EngineConfig, HttpConfig, SecurityConfig, ServiceConfig, StateConfig
+from tests.simulation.model import Pace
+from tests.simulation.network import Line
+from tests.simulation.server import Settings
+
+
+@dataclass(frozen=True)
+class Action:
+    """One client, and what it does from some time on.
+
+    Attributes:
+        at: seconds after the server's start.
+        api: "completions", "chat", "health" or "garbage".
+        prompt: the text of the prompt, or the bytes of garbage.
+        fields: further fields of the body.
+        leaves: how the client leaves before the end: "reset", "close", "half-close"; "" = it stays.
+        after_frames: with how many frames it leaves; 0 = after `after_seconds`.
+        sip: see `ClientConnection`.
+        repeats: how often it asks again on the same connection.
+    """
+
+    number: int
+    at: float
+    api: str
+    prompt: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
+    leaves: str = ""
+    after_frames: int = 0
+    after_seconds: float = 0.0
+    sip: tuple[int, float] | None = None
+    repeats: int = 0
+    line: Line = Line((0.0, 0.0), 65536, 65536)
+
+    @property
+    def streams(self) -> bool:
+        return bool(self.fields.get("stream"))
+
+    def __str__(self) -> str:
+        words = [f"{self.number}: at {self.at:.3f} {self.api} {self.prompt[:40]!r} {self.fields}"]
+        if self.leaves:
+            words.append(f"leaves by {self.leaves} after {self.after_frames} frames")
+            words.append(f"or {self.after_seconds:.3f} s")
+        if self.sip:
+            words.append(f"sips {self.sip}")
+        if self.repeats:
+            words.append(f"asks {self.repeats} times more")
+        return " ".join(words)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A world's settings and its actions."""
+
+    seed: int
+    settings: Settings
+    actions: tuple[Action, ...]
+    ends_by: str
+
+    def only(self, numbers: set[int]) -> Scenario:
+        actions = tuple(action for action in self.actions if action.number in numbers)
+        return Scenario(self.seed, self.settings, actions, self.ends_by)
+
+
+_WORDS = "the quick brown fox jumps over lazy dogs and sings of summer rain".split()
+
+
+def make_scenario(seed: int) -> Scenario:
+    chance = random.Random(f"scenario {seed}")
+    block_size = chance.choice((4, 8, 16))
+    max_model_len = chance.choice((128, 256))
+    least = -(-max_model_len // block_size)
+    settings = Settings(
+        block_size=block_size,
+        num_blocks=least + chance.choice((1, least // 2, 3 * least)),
+        max_model_len=max_model_len,
+        pace=Pace(chance.choice((1e-3, 0.01)), chance.choice((1e-5, 1e-3))),
+        engine=EngineConfig(
+            max_num_seqs=chance.choice((2, 4, 16)),
+            max_num_batched_tokens=chance.choice((16, 64, 256)),
+            max_num_queued_requests=chance.choice((3, 1024, 1024)),
+            enable_prefix_caching=chance.random() < 0.8,
+            suffix_index_tokens=chance.choice((64, 4096)),
+            enable_prompt_lookup=chance.choice((None, None, False)),
+        ),
+        config=ServerConfig(
+            models=(),
+            http=HttpConfig(
+                max_write_buffer=chance.choice((2000, 4 << 20)),
+                ping_interval=chance.choice((0.05, 15.0)),
+            ),
+            security=SecurityConfig(enable_docs=False, ui=False, allowed_hosts="*"),
+            service=ServiceConfig(engine_timeout=20.0),
+            state=StateConfig(enable_store=False),
+        ),
+    )
+    stems = [_text(chance, chance.randint(1, max_model_len // 3)) for _ in range(3)]
+    hurry = chance.choice((0.0, 0.05, 1.0))
+    num_actions = chance.choice((1, 4, 8, 16))
+    line = Line.choose(chance)
+    actions = tuple(
+        _make_action(chance, number, stems, hurry, line, max_model_len)
+        for number in range(num_actions)
+    )
+    return Scenario(seed, settings, actions, chance.choice(("drain", "idle", "idle")))
+
+
+def _text(chance: random.Random, size: int) -> str:
+    words = []
+    while sum(map(len, words)) + len(words) < size:
+        words.append(chance.choice(_WORDS))
+    return " ".join(words)[:size] or "a"
+
+
+def _make_action(
+    chance: random.Random,
+    number: int,
+    stems: list[str],
+    hurry: float,
+    line: Line,
+    max_model_len: int,
+) -> Action:
+    at = chance.uniform(0.0, hurry)
+    api = chance.choice(("completions", "completions", "chat", "chat", "chat", "health", "garbage"))
+    if chance.random() < 0.2:
+        line = Line.choose(chance)
+    if api == "garbage":
+        return Action(number, at, api, chance.choice(_GARBAGE), line=line)
+    if api == "health":
+        return Action(number, at, api, line=line, repeats=chance.choice((0, 2)))
+    prompt = chance.choice(stems) + _text(chance, chance.randint(1, 12))
+    fields: dict[str, Any] = {"max_tokens": chance.choice((1, 3, 10, 25, 40))}
+    if chance.random() < 0.6:
+        fields["stream"] = True
+        if chance.random() < 0.6:
+            fields["stream_options"] = {"include_usage": True}
+    fields |= chance.choice(
+        (
+            {"temperature": 0},
+            {"temperature": 0},
+            {"temperature": 0, "n": 2},
+            {"temperature": 1.0, "seed": chance.randrange(100)},
+            {"temperature": 0.8, "seed": 7, "n": 3, "top_p": 0.9},
+        )
+    )
+    if chance.random() < 0.2:
+        fields["stop"] = [chance.choice(("e", "ox", "and", "\u00e4"))]
+    if chance.random() < 0.05:
+        prompt = chance.choice("\x01\x01\x03") + prompt
+    leaves = chance.choice(("", "", "", "reset", "close", "half-close"))
+    sip = None
+    if chance.random() < 0.1:
+        sip = (chance.choice((10, 100, 1000)), chance.choice((0.001, 0.5)))
+    return Action(
+        number,
+        at,
+        api,
+        prompt,
+        fields,
+        leaves,
+        chance.choice((0, 0, 1, 3)) if fields.get("stream") else 0,
+        chance.choice((0.0, 0.001, 0.02, 0.2)),
+        sip,
+        0 if leaves else chance.choice((0, 0, 1, 2)),
+        line,
+    )
+
+
+_GARBAGE = (
+    "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "hello\r\n\r\n",
+    "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    "Content-Length: 3\r\n\r\n{x}",
+    "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
+    "GET /health HTTP/1.1\r\nHost: x\r\nX: " + 70_000 * "y" + "\r\n\r\n",
+)

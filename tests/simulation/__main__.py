@@ -23,10 +23,14 @@ def main() -> int:
     parser.add_argument("--no-shrink", action="store_true", help="show failures as they are")
     arguments = parser.parse_args()
     install_clocks()
+    from fastovms.engine.row_functions import load_kernels
+    from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS
     from tests.simulation import server, simulate
 
     install_threads()
     server.install_server()
+    load_kernels()
+    SUFFIX_FUNCTIONS.load()
     start = _clock()
     num_failed = num_answers = num_switches = num_run = 0
     virtual = 0.0

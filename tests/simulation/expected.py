@@ -78,7 +78,7 @@ def _cut(tokens: list[int], most: int, stops: Iterable[str]) -> tuple[str, str, 
 
 def faults_of(action: Action, answer: Answer, max_model_len: int) -> list[str]:
     """Returns what is wrong with a whole answer to a request for text."""
-    if action.prompt.startswith(chr(NAN)) and len(prompt_tokens(action)) + 1 > 12:
+    if action.prompt.startswith(chr(NAN)) and len(prompt_tokens(action)) > 12:
         return _faults_of_failure(action, answer)
     if answer.status != 200:
         return [f"status {answer.status}: {answer.body[:200]!r}"]

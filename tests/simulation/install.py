@@ -25,13 +25,13 @@ from tests.simulation.world import current
 def _virtual(real: Callable[[], float], name: str) -> Callable[[], float]:
     def clock() -> float:
         thread = current()
-        return real() if thread is None else getattr(thread.process, name)()  # type: ignore[no-any-return]
+        # A library may look only the first time, as compilers do, which takes no virtual time.
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if thread is None or not caller.startswith("fastovms"):
+            return real()
+        return getattr(thread.process, name)()  # type: ignore[no-any-return]
 
     return clock
-
-
-def _nothing() -> float:
-    return 0.0
 
 
 def install_clocks() -> None:

@@ -20,12 +20,18 @@ from tests.simulation.world import current
 
 VOCAB_SIZE: Final = EOS + 1
 
-# First bytes of prompts that make the model fail.
+# First bytes of prompts, which in a chat come after "u:", that make the model fail.
 NAN, RAISE, STALL, DAMAGE = b"\x01\x02\x03\x04"
 
 STALL_SECONDS: Final = 3.0
 
 _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz .,"
+
+
+def fault_of(context: Sequence[int]) -> int:
+    """Returns which of the faults a prompt asks for; 0 = none."""
+    first = context[2 if list(context[:2]) == [ord("u"), ord(":")] else 0]
+    return first if first <= DAMAGE else 0
 
 
 def next_token(context: Sequence[int]) -> int:
@@ -76,7 +82,7 @@ class SimModel(FakeModel):
     def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
         num_tokens = len(inputs.input_ids)
         thread = current()
-        firsts = inputs.input_ids[inputs.position_ids == 0]
+        firsts = inputs.input_ids[(inputs.position_ids == 0) | (inputs.position_ids == 2)]
         if not self._is_warm:
             self._is_warm = num_tokens == 1  # the second step of the engine's warm-up
             firsts = firsts[:0]
@@ -117,7 +123,7 @@ class SimModel(FakeModel):
             [97 + (token * 7 + len(context) * step) % 26 for step in (1, 3, 5)], np.int64
         )
         logits[others] = np.maximum(logits[others], [2.5, 2.0, 1.5])
-        if self._is_damaged or (context[0] == NAN and len(context) > 12):
+        if self._is_damaged or (fault_of(context) == NAN and len(context) > 12):
             logits[:] = np.nan
         return logits
 

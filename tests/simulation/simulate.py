@@ -166,7 +166,7 @@ class Simulation:
     def _check(self, action: Action, answer: Answer) -> None:
         settings = self._scenario.settings
         if action.api == "garbage":
-            if not 400 <= answer.status < 500:
+            if not 400 <= answer.status <= 501:
                 self.world.fail("garbage", f"{action}: {answer.status}")
             return
         if action.api == "health":

@@ -6,7 +6,8 @@ import argparse
 import sys
 import time as real_time
 
-from tests.simulation.install import install_clocks, install_threads
+from tests.simulation.install import install_clocks, install_threads, plant
+from tests.simulation.planted import FAULTS
 
 _clock = real_time.perf_counter
 
@@ -21,8 +22,12 @@ def main() -> int:
     parser.add_argument("--hash", action="store_true", help="show each world's hash")
     parser.add_argument("--failures", type=int, default=1, help="end after so many failures")
     parser.add_argument("--no-shrink", action="store_true", help="show failures as they are")
+    parser.add_argument("--fault", help="the name of a fault of `planted` to plant")
     arguments = parser.parse_args()
     install_clocks()
+    for fault in FAULTS:
+        if fault.name == arguments.fault:
+            plant(fault.module, fault.old, fault.new)
     from fastovms.engine.row_functions import load_kernels
     from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS
     from tests.simulation import server, simulate

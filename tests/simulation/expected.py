@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+
+import codecs
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
@@ -65,8 +67,9 @@ def samples_of(action: Action, max_model_len: int) -> list[list[int]]:
 
 def _cut(tokens: list[int], most: int, stops: Iterable[str]) -> tuple[str, str, int]:
     """Returns the text, the finish reason and the number of tokens of a sample."""
+    text, decoder = "", codecs.getincrementaldecoder("utf-8")("replace")
     for end in range(1, len(tokens) + 1):
-        text = bytes(tokens[:end]).decode(errors="ignore")
+        text += decoder.decode(bytes(tokens[end - 1 : end]))
         found = [text.index(stop) for stop in stops if stop in text]
         if found:
             return text[: min(found)], "stop", end

@@ -243,12 +243,13 @@ class Link:
         self.number = number
         self.up, self.down = Flow(world, line), Flow(world, line)
         self.is_reset = False
-        self.is_client_gone = False
+        self.is_client_gone = self.is_client_reset = False
         self.on_change: Callable[[], None] = lambda: None
         self.down.on_data = self._on_down
         self.transport: ServerTransport | None = None
         self._line = line
-        world.at(world.now + world.chance.uniform(*line.delay), lambda: start(self))
+        self._opens_at = world.now + world.chance.uniform(*line.delay)
+        world.at(self._opens_at, lambda: start(self))
 
     def _on_down(self) -> None:
         if self.is_client_gone:  # a host answers data for a closed socket with a reset
@@ -259,7 +260,12 @@ class Link:
     def client_resets(self) -> None:
         self.is_client_gone = True
         self.up.cut()
-        self._later(lambda: self.transport and self.transport.on_reset())
+        self._later(self._tell_server)
+
+    def _tell_server(self) -> None:
+        self.is_client_reset = True
+        if self.transport is not None:
+            self.transport.on_reset()
 
     def server_resets(self) -> None:
         self.up.cut()
@@ -281,4 +287,4 @@ class Link:
 
     def _later(self, event: Callable[[], object]) -> None:
         delay = self.world.chance.uniform(*self._line.delay)
-        self.world.at(self.world.now + delay, lambda: event() and None)
+        self.world.at(max(self._opens_at, self.world.now + delay), lambda: event() and None)

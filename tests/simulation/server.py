@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.app import serve
+from fastovms.backends.engine_thread import StepReport
 from fastovms.backends.paged.backend import BackendParts, PagedBackend
 from fastovms.config import EngineConfig
 from fastovms.http.listeners import Listener
@@ -89,6 +90,8 @@ class SimHttpServer(HttpServer):
         if not self._queued:
             return
         link = self._queued.popleft()
+        if link.is_client_reset:
+            return
         connection = _Connection.__new__(_Connection)
         connection.number = link.number
         connection.__init__(state)  # type: ignore[misc]
@@ -153,6 +156,17 @@ def install_server() -> None:
     )
     serve.ProcessCollector = _NoCollector  # type: ignore[misc, assignment]
     lifecycle.ProcessorTime = _ProcessorTime  # type: ignore[misc]
+
+
+class SimBackend(PagedBackend):
+    """Checks the engine's books after each step."""
+
+    def _publish(self, step: StepReport) -> None:
+        try:
+            self._engine.check()
+        except AssertionError as error:
+            _own_server().world.fail("books", str(error), error)
+        super()._publish(step)
 
 
 @dataclass(frozen=True)
@@ -249,7 +263,7 @@ class SimServer:
         model = SimModel(settings.block_size, settings.pace)
         info = model_info(name, settings.max_model_len)
         engine = replace(settings.engine, cache_size=settings.num_blocks * 1024 / 2**30)
-        backend = PagedBackend.from_model(model, info, engine, BackendParts(), available=1 << 30)
+        backend = SimBackend.from_model(model, info, engine, BackendParts(), available=1 << 30)
         backend._engine._maker._new_seed = lambda: self.world.secrets.getrandbits(64)
         self.backends.append(backend)
         metrics = GenerationMetrics(info.name, backend.stats)

@@ -116,8 +116,13 @@ class Simulation:
         world = self.world
         await asyncio.sleep(0.2 + action.at)
         connection = connect(world, self._port, action.line, action.sip)
+        request = _request(action)
         try:
+            if action.pipelines:
+                await self._send(action, connection, request * (1 + action.repeats))
             for _ in range(1 + action.repeats):
+                if not action.pipelines:
+                    await self._send(action, connection, request)
                 if not await self._ask(action, connection):
                     break
         except FrameLimit:
@@ -128,12 +133,20 @@ class Simulation:
             else:
                 connection.close()
 
+    async def _send(self, action: Action, connection: ClientConnection, data: bytes) -> None:
+        if action.drip is None:
+            connection.send(data)
+            return
+        size, seconds = action.drip
+        for start in range(0, len(data), size):
+            connection.send(data[start : start + size])
+            await asyncio.sleep(seconds)
+
     async def _ask(self, action: Action, connection: ClientConnection) -> bool:
         """Asks once. Returns whether the connection can be used again."""
         world = self.world
         answer = Answer(asked_at=world.now)
         self._answers.append(answer)
-        connection.send(_request(action))
         reading = read_answer(world, connection, answer, action.after_frames or None)
         try:
             if action.leaves and not action.after_frames:

@@ -26,6 +26,8 @@ class Action:
         after_frames: with how many frames it leaves; 0 = after `after_seconds`.
         sip: see `ClientConnection`.
         repeats: how often it asks again on the same connection.
+        pipelines: whether it asks all at once.
+        drip: the bytes that it sends at a time, and the seconds between; None = all at once.
     """
 
     number: int
@@ -38,6 +40,8 @@ class Action:
     after_seconds: float = 0.0
     sip: tuple[int, float] | None = None
     repeats: int = 0
+    pipelines: bool = False
+    drip: tuple[int, float] | None = None
     line: Line = Line((0.0, 0.0), 65536, 65536)
 
     @property
@@ -52,7 +56,9 @@ class Action:
         if self.sip:
             words.append(f"sips {self.sip}")
         if self.repeats:
-            words.append(f"asks {self.repeats} times more")
+            words.append(f"asks {self.repeats} times more {'at once' * self.pipelines}")
+        if self.drip:
+            words.append(f"drips {self.drip}")
         return " ".join(words)
 
 
@@ -170,6 +176,8 @@ def _make_action(
         chance.choice((0.0, 0.001, 0.02, 0.2)),
         sip,
         0 if leaves else chance.choice((0, 0, 1, 2)),
+        chance.random() < 0.3,
+        (chance.choice((1, 50)), 0.01) if chance.random() < 0.1 else None,
         line,
     )
 

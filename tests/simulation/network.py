@@ -32,7 +32,7 @@ class Line:
     def choose(cls, chance: random.Random) -> Line:
         return cls(
             chance.choice(((0.0, 0.0), (1e-4, 1e-3), (1e-3, 0.2))),
-            chance.choice((1, 7, 100, 1500, 65536)),
+            chance.choice((3, 40, 300, 1500, 65536)),
             chance.choice((300, 4096, 65536, 1 << 20)),
         )
 

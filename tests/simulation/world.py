@@ -1,30 +1,33 @@
 """A world with virtual time in which threads take turns, in an order chosen by a seed.
 
-Each simulated thread is a real one, but only the one that holds the baton runs. It hands the baton
-over at its hand-over points: where it locks, waits, queues, starts or calls another thread. Time
-passes only while all threads wait, and a little with each look at a clock.
+A simulated thread is a greenlet. It hands over to another one at its hand-over points: where it
+locks, waits, queues or calls another thread. Time passes only while all threads wait, and a little
+with each look at a clock.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
-import threading
+import sys
+from asyncio import events
 from collections.abc import Callable
 from hashlib import blake2b
 from itertools import count
 from typing import Any, Final
 
+from greenlet import getcurrent, greenlet
+
 NEVER: Final = float("inf")
 _START: Final = 1_750_000_000.0
 """The Unix time at which worlds begin."""
 
-_own = threading.local()
+_running: list[SimThread | None] = [None]
 
 
 def current() -> SimThread | None:
-    """Returns the simulated thread that calls; None = it is a real one."""
-    return getattr(_own, "thread", None)
+    """Returns the simulated thread that runs; None = no world runs."""
+    return _running[0]
 
 
 class Killed(BaseException):  # noqa: N818 (it is no error of the code in which it is raised)
@@ -96,17 +99,11 @@ class SimThread:
         self.has_ended = False
         self.weight = world.chance.choice(world.weights)
         self.joiners: list[SimThread] = []
-        self.baton = threading.Lock()
-        self.baton.acquire()
         self._target = target
-        self._real = threading.Thread(target=self._run, name=f"sim-{name}", daemon=True)
+        self.greenlet = greenlet(self._run, world.hub)
 
-    def begin(self) -> None:
-        self._real.start()
-
-    def _run(self) -> None:
-        _own.thread = self
-        self.baton.acquire()
+    def _run(self, *_: object) -> None:
+        _enter(self, None)
         try:
             if not self.process.is_dead:
                 self._target()
@@ -120,7 +117,15 @@ class SimThread:
             self.world.wake(thread)
         self.world.threads.remove(self)
         self.process.threads.remove(self)
-        self.world.leave()
+        # What runs next, as this one returns.
+        self.greenlet.parent = self.world.next_greenlet()
+
+
+def _enter(thread: SimThread | None, loop: Any, hooks: Any = (None, None)) -> None:
+    """Sets what asyncio and this module keep for each thread."""
+    _running[0] = thread
+    events._set_running_loop(loop)
+    sys.set_asyncgen_hooks(*hooks)
 
 
 class World:
@@ -152,8 +157,7 @@ class World:
         self.num_switches = 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._event_numbers = count()
-        self._main = threading.Lock()
-        self._main.acquire()
+        self.hub = getcurrent()
         self._is_over = False
 
     # What happens
@@ -180,7 +184,6 @@ class World:
         thread = SimThread(self, process, target, name)
         self.threads.append(thread)
         process.threads.append(thread)
-        thread.begin()
         return thread
 
     def run(self, main: Callable[[], object], most_seconds: float) -> None:
@@ -199,9 +202,9 @@ class World:
                 self._is_over = True
 
         self.start(process, run_main, "main")
-        self.leave()
-        self._main.acquire()
+        self.next_greenlet().switch()
         self._end_all()
+        _enter(None, None)
 
     def _give_up(self) -> None:
         waiting = [f"{thread.process.name}/{thread.name}" for thread in self.threads]
@@ -212,9 +215,7 @@ class World:
         for thread in list(self.threads):
             thread.process.is_dead = True
         while self.threads:
-            thread = self.threads[0]
-            thread.baton.release()
-            self._main.acquire()
+            self.threads[0].greenlet.switch()
 
     def pause(self) -> None:
         """A hand-over point: another thread may run now."""
@@ -251,10 +252,10 @@ class World:
         assert me is not None
         self._pass_on(me, thread)
 
-    def leave(self) -> None:
-        """Passes the baton on at the end of a thread."""
+    def next_greenlet(self) -> greenlet:
+        """Returns what runs after a thread that ends."""
         thread = None if self._is_over else self._choose()
-        (self._main if thread is None else thread.baton).release()
+        return self.hub if thread is None else thread.greenlet
 
     def _check(self, me: SimThread) -> None:
         if me.process.is_dead:
@@ -266,8 +267,9 @@ class World:
     def _pass_on(self, me: SimThread, thread: SimThread | None) -> None:
         if thread is not me:
             self.num_switches += 1
-            (self._main if thread is None else thread.baton).release()
-            me.baton.acquire()
+            loop, hooks = events._get_running_loop(), sys.get_asyncgen_hooks()
+            (self.hub if thread is None else thread.greenlet).switch()
+            _enter(me, loop, hooks)
         self._check(me)
 
     def _choose(self) -> SimThread | None:

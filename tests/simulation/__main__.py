@@ -30,10 +30,11 @@ def main() -> int:
             plant(fault.module, fault.old, fault.new)
     from fastovms.engine.row_functions import load_kernels
     from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS
-    from tests.simulation import server, simulate
+    from tests.simulation import disk, server, simulate
 
     install_threads()
     server.install_server()
+    disk.install_disk()
     load_kernels()
     SUFFIX_FUNCTIONS.load()
     start = _clock()
@@ -71,13 +72,13 @@ def main() -> int:
 
 
 def tell(scenario, outcome) -> None:  # type: ignore[no-untyped-def]
-    numbers = ",".join(str(action.number) for action in scenario.actions)
+    numbers = ",".join(map(str, sorted(scenario.numbers)))
     print(f"seed {scenario.seed} fails:")
     for kind, text in outcome.failures[:5]:
         print(f"  {kind}: {text[:600]}")
     print(f"  settings: {scenario.settings.described()}, ends by {scenario.ends_by}")
-    for action in scenario.actions:
-        print(f"  {action}")
+    for event in (*scenario.actions, *scenario.accidents):
+        print(f"  {event}")
     command = f"python -m tests.simulation --first {scenario.seed} --only {numbers} --trace"
     print(f"replay: {command}", flush=True)
 

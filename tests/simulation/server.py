@@ -5,19 +5,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from fastovms.api.responses.background import BackgroundRuns
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.app import serve
 from fastovms.backends.engine_thread import StepReport
+from fastovms.backends.paged import backend
 from fastovms.backends.paged.backend import BackendParts, PagedBackend
 from fastovms.config import EngineConfig
 from fastovms.http.listeners import Listener
@@ -25,12 +30,25 @@ from fastovms.http.protocol import Connection
 from fastovms.http.server import HttpServer
 from fastovms.service import lifecycle
 from fastovms.telemetry.metrics import GenerationMetrics
+from fastovms import files, prefix_cache
+from fastovms.batches import records
+from fastovms.state.sqlite import location
+from fastovms.state.sqlite.database import Database
+from fastovms.state.state_store import Operation, OperationOutcome
+from fastovms.system.disk import lock_file
 from tests.api.chat_models import chat_model
 from tests.fakes import ByteTokenizer
+from tests.simulation.disk import Disk, cut_off
 from tests.simulation.loop import SimLoop
 from tests.simulation.model import Pace, SimModel, model_info
 from tests.simulation.network import Line, Link, ServerTransport
 from tests.simulation.world import Process, World, current
+
+STATE_DIR: Final = Path(f"/dev/shm/fastovms-simulation-{os.getpid()}")
+
+
+_MOST_VAIN: Final = 20
+"""How many steps the engine may compute for requests that are over: those that were under way."""
 
 
 class _Connection(Connection):
@@ -154,19 +172,43 @@ def install_server() -> None:
     lifecycle.signal = SimpleNamespace(  # type: ignore[attr-defined]
         **{**vars(signal), "signal": lambda *given: _own_server().set_handler(*given)}
     )
+    backend.forget_compiler = lambda: None
+    serve.BackgroundRuns = _Runs  # type: ignore[misc]
+    location.Database = SimDatabase  # type: ignore[misc]
+    for module in (location, files, prefix_cache, records):
+        module.lock_file = _lock_file  # type: ignore[attr-defined]
     serve.ProcessCollector = _NoCollector  # type: ignore[misc, assignment]
     lifecycle.ProcessorTime = _ProcessorTime  # type: ignore[misc]
 
 
+class _Runs(BackgroundRuns):
+    def __init__(self, max_num: int) -> None:
+        super().__init__(max_num)
+        _own_server().runs.append(self)
+
+
 class SimBackend(PagedBackend):
     """Checks the engine's books after each step."""
+
+    num_vain = 0
 
     def _publish(self, step: StepReport) -> None:
         try:
             self._engine.check()
         except AssertionError as error:
             _own_server().world.fail("books", str(error), error)
+        self._check_wanted()
         super()._publish(step)
+
+    def _check_wanted(self) -> None:
+        """Checks that the engine computes only for requests that are still wanted."""
+        server, known = _own_server(), self._requests._requests
+        unknown = self._engine._requests.keys() - known.keys()
+        num_wanted = server.http.num_requests + sum(runs.num_running for runs in server.runs)
+        is_vain = bool(unknown) or len(known) > num_wanted
+        self.num_vain = self.num_vain + 1 if is_vain else 0
+        if self.num_vain == _MOST_VAIN:
+            server.world.fail("vain", f"{len(known)} requests, {num_wanted} wanted, {unknown}")
 
 
 @dataclass(frozen=True)
@@ -175,6 +217,7 @@ class Settings:
 
     Attributes:
         num_blocks: the number of blocks of its cache.
+        disk_seconds: how long a transaction of the state takes, at most twice.
     """
 
     block_size: int
@@ -182,6 +225,7 @@ class Settings:
     max_model_len: int
     pace: Pace
     engine: EngineConfig
+    disk_seconds: float = 0.0
     config: serve.ServerConfig = field(default_factory=lambda: serve.ServerConfig(models=()))
 
     def described(self) -> str:
@@ -210,33 +254,45 @@ class SimServer:
         outcome: None = it runs or was killed; "" = it has ended in order; else the error.
     """
 
-    def __init__(self, world: World, port: Port, settings: Settings, name: str, **clock: float):
+    def __init__(
+        self, world: World, port: Port, disk: Disk, settings: Settings, name: str, **clock: float
+    ) -> None:
         self.world = world
+        self.disk = disk
+        self.locks: list[tuple[int, int]] = []
         self.port = port
         self.settings = settings
         self.process = Process(world, name, **clock)
         self.process.server = self  # type: ignore[attr-defined]
         self.backends: list[PagedBackend] = []
+        self.runs: list[BackgroundRuns] = []
         self.outcome: str | None = None
         self.loop: SimLoop | None = None
-        self.http: SimHttpServer | None = None
-        self._handlers: dict[int, Any] = {}
+        self.http: Any = None
+        self.handlers: dict[int, Any] = {}
         self.main = self.process.start(self._run, "loop")
 
     def set_handler(self, number: int, handler: Any) -> None:
-        self._handlers[number] = handler
+        self.handlers[number] = handler
 
     def terminate(self) -> None:
         """Sends SIGTERM."""
-        handler = self._handlers.get(signal.SIGTERM)
+        handler = self.handlers.get(signal.SIGTERM)
         if callable(handler) and self.loop is not None:
             self.loop.inject(handler, signal.SIGTERM, None)
 
-    def kill(self) -> None:
+    def kill(self, *, loses_power: bool = False) -> None:
+        """Ends the process as SIGKILL does, or a loss of power."""
         self.port.accept = None
         for link in self.port.links:
             link.server_resets()
         self.process.kill()
+        cut_off(self.process)
+        self.disk.crash(loses_power=loses_power)
+        for descriptor, inode in self.locks:
+            with suppress(OSError):
+                if os.fstat(descriptor).st_ino == inode:
+                    os.close(descriptor)
 
     # The server's thread
 
@@ -263,17 +319,36 @@ class SimServer:
         model = SimModel(settings.block_size, settings.pace)
         info = model_info(name, settings.max_model_len)
         engine = replace(settings.engine, cache_size=settings.num_blocks * 1024 / 2**30)
-        backend = SimBackend.from_model(model, info, engine, BackendParts(), available=1 << 30)
-        backend._engine._maker._new_seed = lambda: self.world.secrets.getrandbits(64)
-        self.backends.append(backend)
-        metrics = GenerationMetrics(info.name, backend.stats)
-        return ServedModel(backend, ByteTokenizer(), metrics, chat=chat_model())
+        served = SimBackend.from_model(model, info, engine, BackendParts(), available=1 << 30)
+        served._engine._maker._new_seed = lambda: self.world.secrets.getrandbits(64)
+        self.backends.append(served)
+        metrics = GenerationMetrics(info.name, served.stats)
+        return ServedModel(served, ByteTokenizer(), metrics, chat=chat_model())
 
 
 def _own_server() -> SimServer:
     thread = current()
     assert thread is not None
     return thread.process.server  # type: ignore[attr-defined, no-any-return]
+
+
+def _lock_file(path: Path) -> int:
+    """Locks a file until the descriptor is closed or the simulated process is dead."""
+    descriptor = lock_file(path)
+    _own_server().locks.append((descriptor, os.fstat(descriptor).st_ino))
+    return descriptor
+
+
+class SimDatabase(Database):
+    """Takes its time before and after a transaction."""
+
+    def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
+        world, seconds = _own_server().world, _own_server().settings.disk_seconds
+        world.sleep(seconds * world.chance.random())
+        outcomes = super().transact(operations)
+        world.note("transaction", len(operations), [repr(error) for _, error in outcomes if error])
+        world.sleep(seconds * world.chance.random())
+        return outcomes
 
 
 class LogWatch(logging.Handler):
@@ -286,7 +361,7 @@ class LogWatch(logging.Handler):
         thread = current()
         if thread is None or thread.process.is_dead:
             return
-        text = record.getMessage().split("\n")[0]
+        text = record.getMessage().split("\n")[0].replace(str(STATE_DIR), "STATE")
         thread.world.note("log", record.levelname, record.name, text)
         if record.levelno >= logging.ERROR and not is_expected(record, text):
             error = record.exc_info[1] if record.exc_info else None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import shutil
 import sys
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -20,10 +22,13 @@ from tests.simulation.client import (
     read_answer,
     render,
 )
+from tests.simulation.dialogues import Dialogue, Kept, look_again, wait_until_ready
+from tests.simulation.disk import Disk, use_disk
 from tests.simulation.expected import faults_of
 from tests.simulation.loop import SimLoop
-from tests.simulation.server import LogWatch, Port, SimServer
-from tests.simulation.workload import Action, Scenario, make_scenario
+from tests.simulation.network import Line
+from tests.simulation.server import STATE_DIR, LogWatch, Port, SimServer
+from tests.simulation.workload import Accident, Action, Scenario, make_scenario
 from tests.simulation.world import Process, World
 
 _MOST_SECONDS: Final = 20_000.0
@@ -56,6 +61,10 @@ class Simulation:
         self.world = World(scenario.seed, record=record)
         self._port = Port(self.world)
         self._answers: list[Answer] = []
+        self._disk = Disk(self.world.chance)
+        self._kept: list[Kept] = []
+        self._num_servers = 0
+        self._changing = asyncio.Lock()
 
     def run(self) -> Outcome:
         world = self.world
@@ -64,13 +73,18 @@ class Simulation:
         handlers, level = root.handlers[:], root.level
         root.handlers[:] = [watch]
         root.setLevel(logging.INFO)
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # of killed processes
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         gc.disable()
+        shutil.rmtree(STATE_DIR, ignore_errors=True)
+        use_disk(self._disk)
         try:
             world.run(self._main, _MOST_SECONDS)
             gc.collect()  # what a killed process leaves behind
         finally:
             sys.unraisablehook = hook
+            use_disk(None)
+            shutil.rmtree(STATE_DIR, ignore_errors=True)
             root.handlers[:] = handlers
             root.setLevel(level)
             gc.enable()
@@ -91,17 +105,45 @@ class Simulation:
 
     async def _live(self) -> None:
         world, scenario = self.world, self._scenario
-        server = SimServer(world, self._port, scenario.settings, "server")
+        self._start_server()
         clients = [asyncio.create_task(self._act(action)) for action in scenario.actions]
+        await self._finish([asyncio.create_task(self._meet(a)) for a in scenario.accidents])
         await self._finish(clients)
+        await wait_until_ready(world, self._port, Line((0.0, 0.0), 65536, 65536))
+        for kept in self._kept:
+            await look_again(world, self._port, kept)
         if scenario.ends_by == "idle":
-            await self._check_idle(server)
-        server.terminate()
-        await self._finish([])
+            await self._check_idle(self._server)
+        await self._stop_server()
+        self._check_end(self._server)
+
+    def _start_server(self) -> None:
+        name = f"server {self._num_servers}"
+        self._num_servers += 1
+        settings = self._scenario.settings
+        self._server = SimServer(self.world, self._port, self._disk, settings, name)
+
+    async def _stop_server(self) -> None:
+        self._server.terminate()
         async with asyncio.timeout(300):
-            while not server.main.has_ended:
+            while not self._server.main.has_ended:
                 await asyncio.sleep(0.5)
-        self._check_end(server)
+
+    async def _meet(self, accident: Accident) -> None:
+        """Has the server meet with an accident, and starts it again."""
+        await asyncio.sleep(accident.at)
+        async with self._changing:
+            self.world.note("accident", accident)
+            server = self._server
+            if accident.kind == "stop":
+                while server.loop is None or not server.handlers:
+                    await asyncio.sleep(0.01)
+                await self._stop_server()
+                self._check_end(server)
+            else:
+                server.kill(loses_power=accident.kind == "power")
+            await asyncio.sleep(accident.pause)
+            self._start_server()
 
     async def _finish(self, clients: Iterable[asyncio.Task[None]]) -> None:
         for client in clients:
@@ -115,6 +157,10 @@ class Simulation:
     async def _act(self, action: Action) -> None:
         world = self.world
         await asyncio.sleep(0.2 + action.at)
+        if action.api == "responses":
+            length = self._scenario.settings.max_model_len
+            await Dialogue(world, self._port, action, length, self._kept).run()
+            return
         connection = connect(world, self._port, action.line, action.sip)
         request = _request(action)
         try:
@@ -174,7 +220,7 @@ class Simulation:
 
     def _may_lose(self, action: Action) -> bool:
         # What reads too slowly is cut, and what never was a request is not answered.
-        return bool(action.sip) or action.api == "garbage"
+        return bool(action.sip or self._scenario.accidents) or action.api == "garbage"
 
     def _check(self, action: Action, answer: Answer) -> None:
         settings = self._scenario.settings
@@ -182,11 +228,15 @@ class Simulation:
             if not 400 <= answer.status <= 501:
                 self.world.fail("garbage", f"{action}: {answer.status}")
             return
+        if answer.status == 503 and self._scenario.accidents:
+            return
         if action.api == "health":
             if answer.status != 200:
                 self.world.fail("health", f"{answer.status}")
             return
         if answer.status == 429 and settings.engine.max_num_queued_requests < 100:
+            return
+        if self._scenario.accidents and is_closing(answer):
             return
         for fault in faults_of(action, answer, settings.max_model_len):
             self.world.fail("answer", f"{action}: {fault}")
@@ -245,6 +295,14 @@ class Simulation:
             self.world.fail("threads", f"threads are left: {left}")
 
 
+def is_closing(answer: Answer) -> bool:
+    """Returns whether a stream ends because the server is about to end."""
+    last = answer.frames[-1] if answer.frames else None
+    if last == "[DONE]" and len(answer.frames) > 1:
+        last = answer.frames[-2]
+    return isinstance(last, dict) and "shutting down" in str(last.get("error"))
+
+
 def _request(action: Action) -> bytes:
     if action.api == "garbage":
         return action.prompt.encode()
@@ -273,14 +331,14 @@ def shrink(scenario: Scenario, outcome: Outcome, most_runs: int = 200) -> Scenar
     def fails(candidate: Scenario) -> bool:
         return bool(kinds & {kind for kind, _ in simulate(candidate).failures})
 
-    size, runs = max(1, len(scenario.actions) // 2), 0
+    numbers = sorted(scenario.numbers)
+    size, runs = max(1, len(numbers) // 2), 0
     while runs < most_runs:
-        for start in range(0, len(scenario.actions), size):
-            gone = {action.number for action in scenario.actions[start : start + size]}
-            kept = {action.number for action in scenario.actions} - gone
+        for start in range(0, len(numbers), size):
+            kept = numbers[:start] + numbers[start + size :]
             runs += 1
-            if kept and fails(candidate := scenario.only(kept)):
-                scenario = candidate
+            if kept and fails(candidate := scenario.only(set(kept))):
+                scenario, numbers = candidate, kept
                 break
         else:
             if size == 1:

@@ -10,7 +10,7 @@ from fastovms.app.serve import ServerConfig
 from fastovms.config import EngineConfig, HttpConfig, SecurityConfig, ServiceConfig, StateConfig
 from tests.simulation.model import Pace
 from tests.simulation.network import Line
-from tests.simulation.server import Settings
+from tests.simulation.server import STATE_DIR, Settings
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Action:
 
     Attributes:
         at: seconds after the server's start.
-        api: "completions", "chat", "health" or "garbage".
+        api: "completions", "chat", "responses", "health" or "garbage".
         prompt: the text of the prompt, or the bytes of garbage.
         fields: further fields of the body.
         leaves: how the client leaves before the end: "reset", "close", "half-close"; "" = it stays.
@@ -63,18 +63,44 @@ class Action:
 
 
 @dataclass(frozen=True)
+class Accident:
+    """What happens to a server.
+
+    Attributes:
+        kind: "kill", "power" (it loses its power) or "stop" (it is sent SIGTERM).
+        pause: seconds until it is started again.
+    """
+
+    number: int
+    at: float
+    kind: str
+    pause: float
+
+    def __str__(self) -> str:
+        return f"{self.number}: at {self.at:.3f} {self.kind}, {self.pause} s of pause"
+
+
+@dataclass(frozen=True)
 class Scenario:
-    """A world's settings and its actions."""
+    """A world's settings, its actions and its accidents."""
 
     seed: int
     settings: Settings
     actions: tuple[Action, ...]
+    accidents: tuple[Accident, ...]
     ends_by: str
+
+    @property
+    def numbers(self) -> set[int]:
+        return {event.number for event in (*self.actions, *self.accidents)}
 
     def only(self, numbers: set[int]) -> Scenario:
         actions = tuple(action for action in self.actions if action.number in numbers)
-        return Scenario(self.seed, self.settings, actions, self.ends_by)
+        accidents = tuple(one for one in self.accidents if one.number in numbers)
+        return Scenario(self.seed, self.settings, actions, accidents, self.ends_by)
 
+
+_APIS = ("completions", "completions", "chat", "chat", *3 * ("responses",), "health", "garbage")
 
 _WORDS = "the quick brown fox jumps over lazy dogs and sings of summer rain".split()
 
@@ -89,6 +115,7 @@ def make_scenario(seed: int) -> Scenario:
         num_blocks=least + chance.choice((1, least // 2, 3 * least)),
         max_model_len=max_model_len,
         pace=Pace(chance.choice((1e-3, 0.01)), chance.choice((1e-5, 1e-3))),
+        disk_seconds=chance.choice((0.0, 0.001, 0.05)),
         engine=EngineConfig(
             max_num_seqs=chance.choice((2, 4, 16)),
             max_num_batched_tokens=chance.choice((16, 64, 256)),
@@ -105,7 +132,7 @@ def make_scenario(seed: int) -> Scenario:
             ),
             security=SecurityConfig(enable_docs=False, ui=False, allowed_hosts="*"),
             service=ServiceConfig(engine_timeout=20.0),
-            state=StateConfig(enable_store=False),
+            state=StateConfig(state_dir=str(STATE_DIR)),
         ),
     )
     stems = [_text(chance, chance.randint(1, max_model_len // 3)) for _ in range(3)]
@@ -116,7 +143,19 @@ def make_scenario(seed: int) -> Scenario:
         _make_action(chance, number, stems, hurry, line, max_model_len)
         for number in range(num_actions)
     )
-    return Scenario(seed, settings, actions, chance.choice(("drain", "idle", "idle")))
+    accidents: tuple[Accident, ...] = ()
+    if chance.random() < 0.5:
+        accidents = tuple(
+            Accident(
+                num_actions + number,
+                chance.uniform(0.05, 0.3 + hurry),
+                chance.choice(("kill", "kill", "power", "stop")),
+                chance.choice((0.1, 2.0)),
+            )
+            for number in range(chance.choice((1, 1, 2)))
+        )
+    ends_by = chance.choice(("drain", "idle", "idle"))
+    return Scenario(seed, settings, actions, accidents, ends_by)
 
 
 def _text(chance: random.Random, size: int) -> str:
@@ -135,7 +174,7 @@ def _make_action(
     max_model_len: int,
 ) -> Action:
     at = chance.uniform(0.0, hurry)
-    api = chance.choice(("completions", "completions", "chat", "chat", "chat", "health", "garbage"))
+    api = chance.choice(_APIS)
     if chance.random() < 0.2:
         line = Line.choose(chance)
     if api == "garbage":
@@ -143,7 +182,25 @@ def _make_action(
     if api == "health":
         return Action(number, at, api, line=line, repeats=chance.choice((0, 2)))
     prompt = chance.choice(stems) + _text(chance, chance.randint(1, 12))
-    fields: dict[str, Any] = {"max_tokens": chance.choice((1, 3, 10, 25, 40))}
+    if api == "responses":
+        return Action(
+            number,
+            at,
+            api,
+            prompt,
+            {
+                "max_output_tokens": chance.choice((16, 20, 40)),
+                "temperature": 0,
+                "stream": chance.random() < 0.6,
+                "background": chance.random() < 0.7,
+                "store": True,
+            },
+            after_frames=chance.choice((0, 0, 2, 5)),
+            after_seconds=chance.choice((0.01, 0.3)),
+            repeats=chance.choice((0, 0, 1)),
+            line=line,
+        )
+    fields: dict[str, Any] = {"max_tokens": chance.choice((1, 3, 10, 25, 40, 100))}
     if chance.random() < 0.6:
         fields["stream"] = True
         if chance.random() < 0.6:

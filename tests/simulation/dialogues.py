@@ -1,0 +1,266 @@
+"""Clients of the Responses API, who come back after a loss, and hold the server to what it has said.
+
+What is acknowledged must be there: an answer with an id that the server keeps, or an event of a
+stream in the background. It may not change any more, whatever happens to the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.simulation.client import (
+    Answer,
+    BadAnswer,
+    ClientConnection,
+    FrameLimit,
+    Gone,
+    connect,
+    read_answer,
+    render,
+)
+from tests.simulation.model import continue_greedily
+from tests.simulation.network import Line
+from tests.simulation.server import Port
+from tests.simulation.workload import Action
+from tests.simulation.world import World
+
+PATH: Final = "/v1/responses"
+_ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
+_PATIENCE: Final = 600.0
+
+
+@dataclass
+class Kept:
+    """A response that the server has acknowledged.
+
+    Attributes:
+        text: what it must say; None = not known.
+        events: the events that have been seen, by number.
+        body: the response as it was told at its end; None = it was not.
+    """
+
+    id: str
+    action: Action
+    text: str
+    reason: str
+    background: bool
+    events: dict[int, Any] = field(default_factory=dict)
+    body: Any = None
+
+
+class Dialogue:
+    """One client of the Responses API.
+
+    Args:
+        kept: where acknowledged responses are added.
+    """
+
+    def __init__(
+        self, world: World, port: Port, action: Action, max_model_len: int, kept: list[Kept]
+    ) -> None:
+        self._world = world
+        self._port = port
+        self._action = action
+        self._max_model_len = max_model_len
+        self._kept = kept
+        self._prompt = ""
+
+    def _fail(self, kind: str, text: str) -> None:
+        self._world.fail(kind, f"{self._action}: {text}")
+
+    async def run(self) -> None:
+        previous: Kept | None = None
+        for turn in range(1 + self._action.repeats):
+            text = self._action.prompt if turn == 0 else f"turn {turn}"
+            previous = await self._ask(text, previous)
+            if previous is None:
+                return
+
+    async def _ask(self, text: str, previous: Kept | None) -> Kept | None:
+        """Asks once. Returns the response when it is complete; None = it is not."""
+        action, world = self._action, self._world
+        prompt = f"{self._prompt}u:{text};"
+        size, most = len(prompt) + 1, action.fields["max_output_tokens"]
+        body = {"model": "sim", "input": text, **action.fields}
+        if previous is not None:
+            body["previous_response_id"] = previous.id
+        tokens = continue_greedily(list(f"{prompt}>".encode()), min(most, self._max_model_len - size))
+        said = bytes(tokens).decode(errors="replace")
+        reason = "completed" if len(tokens) < min(most, self._max_model_len - size) else "incomplete"
+        self._prompt = f"{prompt}a:{said};"
+        background, streams = action.fields["background"], action.fields["stream"]
+
+        def acknowledge(id: str) -> Kept:
+            kept = Kept(id, action, said, reason, background)
+            self._kept.append(kept)
+            world.note("acknowledged", id)
+            return kept
+
+        answer = Answer(asked_at=world.now)
+        kept: Kept | None = None
+        connection = connect(world, self._port, action.line)
+        connection.send(render("POST", PATH, body))
+        try:
+            await self._read(connection, answer, action.after_frames if background else 0)
+        except BadAnswer as error:
+            self._fail("answer", str(error))
+            return None
+        finally:
+            connection.close()
+        if answer.status == 0:
+            return None
+        if answer.status != 200:
+            if size >= self._max_model_len and answer.status == 400:
+                return None
+            if answer.status not in (429, 503):
+                self._fail("answer", f"status {answer.status}: {answer.body[:300]!r}")
+            return None
+        if streams:
+            answer.frames = [event for event in answer.frames if event != "[DONE]"]
+            first = next((e for e in answer.frames if "response" in e), None)
+            if first is None:
+                return None
+            id = first["response"]["id"]
+            ended = answer.frames[-1].get("type") in _ENDS
+            if background or (ended and answer.is_whole):
+                kept = acknowledge(id)
+                self._note_events(kept, answer.frames)
+        elif answer.is_whole:
+            kept = acknowledge(answer.json["id"])
+            if not background:
+                self._note_end(kept, answer.json)
+        if kept is None:
+            return None
+        await asyncio.sleep(action.after_seconds)
+        return kept if await self._follow(kept) else None
+
+    async def _read(self, connection: ClientConnection, answer: Answer, most_frames: int) -> None:
+        try:
+            await read_answer(self._world, connection, answer, most_frames or None)
+        except (Gone, FrameLimit) as end:
+            answer.gone = str(end) or "left"
+
+    async def _follow(self, kept: Kept) -> bool:
+        """Follows a response to its end, over as many connections as it takes."""
+        world, ends_at = self._world, self._world.now + _PATIENCE
+        while kept.body is None:
+            if world.now > ends_at:
+                self._fail("hang", f"{kept.id} does not end")
+                return False
+            path = f"{PATH}/{kept.id}"
+            if self._action.fields["stream"]:
+                path += f"?stream=true&starting_after={max(kept.events, default=-1)}"
+                if not kept.events:
+                    path = f"{PATH}/{kept.id}?stream=true"
+            answer = Answer(asked_at=world.now)
+            connection = connect(world, self._port, self._action.line)
+            connection.send(render("GET", path, None))
+            try:
+                await self._read(connection, answer, 0)
+            except BadAnswer as error:
+                self._fail("answer", str(error))
+                return False
+            finally:
+                connection.close()
+            if answer.status == 404:
+                self._fail("forgotten", f"{kept.id} is not there")
+                return False
+            if answer.status == 200 and self._action.fields["stream"]:
+                self._note_events(kept, answer.frames)
+            elif answer.status == 200 and answer.is_whole:
+                if answer.json["status"] not in ("queued", "in_progress"):
+                    self._note_end(kept, answer.json)
+            if kept.body is None:
+                await asyncio.sleep(0.5)
+        return kept.body["status"] == "completed"
+
+    def _note_events(self, kept: Kept, frames: list[Any]) -> None:
+        for event in frames:
+            if event == "[DONE]" or event.get("type") == "error" or "sequence_number" not in event:
+                continue
+            number = event["sequence_number"]
+            if kept.events and number != max(kept.events) + 1 and number not in kept.events:
+                self._fail("events", f"event {number} follows {max(kept.events)}")
+            if not kept.events and number:
+                self._fail("events", f"event {number} is the first")
+            if kept.events.setdefault(number, event) != event:
+                self._fail("events", f"event {number} was {kept.events[number]}, and is {event}")
+            if kept.body is not None:
+                self._fail("events", f"event {number} comes after the last")
+            if event["type"] in _ENDS:
+                self._note_end(kept, event["response"])
+
+    def _note_end(self, kept: Kept, body: Any) -> None:
+        kept.body = body
+        for fault in faults_of_response(kept, body):
+            self._fail("response", fault)
+
+
+def faults_of_response(kept: Kept, body: Any) -> list[str]:
+    """Returns what is wrong with a response at its end."""
+    said = "".join(
+        part["text"]
+        for item in body["output"]
+        if item["type"] == "message"
+        for part in item["content"]
+    )
+    if (body["status"], said) != (kept.reason, kept.text):
+        error = body.get("error")
+        return [f"it is {body['status']} with {said!r} ({error}), not {kept.reason} {kept.text!r}"]
+    return []
+
+
+async def wait_until_ready(world: World, port: Port, line: Line) -> None:
+    """Waits until the server is healthy, for a minute at most."""
+    for _ in range(600):
+        answer = Answer()
+        connection = connect(world, port, line)
+        connection.send(render("GET", "/health", None))
+        try:
+            await read_answer(world, connection, answer)
+        except Gone:
+            pass
+        finally:
+            connection.close()
+        if answer.status == 200:
+            return
+        await asyncio.sleep(0.1)
+    world.fail("hang", "the server does not become healthy")
+
+
+async def look_again(world: World, port: Port, kept: Kept) -> None:
+    """Checks that a response is still what it was, and that its events can be had again."""
+    for streams in (False, True):
+        if streams and not (kept.background and kept.action.fields["stream"]):
+            return
+        path = f"{PATH}/{kept.id}{'?stream=true' * streams}"
+        answer = Answer(asked_at=world.now)
+        connection = connect(world, port, kept.action.line)
+        connection.send(render("GET", path, None))
+        try:
+            await read_answer(world, connection, answer)
+        except (Gone, BadAnswer) as error:
+            world.fail("lost", f"{kept.id} cannot be had at the end: {error}")
+            return
+        finally:
+            connection.close()
+        if answer.status != 200:
+            world.fail("forgotten", f"{kept.id} has status {answer.status} at the end")
+            return
+        if not streams:
+            if kept.body is not None and answer.json["output"] != kept.body["output"]:
+                world.fail("changed", f"{kept.id} was {kept.body}, and is {answer.json}")
+            for fault in faults_of_response(kept, answer.json):
+                world.fail("response", f"{kept.id} at the end: {fault}")
+            continue
+        if answer.frames.pop() != "[DONE]":
+            world.fail("events", f"{kept.id} ends without [DONE]")
+        numbers = [event["sequence_number"] for event in answer.frames]
+        if numbers != list(range(len(numbers))):
+            world.fail("events", f"{kept.id} has the events {numbers}")
+        for event in answer.frames:
+            seen = kept.events.get(event["sequence_number"], event)
+            if seen != event:
+                world.fail("events", f"{kept.id} had {seen}, and has {event}")

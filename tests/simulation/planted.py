@@ -21,6 +21,8 @@ _SCHEDULER: Final = "fastovms.engine.scheduler"
 _ENGINE: Final = "fastovms.engine.engine"
 _GENERATE: Final = "fastovms.api.generate"
 _PROTOCOL: Final = "fastovms.http.protocol"
+_STORED: Final = "fastovms.api.responses.stored"
+_OPERATIONS: Final = "fastovms.state.operations"
 _WRITERS: Final = "fastovms.http.writers"
 
 
@@ -243,6 +245,91 @@ FAULTS: Final = (
         _WRITERS,
         'data = b"%x\\r\\n%b\\r\\n0\\r\\n\\r\\n" % (len(data), data)',
         'data = b"%x\\r\\n%b\\r\\n\\r\\n" % (len(data), data)',
+    ),
+    Fault(
+        "a commit is not synced",
+        "fastovms.state.sqlite.database",
+        '"PRAGMA synchronous = FULL"',
+        '"PRAGMA synchronous = OFF"',
+    ),
+    Fault(
+        "a response is acknowledged before it is stored",
+        "fastovms.api.responses.create",
+        "        await background.accepted()",
+        "        pass",
+    ),
+    Fault(
+        "events are told before they are stored",
+        _STORED,
+        "        self._unsent += frames\n        if self._has_ended:",
+        "        self._unsent += frames\n        if True:",
+    ),
+    Fault(
+        "events are stored without what they were made of",
+        _STORED,
+        "        said = pack_outputs(outputs) if outputs else None",
+        "        said = None",
+    ),
+    Fault(
+        "what was told before a restart is told again",
+        "fastovms.api.responses.background",
+        "        self._run.skip_events(self.log.num_events)",
+        "        pass",
+    ),
+    Fault(
+        "the numbers of stored events have a gap",
+        _STORED,
+        "        self._num_kept += len(frames)",
+        "        self._num_kept += len(frames) + (len(frames) > 3)",
+    ),
+    Fault(
+        "responses are not resumed",
+        "fastovms.api.responses.resumption",
+        "MAX_ATTEMPTS: Final = 3",
+        "MAX_ATTEMPTS: Final = 0",
+    ),
+    Fault(
+        "a stored response lacks its output",
+        _OPERATIONS,
+        "(ItemOrigin.OUTPUT, response.output)]",
+        "(ItemOrigin.OUTPUT, ())]",
+    ),
+    Fault(
+        "a turn does not see the one before the last",
+        _OPERATIONS,
+        "chain = self._tables.chain(tenant, id, MAX_CHAIN - 1)",
+        "chain = self._tables.chain(tenant, id, MAX_CHAIN - 1)[:1]",
+    ),
+    Fault(
+        "a replay stops where more was logged meanwhile",
+        _STORED,
+        "            loop.call_soon(send)  # others are served first",
+        "            pass",
+    ),
+    Fault(
+        "the state's thread is not woken",
+        "fastovms.state.state_store",
+        "            self._jobs.append(_QueuedOperation(operation, future))\n"
+        "            self._changed.notify()",
+        "            self._jobs.append(_QueuedOperation(operation, future))",
+    ),
+    Fault(
+        "a place in the background is not given back",
+        "fastovms.api.responses.background",
+        "            self._places.give_back(run.owner)",
+        "            pass",
+    ),
+    Fault(
+        "a watch is not ended",
+        "fastovms.state.store",
+        "            self._watches[topic].discard(watch)",
+        "            pass",
+    ),
+    Fault(
+        "a reader of a log is not forgotten",
+        _STORED,
+        "        log.forget(stream)",
+        "        pass",
     ),
 )
 

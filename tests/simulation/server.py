@@ -32,9 +32,10 @@ from fastovms.service import lifecycle
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms import files, prefix_cache
 from fastovms.batches import records
+from fastovms.state.opening import open_store
 from fastovms.state.sqlite import location
 from fastovms.state.sqlite.database import Database
-from fastovms.state.state_store import Operation, OperationOutcome
+from fastovms.state.state_store import Operation, OperationOutcome, StateStore
 from fastovms.system.disk import lock_file
 from tests.api.chat_models import chat_model
 from tests.fakes import ByteTokenizer
@@ -173,12 +174,18 @@ def install_server() -> None:
         **{**vars(signal), "signal": lambda *given: _own_server().set_handler(*given)}
     )
     backend.forget_compiler = lambda: None
+    serve.open_store = _open_store
     serve.BackgroundRuns = _Runs  # type: ignore[misc]
     location.Database = SimDatabase  # type: ignore[misc]
     for module in (location, files, prefix_cache, records):
         module.lock_file = _lock_file  # type: ignore[attr-defined]
     serve.ProcessCollector = _NoCollector  # type: ignore[misc, assignment]
     lifecycle.ProcessorTime = _ProcessorTime  # type: ignore[misc]
+
+
+def _open_store(*given: Any) -> StateStore | None:
+    store = _own_server().store = open_store(*given)
+    return store
 
 
 class _Runs(BackgroundRuns):
@@ -266,6 +273,7 @@ class SimServer:
         self.process.server = self  # type: ignore[attr-defined]
         self.backends: list[PagedBackend] = []
         self.runs: list[BackgroundRuns] = []
+        self.store: StateStore | None = None
         self.outcome: str | None = None
         self.loop: SimLoop | None = None
         self.http: Any = None

@@ -265,6 +265,11 @@ class Simulation:
             for backend in server.backends:
                 if backend.failure is None:
                     self._check_backend(backend)
+            for runs in server.runs:
+                if runs.num_running or runs._places.used:
+                    self.world.fail("kept", f"{runs.num_running} responses, {runs._places.used}")
+            if server.store is not None and len(server.store._watchers._watches) > 1:
+                self.world.fail("kept", f"{len(server.store._watchers._watches)} watches")
             loop.inject(done.set)
 
         if server.main.has_ended:

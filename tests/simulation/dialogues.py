@@ -114,7 +114,7 @@ class Dialogue:
         if answer.status != 200:
             if size >= self._max_model_len and answer.status == 400:
                 return None
-            if answer.status not in (429, 503):
+            if answer.status not in (429, 500, 503):
                 self._fail("answer", f"status {answer.status}: {answer.body[:300]!r}")
             return None
         if streams:

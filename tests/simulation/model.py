@@ -21,9 +21,13 @@ from tests.simulation.world import current
 VOCAB_SIZE: Final = EOS + 1
 
 # First bytes of prompts, which in a chat come after "u:", that make the model fail.
-NAN, RAISE, STALL, DAMAGE = b"\x01\x02\x03\x04"
+NAN, STALL = b"\x01\x02"
 
 STALL_SECONDS: Final = 3.0
+HANG_SECONDS: Final = 100.0
+
+MODEL_FAULTS: Final = ("raise", "hang", "nan")
+"""How a model may fail from some time on."""
 
 _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz .,"
 
@@ -31,7 +35,7 @@ _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz .,"
 def fault_of(context: Sequence[int]) -> int:
     """Returns which of the faults a prompt asks for; 0 = none."""
     first = context[2 if list(context[:2]) == [ord("u"), ord(":")] else 0]
-    return first if first <= DAMAGE else 0
+    return first if first <= STALL else 0
 
 
 def next_token(context: Sequence[int]) -> int:
@@ -69,15 +73,18 @@ class Pace:
 
 
 class SimModel(FakeModel):
-    """Takes virtual time for its steps."""
+    """Takes virtual time for its steps.
+
+    Attributes:
+        fault: one of `MODEL_FAULTS`, which it has from now on; "" = none.
+    """
 
     def __init__(self, block_size: int, pace: Pace) -> None:
         super().__init__(block_size)
         self.vocab_size = VOCAB_SIZE
         self._pace = pace
         self._is_warm = False
-        self._is_damaged = False
-        self._num_stalls = 0
+        self.fault = ""
 
     def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
         num_tokens = len(inputs.input_ids)
@@ -90,11 +97,12 @@ class SimModel(FakeModel):
             seconds = self._pace.step + self._pace.token * num_tokens
             if STALL in firsts:
                 seconds += STALL_SECONDS
+            if self.fault == "hang":
+                seconds += HANG_SECONDS
             thread.world.sleep(seconds)
             thread.world.note("step", *inputs.past_lens, "tokens", *inputs.input_ids)
-        if RAISE in firsts:
+        if self.fault == "raise":
             raise RuntimeError("the device is gone")
-        self._is_damaged |= DAMAGE in firsts
         tables, begins = inputs.block_indices, inputs.subsequence_begins
         contexts: dict[int, list[int]] = {}
         sampled = {int(t) for t in inputs.sampled_token_indices}
@@ -123,7 +131,7 @@ class SimModel(FakeModel):
             [97 + (token * 7 + len(context) * step) % 26 for step in (1, 3, 5)], np.int64
         )
         logits[others] = np.maximum(logits[others], [2.5, 2.0, 1.5])
-        if self._is_damaged or (fault_of(context) == NAN and len(context) > 12):
+        if self.fault == "nan" or (fault_of(context) == NAN and len(context) > 12):
             logits[:] = np.nan
         return logits
 

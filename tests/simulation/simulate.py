@@ -135,15 +135,36 @@ class Simulation:
         async with self._changing:
             self.world.note("accident", accident)
             server = self._server
-            if accident.kind == "stop":
-                while server.loop is None or not server.handlers:
+            if accident.kind in ("kill", "power"):
+                server.kill(loses_power=accident.kind == "power")
+            elif accident.kind == "stop":
+                while not server.handlers:
                     await asyncio.sleep(0.01)
                 await self._stop_server()
                 self._check_end(server)
             else:
-                server.kill(loses_power=accident.kind == "power")
+                await self._break_model(server, accident.kind)
             await asyncio.sleep(accident.pause)
             self._start_server()
+
+    async def _break_model(self, server: SimServer, fault: str) -> None:
+        """Has the model of a server fail. The server must notice it at the next step, and end."""
+        while not server.backends or not server.backends[0]._warm.is_set():
+            await asyncio.sleep(0.01)
+        for backend in server.backends:
+            backend._engine._model.fault = fault
+        line = Line((0.0, 0.0), 65536, 65536)
+        for _ in range(100):
+            if server.main.has_ended:
+                break
+            connection = connect(self.world, self._port, line)
+            body = {"model": "sim", "prompt": "a", "max_tokens": 1}
+            connection.send(render("POST", "/v1/completions", body))
+            await asyncio.sleep(1)
+            connection.close()
+        if not (server.outcome or "").startswith("EngineFailed"):
+            self.world.fail("end", f"a model has failed by {fault}: {server.outcome!r}")
+        server.kill()
 
     async def _finish(self, clients: Iterable[asyncio.Task[None]]) -> None:
         for client in clients:
@@ -224,11 +245,11 @@ class Simulation:
 
     def _check(self, action: Action, answer: Answer) -> None:
         settings = self._scenario.settings
+        if answer.status == 503 and self._scenario.accidents:
+            return
         if action.api == "garbage":
             if not 400 <= answer.status <= 501:
                 self.world.fail("garbage", f"{action}: {answer.status}")
-            return
-        if answer.status == 503 and self._scenario.accidents:
             return
         if action.api == "health":
             if answer.status != 200:
@@ -236,7 +257,7 @@ class Simulation:
             return
         if answer.status == 429 and settings.engine.max_num_queued_requests < 100:
             return
-        if self._scenario.accidents and is_closing(answer):
+        if self._scenario.accidents and ends_by_accident(answer):
             return
         for fault in faults_of(action, answer, settings.max_model_len):
             self.world.fail("answer", f"{action}: {fault}")
@@ -300,12 +321,23 @@ class Simulation:
             self.world.fail("threads", f"threads are left: {left}")
 
 
-def is_closing(answer: Answer) -> bool:
-    """Returns whether a stream ends because the server is about to end."""
-    last = answer.frames[-1] if answer.frames else None
-    if last == "[DONE]" and len(answer.frames) > 1:
-        last = answer.frames[-2]
-    return isinstance(last, dict) and "shutting down" in str(last.get("error"))
+_REASONS: Final = (
+    "shutting down",
+    "has failed",
+    "no step has ended",
+    "the device is gone",
+    "it does not stop",
+    "not finite",
+    "not numbers",
+)
+
+
+def ends_by_accident(answer: Answer) -> bool:
+    """Returns whether an answer is the error of a server that ends."""
+    if answer.status in (500, 503):
+        return any(reason in answer.body.decode() for reason in _REASONS)
+    errors = [frame["error"] for frame in answer.frames if frame != "[DONE]" and "error" in frame]
+    return len(errors) == 1 and any(reason in str(errors[0]) for reason in _REASONS)
 
 
 def _request(action: Action) -> bytes:

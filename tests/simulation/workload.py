@@ -8,7 +8,7 @@ from typing import Any
 
 from fastovms.app.serve import ServerConfig
 from fastovms.config import EngineConfig, HttpConfig, SecurityConfig, ServiceConfig, StateConfig
-from tests.simulation.model import Pace
+from tests.simulation.model import MODEL_FAULTS, Pace
 from tests.simulation.network import Line
 from tests.simulation.server import STATE_DIR, Settings
 
@@ -67,7 +67,8 @@ class Accident:
     """What happens to a server.
 
     Attributes:
-        kind: "kill", "power" (it loses its power) or "stop" (it is sent SIGTERM).
+        kind: "kill", "power" (it loses its power), "stop" (it is sent SIGTERM), or what its model
+            does: "raise", "hang" or "nan".
         pause: seconds until it is started again.
     """
 
@@ -135,7 +136,10 @@ def make_scenario(seed: int) -> Scenario:
             state=StateConfig(state_dir=str(STATE_DIR)),
         ),
     )
-    stems = [_text(chance, chance.randint(1, max_model_len // 3)) for _ in range(3)]
+    chunks = [_text(chance, 16).ljust(16, "-") for _ in range(3)]
+    stems = [_text(chance, chance.randint(1, max_model_len // 3)), *(
+        "".join(chance.choices(chunks, k=chance.randint(1, 4))) for _ in range(3)
+    )]
     hurry = chance.choice((0.0, 0.05, 1.0))
     num_actions = chance.choice((1, 4, 8, 16))
     line = Line.choose(chance)
@@ -149,7 +153,7 @@ def make_scenario(seed: int) -> Scenario:
             Accident(
                 num_actions + number,
                 chance.uniform(0.05, 0.3 + hurry),
-                chance.choice(("kill", "kill", "power", "stop")),
+                chance.choice(("kill", "kill", "power", "power", "stop", *MODEL_FAULTS)),
                 chance.choice((0.1, 2.0)),
             )
             for number in range(chance.choice((1, 1, 2)))
@@ -217,7 +221,7 @@ def _make_action(
     if chance.random() < 0.2:
         fields["stop"] = [chance.choice(("e", "ox", "and", "\u00e4"))]
     if chance.random() < 0.05:
-        prompt = chance.choice("\x01\x01\x03") + prompt
+        prompt = chance.choice("\x01\x01\x02") + prompt
     leaves = chance.choice(("", "", "", "reset", "close", "half-close"))
     sip = None
     if chance.random() < 0.1:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
@@ -18,8 +18,12 @@ from tests.simulation.workload import Action
 
 
 def prompt_tokens(action: Action) -> list[int]:
-    text = f"u:{action.prompt};>" if action.api == "chat" else action.prompt
-    return list(text.encode())
+    text = {
+        "completions": "{}",
+        "chat": "u:{};>",
+        "messages": "u:{};<thinking False>>",
+    }[action.api]
+    return list(text.format(action.prompt).encode())
 
 
 @lru_cache(maxsize=4096)
@@ -90,6 +94,8 @@ def faults_of(action: Action, answer: Answer, max_model_len: int) -> list[str]:
     stops = action.fields.get("stop", [])
     expected = [_cut(tokens, most, stops) for tokens in samples_of(action, max_model_len)]
     num_tokens = sum(number for _, _, number in expected)
+    if action.api == "messages":
+        return _faults_of_message(action, answer, expected[0], len(prompt))
     if action.streams:
         return _faults_of_stream(action, answer, expected, len(prompt), num_tokens)
     body = answer.json
@@ -148,6 +154,45 @@ def _faults_of_stream(
         faults.append(f"{len(usages)} usages")
     for usage in usages:
         faults += _faults_of_usage(usage, num_prompt, num_tokens)
+    return faults
+
+
+_STOP_REASONS: Final = {"stop": "end_turn", "length": "max_tokens"}
+
+
+def _faults_of_message(
+    action: Action, answer: Answer, expected: tuple[str, str, int], num_prompt: int
+) -> list[str]:
+    """Returns what is wrong with an answer of the Messages API."""
+    text, reason, num_tokens = expected
+    found = next((stop for stop in action.fields.get("stop", ()) if reason == "stop"), None)
+    is_cut = found is not None and num_tokens <= len(text.encode()) + len(found.encode())
+    stop_reason = "stop_sequence" if is_cut else _STOP_REASONS[reason]
+    faults = []
+    if action.streams:
+        kinds = [frame["type"] for frame in answer.frames if frame["type"] != "ping"]
+        if "error" in kinds:
+            return [f"an error: {answer.frames[-1]}"]
+        parts = (["content_block_start"], ["content_block_stop"]) if text else ([], [])
+        deltas = [frame for frame in answer.frames if frame["type"] == "content_block_delta"]
+        in_order = ["message_start", *parts[0], *["content_block_delta"] * len(deltas), *parts[1]]
+        if kinds != [*in_order, "message_delta", "message_stop"]:
+            faults.append(f"the events are {kinds}")
+        got = "".join(frame["delta"]["text"] for frame in deltas)
+        last = next((f for f in answer.frames if f["type"] == "message_delta"), None)
+        if last is None:
+            return [*faults, "there is no message_delta"]
+        got_reason, usage = last["delta"]["stop_reason"], last["usage"]
+    else:
+        body = answer.json
+        got = "".join(block["text"] for block in body["content"])
+        got_reason, usage = body["stop_reason"], body["usage"]
+    if (got, got_reason, usage["output_tokens"]) != (text, stop_reason, num_tokens):
+        told = (got, got_reason, usage)
+        faults.append(f"got {told}, not {(text, stop_reason, num_tokens)}")
+    num_input = usage["input_tokens"] + (usage.get("cache_read_input_tokens") or 0)
+    if num_input != num_prompt:
+        faults.append(f"usage {usage} for {num_prompt} tokens")
     return faults
 
 

@@ -241,7 +241,8 @@ class Simulation:
 
     def _may_lose(self, action: Action) -> bool:
         # What reads too slowly is cut, and what never was a request is not answered.
-        return bool(action.sip or self._scenario.accidents) or action.api == "garbage"
+        is_small = self._scenario.settings.config.http.max_write_buffer < 10_000
+        return bool(action.sip or self._scenario.accidents) or is_small or action.api == "garbage"
 
     def _check(self, action: Action, answer: Answer) -> None:
         settings = self._scenario.settings
@@ -345,6 +346,12 @@ def _request(action: Action) -> bytes:
         return action.prompt.encode()
     if action.api == "health":
         return render("GET", "/health", None)
+    if action.api == "messages":
+        fields = {name: value for name, value in action.fields.items() if name != "stop"}
+        if "stop" in action.fields:
+            fields["stop_sequences"] = action.fields["stop"]
+        messages = [{"role": "user", "content": action.prompt}]
+        return render("POST", "/v1/messages", {"model": "sim", "messages": messages, **fields})
     if action.api == "chat":
         messages = [{"role": "user", "content": action.prompt}]
         return render(

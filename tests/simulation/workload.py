@@ -19,7 +19,7 @@ class Action:
 
     Attributes:
         at: seconds after the server's start.
-        api: "completions", "chat", "responses", "health" or "garbage".
+        api: "completions", "chat", "messages", "responses", "health" or "garbage".
         prompt: the text of the prompt, or the bytes of garbage.
         fields: further fields of the body.
         leaves: how the client leaves before the end: "reset", "close", "half-close"; "" = it stays.
@@ -101,7 +101,13 @@ class Scenario:
         return Scenario(self.seed, self.settings, actions, accidents, self.ends_by)
 
 
-_APIS = ("completions", "completions", "chat", "chat", *3 * ("responses",), "health", "garbage")
+_APIS = (
+    *2 * ("completions", "chat"),
+    "messages",
+    *3 * ("responses",),
+    "health",
+    "garbage",
+)
 
 _WORDS = "the quick brown fox jumps over lazy dogs and sings of summer rain".split()
 
@@ -218,6 +224,10 @@ def _make_action(
             {"temperature": 0.8, "seed": 7, "n": 3, "top_p": 0.9},
         )
     )
+    if api == "messages":
+        fields = {"temperature": 0, "max_tokens": fields["max_tokens"]} | (
+            {"stream": True} if fields.get("stream") else {}
+        )
     if chance.random() < 0.2:
         fields["stop"] = [chance.choice(("e", "ox", "and", "\u00e4"))]
     if chance.random() < 0.05:

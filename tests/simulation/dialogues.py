@@ -39,6 +39,7 @@ class Kept:
         text: what it must say; None = not known.
         events: the events that have been seen, by number.
         body: the response as it was told at its end; None = it was not.
+        is_deleted: whether it must not be found any more.
     """
 
     id: str
@@ -48,17 +49,36 @@ class Kept:
     background: bool
     events: dict[int, Any] = field(default_factory=dict)
     body: Any = None
+    is_deleted: bool = False
+
+
+@dataclass
+class KeptConversation:
+    """A conversation that the server has acknowledged, with the texts that it must have.
+
+    Attributes:
+        may_have_more: whether a turn may have been added of which nothing was told.
+    """
+
+    id: str
+    texts: list[str] = field(default_factory=list)
+    may_have_more: bool = False
 
 
 class Dialogue:
     """One client of the Responses API.
 
     Args:
-        kept: where acknowledged responses are added.
+        kept: where acknowledged responses and conversations are added.
     """
 
     def __init__(
-        self, world: World, port: Port, action: Action, max_model_len: int, kept: list[Kept]
+        self,
+        world: World,
+        port: Port,
+        action: Action,
+        max_model_len: int,
+        kept: list[Kept | KeptConversation],
     ) -> None:
         self._world = world
         self._port = port
@@ -66,12 +86,19 @@ class Dialogue:
         self._max_model_len = max_model_len
         self._kept = kept
         self._prompt = ""
+        self._conversation: KeptConversation | None = None
 
     def _fail(self, kind: str, text: str) -> None:
         self._world.fail(kind, f"{self._action}: {text}")
 
     async def run(self) -> None:
         previous: Kept | None = None
+        if self._action.converses:
+            answer = await self._call("POST", "/v1/conversations", {})
+            if answer.status != 200:
+                return
+            self._conversation = KeptConversation(answer.json["id"])
+            self._kept.append(self._conversation)
         for turn in range(1 + self._action.repeats):
             text = self._action.prompt if turn == 0 else f"turn {turn}"
             previous = await self._ask(text, previous)
@@ -84,7 +111,11 @@ class Dialogue:
         prompt = f"{self._prompt}u:{text};"
         size, most = len(prompt) + 1, action.fields["max_output_tokens"]
         body = {"model": "sim", "input": text, **action.fields}
-        if previous is not None:
+        conversation = self._conversation
+        if conversation is not None:
+            body["conversation"] = conversation.id
+            conversation.may_have_more = True
+        elif previous is not None:
             body["previous_response_id"] = previous.id
         tokens = continue_greedily(list(f"{prompt}>".encode()), min(most, self._max_model_len - size))
         said = bytes(tokens).decode(errors="replace")
@@ -134,7 +165,50 @@ class Dialogue:
         if kept is None:
             return None
         await asyncio.sleep(action.after_seconds)
-        return kept if await self._follow(kept) else None
+        if background and action.ends:
+            await self._end(kept)
+            return None
+        is_complete = await self._follow(kept)
+        if conversation is not None and kept.body is not None and kept.body.get("error") is None:
+            conversation.texts += [text, said]
+            conversation.may_have_more = False
+        return kept if is_complete else None
+
+    async def _call(self, method: str, path: str, body: Any = None) -> Answer:
+        """Asks until there is an answer that is not for a server that starts or ends."""
+        num_tries = 0
+        while True:
+            answer = Answer(asked_at=self._world.now)
+            connection = connect(self._world, self._port, self._action.line)
+            connection.send(render(method, path, body))
+            try:
+                await self._read(connection, answer, 0)
+            except BadAnswer as error:
+                self._fail("answer", str(error))
+                return answer
+            finally:
+                connection.close()
+            num_tries += 1
+            if (answer.is_whole and answer.status not in (500, 503)) or num_tries > 1000:
+                return answer
+            await asyncio.sleep(0.5)
+
+    async def _end(self, kept: Kept) -> None:
+        """Cancels or deletes a response in the background."""
+        path = f"{PATH}/{kept.id}"
+        if self._action.ends == "delete":
+            answer = await self._call("DELETE", path)
+            if answer.status not in (200, 404):  # 404 where the first answer was lost
+                self._fail("answer", f"a deletion has status {answer.status}: {answer.body!r}")
+            kept.is_deleted = True
+            return
+        answer = await self._call("POST", f"{path}/cancel")
+        if answer.status == 400 and b"cannot be cancelled" in answer.body:
+            await self._follow(kept)
+        elif answer.status != 200:
+            self._fail("answer", f"a cancellation has status {answer.status}: {answer.body!r}")
+        else:
+            self._note_end(kept, answer.json)
 
     async def _read(self, connection: ClientConnection, answer: Answer, most_frames: int) -> None:
         try:
@@ -207,8 +281,12 @@ def faults_of_response(kept: Kept, body: Any) -> list[str]:
         for part in item["content"]
     )
     error = body.get("error")
-    if error is not None and not kept.background:
-        return []  # nobody resumes what a client waits for
+    if error is not None and (not kept.background or "not numbers" in error["message"]):
+        return []  # nobody resumes what a client waits for, or what the model itself has failed at
+    if body["status"] == "cancelled" and kept.action.ends == "cancel":
+        # The last character may be whole, or not yet.
+        is_begun = kept.text.startswith(said.removesuffix("\N{REPLACEMENT CHARACTER}"))
+        return [] if is_begun else [f"it is cancelled with {said!r}, and not of {kept.text!r}"]
     if (body["status"], said) != (kept.reason, kept.text):
         return [f"it is {body['status']} with {said!r} ({error}), not {kept.reason} {kept.text!r}"]
     return []
@@ -248,6 +326,10 @@ async def look_again(world: World, port: Port, kept: Kept) -> None:
             return
         finally:
             connection.close()
+        if kept.is_deleted:
+            if answer.status != 404:
+                world.fail("undead", f"{kept.id} has status {answer.status} after its deletion")
+            return
         if answer.status != 200:
             world.fail("forgotten", f"{kept.id} has status {answer.status} at the end")
             return
@@ -266,3 +348,27 @@ async def look_again(world: World, port: Port, kept: Kept) -> None:
             seen = kept.events.get(event["sequence_number"], event)
             if seen != event:
                 world.fail("events", f"{kept.id} had {seen}, and has {event}")
+
+
+async def look_at_conversation(
+    world: World, port: Port, line: Line, kept: KeptConversation
+) -> None:
+    """Checks that a conversation has each of its turns once."""
+    answer = Answer(asked_at=world.now)
+    connection = connect(world, port, line)
+    path = f"/v1/conversations/{kept.id}/items?order=asc&limit=100"
+    connection.send(render("GET", path, None))
+    try:
+        await read_answer(world, connection, answer)
+    except (Gone, BadAnswer) as error:
+        world.fail("lost", f"{kept.id} cannot be had at the end: {error}")
+        return
+    finally:
+        connection.close()
+    if answer.status != 200:
+        world.fail("forgotten", f"{kept.id} has status {answer.status} at the end")
+        return
+    texts = [part["text"] for item in answer.json["data"] for part in item["content"]]
+    num_more = len(texts) - len(kept.texts)
+    if texts[: len(kept.texts)] != kept.texts or num_more not in (0, 2 * kept.may_have_more):
+        world.fail("conversation", f"{kept.id} has {texts}, not {kept.texts}")

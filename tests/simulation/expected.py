@@ -168,6 +168,8 @@ def _faults_of_message(
     found = next((stop for stop in action.fields.get("stop", ()) if reason == "stop"), None)
     is_cut = found is not None and num_tokens <= len(text.encode()) + len(found.encode())
     stop_reason = "stop_sequence" if is_cut else _STOP_REASONS[reason]
+    if reason == "length" and num_tokens < action.fields["max_tokens"]:
+        stop_reason = "model_context_window_exceeded"
     faults = []
     if action.streams:
         kinds = [frame["type"] for frame in answer.frames if frame["type"] != "ping"]

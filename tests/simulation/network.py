@@ -37,6 +37,9 @@ class Line:
         )
 
 
+FAST: Final = Line((0.0, 0.0), 65536, 65536)
+
+
 class Flow:
     """Bytes in one direction.
 

@@ -22,11 +22,18 @@ from tests.simulation.client import (
     read_answer,
     render,
 )
-from tests.simulation.dialogues import Dialogue, Kept, look_again, wait_until_ready
+from tests.simulation.dialogues import (
+    Dialogue,
+    Kept,
+    KeptConversation,
+    look_again,
+    look_at_conversation,
+    wait_until_ready,
+)
 from tests.simulation.disk import Disk, use_disk
 from tests.simulation.expected import faults_of
 from tests.simulation.loop import SimLoop
-from tests.simulation.network import Line
+from tests.simulation.network import FAST
 from tests.simulation.server import STATE_DIR, LogWatch, Port, SimServer
 from tests.simulation.workload import Accident, Action, Scenario, make_scenario
 from tests.simulation.world import Process, World
@@ -62,7 +69,7 @@ class Simulation:
         self._port = Port(self.world)
         self._answers: list[Answer] = []
         self._disk = Disk(self.world.chance)
-        self._kept: list[Kept] = []
+        self._kept: list[Kept | KeptConversation] = []
         self._num_servers = 0
         self._changing = asyncio.Lock()
 
@@ -109,9 +116,12 @@ class Simulation:
         clients = [asyncio.create_task(self._act(action)) for action in scenario.actions]
         await self._finish([asyncio.create_task(self._meet(a)) for a in scenario.accidents])
         await self._finish(clients)
-        await wait_until_ready(world, self._port, Line((0.0, 0.0), 65536, 65536))
+        await wait_until_ready(world, self._port, FAST)
         for kept in self._kept:
-            await look_again(world, self._port, kept)
+            if isinstance(kept, KeptConversation):
+                await look_at_conversation(world, self._port, FAST, kept)
+            else:
+                await look_again(world, self._port, kept)
         if scenario.ends_by == "idle":
             await self._check_idle(self._server)
         await self._stop_server()
@@ -153,15 +163,17 @@ class Simulation:
             await asyncio.sleep(0.01)
         for backend in server.backends:
             backend._engine._model.fault = fault
-        line = Line((0.0, 0.0), 65536, 65536)
         for _ in range(100):
             if server.main.has_ended:
                 break
-            connection = connect(self.world, self._port, line)
+            connection = connect(self.world, self._port, FAST)
             body = {"model": "sim", "prompt": "a", "max_tokens": 1}
             connection.send(render("POST", "/v1/completions", body))
             await asyncio.sleep(1)
             connection.close()
+            if not server.main.has_ended and any(b.failure for b in server.backends):
+                if any(backend._requests._requests for backend in server.backends):
+                    self.world.fail("kept", "an engine that has failed still has requests")
         if not (server.outcome or "").startswith("EngineFailed"):
             self.world.fail("end", f"a model has failed by {fault}: {server.outcome!r}")
         server.kill()

@@ -27,6 +27,8 @@ class Action:
         sip: see `ClientConnection`.
         repeats: how often it asks again on the same connection.
         pipelines: whether it asks all at once.
+        ends: how a response in the background is ended: "cancel", "delete" or "".
+        converses: whether the turns are kept in a conversation.
         drip: the bytes that it sends at a time, and the seconds between; None = all at once.
     """
 
@@ -41,6 +43,8 @@ class Action:
     sip: tuple[int, float] | None = None
     repeats: int = 0
     pipelines: bool = False
+    ends: str = ""
+    converses: bool = False
     drip: tuple[int, float] | None = None
     line: Line = Line((0.0, 0.0), 65536, 65536)
 
@@ -57,6 +61,10 @@ class Action:
             words.append(f"sips {self.sip}")
         if self.repeats:
             words.append(f"asks {self.repeats} times more {'at once' * self.pipelines}")
+        if self.ends:
+            words.append(self.ends)
+        if self.converses:
+            words.append("in a conversation")
         if self.drip:
             words.append(f"drips {self.drip}")
         return " ".join(words)
@@ -207,7 +215,9 @@ def _make_action(
             },
             after_frames=chance.choice((0, 0, 2, 5)),
             after_seconds=chance.choice((0.01, 0.3)),
-            repeats=chance.choice((0, 0, 1)),
+            repeats=chance.choice((0, 0, 1, 2)),
+            ends=chance.choice(("", "", "", "cancel", "delete")),
+            converses=chance.random() < 0.4,
             line=line,
         )
     fields: dict[str, Any] = {"max_tokens": chance.choice((1, 3, 10, 25, 40, 100))}
@@ -248,8 +258,8 @@ def _make_action(
         sip,
         0 if leaves else chance.choice((0, 0, 1, 2)),
         chance.random() < 0.3,
-        (chance.choice((1, 50)), 0.01) if chance.random() < 0.1 else None,
-        line,
+        drip=(chance.choice((1, 50)), 0.01) if chance.random() < 0.1 else None,
+        line=line,
     )
 
 

@@ -36,6 +36,7 @@ _IOERR_WRITE = _IOERR | 3 << 8
 _IOERR_FSYNC = _IOERR | 4 << 8
 _IOERR_DELETE_NOENT = _IOERR | 23 << 8
 _OPEN_CREATE, _OPEN_DELETEONCLOSE = 4, 8
+DISK_FAULTS: Final = ("full", "write", "sync")
 _SECTOR: Final = 512
 _REGION: Final = 32768
 

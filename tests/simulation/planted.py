@@ -73,12 +73,6 @@ FAULTS: Final = (
         "            pass",
     ),
     Fault(
-        "a finished sample gets outputs",
-        _THREAD,
-        "request is not None and output.index in request.unfinished",
-        "request is not None",
-    ),
-    Fault(
         "a request whose samples are all aborted is kept",
         _THREAD,
         "        if index is None or not request.unfinished:",

@@ -377,6 +377,8 @@ class LogWatch(logging.Handler):
 
 
 _EXPECTED = (
+    "the state cannot be",
+    "the state is not kept",
     "the device is gone",
     "not finite",
     "not numbers",

@@ -30,7 +30,7 @@ from tests.simulation.dialogues import (
     look_at_conversation,
     wait_until_ready,
 )
-from tests.simulation.disk import Disk, use_disk
+from tests.simulation.disk import DISK_FAULTS, Disk, use_disk
 from tests.simulation.expected import faults_of
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import FAST
@@ -142,6 +142,12 @@ class Simulation:
     async def _meet(self, accident: Accident) -> None:
         """Has the server meet with an accident, and starts it again."""
         await asyncio.sleep(accident.at)
+        if accident.kind in DISK_FAULTS:
+            self.world.note("accident", accident)
+            self._disk.fault = accident.kind
+            await asyncio.sleep(accident.pause)
+            self._disk.fault = ""
+            return
         async with self._changing:
             self.world.note("accident", accident)
             server = self._server
@@ -192,7 +198,8 @@ class Simulation:
         await asyncio.sleep(0.2 + action.at)
         if action.api == "responses":
             length = self._scenario.settings.max_model_len
-            await Dialogue(world, self._port, action, length, self._kept).run()
+            is_strict = not self._scenario.has_bad_disk
+            await Dialogue(world, self._port, action, length, self._kept, is_strict=is_strict).run()
             return
         connection = connect(world, self._port, action.line, action.sip)
         request = _request(action)
@@ -342,6 +349,7 @@ _REASONS: Final = (
     "it does not stop",
     "not finite",
     "not numbers",
+    "the state cannot be",
 )
 
 

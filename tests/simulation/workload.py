@@ -8,6 +8,7 @@ from typing import Any
 
 from fastovms.app.serve import ServerConfig
 from fastovms.config import EngineConfig, HttpConfig, SecurityConfig, ServiceConfig, StateConfig
+from tests.simulation.disk import DISK_FAULTS
 from tests.simulation.model import MODEL_FAULTS, Pace
 from tests.simulation.network import Line
 from tests.simulation.server import STATE_DIR, Settings
@@ -76,8 +77,9 @@ class Accident:
 
     Attributes:
         kind: "kill", "power" (it loses its power), "stop" (it is sent SIGTERM), or what its model
-            does: "raise", "hang" or "nan".
-        pause: seconds until it is started again.
+            does: "raise", "hang" or "nan"; or what its disk does for some time: "full" (it takes
+            nothing more), "write" or "sync" (which fail).
+        pause: seconds until it is started again, or its disk is in order.
     """
 
     number: int
@@ -98,6 +100,10 @@ class Scenario:
     actions: tuple[Action, ...]
     accidents: tuple[Accident, ...]
     ends_by: str
+
+    @property
+    def has_bad_disk(self) -> bool:
+        return any(accident.kind in DISK_FAULTS for accident in self.accidents)
 
     @property
     def numbers(self) -> set[int]:
@@ -167,7 +173,7 @@ def make_scenario(seed: int) -> Scenario:
             Accident(
                 num_actions + number,
                 chance.uniform(0.05, 0.3 + hurry),
-                chance.choice(("kill", "kill", "power", "power", "stop", *MODEL_FAULTS)),
+                chance.choice(("kill", "kill", "power", "power", "stop", *MODEL_FAULTS, *DISK_FAULTS)),
                 chance.choice((0.1, 2.0)),
             )
             for number in range(chance.choice((1, 1, 2)))

@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="real seconds at most")
     parser.add_argument("--only", help="the numbers of the actions to run, such as 1,5")
+    parser.add_argument("--having", default="", help="a text that one of the events must have")
     parser.add_argument("--trace", action="store_true", help="show all that happens")
     parser.add_argument("--hash", action="store_true", help="show each world's hash")
     parser.add_argument("--failures", type=int, default=1, help="end after so many failures")
@@ -45,6 +46,8 @@ def main() -> int:
         if _clock() - start > arguments.seconds:
             break
         scenario = simulate.make_scenario(seed)
+        if not any(arguments.having in str(event) for event in scenario.events):
+            continue
         if arguments.only:
             scenario = scenario.only({int(number) for number in arguments.only.split(",")})
         outcome = simulate.simulate(scenario, record=arguments.trace)
@@ -78,7 +81,7 @@ def tell(scenario, outcome) -> None:  # type: ignore[no-untyped-def]
     for kind, text in outcome.failures[:5]:
         print(f"  {kind}: {text[:600]}")
     print(f"  settings: {scenario.settings.described()}, ends by {scenario.ends_by}")
-    for event in (*scenario.actions, *scenario.accidents):
+    for event in scenario.events:
         print(f"  {event}")
     command = f"python -m tests.simulation --first {scenario.seed} --only {numbers} --trace"
     print(f"replay: {command}", flush=True)

@@ -317,6 +317,23 @@ async def wait_until_ready(world: World, port: Port, line: Line) -> None:
     world.fail("hang", "the server does not become healthy")
 
 
+async def wait_for_resumption(world: World, port: Port, kept: Kept) -> None:
+    """Waits until a response whose end could not be stored has been made again."""
+    for _ in range(100):
+        answer = Answer(asked_at=world.now)
+        connection = connect(world, port, kept.action.line)
+        connection.send(render("GET", f"{PATH}/{kept.id}", None))
+        try:
+            await read_answer(world, connection, answer)
+        finally:
+            connection.close()
+        if answer.status != 200 or answer.json["status"] not in ("queued", "in_progress"):
+            kept.body = None  # its items have other ids
+            return
+        await asyncio.sleep(1)
+    world.fail("hang", f"{kept.id} is not resumed when the disk is in order again")
+
+
 async def look_again(world: World, port: Port, kept: Kept) -> None:
     """Checks that a response is still what it was, and that its events can be had again."""
     for streams in (False, True):

@@ -28,6 +28,7 @@ from tests.simulation.dialogues import (
     KeptConversation,
     look_again,
     look_at_conversation,
+    wait_for_resumption,
     wait_until_ready,
 )
 from tests.simulation.disk import DISK_FAULTS, Disk, use_disk
@@ -117,6 +118,9 @@ class Simulation:
         await self._finish([asyncio.create_task(self._meet(a)) for a in scenario.accidents])
         await self._finish(clients)
         await wait_until_ready(world, self._port, FAST)
+        for kept in self._kept:
+            if isinstance(kept, Kept) and scenario.has_bad_disk:
+                await wait_for_resumption(world, self._port, kept)
         for kept in self._kept:
             if isinstance(kept, KeptConversation):
                 await look_at_conversation(world, self._port, FAST, kept)

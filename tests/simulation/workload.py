@@ -107,7 +107,11 @@ class Scenario:
 
     @property
     def numbers(self) -> set[int]:
-        return {event.number for event in (*self.actions, *self.accidents)}
+        return {event.number for event in self.events}
+
+    @property
+    def events(self) -> tuple[Action | Accident, ...]:
+        return (*self.actions, *self.accidents)
 
     def only(self, numbers: set[int]) -> Scenario:
         actions = tuple(action for action in self.actions if action.number in numbers)

@@ -6,14 +6,17 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fastovms.config import EngineConfig
+from fastovms.engine.beams import beam_token_limit
+from fastovms.engine.blocks import BlockManager
 from fastovms.engine.engine import Engine
-from fastovms.params import GenerationRequest, SamplingParams
+from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
 from tests.fakes import EOS
 from tests.simulation.client import Answer
 from tests.simulation.model import NAN, Pace, SimModel, continue_greedily
+from tests.simulation.server import Settings
 from tests.simulation.workload import Action
 
 
@@ -26,73 +29,89 @@ def prompt_tokens(action: Action) -> list[int]:
     return list(text.format(action.prompt).encode())
 
 
+class Sample(NamedTuple):
+    """What one sample must be. `num_tokens` counts the end of text."""
+
+    text: str
+    reason: str
+    num_tokens: int
+
+
 @lru_cache(maxsize=4096)
-def _drawn(
-    prompt: tuple[int, ...], most: int, n: int, seed: int, temperature: float, top_p: float
-) -> list[list[int]]:
+def _drawn(prompt: tuple[int, ...], most: int, **fields: Any) -> list[tuple[list[int], Sample]]:
     """Returns the samples of a request that an engine runs alone, without caches and drafts."""
     model = SimModel(16, Pace(0.0, 0.0))
-    model._is_warm = True
-    num_blocks = 4 + n * (len(prompt) + most) // 16 + n
+    model.is_warm = True
+    n = fields.get("n", 1)
+    num_blocks = 4 + 2 * n * ((len(prompt) + most) // 16 + 2)
     model.allocate_cache(num_blocks)
     config = EngineConfig(
         enable_prefix_caching=False, enable_prompt_lookup=False, max_num_batched_tokens=4096
     )
-    engine = Engine(
-        model, config, num_blocks=num_blocks, max_model_len=min(1024, 16 * num_blocks)
-    )
+    engine = Engine(model, config, num_blocks=num_blocks, max_model_len=16 * num_blocks)
+    is_search = fields.pop("use_beam_search", False)
     params = SamplingParams(
-        temperature=temperature,
-        top_p=top_p,
-        seed=seed,
-        n=n,
         max_tokens=most,
-        stop_token_ids=frozenset({EOS}),
+        beam_search=BeamSearch(n) if is_search else None,
+        eos_token_ids=frozenset({EOS}),
+        **fields,
     )
     engine.add(GenerationRequest("alone", list(prompt), params))
-    samples: list[list[int]] = [[] for _ in range(n)]
+    tokens: list[list[int]] = [[] for _ in range(n)]
+    samples: dict[int, Sample] = {}
     while engine.has_work:
         for _, output in engine.step():
-            samples[output.index] += output.token_ids
-    return samples
+            tokens[output.index] += output.token_ids
+            if output.finish_reason is not None:
+                text = bytes(tokens[output.index]).decode(errors="replace")
+                reason = output.finish_reason.value
+                samples[output.index] = Sample(text, reason, output.num_generated_tokens)
+    return [(tokens[index], samples[index]) for index in range(n)]
 
 
-def samples_of(action: Action, max_model_len: int) -> list[list[int]]:
-    """Returns the tokens of each choice, without the end of text."""
+def samples_of(action: Action, settings: Settings) -> list[Sample]:
+    """Returns what each choice must be; none = the request must be refused."""
     prompt, fields = prompt_tokens(action), action.fields
-    n = fields.get("n", 1)
-    most = min(fields["max_tokens"], max_model_len - len(prompt))
-    if not fields["temperature"]:
-        return [continue_greedily(prompt, most)] * n
-    return _drawn(
-        tuple(prompt), most, n, fields["seed"], fields["temperature"], fields.get("top_p", 1.0)
-    )
+    n, stops = fields.get("n", 1), fields.get("stop", [])
+    most = min(fields["max_tokens"], settings.max_model_len - len(prompt))
+    if "use_beam_search" in fields:
+        blocks = BlockManager(settings.num_blocks, settings.block_size)
+        most = min(most, beam_token_limit(len(prompt), n, blocks) - len(prompt))
+        if n > min(settings.engine.max_num_seqs, settings.engine.token_budget) or most <= 0:
+            return []
+    if fields["temperature"] == 0 and "use_beam_search" not in fields:
+        return [_cut(continue_greedily(prompt, most), most, stops)] * n
+    names = ("temperature", "top_p", "seed", "n", "use_beam_search")
+    drawn = _drawn(tuple(prompt), most, **{name: fields[name] for name in names if name in fields})
+    if "use_beam_search" in fields:
+        return [sample for _, sample in drawn]
+    return [_cut(tokens, most, stops) for tokens, _ in drawn]
 
 
-def _cut(tokens: list[int], most: int, stops: Iterable[str]) -> tuple[str, str, int]:
-    """Returns the text, the finish reason and the number of tokens of a sample."""
+def _cut(tokens: list[int], most: int, stops: Iterable[str]) -> Sample:
+    """Returns the sample of tokens that may have stop strings."""
     text, decoder = "", codecs.getincrementaldecoder("utf-8")("replace")
     for end in range(1, len(tokens) + 1):
         text += decoder.decode(bytes(tokens[end - 1 : end]))
         found = [text.index(stop) for stop in stops if stop in text]
         if found:
-            return text[: min(found)], "stop", end
+            return Sample(text[: min(found)], "stop", end)
     text = bytes(tokens).decode(errors="replace")
     if len(tokens) < most:
-        return text, "stop", len(tokens) + 1
-    return text, "length", len(tokens)
+        return Sample(text, "stop", len(tokens) + 1)
+    return Sample(text, "length", len(tokens))
 
 
-def faults_of(action: Action, answer: Answer, max_model_len: int) -> list[str]:
+def faults_of(action: Action, answer: Answer, settings: Settings) -> list[str]:
     """Returns what is wrong with a whole answer to a request for text."""
     if action.prompt.startswith(chr(NAN)) and len(prompt_tokens(action)) > 12:
         return _faults_of_failure(action, answer)
+    expected = samples_of(action, settings)
+    if not expected and answer.status == 400:
+        return []
     if answer.status != 200:
         return [f"status {answer.status}: {answer.body[:200]!r}"]
     prompt = prompt_tokens(action)
-    most = min(action.fields["max_tokens"], max_model_len - len(prompt))
-    stops = action.fields.get("stop", [])
-    expected = [_cut(tokens, most, stops) for tokens in samples_of(action, max_model_len)]
     num_tokens = sum(number for _, _, number in expected)
     if action.api == "messages":
         return _faults_of_message(action, answer, expected[0], len(prompt))
@@ -122,7 +141,7 @@ def _faults_of_usage(usage: Any, num_prompt: int, num_tokens: int) -> list[str]:
 def _faults_of_stream(
     action: Action,
     answer: Answer,
-    expected: list[tuple[str, str, int]],
+    expected: list[Sample],
     num_prompt: int,
     num_tokens: int,
 ) -> list[str]:
@@ -161,7 +180,7 @@ _STOP_REASONS: Final = {"stop": "end_turn", "length": "max_tokens"}
 
 
 def _faults_of_message(
-    action: Action, answer: Answer, expected: tuple[str, str, int], num_prompt: int
+    action: Action, answer: Answer, expected: Sample, num_prompt: int
 ) -> list[str]:
     """Returns what is wrong with an answer of the Messages API."""
     text, reason, num_tokens = expected

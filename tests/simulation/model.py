@@ -83,15 +83,15 @@ class SimModel(FakeModel):
         super().__init__(block_size)
         self.vocab_size = VOCAB_SIZE
         self._pace = pace
-        self._is_warm = False
+        self.is_warm = False
         self.fault = ""
 
     def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
         num_tokens = len(inputs.input_ids)
         thread = current()
         firsts = inputs.input_ids[(inputs.position_ids == 0) | (inputs.position_ids == 2)]
-        if not self._is_warm:
-            self._is_warm = num_tokens == 1  # the second step of the engine's warm-up
+        if not self.is_warm:
+            self.is_warm = num_tokens == 1  # the second step of the engine's warm-up
             firsts = firsts[:0]
         if thread is not None:
             seconds = self._pace.step + self._pace.token * num_tokens

@@ -283,7 +283,7 @@ class Simulation:
             return
         if self._scenario.accidents and ends_by_accident(answer):
             return
-        for fault in faults_of(action, answer, settings.max_model_len):
+        for fault in faults_of(action, answer, settings):
             self.world.fail("answer", f"{action}: {fault}")
         first = (answer.first_at or answer.ended_at) - answer.asked_at
         if first > _MOST_TO_FIRST + (1000 if action.sip else 0):

@@ -10,7 +10,7 @@ from fastovms.app.serve import ServerConfig
 from fastovms.config import EngineConfig, HttpConfig, SecurityConfig, ServiceConfig, StateConfig
 from tests.simulation.disk import DISK_FAULTS
 from tests.simulation.model import MODEL_FAULTS, Pace
-from tests.simulation.network import Line
+from tests.simulation.network import FAST, Line
 from tests.simulation.server import STATE_DIR, Settings
 
 
@@ -119,30 +119,31 @@ class Scenario:
         return Scenario(self.seed, self.settings, actions, accidents, self.ends_by)
 
 
-_APIS = (
-    *2 * ("completions", "chat"),
-    "messages",
-    *3 * ("responses",),
-    "health",
-    "garbage",
-)
+_APIS = {
+    "engine": ("completions", "completions", "chat"),
+    "state": ("responses", "responses", "responses", "chat"),
+    "all": (*2 * ("completions", "chat"), "messages", *3 * ("responses",), "health", "garbage"),
+}
+"""The endpoints that are asked in worlds which are hard for one part of the server, or for all."""
 
 _WORDS = "the quick brown fox jumps over lazy dogs and sings of summer rain".split()
 
 
 def make_scenario(seed: int) -> Scenario:
     chance = random.Random(f"scenario {seed}")
+    profile = chance.choice(("engine", "state", "all", "all"))
     block_size = chance.choice((4, 8, 16))
     max_model_len = chance.choice((128, 256))
     least = -(-max_model_len // block_size)
+    more = chance.choice((1, least // 4) if profile == "engine" else (1, least // 2, 3 * least))
     settings = Settings(
         block_size=block_size,
-        num_blocks=least + chance.choice((1, least // 2, 3 * least)),
+        num_blocks=least + more,
         max_model_len=max_model_len,
         pace=Pace(chance.choice((1e-3, 0.01)), chance.choice((1e-5, 1e-3))),
         disk_seconds=chance.choice((0.0, 0.001, 0.05)),
         engine=EngineConfig(
-            max_num_seqs=chance.choice((2, 4, 16)),
+            max_num_seqs=chance.choice((4, 16) if profile == "engine" else (2, 4, 16)),
             max_num_batched_tokens=chance.choice((16, 64, 256)),
             max_num_queued_requests=chance.choice((3, 1024, 1024)),
             enable_prefix_caching=chance.random() < 0.8,
@@ -160,19 +161,19 @@ def make_scenario(seed: int) -> Scenario:
             state=StateConfig(state_dir=str(STATE_DIR)),
         ),
     )
-    chunks = [_text(chance, 16).ljust(16, "-") for _ in range(3)]
+    chunks = [_text(chance, 16).ljust(16, "-") for _ in range(2)]
     stems = [_text(chance, chance.randint(1, max_model_len // 3)), *(
         "".join(chance.choices(chunks, k=chance.randint(1, 4))) for _ in range(3)
     )]
-    hurry = chance.choice((0.0, 0.05, 1.0))
-    num_actions = chance.choice((1, 4, 8, 16))
-    line = Line.choose(chance)
+    hurry = chance.choice((0.0, 0.05) if profile == "engine" else (0.0, 0.05, 1.0))
+    num_actions = chance.choice((8, 16) if profile == "engine" else (1, 4, 8, 16))
+    line = FAST if profile == "engine" else Line.choose(chance)
     actions = tuple(
-        _make_action(chance, number, stems, hurry, line, max_model_len)
+        _make_action(chance, number, stems, hurry, line, profile)
         for number in range(num_actions)
     )
     accidents: tuple[Accident, ...] = ()
-    if chance.random() < 0.5:
+    if chance.random() < {"engine": 0.1, "state": 0.8, "all": 0.5}[profile]:
         accidents = tuple(
             Accident(
                 num_actions + number,
@@ -199,11 +200,11 @@ def _make_action(
     stems: list[str],
     hurry: float,
     line: Line,
-    max_model_len: int,
+    profile: str,
 ) -> Action:
     at = chance.uniform(0.0, hurry)
-    api = chance.choice(_APIS)
-    if chance.random() < 0.2:
+    api = chance.choice(_APIS[profile])
+    if profile != "engine" and chance.random() < 0.2:
         line = Line.choose(chance)
     if api == "garbage":
         return Action(number, at, api, chance.choice(_GARBAGE), line=line)
@@ -242,17 +243,20 @@ def _make_action(
             {"temperature": 0, "n": 2},
             {"temperature": 1.0, "seed": chance.randrange(100)},
             {"temperature": 0.8, "seed": 7, "n": 3, "top_p": 0.9},
+            {"temperature": 0, "use_beam_search": True, "n": chance.choice((2, 3))},
         )
     )
     if api == "messages":
         fields = {"temperature": 0, "max_tokens": fields["max_tokens"]} | (
             {"stream": True} if fields.get("stream") else {}
         )
-    if chance.random() < 0.2:
+    if chance.random() < 0.2 and "use_beam_search" not in fields:
         fields["stop"] = [chance.choice(("e", "ox", "and", "\u00e4"))]
     if chance.random() < 0.05:
         prompt = chance.choice("\x01\x01\x02") + prompt
     leaves = chance.choice(("", "", "", "reset", "close", "half-close"))
+    if profile == "engine" and chance.random() < 0.7:
+        leaves = ""
     sip = None
     if chance.random() < 0.1:
         sip = (chance.choice((10, 100, 1000)), chance.choice((0.001, 0.5)))

@@ -116,16 +116,17 @@ class Dialogue:
         action, world = self._action, self._world
         prompt = f"{self._prompt}u:{text};"
         size, most = len(prompt) + 1, action.fields["max_output_tokens"]
-        body = {"model": "sim", "input": text, **action.fields}
+        body = {"model": action.model, "input": text, **action.fields}
         conversation = self._conversation
         if conversation is not None:
             body["conversation"] = conversation.id
             conversation.may_have_more = True
         elif previous is not None:
             body["previous_response_id"] = previous.id
-        tokens = continue_greedily(list(f"{prompt}>".encode()), min(most, self._max_model_len - size))
+        most = min(most, self._max_model_len - size)
+        tokens = continue_greedily(list(f"{prompt}>".encode()), most, action.model)
         said = bytes(tokens).decode(errors="replace")
-        reason = "completed" if len(tokens) < min(most, self._max_model_len - size) else "incomplete"
+        reason = "completed" if len(tokens) < most else "incomplete"
         self._prompt = f"{prompt}a:{said};"
         background, streams = action.fields["background"], action.fields["stream"]
 

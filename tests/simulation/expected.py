@@ -38,9 +38,11 @@ class Sample(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _drawn(prompt: tuple[int, ...], most: int, **fields: Any) -> list[tuple[list[int], Sample]]:
+def _drawn(
+    prompt: tuple[int, ...], most: int, name: str, **fields: Any
+) -> list[tuple[list[int], Sample]]:
     """Returns the samples of a request that an engine runs alone, without caches and drafts."""
-    model = SimModel(16, Pace(0.0, 0.0))
+    model = SimModel(16, Pace(0.0, 0.0), name)
     model.is_warm = True
     n = fields.get("n", 1)
     num_blocks = 4 + 2 * n * ((len(prompt) + most) // 16 + 2)
@@ -80,9 +82,10 @@ def samples_of(action: Action, settings: Settings) -> list[Sample]:
         if n > min(settings.engine.max_num_seqs, settings.engine.token_budget) or most <= 0:
             return []
     if fields["temperature"] == 0 and "use_beam_search" not in fields:
-        return [_cut(continue_greedily(prompt, most), most, stops)] * n
+        return [_cut(continue_greedily(prompt, most, action.model), most, stops)] * n
     names = ("temperature", "top_p", "seed", "n", "use_beam_search")
-    drawn = _drawn(tuple(prompt), most, **{name: fields[name] for name in names if name in fields})
+    given = {name: fields[name] for name in names if name in fields}
+    drawn = _drawn(tuple(prompt), most, action.model, **given)
     if "use_beam_search" in fields:
         return [sample for _, sample in drawn]
     return [_cut(tokens, most, stops) for tokens, _ in drawn]

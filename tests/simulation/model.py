@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,9 +38,9 @@ def fault_of(context: Sequence[int]) -> int:
     return first if first <= STALL else 0
 
 
-def next_token(context: Sequence[int]) -> int:
+def next_token(context: Sequence[int], model: str) -> int:
     """The likeliest token: mostly the one seven before, so that drafts are often right."""
-    checksum = zlib.crc32(array("i", context).tobytes())
+    checksum = zlib.crc32(array("i", context).tobytes(), zlib.crc32(model.encode()))
     last = context[-1]
     if last == 0xC3:  # the second byte of a letter that has two
         return 0xA4
@@ -53,12 +53,12 @@ def next_token(context: Sequence[int]) -> int:
     return _LETTERS[checksum % len(_LETTERS)]
 
 
-def continue_greedily(prompt: Sequence[int], most: int, *, ignore_eos: bool = False) -> list[int]:
+def continue_greedily(prompt: Sequence[int], most: int, model: str) -> list[int]:
     """The tokens after a prompt, without the end of text."""
     context = list(prompt)
     while len(context) < len(prompt) + most:
-        token = next_token(context)
-        if token == EOS and not ignore_eos:
+        token = next_token(context, model)
+        if token == EOS:
             break
         context.append(token)
     return context[len(prompt) :]
@@ -76,15 +76,16 @@ class SimModel(FakeModel):
     """Takes virtual time for its steps.
 
     Attributes:
-        fault: one of `MODEL_FAULTS`, which it has from now on; "" = none.
+        fault: returns which of `MODEL_FAULTS` it has now; "" = none.
     """
 
-    def __init__(self, block_size: int, pace: Pace) -> None:
+    def __init__(self, block_size: int, pace: Pace, name: str) -> None:
         super().__init__(block_size)
+        self._name = name
+        self.fault: Callable[[], str] = lambda: ""
         self.vocab_size = VOCAB_SIZE
         self._pace = pace
         self.is_warm = False
-        self.fault = ""
 
     def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
         num_tokens = len(inputs.input_ids)
@@ -97,11 +98,11 @@ class SimModel(FakeModel):
             seconds = self._pace.step + self._pace.token * num_tokens
             if STALL in firsts:
                 seconds += STALL_SECONDS
-            if self.fault == "hang":
+            if self.fault() == "hang":
                 seconds += HANG_SECONDS
             thread.world.sleep(seconds)
             thread.world.note("step", *inputs.past_lens, "tokens", *inputs.input_ids)
-        if self.fault == "raise":
+        if self.fault() == "raise":
             raise RuntimeError("the device is gone")
         tables, begins = inputs.block_indices, inputs.subsequence_begins
         contexts: dict[int, list[int]] = {}
@@ -125,13 +126,13 @@ class SimModel(FakeModel):
 
     def logits_after(self, context: Sequence[int]) -> NDArray[np.float32]:
         logits = np.full(self.vocab_size, -30, np.float32)
-        token = next_token(context)
+        token = next_token(context, self._name)
         logits[token] = 3
         others = np.array(
             [97 + (token * 7 + len(context) * step) % 26 for step in (1, 3, 5)], np.int64
         )
         logits[others] = np.maximum(logits[others], [2.5, 2.0, 1.5])
-        if self.fault == "nan" or (fault_of(context) == NAN and len(context) > 12):
+        if self.fault() == "nan" or (fault_of(context) == NAN and len(context) > 12):
             logits[:] = np.nan
         return logits
 

@@ -19,12 +19,14 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from fastovms.api.responses.background import BackgroundRuns
-from fastovms.api.served import ServedModel, ServedModels
-from fastovms.app import serve
+from fastovms.api.served import KnownModel, ServedModel, ServedModels
+from fastovms.api.model_pool import ModelPlan
+from fastovms.app import serve, supply
+from fastovms.app.supply import ModelSupply
 from fastovms.backends.engine_thread import StepReport
 from fastovms.backends.paged import backend
 from fastovms.backends.paged.backend import BackendParts, PagedBackend
-from fastovms.config import EngineConfig
+from fastovms.config import EngineConfig, ModelConfig, ModelSource, ResidencyConfig
 from fastovms.http.listeners import Listener
 from fastovms.http.protocol import Connection
 from fastovms.http.server import HttpServer
@@ -47,6 +49,8 @@ from tests.simulation.world import Process, World, current
 
 STATE_DIR: Final = Path(f"/dev/shm/fastovms-simulation-{os.getpid()}")
 
+
+MODELS: Final = ("sim", "other", "third")
 
 _MOST_VAIN: Final = 20
 """How many steps the engine may compute for requests that are over: those that were under way."""
@@ -174,6 +178,11 @@ def install_server() -> None:
         **{**vars(signal), "signal": lambda *given: _own_server().set_handler(*given)}
     )
     backend.forget_compiler = lambda: None
+    supply.plan_models = _plan_models
+    supply.check_models = lambda configs: None
+    supply.settle_memory = lambda: None
+    supply.find_trim = lambda: lambda: None
+    supply.OneModelLoader._available = lambda *_: 1 << 30  # type: ignore[method-assign]
     serve.open_store = _open_store
     serve.BackgroundRuns = _Runs  # type: ignore[misc]
     location.Database = SimDatabase  # type: ignore[misc]
@@ -181,6 +190,12 @@ def install_server() -> None:
         module.lock_file = _lock_file  # type: ignore[attr-defined]
     serve.ProcessCollector = _NoCollector  # type: ignore[misc, assignment]
     lifecycle.ProcessorTime = _ProcessorTime  # type: ignore[misc]
+
+
+def _plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> list[ModelPlan]:
+    return [
+        ModelPlan(config, KnownModel(config.name, (), 1_700_000_000), 1, 1) for config in configs
+    ]
 
 
 def _open_store(*given: Any) -> StateStore | None:
@@ -233,6 +248,10 @@ class Settings:
     pace: Pace
     engine: EngineConfig
     disk_seconds: float = 0.0
+    num_models: int = 1
+    max_loaded_models: int | None = None
+    idle_unload: float = 0.0
+    load_seconds: float = 0.0
     config: serve.ServerConfig = field(default_factory=lambda: serve.ServerConfig(models=()))
 
     def described(self) -> str:
@@ -272,6 +291,8 @@ class SimServer:
         self.process = Process(world, name, **clock)
         self.process.server = self  # type: ignore[attr-defined]
         self.backends: list[PagedBackend] = []
+        self.fault = ""
+        self.supply: ModelSupply | None = None
         self.runs: list[BackgroundRuns] = []
         self.store: StateStore | None = None
         self.outcome: str | None = None
@@ -313,18 +334,42 @@ class SimServer:
         config = self.settings.config
         try:
             with asyncio.Runner(loop_factory=new_loop) as runner:
-                runner.run(serve._run(config, log, log, None, self._load, None))  # type: ignore[arg-type]
+                if self.settings.num_models > 1:
+                    self.supply = self._make_supply()
+                load = self._load if self.supply is None else self.supply.load
+                runner.run(serve._run(config, log, log, None, load, self.supply))  # type: ignore[arg-type]
             self.outcome = ""
         except Exception as error:
             self.outcome = f"{type(error).__name__}: {error}"
         self.world.note("server ends", self.outcome)
 
     def _load(self) -> ServedModels:
-        return ServedModels([self.make_model("sim")])
+        return ServedModels([self.make_model(MODELS[0])])
+
+    def _make_supply(self) -> ModelSupply:
+        configs = {name: ModelConfig(STATE_DIR / name, (name,)) for name in MODELS}
+
+        def load_models(models: Sequence[ModelConfig], **_: object) -> ServedModels:
+            self.world.sleep(self.settings.load_seconds)
+            return ServedModels([self.make_model(model.name) for model in models])
+
+        sources = [ModelSource(name) for name in MODELS[: self.settings.num_models]]
+        residency = ResidencyConfig(
+            max_loaded_models=self.settings.max_loaded_models,
+            idle_unload=self.settings.idle_unload,
+        )
+        return ModelSupply(
+            sources,
+            lambda source: configs[source.location],
+            load_models,
+            residency,
+            open_blocks=lambda: None,
+        )
 
     def make_model(self, name: str) -> ServedModel:
         settings = self.settings
-        model = SimModel(settings.block_size, settings.pace)
+        model = SimModel(settings.block_size, settings.pace, name)
+        model.fault = lambda: self.fault
         info = model_info(name, settings.max_model_len)
         engine = replace(settings.engine, cache_size=settings.num_blocks * 1024 / 2**30)
         served = SimBackend.from_model(model, info, engine, BackendParts(), available=1 << 30)

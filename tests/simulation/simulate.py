@@ -169,10 +169,9 @@ class Simulation:
 
     async def _break_model(self, server: SimServer, fault: str) -> None:
         """Has the model of a server fail. The server must notice it at the next step, and end."""
-        while not server.backends or not server.backends[0]._warm.is_set():
+        while not server.backends or not server.backends[-1]._warm.is_set():
             await asyncio.sleep(0.01)
-        for backend in server.backends:
-            backend._engine._model.fault = fault
+        server.fault = fault
         for _ in range(100):
             if server.main.has_ended:
                 break
@@ -275,9 +274,11 @@ class Simulation:
             if not 400 <= answer.status <= 501:
                 self.world.fail("garbage", f"{action}: {answer.status}")
             return
-        if action.api == "health":
+        if action.api == "unload" and answer.status == 503:
+            return  # it is in use
+        if action.api in ("health", "load", "unload"):
             if answer.status != 200:
-                self.world.fail("health", f"{answer.status}")
+                self.world.fail("status", f"{action}: {answer.status} {answer.body[:200]!r}")
             return
         if answer.status == 429 and settings.engine.max_num_queued_requests < 100:
             return
@@ -308,8 +309,11 @@ class Simulation:
                 if http.num_body_bytes:
                     self.world.fail("kept", f"{http.num_body_bytes} bytes of bodies")
             for backend in server.backends:
-                if backend.failure is None:
+                if backend.failure is None and not backend._closing:
                     self._check_backend(backend)
+            for resident in () if server.supply is None else server.supply._residency:
+                if resident.num_uses or resident.num_waiting:
+                    self.world.fail("kept", f"the model is in use: {resident}")
             for runs in server.runs:
                 if runs.num_running or runs._places.used:
                     self.world.fail("kept", f"{runs.num_running} responses, {runs._places.used}")
@@ -370,21 +374,23 @@ def _request(action: Action) -> bytes:
         return action.prompt.encode()
     if action.api == "health":
         return render("GET", "/health", None)
+    if action.api in ("load", "unload"):
+        return render("POST", f"/v1/models/{action.model}/{action.api}", {})
     if action.api == "messages":
         fields = {name: value for name, value in action.fields.items() if name != "stop"}
         if "stop" in action.fields:
             fields["stop_sequences"] = action.fields["stop"]
         messages = [{"role": "user", "content": action.prompt}]
-        return render("POST", "/v1/messages", {"model": "sim", "messages": messages, **fields})
+        return render("POST", "/v1/messages", {"model": action.model, "messages": messages, **fields})
     if action.api == "chat":
         messages = [{"role": "user", "content": action.prompt}]
         return render(
             "POST",
             "/v1/chat/completions",
-            {"model": "sim", "messages": messages, **action.fields},
+            {"model": action.model, "messages": messages, **action.fields},
         )
     return render(
-        "POST", "/v1/completions", {"model": "sim", "prompt": action.prompt, **action.fields}
+        "POST", "/v1/completions", {"model": action.model, "prompt": action.prompt, **action.fields}
     )
 
 

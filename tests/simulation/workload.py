@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastovms.app.serve import ServerConfig
@@ -11,7 +11,7 @@ from fastovms.config import EngineConfig, HttpConfig, SecurityConfig, ServiceCon
 from tests.simulation.disk import DISK_FAULTS
 from tests.simulation.model import MODEL_FAULTS, Pace
 from tests.simulation.network import FAST, Line
-from tests.simulation.server import STATE_DIR, Settings
+from tests.simulation.server import MODELS, STATE_DIR, Settings
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Action:
 
     Attributes:
         at: seconds after the server's start.
-        api: "completions", "chat", "messages", "responses", "health" or "garbage".
+        api: "completions", "chat", "messages", "responses", "health", "load", "unload" or
+            "garbage".
         prompt: the text of the prompt, or the bytes of garbage.
         fields: further fields of the body.
         leaves: how the client leaves before the end: "reset", "close", "half-close"; "" = it stays.
@@ -28,6 +29,7 @@ class Action:
         sip: see `ClientConnection`.
         repeats: how often it asks again on the same connection.
         pipelines: whether it asks all at once.
+        model: the model that it asks.
         ends: how a response in the background is ended: "cancel", "delete" or "".
         converses: whether the turns are kept in a conversation.
         drip: the bytes that it sends at a time, and the seconds between; None = all at once.
@@ -47,6 +49,7 @@ class Action:
     ends: str = ""
     converses: bool = False
     drip: tuple[int, float] | None = None
+    model: str = MODELS[0]
     line: Line = Line((0.0, 0.0), 65536, 65536)
 
     @property
@@ -54,7 +57,7 @@ class Action:
         return bool(self.fields.get("stream"))
 
     def __str__(self) -> str:
-        words = [f"{self.number}: at {self.at:.3f} {self.api} {self.prompt[:40]!r} {self.fields}"]
+        words = [f"{self.number}: at {self.at:.3f} {self.api} {self.model} {self.prompt[:40]!r} {self.fields}"]
         if self.leaves:
             words.append(f"leaves by {self.leaves} after {self.after_frames} frames")
             words.append(f"or {self.after_seconds:.3f} s")
@@ -135,12 +138,17 @@ def make_scenario(seed: int) -> Scenario:
     block_size = chance.choice((4, 8, 16))
     max_model_len = chance.choice((128, 256))
     least = -(-max_model_len // block_size)
+    num_models = chance.choice((1, 1, 1, 2, 3))
     more = chance.choice((1, least // 4) if profile == "engine" else (1, least // 2, 3 * least))
     settings = Settings(
         block_size=block_size,
         num_blocks=least + more,
         max_model_len=max_model_len,
         pace=Pace(chance.choice((1e-3, 0.01)), chance.choice((1e-5, 1e-3))),
+        num_models=num_models,
+        max_loaded_models=chance.choice((1, 2)) if num_models > 1 else None,
+        idle_unload=chance.choice((0.0, 1.0)),
+        load_seconds=chance.choice((0.01, 1.0)),
         disk_seconds=chance.choice((0.0, 0.001, 0.05)),
         engine=EngineConfig(
             max_num_seqs=chance.choice((4, 16) if profile == "engine" else (2, 4, 16)),
@@ -172,13 +180,25 @@ def make_scenario(seed: int) -> Scenario:
         _make_action(chance, number, stems, hurry, line, profile)
         for number in range(num_actions)
     )
+    if settings.num_models > 1:
+        names = MODELS[: settings.num_models]
+        actions = tuple(replace(action, model=chance.choice(names)) for action in actions)
+        actions = tuple(
+            replace(action, api=chance.choice(("load", "unload")))
+            if action.api == "health"
+            else action
+            for action in actions
+        )
     accidents: tuple[Accident, ...] = ()
+    kinds = ("kill", "kill", "power", "power", "stop", *DISK_FAULTS)
+    if settings.num_models == 1:
+        kinds += MODEL_FAULTS
     if chance.random() < {"engine": 0.1, "state": 0.8, "all": 0.5}[profile]:
         accidents = tuple(
             Accident(
                 num_actions + number,
                 chance.uniform(0.05, 0.3 + hurry),
-                chance.choice(("kill", "kill", "power", "power", "stop", *MODEL_FAULTS, *DISK_FAULTS)),
+                chance.choice(kinds),
                 chance.choice((0.1, 2.0)),
             )
             for number in range(chance.choice((1, 1, 2)))

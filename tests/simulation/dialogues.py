@@ -1,4 +1,4 @@
-"""Clients of the Responses API, who come back after a loss, and hold the server to what it has said.
+"""Clients of the Responses API that come back after a loss and hold the server to its answers.
 
 What is acknowledged must be there: an answer with an id that the server keeps, or an event of a
 stream in the background. It may not change any more, whatever happens to the server.
@@ -251,9 +251,8 @@ class Dialogue:
                 return False
             if answer.status == 200 and self._action.fields["stream"]:
                 self._note_events(kept, answer.frames)
-            elif answer.status == 200 and answer.is_whole:
-                if answer.json["status"] not in ("queued", "in_progress"):
-                    self._note_end(kept, answer.json)
+            elif answer.status == 200 and answer.is_whole and has_ended(answer.json):
+                self._note_end(kept, answer.json)
             if kept.body is None:
                 await asyncio.sleep(0.5)
         return kept.body["status"] == "completed"
@@ -278,6 +277,10 @@ class Dialogue:
         kept.body = body
         for fault in faults_of_response(kept, body):
             self._fail("response", fault)
+
+
+def has_ended(body: Any) -> bool:
+    return body["status"] not in ("queued", "in_progress")
 
 
 def faults_of_response(kept: Kept, body: Any) -> list[str]:
@@ -328,7 +331,7 @@ async def wait_for_resumption(world: World, port: Port, kept: Kept) -> None:
             await read_answer(world, connection, answer)
         finally:
             connection.close()
-        if answer.status != 200 or answer.json["status"] not in ("queued", "in_progress"):
+        if answer.status != 200 or has_ended(answer.json):
             kept.body = None  # its items have other ids
             return
         await asyncio.sleep(1)

@@ -1,7 +1,7 @@
 """A disk under SQLite: what was not synced may be lost or torn at a crash, and writes may fail.
 
-It is a VFS of SQLite, made with ctypes and registered with the library that Python's `sqlite3` uses.
-Files are in memory. A directory's entries count as safe at once.
+It is a VFS of SQLite, made with ctypes and registered with the library of Python's `sqlite3`. Files
+are in memory. A directory's entries count as safe at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from ctypes import (
     c_double,
     c_int,
     c_int64,
-    c_uint,
     c_void_p,
     cast,
     memmove,
@@ -35,6 +34,9 @@ _IOERR_SHORT_READ = _IOERR | 2 << 8
 _IOERR_WRITE = _IOERR | 3 << 8
 _IOERR_FSYNC = _IOERR | 4 << 8
 _IOERR_DELETE_NOENT = _IOERR | 23 << 8
+_BUSY: Final = 5
+_SHARED, _RESERVED = 1, 2
+_UNLOCK, _EXCLUSIVE_SLOT = 1, 8
 _OPEN_CREATE, _OPEN_DELETEONCLOSE = 4, 8
 DISK_FAULTS: Final = ("full", "write", "sync")
 _SECTOR: Final = 512
@@ -54,6 +56,8 @@ class DiskFile:
         self.safe = bytearray()
         self.pending: list[tuple[int, bytes | None]] = []
         self.regions: list[Any] = []
+        self.locks: dict[int, int] = {}  # by open file, its level
+        self.shared_locks: dict[int, dict[int, int]] = {}  # by slot and open file, its flags
 
     def write(self, offset: int, data: bytes) -> None:
         self.pending.append((offset, data))
@@ -139,9 +143,12 @@ def use_disk(disk: Disk | None) -> None:
 
 def cut_off(owner: object) -> None:
     """Has the files that a process has open change nothing any more: it is dead."""
-    for opened in _state["open"].values():
+    for number, opened in _state["open"].items():
         if opened.owner is not owner:
             continue
+        opened.file.locks.pop(number, None)
+        for slot in opened.file.shared_locks.values():
+            slot.pop(number, None)
         regions = opened.file.regions  # which SQLite still looks at
         opened.file = DiskFile()
         opened.file.regions = regions
@@ -151,8 +158,12 @@ class _File(Structure):
     _fields_ = (("methods", c_void_p), ("number", c_int64))
 
 
+def _number(file: Any) -> int:
+    return cast(file, POINTER(_File)).contents.number  # type: ignore[no-any-return]
+
+
 def _opened(file: Any) -> _Open:
-    return _state["open"][cast(file, POINTER(_File)).contents.number]  # type: ignore[no-any-return]
+    return _state["open"][_number(file)]  # type: ignore[no-any-return]
 
 
 _METHODS: list[tuple[str, Any, Callable[..., int]]] = []
@@ -170,8 +181,11 @@ def _method(*types: Any) -> Callable[[Callable[..., int]], Callable[..., int]]:
 
 @_method()
 def close(file: int) -> int:
-    number = cast(file, POINTER(_File)).contents.number
-    opened = _state["open"].pop(number, None)
+    opened = _state["open"].pop(_number(file), None)
+    if opened is not None:
+        opened.file.locks.pop(_number(file), None)
+        for slot in opened.file.shared_locks.values():
+            slot.pop(_number(file), None)
     if opened is not None and opened.deletes:
         opened.disk.files.pop(opened.name, None)
     return _OK
@@ -223,17 +237,23 @@ def file_size(file: int, size: Any) -> int:
 
 @_method(c_int)
 def lock(file: int, level: int) -> int:
+    number, locks = _number(file), _opened(file).file.locks
+    most = max((held for other, held in locks.items() if other != number), default=0)
+    if most > {_SHARED: _RESERVED, _RESERVED: _SHARED}.get(level, 0):
+        return _BUSY
+    locks[number] = level
     return _OK
 
 
 @_method(c_int)
 def unlock(file: int, level: int) -> int:
+    _opened(file).file.locks[_number(file)] = level
     return _OK
 
 
 @_method(POINTER(c_int))
 def check_reserved_lock(file: int, result: Any) -> int:
-    result[0] = 0
+    result[0] = int(any(held >= _RESERVED for held in _opened(file).file.locks.values()))
     return _OK
 
 
@@ -266,6 +286,18 @@ def shm_map(file: int, region: int, size: int, extend: int, address: Any) -> int
 
 @_method(c_int, c_int, c_int)
 def shm_lock(file: int, offset: int, amount: int, flags: int) -> int:
+    number, locks = _number(file), _opened(file).file.shared_locks
+    slots = [locks.setdefault(slot, {}) for slot in range(offset, offset + amount)]
+    for slot in slots:
+        others = [held for other, held in slot.items() if other != number]
+        is_exclusive = any((held | flags) & _EXCLUSIVE_SLOT for held in others)
+        if is_exclusive and not flags & _UNLOCK:
+            return _BUSY
+    for slot in slots:
+        if flags & _UNLOCK:
+            slot.pop(number, None)
+        else:
+            slot[number] = flags
     return _OK
 
 
@@ -387,9 +419,7 @@ def install_disk() -> None:
     _io_methods.version = 2
     for name, _, function in _METHODS:
         setattr(_io_methods, name, function)
-    vfs = _Vfs(
-        version=1, file_size=sizeof(_File), max_path=512, name=b"simulated", data=None
-    )
+    vfs = _Vfs(version=1, file_size=sizeof(_File), max_path=512, name=b"simulated", data=None)
     for name, kind, function in _FUNCTIONS:
         if function is not None:
             made = kind(function)

@@ -102,7 +102,8 @@ class _PlantingFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if fullname != self._name:
             return None
         found = importlib.machinery.PathFinder.find_spec(fullname, path)
-        assert found is not None and found.origin is not None
+        assert found is not None
+        assert found.origin is not None
         return importlib.util.spec_from_file_location(fullname, found.origin, loader=self)
 
     def exec_module(self, module: ModuleType) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 from asyncio import base_events
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from tests.simulation.world import Executor, Process, SimThread, current
@@ -103,10 +104,8 @@ class SimLoop(base_events.BaseEventLoop):
                 result = func(*args)
             except Exception as raised:
                 error = raised
-            try:
+            with suppress(RuntimeError):  # the loop has closed
                 self.call_soon_threadsafe(settle, error, result)
-            except RuntimeError:
-                pass  # the loop has closed
 
         (executor or self._executor).run(work)
         return future
@@ -114,7 +113,7 @@ class SimLoop(base_events.BaseEventLoop):
     def set_default_executor(self, executor: object) -> None:
         pass
 
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+    async def shutdown_default_executor(self, *_: object) -> None:
         pass
 
     # Objects whose order in sets is that of their creation

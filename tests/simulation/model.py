@@ -4,14 +4,14 @@ demand; and what a request must get from it."""
 from __future__ import annotations
 
 import zlib
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastovms.engine.model.kv_cache import BlockCopy
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.params import ModelInfo, SamplingDefaults
 from tests.engine.fake_model import FakeModel
@@ -38,14 +38,23 @@ def fault_of(context: Sequence[int]) -> int:
     return first if first <= STALL else 0
 
 
-def next_token(context: Sequence[int], model: str) -> int:
-    """The likeliest token: mostly the one seven before, so that drafts are often right."""
-    checksum = zlib.crc32(array("i", context).tobytes(), zlib.crc32(model.encode()))
-    last = context[-1]
+def checksum_after(before: int, token: int) -> int:
+    """Returns what the cache holds of a token: a checksum of it and of all before it."""
+    return zlib.crc32(token.to_bytes(4), before)
+
+
+def next_token(checksum: int, last: int, seventh: int) -> int:
+    """The likeliest token: mostly the one seven before, so that drafts are often right.
+
+    Args:
+        checksum: that of the whole text.
+        last: the last token.
+        seventh: the token seven before the one that is drawn; -1 = there is none.
+    """
     if last == 0xC3:  # the second byte of a letter that has two
         return 0xA4
-    if len(context) > 7 and checksum % 5:
-        return context[-7] if 32 <= context[-7] < 127 else _LETTERS[checksum % len(_LETTERS)]
+    if seventh >= 0 and checksum % 5:
+        return seventh if 32 <= seventh < 127 else _LETTERS[checksum % len(_LETTERS)]
     if checksum % 61 == 3:
         return EOS
     if checksum % 13 == 1:
@@ -55,13 +64,20 @@ def next_token(context: Sequence[int], model: str) -> int:
 
 def continue_greedily(prompt: Sequence[int], most: int, model: str) -> list[int]:
     """The tokens after a prompt, without the end of text."""
-    context = list(prompt)
+    context, checksum = list(prompt), first_checksum(model)
+    for token in prompt:
+        checksum = checksum_after(checksum, token)
     while len(context) < len(prompt) + most:
-        token = next_token(context, model)
+        token = next_token(checksum, context[-1], context[-7] if len(context) > 7 else -1)
         if token == EOS:
             break
         context.append(token)
+        checksum = checksum_after(checksum, token)
     return context[len(prompt) :]
+
+
+def first_checksum(model: str) -> int:
+    return zlib.crc32(model.encode())
 
 
 @dataclass(frozen=True)
@@ -105,28 +121,42 @@ class SimModel(FakeModel):
         if self.fault() == "raise":
             raise RuntimeError("the device is gone")
         tables, begins = inputs.block_indices, inputs.subsequence_begins
-        contexts: dict[int, list[int]] = {}
-        sampled = {int(t) for t in inputs.sampled_token_indices}
+        sampled = {int(t): row for row, t in enumerate(inputs.sampled_token_indices)}
+        logits = np.zeros((len(sampled), self.vocab_size), np.float32)
         for s in range(len(inputs.past_lens)):
             table = tables[inputs.block_indices_begins[s] : inputs.block_indices_begins[s + 1]]
-            of_sequence = range(begins[s], begins[s + 1])
-            for t in of_sequence:
-                block, offset = divmod(int(inputs.position_ids[t]), self.block_size)
-                self._cache[table[block], offset] = inputs.input_ids[t]
-            for t in of_sequence:
+            for t in range(begins[s], begins[s + 1]):
+                position, token = int(inputs.position_ids[t]), int(inputs.input_ids[t])
+                before = self._checksum_at(table, position - 1)
+                block, offset = divmod(position, self.block_size)
+                self._cache[table[block], offset] = token
+                self._checksums[table[block], offset] = checksum_after(before, token)
                 if t in sampled:
-                    length = int(inputs.position_ids[t]) + 1
-                    contexts[t] = self._cache[table].reshape(-1)[:length].tolist()
-        logits = np.zeros((len(inputs.sampled_token_indices), self.vocab_size), np.float32)
-        for row, t in enumerate(inputs.sampled_token_indices):
-            context = contexts[int(t)]
-            assert -1 not in context, "reads a position that was never written"
-            logits[row] = self.logits_after(context)
+                    context = self._cache[table].reshape(-1)[: position + 1].tolist()
+                    assert -1 not in context, "reads a position that was never written"
+                    checksum = self._checksum_at(table, position)
+                    logits[sampled[t]] = self._logits(context, checksum)
         return logits
 
-    def logits_after(self, context: Sequence[int]) -> NDArray[np.float32]:
+    def allocate_cache(self, num_blocks: int) -> None:
+        super().allocate_cache(num_blocks)
+        self._checksums = np.zeros((num_blocks, self.block_size), np.int64)
+
+    def copy_blocks(self, copies: Iterable[BlockCopy]) -> None:
+        copies = list(copies)
+        super().copy_blocks(copies)
+        for source, target in copies:
+            self._checksums[target] = self._checksums[source]
+
+    def _checksum_at(self, table: NDArray[np.int32], position: int) -> int:
+        if position < 0:
+            return first_checksum(self._name)
+        block, offset = divmod(position, self.block_size)
+        return int(self._checksums[table[block], offset])
+
+    def _logits(self, context: Sequence[int], checksum: int) -> NDArray[np.float32]:
         logits = np.full(self.vocab_size, -30, np.float32)
-        token = next_token(context, self._name)
+        token = next_token(checksum, context[-1], context[-7] if len(context) > 7 else -1)
         logits[token] = 3
         others = np.array(
             [97 + (token * 7 + len(context) * step) % 26 for step in (1, 3, 5)], np.int64

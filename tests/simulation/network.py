@@ -187,7 +187,8 @@ class ServerTransport(asyncio.Transport):
         return ("127.0.0.1", 40000 + self._link.number) if name == "peername" else None
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        assert high is not None and low is not None
+        assert high is not None
+        assert low is not None
         self._high, self._low = high, low
 
     def get_write_buffer_size(self) -> int:
@@ -237,6 +238,7 @@ class Link:
 
     Attributes:
         up, down: the bytes to and from the server.
+        owner: the server that has the connection.
         is_reset: whether the client has been told of a reset.
         on_change: called in the world's time when the client has something to look at.
     """
@@ -250,6 +252,7 @@ class Link:
         self.on_change: Callable[[], None] = lambda: None
         self.down.on_data = self._on_down
         self.transport: ServerTransport | None = None
+        self.owner: object = None
         self._line = line
         self._opens_at = world.now + world.chance.uniform(*line.delay)
         world.at(self._opens_at, lambda: start(self))

@@ -115,10 +115,10 @@ FAULTS: Final = (
         "            self._keys.pop(block_id)",
     ),
     Fault(
-        "a block is registered a token too early",
+        "a block is registered before it is computed",
         _SCHEDULER,
         "range(sequence.num_registered_blocks, sequence.num_computed_tokens // size)",
-        "range(sequence.num_registered_blocks, (sequence.num_computed_tokens + 1) // size)",
+        "range(sequence.num_registered_blocks, sequence.num_tokens // size)",
     ),
     Fault(
         "a block that two read is written to",

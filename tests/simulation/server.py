@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import signal
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -18,27 +20,31 @@ from typing import Any, Final
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from fastovms import files, prefix_cache
+from fastovms.api.model_pool import ModelPlan
 from fastovms.api.responses.background import BackgroundRuns
 from fastovms.api.served import KnownModel, ServedModel, ServedModels
-from fastovms.api.model_pool import ModelPlan
 from fastovms.app import serve, supply
 from fastovms.app.supply import ModelSupply
 from fastovms.backends.engine_thread import StepReport
 from fastovms.backends.paged import backend
 from fastovms.backends.paged.backend import BackendParts, PagedBackend
-from fastovms.config import EngineConfig, ModelConfig, ModelSource, ResidencyConfig
+from fastovms.batches import records
+from fastovms.config import EngineConfig, ModelConfig, ModelSource, ResidencyConfig, StateConfig
+from fastovms.errors import StateFailed
 from fastovms.http.listeners import Listener
 from fastovms.http.protocol import Connection
 from fastovms.http.server import HttpServer
 from fastovms.service import lifecycle
-from fastovms.telemetry.metrics import GenerationMetrics
-from fastovms import files, prefix_cache
-from fastovms.batches import records
 from fastovms.state.opening import open_store
+from fastovms.state.operations import Operations
+from fastovms.state.running_responses import Replica
 from fastovms.state.sqlite import location
 from fastovms.state.sqlite.database import Database
-from fastovms.state.state_store import Operation, OperationOutcome, StateStore
+from fastovms.state.state_store import Operation, OperationOutcome, StateBounds, StateStore
+from fastovms.state.tables import Tables
 from fastovms.system.disk import lock_file
+from fastovms.telemetry.metrics import GenerationMetrics
 from tests.api.chat_models import chat_model
 from tests.fakes import ByteTokenizer
 from tests.simulation.disk import Disk, cut_off
@@ -73,12 +79,13 @@ class _Socket:
 
 
 class Port:
-    """Where clients connect: takes connections for the server that listens at the moment."""
+    """Where clients connect: passes connections on to one of the servers that listen."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.links: list[Link] = []
-        self.accept: Callable[[Link], None] | None = None
+        self.graveyard: list[object] = []
+        self.accepts: dict[SimServer, Callable[[Link], None]] = {}
 
     def connect(self, line: Line) -> Link:
         link = Link(self.world, len(self.links) + 1, line, self._arrive)
@@ -86,10 +93,11 @@ class Port:
         return link
 
     def _arrive(self, link: Link) -> None:
-        if self.accept is None:
+        if not self.accepts:
             link.refuse()
-        else:
-            self.accept(link)
+            return
+        link.owner = self.world.chance.choice(list(self.accepts))
+        self.accepts[link.owner](link)
 
 
 class SimHttpServer(HttpServer):
@@ -98,7 +106,7 @@ class SimHttpServer(HttpServer):
     def bind(self) -> None:
         if self._listeners:
             return
-        server = _own_server()
+        self._server = server = _own_server()
         self._port, server.http = server.port, self
         self._queued: deque[Link] = deque()
         self.addresses = ["http://127.0.0.1:8000"]
@@ -107,7 +115,12 @@ class SimHttpServer(HttpServer):
 
     async def _listen(self, sock: Any, state: Any) -> None:
         loop = state.loop
-        self._port.accept = lambda link: (self._queued.append(link), loop.inject(self._accept, state))  # type: ignore[assignment, func-returns-value]
+
+        def accept(link: Link) -> None:
+            self._queued.append(link)
+            loop.inject(self._accept, state)
+
+        self._port.accepts[self._server] = accept
 
     def _accept(self, state: Any) -> None:
         if not self._queued:
@@ -122,12 +135,12 @@ class SimHttpServer(HttpServer):
         link.up.on_data()
 
     async def _accept_queued(self, seconds: float) -> None:
-        while self._queued:
+        while self._queued:  # noqa: ASYNC110 (as the real one)
             await asyncio.sleep(0)
 
     def _stop_listening(self) -> None:
         if self._listeners:
-            self._port.accept = None
+            self._port.accepts.pop(self._server, None)
         for link in self._queued:
             link.refuse()
         self._queued.clear()
@@ -198,11 +211,6 @@ def _plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> 
     ]
 
 
-def _open_store(*given: Any) -> StateStore | None:
-    store = _own_server().store = open_store(*given)
-    return store
-
-
 class _Runs(BackgroundRuns):
     def __init__(self, max_num: int) -> None:
         super().__init__(max_num)
@@ -248,6 +256,8 @@ class Settings:
     pace: Pace
     engine: EngineConfig
     disk_seconds: float = 0.0
+    num_replicas: int = 1
+    drifts: tuple[float, ...] = (0.0,)
     num_models: int = 1
     max_loaded_models: int | None = None
     idle_unload: float = 0.0
@@ -292,6 +302,7 @@ class SimServer:
         self.process.server = self  # type: ignore[attr-defined]
         self.backends: list[PagedBackend] = []
         self.fault = ""
+        self.is_cut = False
         self.supply: ModelSupply | None = None
         self.runs: list[BackgroundRuns] = []
         self.store: StateStore | None = None
@@ -312,16 +323,23 @@ class SimServer:
 
     def kill(self, *, loses_power: bool = False) -> None:
         """Ends the process as SIGKILL does, or a loss of power."""
-        self.port.accept = None
+        self.port.accepts.pop(self, None)
         for link in self.port.links:
-            link.server_resets()
-        self.process.kill()
+            if link.owner is self:
+                link.server_resets()
         cut_off(self.process)
-        self.disk.crash(loses_power=loses_power)
+        if self.settings.num_replicas == 1:
+            self.disk.crash(loses_power=loses_power)
+        self.process.kill()
         for descriptor, inode in self.locks:
             with suppress(OSError):
                 if os.fstat(descriptor).st_ino == inode:
                     os.close(descriptor)
+
+    def wake(self, topic: str) -> None:
+        """Tells the server of a change of the shared state."""
+        if self.store is not None and self.loop is not None and not self.is_cut:
+            self.loop.inject(self.store._watchers.wake, topic)
 
     # The server's thread
 
@@ -332,6 +350,9 @@ class SimServer:
 
         log = _AccessLog(self.world)
         config = self.settings.config
+        directory = str(STATE_DIR / self.process.name.replace(" ", "-"))
+        if self.settings.num_replicas > 1:
+            config = replace(config, state=replace(config.state, state_dir=directory))
         try:
             with asyncio.Runner(loop_factory=new_loop) as runner:
                 if self.settings.num_models > 1:
@@ -395,13 +416,53 @@ def _lock_file(path: Path) -> int:
 class SimDatabase(Database):
     """Takes its time before and after a transaction."""
 
+    def close(self) -> None:
+        if _own_server().process.is_dead:
+            _own_server().port.graveyard.append(self)  # as what is shared must not be closed
+        else:
+            super().close()
+
     def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
         world, seconds = _own_server().world, _own_server().settings.disk_seconds
         world.sleep(seconds * world.chance.random())
+        if _own_server().is_cut:
+            error = StateFailed("the state cannot be reached")
+            return [OperationOutcome(error=error) for _ in operations]
         outcomes = super().transact(operations)
         world.note("transaction", len(operations), [repr(error) for _, error in outcomes if error])
         world.sleep(seconds * world.chance.random())
         return outcomes
+
+
+class SharedDatabase(SimDatabase):
+    """The connection of one of several replicas to the state that they share: SQLite in the place
+    of PostgreSQL, by whose clock leases go. Notifications come late, or never."""
+
+    def __init__(self, server: SimServer, replica: Replica, bounds: StateBounds) -> None:
+        self._server = server
+        release, Tables.release_running = Tables.release_running, lambda _: None
+        try:
+            super().__init__("/shared/state.db", bounds, server.world.unix_time)
+        finally:
+            Tables.release_running = release
+        self._operations = Operations(self._tables, replica, self._notify)
+
+    def _notify(self, topic: str) -> None:
+        world = self._server.world
+        for server in list(self._server.port.accepts):
+            if world.chance.random() < 0.9:
+                world.at(world.now + world.chance.random(), partial(server.wake, topic))
+
+
+def _open_store(config: StateConfig, *given: Any) -> StateStore | None:
+    server = _own_server()
+    if server.settings.num_replicas == 1:
+        server.store = open_store(config, *given)
+        return server.store
+    replica = Replica(secrets.token_hex(8), config.lease)
+    bounds = StateBounds(config.max_age, config.max_objects, config.max_bytes)
+    server.store = StateStore(SharedDatabase(server, replica, bounds), replica=replica)
+    return server.store
 
 
 class LogWatch(logging.Handler):
@@ -422,6 +483,7 @@ class LogWatch(logging.Handler):
 
 
 _EXPECTED = (
+    " is lost: ",
     "the state cannot be",
     "the state is not kept",
     "the device is gone",
@@ -436,5 +498,3 @@ _EXPECTED = (
 def is_expected(record: logging.LogRecord, text: str) -> bool:
     error = repr(record.exc_info[1]) if record.exc_info else ""
     return any(part in text or part in error for part in _EXPECTED)
-
-

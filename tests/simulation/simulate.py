@@ -8,7 +8,7 @@ import logging
 import shutil
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -37,7 +37,7 @@ from tests.simulation.loop import SimLoop
 from tests.simulation.network import FAST
 from tests.simulation.server import STATE_DIR, LogWatch, Port, SimServer
 from tests.simulation.workload import Accident, Action, Scenario, make_scenario
-from tests.simulation.world import Process, World
+from tests.simulation.world import World
 
 _MOST_SECONDS: Final = 20_000.0
 _MOST_TO_FIRST: Final = 60.0
@@ -71,6 +71,7 @@ class Simulation:
         self._answers: list[Answer] = []
         self._disk = Disk(self.world.chance)
         self._kept: list[Kept | KeptConversation] = []
+        self._servers: dict[int, SimServer] = {}
         self._num_servers = 0
         self._changing = asyncio.Lock()
 
@@ -113,7 +114,8 @@ class Simulation:
 
     async def _live(self) -> None:
         world, scenario = self.world, self._scenario
-        self._start_server()
+        for slot in range(scenario.settings.num_replicas):
+            self._start_server(slot)
         clients = [asyncio.create_task(self._act(action)) for action in scenario.actions]
         await self._finish([asyncio.create_task(self._meet(a)) for a in scenario.accidents])
         await self._finish(clients)
@@ -127,21 +129,26 @@ class Simulation:
             else:
                 await look_again(world, self._port, kept)
         if scenario.ends_by == "idle":
-            await self._check_idle(self._server)
-        await self._stop_server()
-        self._check_end(self._server)
+            await asyncio.sleep(30)
+            for server in self._servers.values():
+                await self._check_idle(server)
+        for server in self._servers.values():
+            await self._stop_server(server)
 
-    def _start_server(self) -> None:
+    def _start_server(self, slot: int) -> None:
         name = f"server {self._num_servers}"
         self._num_servers += 1
         settings = self._scenario.settings
-        self._server = SimServer(self.world, self._port, self._disk, settings, name)
+        drift = self.world.chance.choice(settings.drifts)
+        server = SimServer(self.world, self._port, self._disk, settings, name, drift=drift)
+        self._servers[slot] = server
 
-    async def _stop_server(self) -> None:
-        self._server.terminate()
+    async def _stop_server(self, server: SimServer) -> None:
+        await until(lambda: bool(server.handlers))
+        server.terminate()
         async with asyncio.timeout(300):
-            while not self._server.main.has_ended:
-                await asyncio.sleep(0.5)
+            await until(lambda: server.main.has_ended)
+        self._check_end(server)
 
     async def _meet(self, accident: Accident) -> None:
         """Has the server meet with an accident, and starts it again."""
@@ -154,23 +161,24 @@ class Simulation:
             return
         async with self._changing:
             self.world.note("accident", accident)
-            server = self._server
+            server = self._servers[accident.slot]
+            if accident.kind == "cut":
+                server.is_cut = True
+                await asyncio.sleep(accident.pause)
+                server.is_cut = False
+                return
             if accident.kind in ("kill", "power"):
                 server.kill(loses_power=accident.kind == "power")
             elif accident.kind == "stop":
-                while not server.handlers:
-                    await asyncio.sleep(0.01)
-                await self._stop_server()
-                self._check_end(server)
+                await self._stop_server(server)
             else:
                 await self._break_model(server, accident.kind)
             await asyncio.sleep(accident.pause)
-            self._start_server()
+            self._start_server(accident.slot)
 
     async def _break_model(self, server: SimServer, fault: str) -> None:
         """Has the model of a server fail. The server must notice it at the next step, and end."""
-        while not server.backends or not server.backends[-1]._warm.is_set():
-            await asyncio.sleep(0.01)
+        await until(lambda: bool(server.backends) and server.backends[-1]._warm.is_set())
         server.fault = fault
         for _ in range(100):
             if server.main.has_ended:
@@ -180,9 +188,9 @@ class Simulation:
             connection.send(render("POST", "/v1/completions", body))
             await asyncio.sleep(1)
             connection.close()
-            if not server.main.has_ended and any(b.failure for b in server.backends):
-                if any(backend._requests._requests for backend in server.backends):
-                    self.world.fail("kept", "an engine that has failed still has requests")
+            failed = [] if server.main.has_ended else [b for b in server.backends if b.failure]
+            if any(backend._requests._requests for backend in failed):
+                self.world.fail("kept", "an engine that has failed still has requests")
         if not (server.outcome or "").startswith("EngineFailed"):
             self.world.fail("end", f"a model has failed by {fault}: {server.outcome!r}")
         server.kill()
@@ -280,7 +288,7 @@ class Simulation:
             if answer.status != 200:
                 self.world.fail("status", f"{action}: {answer.status} {answer.body[:200]!r}")
             return
-        if answer.status == 429 and settings.engine.max_num_queued_requests < 100:
+        if settings.engine.max_num_queued_requests < 100 and is_refused(answer):
             return
         if self._scenario.accidents and ends_by_accident(answer):
             return
@@ -294,7 +302,6 @@ class Simulation:
 
     async def _check_idle(self, server: SimServer) -> None:
         """Some seconds after the last client, nothing of them is left."""
-        await asyncio.sleep(30)
         assert server.loop is not None
         done = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -349,6 +356,12 @@ class Simulation:
             self.world.fail("threads", f"threads are left: {left}")
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Returns some time after a condition has come true."""
+    while not condition():  # noqa: ASYNC110 (no event is made for it)
+        await asyncio.sleep(0.01)
+
+
 _REASONS: Final = (
     "shutting down",
     "has failed",
@@ -359,6 +372,14 @@ _REASONS: Final = (
     "not numbers",
     "the state cannot be",
 )
+
+
+def is_refused(answer: Answer) -> bool:
+    """Returns whether an answer says that too many requests wait."""
+    if answer.status == 429:
+        return True
+    frames = [frame for frame in answer.frames if frame != "[DONE]" and "error" in frame]
+    return any("which is the limit" in str(frame["error"]) for frame in frames)
 
 
 def ends_by_accident(answer: Answer) -> bool:
@@ -381,7 +402,9 @@ def _request(action: Action) -> bytes:
         if "stop" in action.fields:
             fields["stop_sequences"] = action.fields["stop"]
         messages = [{"role": "user", "content": action.prompt}]
-        return render("POST", "/v1/messages", {"model": action.model, "messages": messages, **fields})
+        return render(
+            "POST", "/v1/messages", {"model": action.model, "messages": messages, **fields}
+        )
     if action.api == "chat":
         messages = [{"role": "user", "content": action.prompt}]
         return render(

@@ -1,4 +1,4 @@
-"""The simulation itself: it repeats itself, notices planted faults, and tells how to replay them."""
+"""The simulation itself: it repeats itself, and notices planted faults and replays them."""
 
 from __future__ import annotations
 
@@ -54,5 +54,6 @@ def test_planted_faults_are_found_and_replayed(name: str) -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_faults_can_be_planted(fault: Fault) -> None:
     spec = importlib.util.find_spec(fault.module)
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     assert Path(spec.origin).read_text(encoding="utf-8").count(fault.old) == 1

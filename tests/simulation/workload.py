@@ -1,4 +1,4 @@
-"""What happens in a world, chosen by its seed: the server's settings, and the actions of clients."""
+"""What happens in a world, chosen by its seed: settings, actions of clients, accidents."""
 
 from __future__ import annotations
 
@@ -50,14 +50,17 @@ class Action:
     converses: bool = False
     drip: tuple[int, float] | None = None
     model: str = MODELS[0]
-    line: Line = Line((0.0, 0.0), 65536, 65536)
+    line: Line = FAST
 
     @property
     def streams(self) -> bool:
         return bool(self.fields.get("stream"))
 
     def __str__(self) -> str:
-        words = [f"{self.number}: at {self.at:.3f} {self.api} {self.model} {self.prompt[:40]!r} {self.fields}"]
+        words = [
+            f"{self.number}: at {self.at:.3f} {self.api} {self.model}",
+            f"{self.prompt[:40]!r} {self.fields}",
+        ]
         if self.leaves:
             words.append(f"leaves by {self.leaves} after {self.after_frames} frames")
             words.append(f"or {self.after_seconds:.3f} s")
@@ -81,7 +84,8 @@ class Accident:
     Attributes:
         kind: "kill", "power" (it loses its power), "stop" (it is sent SIGTERM), or what its model
             does: "raise", "hang" or "nan"; or what its disk does for some time: "full" (it takes
-            nothing more), "write" or "sync" (which fail).
+            nothing more), "write" or "sync" (which fail). A replica may be "cut" off the state.
+        slot: which of the replicas it is.
         pause: seconds until it is started again, or its disk is in order.
     """
 
@@ -89,9 +93,12 @@ class Accident:
     at: float
     kind: str
     pause: float
+    slot: int = 0
 
     def __str__(self) -> str:
-        return f"{self.number}: at {self.at:.3f} {self.kind}, {self.pause} s of pause"
+        return (
+            f"{self.number}: at {self.at:.3f} {self.kind} of {self.slot}, {self.pause} s of pause"
+        )
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,7 @@ class Scenario:
 
     @property
     def has_bad_disk(self) -> bool:
-        return any(accident.kind in DISK_FAULTS for accident in self.accidents)
+        return any(accident.kind in (*DISK_FAULTS, "cut") for accident in self.accidents)
 
     @property
     def numbers(self) -> set[int]:
@@ -129,7 +136,7 @@ _APIS = {
 }
 """The endpoints that are asked in worlds which are hard for one part of the server, or for all."""
 
-_WORDS = "the quick brown fox jumps over lazy dogs and sings of summer rain".split()
+_WORDS = "the quick brown fox jumps over lazy dogs and sings of summer rain".split()  # noqa: SIM905
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -139,6 +146,9 @@ def make_scenario(seed: int) -> Scenario:
     max_model_len = chance.choice((128, 256))
     least = -(-max_model_len // block_size)
     num_models = chance.choice((1, 1, 1, 2, 3))
+    num_replicas = 1
+    if profile == "state" and num_models == 1:
+        num_replicas = chance.choice((1, 1, 2, 3))
     more = chance.choice((1, least // 4) if profile == "engine" else (1, least // 2, 3 * least))
     settings = Settings(
         block_size=block_size,
@@ -146,6 +156,8 @@ def make_scenario(seed: int) -> Scenario:
         max_model_len=max_model_len,
         pace=Pace(chance.choice((1e-3, 0.01)), chance.choice((1e-5, 1e-3))),
         num_models=num_models,
+        num_replicas=num_replicas,
+        drifts=chance.choice(((0.0,), (-0.01, 0.0, 0.01))),
         max_loaded_models=chance.choice((1, 2)) if num_models > 1 else None,
         idle_unload=chance.choice((0.0, 1.0)),
         load_seconds=chance.choice((0.01, 1.0)),
@@ -170,15 +182,15 @@ def make_scenario(seed: int) -> Scenario:
         ),
     )
     chunks = [_text(chance, 16).ljust(16, "-") for _ in range(2)]
-    stems = [_text(chance, chance.randint(1, max_model_len // 3)), *(
-        "".join(chance.choices(chunks, k=chance.randint(1, 4))) for _ in range(3)
-    )]
+    stems = [
+        _text(chance, chance.randint(1, max_model_len // 3)),
+        *("".join(chance.choices(chunks, k=chance.randint(1, 4))) for _ in range(3)),
+    ]
     hurry = chance.choice((0.0, 0.05) if profile == "engine" else (0.0, 0.05, 1.0))
     num_actions = chance.choice((8, 16) if profile == "engine" else (1, 4, 8, 16))
     line = FAST if profile == "engine" else Line.choose(chance)
     actions = tuple(
-        _make_action(chance, number, stems, hurry, line, profile)
-        for number in range(num_actions)
+        _make_action(chance, number, stems, hurry, line, profile) for number in range(num_actions)
     )
     if settings.num_models > 1:
         names = MODELS[: settings.num_models]
@@ -190,8 +202,10 @@ def make_scenario(seed: int) -> Scenario:
             for action in actions
         )
     accidents: tuple[Accident, ...] = ()
-    kinds = ("kill", "kill", "power", "power", "stop", *DISK_FAULTS)
-    if settings.num_models == 1:
+    kinds: tuple[str, ...] = ("kill", "kill", "power", "power", "stop", *DISK_FAULTS)
+    if settings.num_replicas > 1:
+        kinds = ("kill", "kill", "stop", "cut", "cut")
+    elif settings.num_models == 1:
         kinds += MODEL_FAULTS
     if chance.random() < {"engine": 0.1, "state": 0.8, "all": 0.5}[profile]:
         accidents = tuple(
@@ -199,7 +213,8 @@ def make_scenario(seed: int) -> Scenario:
                 num_actions + number,
                 chance.uniform(0.05, 0.3 + hurry),
                 chance.choice(kinds),
-                chance.choice((0.1, 2.0)),
+                chance.choice((0.1, 2.0) if settings.num_replicas == 1 else (0.1, 2.0, 15.0)),
+                chance.randrange(settings.num_replicas),
             )
             for number in range(chance.choice((1, 1, 2)))
         )
@@ -270,7 +285,7 @@ def _make_action(
         fields = {"temperature": 0, "max_tokens": fields["max_tokens"]} | (
             {"stream": True} if fields.get("stream") else {}
         )
-    if chance.random() < 0.2 and "use_beam_search" not in fields:
+    if chance.random() < 0.35 and "use_beam_search" not in fields:
         fields["stop"] = [chance.choice(("e", "ox", "and", "\u00e4"))]
     if chance.random() < 0.05:
         prompt = chance.choice("\x01\x01\x02") + prompt

@@ -30,7 +30,7 @@ def current() -> SimThread | None:
     return _running[0]
 
 
-class Killed(BaseException):  # noqa: N818 (it is no error of the code in which it is raised)
+class Killed(BaseException):
     """Ends the threads of a simulated process that is killed."""
 
 
@@ -43,16 +43,12 @@ class Process:
 
     Args:
         drift: how much faster its clock is than the world's, such as 1e-4.
-        offset: seconds by which its Unix time is ahead.
     """
 
-    def __init__(
-        self, world: World, name: str, *, drift: float = 0.0, offset: float = 0.0
-    ) -> None:
+    def __init__(self, world: World, name: str, *, drift: float = 0.0) -> None:
         self.world = world
         self.name = name
         self.rate = 1.0 + drift
-        self.offset = offset
         self.threads: list[SimThread] = []
         self.is_dead = False
 
@@ -61,7 +57,7 @@ class Process:
         return self.world.now * self.rate
 
     def unix_time(self) -> float:
-        return _START + self.offset + self.monotonic()
+        return _START + self.monotonic()
 
     def start(self, target: Callable[[], object], name: str) -> SimThread:
         return self.world.start(self, target, name)
@@ -69,7 +65,8 @@ class Process:
     def kill(self) -> None:
         """Ends all of its threads where they wait. The calling thread must be another process's."""
         world, me = self.world, current()
-        assert me is not None and me.process is not self
+        assert me is not None
+        assert me.process is not self
         self.is_dead = True
         world.note("kill", self.name)
         while alive := [thread for thread in self.threads if not thread.has_ended]:
@@ -168,6 +165,9 @@ class World:
         self.trace.update(line.encode())
         if self.lines is not None:
             self.lines.append(line)
+
+    def unix_time(self) -> float:
+        return _START + self.now
 
     def fail(self, kind: str, text: str, error: BaseException | None = None) -> None:
         """Records that an invariant does not hold."""
@@ -476,7 +476,8 @@ class Thread:
 
     def join(self, timeout: float | None = None) -> None:
         me, thread = current(), self._thread
-        assert me is not None and thread is not None
+        assert me is not None
+        assert thread is not None
         until = NEVER if timeout is None else me.world.now + timeout
         while not thread.has_ended and me.world.now < until:
             thread.joiners.append(me)

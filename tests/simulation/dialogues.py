@@ -115,7 +115,7 @@ class Dialogue:
         """Asks once. Returns the response when it is complete; None = it is not."""
         action, world = self._action, self._world
         prompt = f"{self._prompt}u:{text};"
-        size, most = len(prompt) + 1, action.fields["max_output_tokens"]
+        size, most = len(prompt.encode()) + 1, action.fields["max_output_tokens"]
         body = {"model": action.model, "input": text, **action.fields}
         conversation = self._conversation
         if conversation is not None:
@@ -255,7 +255,7 @@ class Dialogue:
                 self._note_end(kept, answer.json)
             if kept.body is None:
                 await asyncio.sleep(0.5)
-        return kept.body["status"] == "completed"
+        return kept.body["status"] in ("completed", "incomplete")
 
     def _note_events(self, kept: Kept, frames: list[Any]) -> None:
         for event in frames:
@@ -301,24 +301,6 @@ def faults_of_response(kept: Kept, body: Any) -> list[str]:
     if (body["status"], said) != (kept.reason, kept.text):
         return [f"it is {body['status']} with {said!r} ({error}), not {kept.reason} {kept.text!r}"]
     return []
-
-
-async def wait_until_ready(world: World, port: Port, line: Line) -> None:
-    """Waits until the server is healthy, for a minute at most."""
-    for _ in range(600):
-        answer = Answer()
-        connection = connect(world, port, line)
-        connection.send(render("GET", "/health", None))
-        try:
-            await read_answer(world, connection, answer)
-        except Gone:
-            pass
-        finally:
-            connection.close()
-        if answer.status == 200:
-            return
-        await asyncio.sleep(0.1)
-    world.fail("hang", "the server does not become healthy")
 
 
 async def wait_for_resumption(world: World, port: Port, kept: Kept) -> None:

@@ -196,6 +196,7 @@ def install_server() -> None:
     supply.settle_memory = lambda: None
     supply.find_trim = lambda: lambda: None
     supply.OneModelLoader._available = lambda *_: 1 << 30  # type: ignore[method-assign]
+    serve.greeting = _greeting
     serve.open_store = _open_store
     serve.BackgroundRuns = _Runs  # type: ignore[misc]
     location.Database = SimDatabase  # type: ignore[misc]
@@ -209,6 +210,11 @@ def _plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> 
     return [
         ModelPlan(config, KnownModel(config.name, (), 1_700_000_000), 1, 1) for config in configs
     ]
+
+
+def _greeting(*_: object, **__: object) -> str:
+    _own_server().is_ready = True
+    return ""
 
 
 class _Runs(BackgroundRuns):
@@ -302,7 +308,7 @@ class SimServer:
         self.process.server = self  # type: ignore[attr-defined]
         self.backends: list[PagedBackend] = []
         self.fault = ""
-        self.is_cut = False
+        self.is_cut = self.is_ready = False
         self.supply: ModelSupply | None = None
         self.runs: list[BackgroundRuns] = []
         self.store: StateStore | None = None

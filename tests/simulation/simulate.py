@@ -29,7 +29,6 @@ from tests.simulation.dialogues import (
     look_again,
     look_at_conversation,
     wait_for_resumption,
-    wait_until_ready,
 )
 from tests.simulation.disk import DISK_FAULTS, Disk, use_disk
 from tests.simulation.expected import faults_of
@@ -119,7 +118,8 @@ class Simulation:
         clients = [asyncio.create_task(self._act(action)) for action in scenario.actions]
         await self._finish([asyncio.create_task(self._meet(a)) for a in scenario.accidents])
         await self._finish(clients)
-        await wait_until_ready(world, self._port, FAST)
+        async with asyncio.timeout(60):
+            await until(lambda: all(server.is_ready for server in self._servers.values()))
         for kept in self._kept:
             if isinstance(kept, Kept) and scenario.has_bad_disk:
                 await wait_for_resumption(world, self._port, kept)

@@ -154,7 +154,10 @@ def make_scenario(seed: int) -> Scenario:
         block_size=block_size,
         num_blocks=least + more,
         max_model_len=max_model_len,
-        pace=Pace(chance.choice((1e-3, 0.01)), chance.choice((1e-5, 1e-3))),
+        pace=Pace(
+            chance.choice((0.01, 0.05) if profile == "state" else (1e-3, 0.01)),
+            chance.choice((1e-5, 1e-3)),
+        ),
         num_models=num_models,
         num_replicas=num_replicas,
         drifts=chance.choice(((0.0,), (-0.01, 0.0, 0.01))),
@@ -211,7 +214,7 @@ def make_scenario(seed: int) -> Scenario:
         accidents = tuple(
             Accident(
                 num_actions + number,
-                chance.uniform(0.05, 0.3 + hurry),
+                chance.uniform(0.05, 1.5 if profile == "state" else 0.3 + hurry),
                 chance.choice(kinds),
                 chance.choice((0.1, 2.0) if settings.num_replicas == 1 else (0.1, 2.0, 15.0)),
                 chance.randrange(settings.num_replicas),
@@ -253,7 +256,7 @@ def _make_action(
             api,
             prompt,
             {
-                "max_output_tokens": chance.choice((16, 20, 40)),
+                "max_output_tokens": chance.choice((16, 20, 40, 60)),
                 "temperature": 0,
                 "stream": chance.random() < 0.6,
                 "background": chance.random() < 0.7,

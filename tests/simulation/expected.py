@@ -29,11 +29,17 @@ def prompt_tokens(action: Action) -> list[int]:
 
 
 class Sample(NamedTuple):
-    """What one sample must be. `num_tokens` counts the end of text."""
+    """What one sample must be.
+
+    Attributes:
+        num_tokens: its tokens with the end of text.
+        is_cut: whether a stop string ends it.
+    """
 
     text: str
     reason: str
     num_tokens: int
+    is_cut: bool = False
 
 
 @lru_cache(maxsize=4096)
@@ -97,7 +103,7 @@ def _cut(tokens: list[int], most: int, stops: Iterable[str]) -> Sample:
         text += decoder.decode(bytes(tokens[end - 1 : end]))
         found = [text.index(stop) for stop in stops if stop in text]
         if found:
-            return Sample(text[: min(found)], "stop", end)
+            return Sample(text[: min(found)], "stop", end, True)
     text = bytes(tokens).decode(errors="replace")
     if len(tokens) < most:
         return Sample(text, "stop", len(tokens) + 1)
@@ -117,7 +123,7 @@ def faults_of(action: Action, answer: Answer, settings: Settings) -> list[str]:
     is_drawn = action.fields["temperature"] and len(expected) > 1
     if is_drawn and len(set(expected)) == 1 and len(expected[0].text) > 9:
         return [f"all samples are {expected[0]}"]
-    num_tokens = sum(number for _, _, number in expected)
+    num_tokens = sum(sample.num_tokens for sample in expected)
     if action.api == "messages":
         return _faults_of_message(action, answer, expected[0], len(prompt))
     if action.streams:
@@ -128,7 +134,7 @@ def faults_of(action: Action, answer: Answer, settings: Settings) -> list[str]:
         text = choice["message"]["content"] if action.api == "chat" else choice["text"]
         got.append((text or "", choice["finish_reason"]))
     faults = []
-    if got != [(text, reason) for text, reason, _ in expected]:
+    if got != [(sample.text, sample.reason) for sample in expected]:
         faults.append(f"got {got}, not {expected}")
     return faults + _faults_of_usage(body["usage"], len(prompt), num_tokens)
 
@@ -171,7 +177,7 @@ def _faults_of_stream(
             if choice["finish_reason"]:
                 reasons[index].append(choice["finish_reason"])
     got = list(zip(texts, reasons, strict=True))
-    if got != [(text, [reason]) for text, reason, _ in expected]:
+    if got != [(sample.text, [sample.reason]) for sample in expected]:
         faults.append(f"got {got}, not {expected}")
     wants_usage = action.fields.get("stream_options", {}).get("include_usage", False)
     if len(usages) != wants_usage:
@@ -188,9 +194,7 @@ def _faults_of_message(
     action: Action, answer: Answer, expected: Sample, num_prompt: int
 ) -> list[str]:
     """Returns what is wrong with an answer of the Messages API."""
-    text, reason, num_tokens = expected
-    found = next((stop for stop in action.fields.get("stop", ()) if reason == "stop"), None)
-    is_cut = found is not None and num_tokens <= len(text.encode()) + len(found.encode())
+    text, reason, num_tokens, is_cut = expected
     stop_reason = "stop_sequence" if is_cut else _STOP_REASONS[reason]
     if reason == "length" and num_tokens < action.fields["max_tokens"]:
         stop_reason = "model_context_window_exceeded"

@@ -32,6 +32,7 @@ from fastovms.backends.paged.backend import BackendParts, PagedBackend
 from fastovms.batches import records
 from fastovms.config import EngineConfig, ModelConfig, ModelSource, ResidencyConfig, StateConfig
 from fastovms.errors import StateFailed
+from fastovms.http import wire
 from fastovms.http.listeners import Listener
 from fastovms.http.protocol import Connection
 from fastovms.http.server import HttpServer
@@ -58,7 +59,7 @@ STATE_DIR: Final = Path(f"/dev/shm/fastovms-simulation-{os.getpid()}")
 
 MODELS: Final = ("sim", "other", "third")
 
-_MOST_VAIN: Final = 20
+_MOST_VAIN: Final = 14
 """How many steps the engine may compute for requests that are over: those that were under way."""
 
 
@@ -253,6 +254,7 @@ class Settings:
 
     Attributes:
         num_blocks: the number of blocks of its cache.
+        high_water: the bytes that a connection may buffer before its stream is held back.
         disk_seconds: how long a transaction of the state takes, at most twice.
     """
 
@@ -262,6 +264,7 @@ class Settings:
     pace: Pace
     engine: EngineConfig
     disk_seconds: float = 0.0
+    high_water: int = 65536
     num_replicas: int = 1
     drifts: tuple[float, ...] = (0.0,)
     num_models: int = 1
@@ -356,6 +359,8 @@ class SimServer:
 
         log = _AccessLog(self.world)
         config = self.settings.config
+        wire._HIGH_WATER = self.settings.high_water
+        wire._LOW_WATER = self.settings.high_water // 4
         directory = str(STATE_DIR / self.process.name.replace(" ", "-"))
         if self.settings.num_replicas > 1:
             config = replace(config, state=replace(config.state, state_dir=directory))

@@ -159,6 +159,7 @@ def make_scenario(seed: int) -> Scenario:
             chance.choice((1e-5, 1e-3)),
         ),
         num_models=num_models,
+        high_water=chance.choice((65536, 65536, 2000)),
         num_replicas=num_replicas,
         drifts=chance.choice(((0.0,), (-0.01, 0.0, 0.01))),
         max_loaded_models=chance.choice((1, 2)) if num_models > 1 else None,

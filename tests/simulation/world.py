@@ -143,7 +143,7 @@ class World:
         self.chance = random.Random(f"order {seed}")
         self.secrets = random.Random(f"secrets {seed}")
         self.now = 1000.0
-        self.tick = self.chance.choice((0.0, 1e-6, 1e-6, 1e-4))
+        self.tick = self.chance.choice((0.0, 1e-6, 1e-6, 1e-4, 1e-3))
         self.weights = self.chance.choice(((1.0,), (1.0,), (1.0, 10.0), (0.05, 1.0, 5.0)))
         self.pause_chance = self.chance.choice((0.02, 0.2, 0.5, 0.9))
         self.numbers = count()

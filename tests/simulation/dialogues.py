@@ -152,6 +152,8 @@ class Dialogue:
         if answer.status != 200:
             if size >= self._max_model_len and answer.status == 400:
                 return None
+            if b"is not finished yet" in answer.body and not self._is_strict:
+                return None  # its end was told, but could not be stored, and is made again
             if answer.status not in (429, 500, 503):
                 self._fail("answer", f"status {answer.status}: {answer.body[:300]!r}")
             return None

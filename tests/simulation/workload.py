@@ -285,6 +285,8 @@ def _make_action(
             {"temperature": 0, "use_beam_search": True, "n": chance.choice((2, 3))},
         )
     )
+    if chance.random() < 0.4:
+        fields["priority"] = chance.choice((-2, -1, 1))
     if api == "messages":
         fields = {"temperature": 0, "max_tokens": fields["max_tokens"]} | (
             {"stream": True} if fields.get("stream") else {}

@@ -58,8 +58,8 @@ _LOST: Final = "it is no longer this replica's, which could not renew its lease"
 
 _RETRY: Final = 1.0
 _PATIENCE: Final = 300.0
-"""Seconds between attempts to store a response, and the seconds after which the attempts end, while
-the shared store is not available."""
+"""Seconds between attempts to queue or to store a response, and the seconds after which attempts to
+store it end, while the shared store is not available."""
 
 
 Begin = Callable[[], Awaitable[Answering]]
@@ -286,10 +286,20 @@ class BackgroundRun:
         try:
             begun = beginning.result()
             self._run.adopt(begun.run)
-            begun.generation.submit(self._on_delta, self._writer.add_output)
-            self._generation = begun.generation
+            await self._submit_when_possible(begun.generation)
         except Exception as error:
             self._end_by(error, cuts=isinstance(error, ServerClosing))
+
+    async def _submit_when_possible(self, generation: TextGeneration) -> None:
+        """Submits the response, which was accepted before its model was loaded, once the queue of
+        the model has room, unless it is cancelled first. Raises as `submit` does otherwise."""
+        while not self.has_ended:
+            try:
+                generation.submit(self._on_delta, self._writer.add_output)
+                self._generation = generation
+                return
+            except Overloaded:
+                await asyncio.wait((self._stopped,), timeout=_RETRY)
 
     async def _finished(self, generation: TextGeneration) -> None:
         finished = asyncio.ensure_future(generation.finished())

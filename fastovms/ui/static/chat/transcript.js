@@ -137,7 +137,7 @@ export class Transcript {
     const isGrowing = !turn.answer.isFinal;
     view.show([...carried, ...turn.input.filter((item) => !isUserMessage(item)), ...turn.answer.output], { isGrowing, isLast: false });
     state.className = turn.isLost ? "state fault" : "state";
-    state.hidden = !isGrowing || (turn.answer.output.length > 0 && !turn.isLost);
+    state.hidden = !isGrowing || (turn.answer.output.length > 0 && !turn.isLost && !turn.isStopping);
     this.showWaiting();
   }
 
@@ -147,6 +147,7 @@ export class Transcript {
     const { turn, state } = this.#turn;
     const model = turn.answer.status === "queued" ? this.#actions.waitsForModel() : "";
     if (turn.isLost) put(state, "text", "chat.lost");
+    else if (turn.isStopping) put(state, "text", "chat.stopping");
     else if (model) put(state, "text", "chat.loading", { model });
     else put(state, "text", turn.answer.status === "queued" ? "chat.queued" : "chat.thinking");
   }

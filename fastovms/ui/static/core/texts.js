@@ -70,6 +70,7 @@ export const TEXTS = {
   "chat.queued": ["Waiting for its turn …", "Wartet, bis es an der Reihe ist …", "排队中……"],
   "chat.thinking": ["Reading …", "Liest …", "正在读取……"],
   "chat.loading": ["Loading {model} …", "{model} wird geladen …", "正在加载 {model}……"],
+  "chat.stopping": ["Stopping …", "Wird gestoppt …", "正在停止……"],
   "chat.lost": ["The connection is lost. Trying again …", "Die Verbindung ist unterbrochen. Neuer Versuch …", "连接已断开，正在重试……"],
   "chat.failed": ["There is no answer.", "Es gibt keine Antwort.", "没有得到回答。"],
   "chat.answered": ["The answer is complete.", "Die Antwort ist fertig.", "回答完毕。"],

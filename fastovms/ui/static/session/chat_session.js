@@ -18,6 +18,8 @@ const HAS_ENDED = 400;
  * @property {Object[]} input items.
  * @property {AnswerState} answer
  * @property {boolean} isLost whether the connection is lost at the moment.
+ * @property {boolean} isKnown whether the server has the answer, so that it can stop it.
+ * @property {boolean} isStopping whether the user has asked to stop it.
  */
 
 /**
@@ -84,6 +86,7 @@ export class ChatSession extends EventTarget {
     this.#numBefore = response?.usage?.total_tokens ?? 0;
     if (input) {
       const turn = this.#newTurn(input, null);
+      turn.isKnown = true;
       this.#follow(turn, this.#store.follow(chat, (isLost) => this.#lose(turn, isLost)));
     }
     return response;
@@ -158,16 +161,26 @@ export class ChatSession extends EventTarget {
   }
 
   /**
-   * Stops the answer that runs. What it has said so far stays.
+   * Stops the answer that runs: at once, or when the server knows it. What it has said so far stays.
    *
    * @throws {ServerError} the server could not be asked, or has refused.
    */
   async stop() {
-    if (!this.chat) return; // it is not yet asked
+    const { turn } = this;
+    if (!turn || turn.isStopping) return;
+    turn.isStopping = true;
+    this.#tell("answering");
+    if (turn.isKnown) await this.#cancel(turn, this.chat);
+  }
+
+  async #cancel(turn, chat) {
     try {
-      await this.#store.stop(this.chat);
+      await this.#store.stop(chat);
     } catch (error) {
-      if (error.status !== HAS_ENDED) throw error;
+      if (error.status === HAS_ENDED) return;
+      turn.isStopping = false; // the user may try again
+      if (this.turn === turn) this.#tell("answering");
+      throw error;
     }
   }
 
@@ -247,7 +260,7 @@ export class ChatSession extends EventTarget {
   }
 
   #newTurn(input, startedAt) {
-    this.turn = { input, answer: new AnswerState(startedAt), isLost: false };
+    this.turn = { input, answer: new AnswerState(startedAt), isLost: false, isKnown: false, isStopping: false };
     this.#tell("asked");
     return this.turn;
   }
@@ -257,9 +270,13 @@ export class ChatSession extends EventTarget {
     try {
       for await (const event of events) {
         // Whoever opens another chat leaves this one, whose answer goes on without a reader.
-        if (this.turn !== turn) return;
+        if (this.turn !== turn && !turn.isStopping) return;
+        if (!turn.isKnown) {
+          turn.isKnown = true;
+          if (turn.isStopping) this.#cancel(turn, chat);
+        }
         turn.answer.push(event, performance.now());
-        if (!turn.answer.isFinal) this.#tell("answering");
+        if (!turn.answer.isFinal && this.turn === turn) this.#tell("answering");
       }
       if (turn.answer.status === "cancelled") {
         turn.answer.output = stopped(turn.answer.output.filter(saysAnything));

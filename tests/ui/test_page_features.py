@@ -291,3 +291,27 @@ def test_text_files_are_sent(
         opened.page.get_by_role("button", name="Ask", exact=True).click()
         expect(bubble.locator("summary")).to_have_text("notes.txt")  # it stays with the message
         expect(bubble.locator(".text")).to_have_text("And what else?")
+
+
+def test_where_the_time_of_an_answer_went_is_shown(browser: Browser, slow_server: UiServer) -> None:
+    with window(browser, slow_server) as opened:
+        opened.open()
+        opened.set(temperature="0", maxTokens="12")
+        opened.say(STORY)
+        opened.wait_for_answers(1)
+        bar = opened.page.locator(".timing")
+        for _ in range(2):
+            expect(bar).to_be_hidden()
+            opened.page.get_by_role("button", name="Where the time went").click()
+            expect(bar).to_contain_text(re.compile(r"Queue\s*[\d.]+ ms"))
+            expect(bar).to_contain_text(
+                re.compile(r"Prefill\s*[\d.]+ m?s\s*\d+ of 13 prompt tokens")
+            )
+            expect(bar).to_contain_text(re.compile(r"Decode\s*[\d.]+ m?s\s*\d+ of 12 tokens from"))
+            widths = bar.locator(".phase").evaluate_all(
+                "(all) => all.map((one) => one.offsetWidth)"
+            )
+            assert widths[2] > widths[0]  # eleven steps are longer than the wait for the first
+            opened.reload()
+        opened.page.get_by_role("button", name="Export", exact=True).click()
+        expect(opened.page.locator(".snippet")).not_to_contain_text("metrics")

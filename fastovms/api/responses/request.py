@@ -77,9 +77,11 @@ class ItemsRequest(Struct, frozen=True, kw_only=True):
 
 LOGPROBS: Final = "message.output_text.logprobs"
 SEALED_REASONING: Final = "reasoning.encrypted_content"
+METRICS: Final = "metrics"
 INCLUDES: Final = (
     LOGPROBS,
     SEALED_REASONING,
+    METRICS,
     "file_search_call.results",
     "web_search_call.results",
     "web_search_call.action.sources",
@@ -107,6 +109,7 @@ class ResponseFields:
         reasoning: `reasoning` as echoed in the response.
         logprobs: the number of log probabilities reported for each token of the text; None = none.
         seals_reasoning: whether reasoning is written as `encrypted_content` too.
+        tells_metrics: whether the response reports its duration, whatever the server's setting.
     """
 
     store: bool
@@ -121,6 +124,7 @@ class ResponseFields:
     service_tier: str
     logprobs: bool
     seals_reasoning: bool
+    tells_metrics: bool
 
 
 def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> ResponseFields:
@@ -159,6 +163,7 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
         service_tier=_choice(body.service_tier, "service_tier", _TIERS, "default"),
         logprobs=LOGPROBS in include,
         seals_reasoning=SEALED_REASONING in include,
+        tells_metrics=METRICS in include,
     )
 
 
@@ -206,7 +211,7 @@ def _choice(value: object, name: str, allowed: tuple[str, ...], default: str) ->
 
 
 def check_include(given: Sequence[str]) -> Sequence[str]:
-    """Raises InvalidField for values of `include` that are not OpenAI's."""
+    """Raises InvalidField for values of `include` that are neither OpenAI's nor "metrics"."""
     for position, value in enumerate(given):
         one_of(value, INCLUDES, f"include[{position}]")
     return given

@@ -4,6 +4,7 @@ import { AnswerView, hasTokens } from "../answer/answer_view.js";
 import { onceAFrame } from "../answer/frame.js";
 import { showMarkdown } from "../answer/markdown.js";
 import { keepStatistics, keptStatistics, statisticsLine, statisticsOf } from "../answer/statistics.js";
+import { timingBar } from "../answer/timing_bar.js";
 import { announce, copyText, iconButton, make } from "../core/dom.js";
 import { put, say } from "../core/language.js";
 import { canContinue, cutOf, filesOf, imagesOf, isUserMessage, joined, ownTextOf, textOf } from "../session/items.js";
@@ -122,6 +123,13 @@ export class Transcript {
     if (hasTokens(items)) {
       const toggle = iconButton("tokens", "tokens.show", () => toggle.setAttribute("aria-pressed", view.toggleTokens()), { "aria-pressed": "false" });
       tools.append(toggle);
+    }
+    if (statistics?.phases) {
+      const bar = timingBar(statistics);
+      bar.hidden = true;
+      const toggle = iconButton("clock", "timing.show", () => toggle.setAttribute("aria-pressed", String(!(bar.hidden = !bar.hidden))), { "aria-pressed": "false" });
+      tools.append(toggle);
+      node.append(bar);
     }
     if (statistics) tools.append(statisticsLine(statistics));
     node.append(tools);

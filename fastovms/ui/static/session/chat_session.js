@@ -5,7 +5,7 @@ import { AnswerState } from "./answer_state.js";
 import { ServerError } from "../core/server.js";
 import { departure, rootOf } from "./branches.js";
 import { saysAnything, stopped } from "./items.js";
-import { requestBody } from "./settings.js";
+import { requestBody, withMetrics } from "./settings.js";
 import { Titles, titleOf } from "./titles.js";
 
 /** Status of a request to stop an answer that has ended meanwhile. */
@@ -123,7 +123,7 @@ export class ChatSession extends EventTarget {
       this.#fail(turn, error);
       return;
     }
-    const body = requestBody(settings, whole);
+    const body = withMetrics(requestBody(settings, whole));
     this.#count(turn, body);
     await this.#follow(turn, this.#store.start(this.chat, body, (isLost) => this.#lose(turn, isLost)));
   }

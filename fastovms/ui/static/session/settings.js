@@ -126,6 +126,11 @@ export function requestBody(settings, input) {
   return body;
 }
 
+/** Returns a request for a response that reports its duration. */
+export function withMetrics(body) {
+  return { ...body, include: [...(body.include ?? []), "metrics"] };
+}
+
 /** Returns a tool in the form of the Responses API, which many have in that of chats. */
 function asResponsesTool(tool) {
   return tool?.type === "function" && tool.function ? { type: "function", ...tool.function } : tool;

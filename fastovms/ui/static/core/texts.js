@@ -25,6 +25,7 @@ export const TEXTS = {
   views: ["Views", "Ansichten", "视图"],
   api: ["API", "API", "API"],
   "view.chat": ["Chat", "Chat", "对话"],
+  "view.compare": ["Side by side", "Nebeneinander", "并排对比"],
   "view.live": ["Live engine", "Engine live", "引擎实况"],
 
   // The API key
@@ -78,6 +79,14 @@ export const TEXTS = {
   "chat.variant": ["{number} of {count}", "{number} von {count}", "第 {number} 个，共 {count} 个"],
   "chat.previous": ["Previous branch", "Vorheriger Zweig", "上一个分支"],
   "chat.next": ["Next branch", "Nächster Zweig", "下一个分支"],
+
+  // Two chats side by side
+  "compare.title": ["Side by side", "Nebeneinander", "并排对比"],
+  "compare.welcome": ["One prompt, two answers", "Ein Prompt, zwei Antworten", "一个提示词，两个回答"],
+  "compare.note": ["Choose two models, or two settings of one. Both answers come together, and stay in this tab.", "Wählen Sie zwei Modelle, oder zwei Einstellungen für eines. Beide Antworten kommen zusammen und bleiben in diesem Tab.", "选择两个模型，或同一模型的两组设置。两个回答同时生成，只保存在本标签页中。"],
+  "compare.left": ["Left", "Links", "左侧"],
+  "compare.right": ["Right", "Rechts", "右侧"],
+  "compare.new": ["New comparison", "Neuer Vergleich", "新对比"],
 
   // Answers that were cut
   "cut.limit": ["The answer was cut: it has all the tokens that it may have.", "Die Antwort ist abgeschnitten: Sie hat alle Tokens, die sie haben darf.", "回答已截断：已达到 token 上限。"],

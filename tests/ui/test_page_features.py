@@ -245,6 +245,35 @@ def test_a_nearly_full_context_is_warned_of(browser: Browser, quick_server: UiSe
         expect(opened.page.locator(".nearly-full")).to_be_hidden()
 
 
+FOOTNOTES = """Water[^b] and wine[^a] [^none] [^a].
+
+[^a]: Of **grapes**,
+  pressed.
+[^b]: [Rain](https://example.org)
+[^c]: Nobody refers to it.
+
+The end `[^a]`
+"""
+
+
+def test_footnotes_are_numbered_and_lead_there_and_back(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    chat = quick_server.conversation("Notes", [{"role": "assistant", "content": FOOTNOTES}])
+    with window(browser, quick_server) as opened:
+        opened.open(f"#chat/{chat}")
+        first = opened.page.locator(".answer p").first
+        expect(first).to_have_text("Water1 and wine2 [^none] 2.")
+        notes = opened.page.locator(".footnote")
+        expect(notes).to_have_text(["2 Of grapes,\npressed.", "1 Rain", "3 Nobody refers to it."])
+        expect(opened.page.locator(".answer code")).to_have_text("[^a]")
+        opened.page.get_by_role("button", name="Footnote 1", exact=True).click()
+        back = opened.page.get_by_role("button", name="Back from footnote 1")
+        expect(back).to_be_focused()
+        back.click()
+        expect(first.get_by_role("button", name="Footnote 1")).to_be_focused()
+
+
 HAND_OVER = """([element, event, kind, name, bytes]) => {
   const transfer = new DataTransfer();
   transfer.items.add(new File([Uint8Array.from(bytes)], name));

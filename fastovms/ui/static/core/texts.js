@@ -115,6 +115,8 @@ export const TEXTS = {
 
   // Answers
   "answer.thoughts": ["Thoughts", "Gedanken", "思考过程"],
+  "answer.to-footnote": ["Footnote {number}", "Fußnote {number}", "脚注 {number}"],
+  "answer.from-footnote": ["Back from footnote {number}", "Zurück von Fußnote {number}", "从脚注 {number} 返回"],
   "answer.wrap-code": ["Wrap the lines of code", "Codezeilen umbrechen", "代码自动换行"],
   "answer.copy-code": ["Copy the code", "Code kopieren", "复制代码"],
   "stats.rate": ["{rate} tokens/s", "{rate} Tokens/s", "{rate} token/秒"],

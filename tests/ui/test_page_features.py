@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.ui.browser import UiServer, ui_server, window
+from fastovms.config import DEMO_MODEL
+from tests.ui.browser import DEADLINE, UiServer, ui_server, window
 
 STORY = "Tell me a story."
 
@@ -243,6 +244,34 @@ def test_a_nearly_full_context_is_warned_of(browser: Browser, quick_server: UiSe
         expect(opened.page.locator(".nearly-full")).to_be_visible()
         opened.page.get_by_role("button", name="New chat").click()
         expect(opened.page.locator(".nearly-full")).to_be_hidden()
+
+
+def test_models_are_loaded_and_unloaded_by_operators(browser: Browser, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("sk-operator admin\nsk-client\n")
+    flags = ("--model", f"one={DEMO_MODEL}", "--model", f"two={DEMO_MODEL}")
+    flags = (*flags, "--max-loaded-models", "1", "--api-key-file", str(keys))
+    with ui_server(*flags, load_seconds=2.0) as server:
+        for key in ("sk-operator", "sk-client"):
+            with window(browser, server) as opened:
+                opened.page.add_init_script(f"sessionStorage.setItem('fastovms.key', '{key}')")
+                opened.open()
+                opened.page.get_by_role("button", name="Models").click()
+                dialog = opened.page.get_by_role("dialog", name="Models")
+                row = dialog.get_by_role("listitem").first
+                expect(row).to_contain_text("Not loaded")
+                dialog.get_by_role("button", name="Load one").click()
+                if key == "sk-client":
+                    expect(dialog.get_by_role("alert")).to_contain_text("needs an operator's key")
+                    continue
+                expect(row).to_contain_text(re.compile(r"Loading for \d+ s"))
+                expect(row.get_by_role("progressbar")).to_be_visible()
+                loaded = "Loaded, with a context of 2,048 tokens"
+                expect(row).to_contain_text(loaded, timeout=4 * DEADLINE)
+                dialog.get_by_role("button", name="Unload one").click()
+                expect(row).to_contain_text("Not loaded")
+                opened.page.keyboard.press("Escape")
+                expect(dialog).to_have_count(0)
 
 
 FOOTNOTES = """Water[^b] and wine[^a] [^none] [^a].

@@ -61,7 +61,7 @@ export class ChatView {
   #build(store) {
     const { meter, models, panel, transcript } = this.#pane;
     this.#toggle = iconButton("settings", "set.title", () => this.#toggleSettings(), { "aria-expanded": "false", "aria-controls": "settings" });
-    this.tools = make("div", { class: "row bar-tools" }, models.node, iconButton("export", "export.title", () => this.#export()), this.#toggle);
+    this.tools = make("div", { class: "row bar-tools" }, models.node, iconButton("chip", "models.title", () => this.#showModels()), iconButton("export", "export.title", () => this.#export()), this.#toggle);
     this.#aside = make("aside", { class: "panel", id: "settings", label: "set.title", hidden: true },
       make("header", { class: "row" }, make("h2", { text: "set.title" }), iconButton("close", "close", () => this.#toggleSettings())),
       panel.node);
@@ -106,6 +106,14 @@ export class ChatView {
     const isOpen = this.#aside.hidden;
     this.#showSettings(isOpen);
     (isOpen ? this.#aside.querySelector("textarea") : this.#toggle).focus();
+  }
+
+  async #showModels() {
+    const { openModels } = await import("./models_dialog.js");
+    await openModels(async () => {
+      await this.#pane.models.refresh();
+      this.#pane.showModel();
+    });
   }
 
   #export() {

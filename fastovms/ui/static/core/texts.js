@@ -100,6 +100,20 @@ export const TEXTS = {
   "model.unloaded": ["{model} · not loaded", "{model} · nicht geladen", "{model} · 未加载"],
   "model.failed": ["{model} · cannot be loaded", "{model} · nicht ladbar", "{model} · 无法加载"],
 
+  "models.title": ["Models", "Modelle", "模型列表"],
+  "models.note": ["Operators load and unload models. Others may ask for a model, which then is loaded.", "Betreiber laden und entladen Modelle. Andere können ein Modell anfragen, das dann geladen wird.", "运维人员可加载和卸载模型。其他人向某个模型提问时，该模型会自动加载。"],
+  "models.load": ["Load", "Laden", "加载"],
+  "models.unload": ["Unload", "Entladen", "卸载"],
+  "models.load-this": ["Load {model}", "{model} laden", "加载 {model}"],
+  "models.unload-this": ["Unload {model}", "{model} entladen", "卸载 {model}"],
+  "models.progress": ["Progress", "Fortschritt", "进度"],
+  "models.loaded": ["Loaded", "Geladen", "已加载"],
+  "models.loaded-with": ["Loaded, with a context of {tokens} tokens", "Geladen, mit einem Kontext von {tokens} Tokens", "已加载，上下文 {tokens} 个 token"],
+  "models.loading": ["Loading for {seconds} s …", "Wird geladen, seit {seconds} s …", "加载中，已 {seconds} 秒……"],
+  "models.unloading": ["Unloading for {seconds} s …", "Wird entladen, seit {seconds} s …", "卸载中，已 {seconds} 秒……"],
+  "models.unloaded": ["Not loaded", "Nicht geladen", "未加载"],
+  "models.failed": ["Cannot be loaded", "Nicht ladbar", "无法加载"],
+
   // Images
   "images.add": ["Add images", "Bilder hinzufügen", "添加图片"],
   "images.remove": ["Remove this image", "Bild entfernen", "移除此图片"],

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.ui.browser import UiServer, window
+from tests.ui.test_page_access import violations
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,17 @@ def test_start_page_leads_to_an_example_that_is_answered(page: Page) -> None:
     expect(page.get_by_role("status")).to_have_text("Copied")
     command = page.evaluate("() => navigator.clipboard.readText()")
     assert re.match(r"curl -X POST 'http://[^']*/v1/chat/completions' \\\n", command)
+
+
+@pytest.mark.parametrize("place", ["#", "#post_v1_chat_completions"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_the_docs(
+    browser: Browser, quick_server: UiServer, place: str, scheme: str
+) -> None:
+    with window(browser, quick_server, color_scheme=scheme) as opened:
+        opened.page.goto(f"{quick_server.url}/docs{place}")
+        opened.page.get_by_role("heading", level=1).wait_for()
+        assert violations(opened) == []
 
 
 def test_an_operation_is_one_entry_that_lists_its_dialects(page: Page) -> None:

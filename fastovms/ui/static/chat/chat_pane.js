@@ -44,7 +44,7 @@ export class ChatPane {
       onVariant,
       waitsForModel: () => (this.models.isLoaded ? "" : this.models.chosen.id),
       variantsAt: (at) => (this.session.chat ? variantsAt(this.session.chats, this.session.chat, at) : { ids: [], current: 0 }),
-    });
+    }, place ? `compare.messages-${place}` : "chat.messages");
     this.meter = new ContextMeter(this.session, () => this.settings.contextLength);
     this.session.addEventListener("opened", () => this.#outputs.clear());
     this.session.addEventListener("asked", () => {

@@ -33,12 +33,13 @@ export class Transcript {
   /**
    * @param {import("../session/chat_session.js").ChatSession} session
    * @param {Actions} actions
+   * @param {string} label key of the name that assistive technology says.
    */
-  constructor(session, actions) {
+  constructor(session, actions, label = "chat.messages") {
     this.#session = session;
     this.#actions = actions;
-    this.#list = make("div", { class: "messages", role: "log", "aria-live": "off", label: "chat.messages" });
-    this.node = make("div", { class: "transcript", tabindex: "0", role: "region", label: "chat.messages" }, this.#list);
+    this.#list = make("div", { class: "messages", role: "log", "aria-live": "off", label });
+    this.node = make("div", { class: "transcript", tabindex: "0", role: "region", label }, this.#list);
     this.#near = new NearDrawing(this.node);
     this.#end = new EndFollower(this.node, this.#list);
     const draw = onceAFrame(() => this.#drawTurn());
@@ -74,11 +75,11 @@ export class Transcript {
     this.#end.toEnd();
   }
 
-  /** Appends items that stand in the chat from a position on. */
-  #append(items, first) {
+  /** Appends items that stand in the chat from a position on; `drawn`: the view that shows the last answer already. */
+  #append(items, first, drawn = null) {
     for (const group of groups(items, first)) {
       const isLast = group.end === first + items.length;
-      this.#list.append(group.isUser ? this.#userMessage(group) : this.#answer(group, isLast));
+      this.#list.append(group.isUser ? this.#userMessage(group) : this.#answer(group, isLast, isLast ? drawn : null));
     }
   }
 
@@ -96,8 +97,8 @@ export class Transcript {
     return node;
   }
 
-  #answer({ items, end, question }, isLast) {
-    const view = new AnswerView(this.#actions.onOutput);
+  #answer({ items, end, question }, isLast, drawn) {
+    const view = drawn ?? new AnswerView(this.#actions.onOutput);
     const node = make("article", { class: "message", label: "chat.model" }, view.node);
     const text = joined(items).filter((item) => item.type === "message").map(textOf).join("\n\n");
     const isNow = isLast && end === this.#session.items.length;
@@ -201,19 +202,19 @@ export class Transcript {
     const last = turn.answer.output.at(-1);
     if (statistics && last) keepStatistics(last.id, statistics);
     // The output of a tool belongs to the answer that made the call.
-    this.#redrawFrom(lastQuestion(this.#session.items, first));
+    this.#redrawFrom(lastQuestion(this.#session.items, first), this.#turn.view);
     announce(say(CUT_SENTENCES[cutOf(turn.answer.output)] ?? "chat.answered"));
   }
 
-  /** Shows the items from a position on anew, in place of the turn. */
-  #redrawFrom(position) {
+  /** Shows the items from a position on anew, in place of the turn, whose view is used again if it is given. */
+  #redrawFrom(position, drawn = null) {
     const start = Math.max(0, position);
     for (const node of this.#turn?.nodes ?? []) node.remove();
     const shown = [...this.#list.children];
     const from = start ? shown.findIndex((node) => Number(node.dataset.at ?? -1) >= start) : 0;
     for (const node of from < 0 ? [] : shown.slice(from)) node.remove();
     this.#turn = null;
-    this.#append(this.#session.items.slice(start), start);
+    this.#append(this.#session.items.slice(start), start, drawn);
   }
 
   // Parts of messages

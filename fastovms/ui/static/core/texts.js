@@ -86,6 +86,8 @@ export const TEXTS = {
   "compare.note": ["Choose two models, or two settings of one. Both answers come together, and stay in this tab.", "Wählen Sie zwei Modelle, oder zwei Einstellungen für eines. Beide Antworten kommen zusammen und bleiben in diesem Tab.", "选择两个模型，或同一模型的两组设置。两个回答同时生成，只保存在本标签页中。"],
   "compare.left": ["Left", "Links", "左侧"],
   "compare.right": ["Right", "Rechts", "右侧"],
+  "compare.messages-left": ["Messages on the left", "Nachrichten links", "左侧消息"],
+  "compare.messages-right": ["Messages on the right", "Nachrichten rechts", "右侧消息"],
   "compare.new": ["New comparison", "Neuer Vergleich", "新对比"],
 
   // Answers that were cut

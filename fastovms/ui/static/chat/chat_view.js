@@ -65,9 +65,9 @@ export class ChatView {
     this.#aside = make("aside", { class: "panel", id: "settings", label: "set.title", hidden: true },
       make("header", { class: "row" }, make("h2", { text: "set.title" }), iconButton("close", "close", () => this.#toggleSettings())),
       panel.node);
-    this.#empty = make("div", { class: "empty" }, make("h1", { text: "chat.welcome" }), make("p", { class: "faint", text: store.lasting ? "chat.lasting" : "chat.not-lasting" }));
+    this.#empty = make("div", { class: "empty" }, make("h2", { text: "chat.welcome" }), make("p", { class: "faint", text: store.lasting ? "chat.lasting" : "chat.not-lasting" }));
     this.node = make("div", { class: "chat-view" },
-      make("section", { class: "chat-column", label: "chat.title" }, this.#empty, transcript.node, this.#composer.node,
+      make("section", { class: "chat-column", label: "chat.title" }, make("h1", { class: "off-screen", text: "chat.title" }), this.#empty, transcript.node, this.#composer.node,
         make("footer", { class: "note" }, meter.node, make("p", { class: "faint", text: "chat.note" }))),
       this.#aside);
     this.#composer.listenForDrops(this.node);

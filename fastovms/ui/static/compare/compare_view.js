@@ -15,8 +15,9 @@ export class CompareView {
     const isFirstTime = !hasSettings("right");
     this.#columns = PLACES.map((place) => new Column(models, place, () => this.#showImages()));
     this.#composer = new Composer((text, images, files) => this.#say(userMessage(text, images, files)), () => this.#stop(), () => {});
-    this.#empty = make("div", { class: "empty" }, make("h1", { text: "compare.welcome" }), make("p", { class: "faint", text: "compare.note" }));
+    this.#empty = make("div", { class: "empty" }, make("h2", { text: "compare.welcome" }), make("p", { class: "faint", text: "compare.note" }));
     this.node = make("section", { class: "compare-view", label: "compare.title" },
+      make("h1", { class: "off-screen", text: "compare.title" }),
       make("div", { class: "compare-columns" }, ...this.#columns.map(({ node }) => node)), this.#empty,
       make("div", { class: "compare-say" }, iconButton("plus", "compare.new", () => this.#begin()), this.#composer.node));
     this.#composer.listenForDrops(this.node);

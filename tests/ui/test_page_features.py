@@ -314,6 +314,40 @@ PASTE = (".composer textarea", "paste", "clipboardData")
 DROP = (".chat-view", "drop", "dataTransfer")
 
 
+def test_a_pdf_is_sent_as_a_file_and_a_refusal_is_shown(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    refusal = "input[0].content[0].file_data: the PDF is encrypted"
+    with window(browser, quick_server) as opened:
+        opened.open()
+        opened.set(maxTokens="8")
+        opened.page.evaluate(HAND_OVER, [*DROP, "paper.pdf", list(b"%PDF-1.4\nx")])
+        expect(opened.page.locator(".file-chip")).to_have_text(["paper.pdf"])
+        error = {"error": {"message": refusal}}
+        path = "**/v1/responses"
+        opened.page.route(path, lambda route: route.fulfill(status=400, json=error))
+        with opened.page.expect_request(path) as asked:
+            opened.say("What is in it?")
+        [message] = asked.value.post_data_json["input"]  # type: ignore[index]
+        file, text = message["content"]
+        assert file == {
+            "type": "input_file",
+            "filename": "paper.pdf",
+            "file_data": "data:application/pdf;base64,JVBERi0xLjQKeA==",
+        }
+        assert text["text"] == "What is in it?"
+        failure = opened.page.locator(".failure")
+        expect(failure).to_contain_text(refusal)
+        expect(opened.page.locator(".message.user .file")).to_have_text("paper.pdf")
+        opened.page.unroute(path)
+        failure.get_by_role("button", name="Remove the message").click()
+        expect(opened.page.locator(".message")).to_have_count(0)
+        opened.say("Hello")  # the chat goes on without it
+        opened.wait_for_answers(1)
+        expect(opened.page.locator(".message.user")).to_have_count(1)
+        expect(opened.page.locator(".message.user .file")).to_have_count(0)
+
+
 @pytest.mark.parametrize("way", [PASTE, DROP], ids=["paste", "drop"])
 def test_text_files_are_sent(
     browser: Browser, quick_server: UiServer, way: tuple[str, str, str]

@@ -91,7 +91,7 @@ export class Transcript {
       iconButton("edit", "chat.edit", () => editMessage(node.querySelector(".bubble"), item, (edited) => this.#actions.onEdit(start, edited)), { class: "icon-button edit" }),
       iconButton("copy", "chat.copy", () => this.#copy(text)));
     const node = make("article", { class: "message user", label: "chat.you", "data-at": String(start) },
-      make("div", { class: "bubble" }, ...pictures, ...filesOf(item).map(textFile), body), tools);
+      make("div", { class: "bubble" }, ...pictures, ...filesOf(item).map(attachedFile), body), tools);
     this.#whenNear(node, body, text, () => showMarkdown(body, text, { breaks: true }));
     this.#putVariants(node);
     return node;
@@ -192,7 +192,8 @@ export class Transcript {
     state.hidden = true;
     const why = make("p", {}, turn.answer.failure);
     node.append(make("div", { class: "card failure", role: "alert" }, make("strong", { text: "chat.failed" }), why,
-      make("button", { type: "button", text: "chat.regenerate", on: { click: this.#actions.onRetry } })));
+      make("div", { class: "row" }, make("button", { type: "button", text: "chat.regenerate", on: { click: this.#actions.onRetry } }),
+        make("button", { type: "button", text: "chat.discard", on: { click: () => this.#session.discard() } }))));
   }
 
   /** Shows what has ended as part of the chat. */
@@ -252,8 +253,9 @@ function picture(url) {
   return make("p", { class: "faint" }, url);
 }
 
-/** Shows a text file that came with a message, folded. */
-function textFile({ name, text }) {
+/** Shows a file that came with a message: a text folded, of a PDF its name. */
+function attachedFile({ name, text }) {
+  if (text === undefined) return make("p", { class: "file file-chip", dir: "auto" }, name);
   return make("details", { class: "file" }, make("summary", { dir: "auto" }, name), make("pre", { tabindex: "0", labelled: name, dir: "auto" }, text));
 }
 

@@ -67,6 +67,7 @@ export const TEXTS = {
   "chat.edit": ["Edit, in a new branch", "Bearbeiten, in einem neuen Zweig", "编辑（新建分支）"],
   "chat.ask": ["Ask", "Fragen", "提问"],
   "chat.regenerate": ["Answer again", "Noch einmal antworten", "重新回答"],
+  "chat.discard": ["Remove the message", "Nachricht entfernen", "移除消息"],
   "chat.image": ["Image", "Bild", "图片"],
   "chat.queued": ["Waiting for its turn …", "Wartet, bis es an der Reihe ist …", "排队中……"],
   "chat.thinking": ["Reading …", "Liest …", "正在读取……"],
@@ -120,10 +121,10 @@ export const TEXTS = {
   "images.add": ["Add images", "Bilder hinzufügen", "添加图片"],
   "images.remove": ["Remove this image", "Bild entfernen", "移除此图片"],
 
-  // Text files
-  "files.add": ["Add text files", "Textdateien hinzufügen", "添加文本文件"],
+  // Files
+  "files.add": ["Add texts or PDFs", "Texte oder PDFs hinzufügen", "添加文本或 PDF"],
   "files.remove": ["Remove this file", "Datei entfernen", "移除此文件"],
-  "files.not-text": ["{name} is not added: it is not a text, or larger than 1 MB.", "{name} wird nicht hinzugefügt: kein Text, oder größer als 1 MB.", "未添加 {name}：不是文本，或大于 1 MB。"],
+  "files.refused": ["{name} is not added: it is not a text of at most 1 MB or a PDF of at most 10 MB.", "{name} wird nicht hinzugefügt: kein Text bis 1 MB und kein PDF bis 10 MB.", "未添加 {name}：仅支持不超过 1 MB 的文本或不超过 10 MB 的 PDF。"],
 
   // The context
   "context.used": ["{tokens} of {all} tokens", "{tokens} von {all} Tokens", "{tokens} / {all} 个 token"],

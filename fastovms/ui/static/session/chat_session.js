@@ -1,26 +1,12 @@
 /** Runs the chat that is open: asks, follows, stops, branches. It tells of every change by events. */
 
 import { archiveOf, importChats } from "./archive.js";
-import { AnswerState } from "./answer_state.js";
 import { ServerError } from "../core/server.js";
 import { departure, rootOf } from "./branches.js";
 import { saysAnything, stopped } from "./items.js";
 import { requestBody, withMetrics } from "./settings.js";
 import { Titles, titleOf } from "./titles.js";
-
-/** Status of a request to stop an answer that has ended meanwhile. */
-const HAS_ENDED = 400;
-
-/**
- * What is asked and not yet part of the conversation: it runs, or has failed.
- *
- * @typedef {Object} Turn
- * @property {Object[]} input items.
- * @property {AnswerState} answer
- * @property {boolean} isLost whether the connection is lost at the moment.
- * @property {boolean} isKnown whether the server has the answer, so that it can stop it.
- * @property {boolean} isStopping whether the user has asked to stop it.
- */
+import { Turn } from "./turn.js";
 
 /**
  * The open chat. Events: `opened`: everything is another; `asked`: there is a turn; `answering`: the
@@ -86,7 +72,7 @@ export class ChatSession extends EventTarget {
     this.#numBefore = response?.usage?.total_tokens ?? 0;
     if (input) {
       const turn = this.#newTurn(input, null);
-      turn.isKnown = true;
+      turn.becomeKnown();
       this.#follow(turn, this.#store.follow(chat, (isLost) => this.#lose(turn, isLost)));
     }
     return response;
@@ -140,6 +126,12 @@ export class ChatSession extends EventTarget {
     await this.ask(settings, input);
   }
 
+  /** Takes back what has failed, so that the chat goes on without it. */
+  discard() {
+    this.turn = null;
+    this.#tell("opened");
+  }
+
   /**
    * Begins a branch at a message of the user, and asks what stands in its place.
    *
@@ -166,22 +158,7 @@ export class ChatSession extends EventTarget {
    * @throws {ServerError} the server could not be asked, or has refused.
    */
   async stop() {
-    const { turn } = this;
-    if (!turn || turn.isStopping) return;
-    turn.isStopping = true;
-    this.#tell("answering");
-    if (turn.isKnown) await this.#cancel(turn, this.chat);
-  }
-
-  async #cancel(turn, chat) {
-    try {
-      await this.#store.stop(chat);
-    } catch (error) {
-      if (error.status === HAS_ENDED) return;
-      turn.isStopping = false; // the user may try again
-      if (this.turn === turn) this.#tell("answering");
-      throw error;
-    }
+    await this.turn?.stop();
   }
 
   /**
@@ -260,21 +237,20 @@ export class ChatSession extends EventTarget {
   }
 
   #newTurn(input, startedAt) {
-    this.turn = { input, answer: new AnswerState(startedAt), isLost: false, isKnown: false, isStopping: false };
+    const turn = new Turn(input, startedAt, this.#store, () => this.turn === turn && this.#tell("answering"));
+    this.turn = turn;
     this.#tell("asked");
-    return this.turn;
+    return turn;
   }
 
   async #follow(turn, events) {
     const { chat } = this;
+    turn.chat = chat;
     try {
       for await (const event of events) {
         // Whoever opens another chat leaves this one, whose answer goes on without a reader.
         if (this.turn !== turn && !turn.isStopping) return;
-        if (!turn.isKnown) {
-          turn.isKnown = true;
-          if (turn.isStopping) this.#cancel(turn, chat);
-        }
+        turn.becomeKnown();
         turn.answer.push(event, performance.now());
         if (!turn.answer.isFinal && this.turn === turn) this.#tell("answering");
       }

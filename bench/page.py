@@ -99,10 +99,7 @@ WATCH: Final = """
     observer.observe({type, buffered: true, ...(type === 'event' ? {durationThreshold: 16} : {})});
   }
 """
-READY_AT: Final = """
-  new MutationObserver(() => { globalThis.readyAt ??= performance.now(); })
-    .observe(document, {subtree: true, attributeFilter: ['data-ready']});
-"""
+INTERACTIVE: Final = "() => performance.getEntriesByName('interactive')[0].startTime"
 
 
 def weigh() -> None:
@@ -120,10 +117,9 @@ def time_loads() -> None:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         for _ in range(NUM_LOADS):
             with window(browser, server) as opened:
-                opened.page.add_init_script(READY_AT)
                 for seen in times.values():
                     opened.open()
-                    seen.append(opened.page.evaluate("() => globalThis.readyAt"))
+                    seen.append(opened.page.evaluate(INTERACTIVE))
                     opened.page.goto("about:blank")
         browser.close()
     for visit, seen in times.items():

@@ -84,9 +84,11 @@ async function start() {
   const frame = buildFrame();
   const waiting = make("p", { class: "empty faint", role: "status", text: "loading" });
   frame.body.append(waiting);
+  const finding = findStore().catch(() => null);
   const models = await findModels((reason) => { waiting.textContent = reason; });
   const chatting = models.filter((model) => !encodes(model));
-  const chats = new ChatView(await findStore(), chatting);
+  // A server that was still loading has refused the first request.
+  const chats = new ChatView((await finding) ?? (await findStore()), chatting);
   const begin = make("button", { type: "button", class: "new-chat", on: { click: () => { location.hash = "#chat"; chats.begin(); } } },
     drawIcon("plus"), make("span", { text: "chats.new" }));
   frame.side.append(begin, chats.list.node);
@@ -115,6 +117,7 @@ async function start() {
 
   addEventListener("hashchange", show);
   await show();
+  performance.mark("interactive");
   await chats.list.load();
   if (opened) await chats.open(opened);
   (globalThis.requestIdleCallback ?? setTimeout)(() => loadColours());

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from fastovms.api.batches import BatchRequest
+from fastovms.api.admin import (
+    CancelledWork,
+    ModelCard,
+    ModelList,
+    ModelMetadata,
+    ServerConfigStatus,
+    ServerMetadata,
+    VersionAnswer,
+    WorkList,
+)
+from fastovms.api.batches import BatchList, BatchObject, BatchRequest
+from fastovms.api.chat import ChatCompletion, ChatCompletionChunk
+from fastovms.api.completions import Completion, CompletionChunk
 from fastovms.api.decisions import (
     Decision,
     DecisionsRequest,
@@ -13,69 +25,60 @@ from fastovms.api.decisions import (
     SystemOneRequest,
 )
 from fastovms.api.dialect import DIALECTS
-from fastovms.api.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
-from fastovms.api.endpoint import Nothing, Operation
-from fastovms.api.messages.request import CountTokensRequest, MessagesRequest
-from fastovms.api.ollama.models import OllamaEmbeddingsRequest, OllamaEmbedRequest
-from fastovms.api.ollama.request import OllamaChatRequest, OllamaGenerateRequest, OllamaNamed
-from fastovms.api.openapi import examples
-from fastovms.api.openapi.other_schemas import (
-    BatchList,
-    BatchObject,
-    CancelledWork,
-    DeletedFile,
-    DetokenizedText,
+from fastovms.api.embeddings import (
     EmbeddingList,
-    FileForm,
-    FileList,
-    FileObject,
-    ModelCard,
-    ModelList,
-    ModelMetadata,
-    OllamaChatAnswer,
-    OllamaGenerateAnswer,
+    EmbeddingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
+from fastovms.api.endpoint import Nothing, Operation
+from fastovms.api.files import DeletedFile, FileForm, FileList, FileObject
+from fastovms.api.messages.endpoints import MESSAGE_EVENT, CountedTokens, MessageAnswer
+from fastovms.api.messages.request import CountTokensRequest, MessagesRequest
+from fastovms.api.ollama.models import (
+    OllamaEmbeddingsRequest,
+    OllamaEmbedRequest,
     OllamaModelCard,
     OllamaModelList,
     OllamaStatus,
     OllamaVector,
     OllamaVectors,
     OllamaVersion,
-    OvmsTokens,
-    RerankAnswer,
-    ScoreList,
-    ServerConfigStatus,
-    ServerMetadata,
-    Tokens,
-    VersionAnswer,
-    WorkList,
 )
+from fastovms.api.ollama.request import OllamaChatRequest, OllamaGenerateRequest, OllamaNamed
+from fastovms.api.openapi import examples
 from fastovms.api.openapi.schemas import (
-    MESSAGE_EVENT,
     RESPONSE_EVENT,
-    ChatCompletion,
-    ChatCompletionChunk,
     CompactedResponse,
-    Completion,
-    CompletionChunk,
     ConversationItem,
-    ConversationList,
-    ConversationObject,
-    CountedTokens,
-    DeletedConversation,
-    DeletedResponse,
-    InputTokens,
     ItemList,
-    MessageAnswer,
+    OllamaChatAnswer,
+    OllamaGenerateAnswer,
     ResponseObject,
 )
 from fastovms.api.request_schemas import ChatRequest, CompletionRequest
+from fastovms.api.rerank import RerankAnswer, ScoreList
+from fastovms.api.responses.conversations import (
+    ConversationList,
+    ConversationObject,
+    DeletedConversation,
+    DeletedResponse,
+)
+from fastovms.api.responses.create import InputTokens
 from fastovms.api.responses.request import (
     ConversationRequest,
     ConversationUpdate,
     ItemsRequest,
     ResponsesRequest,
 )
-from fastovms.api.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from fastovms.api.tokenize import (
+    DetokenizedText,
+    DetokenizeRequest,
+    OvmsTokenizeRequest,
+    OvmsTokens,
+    TokenizeRequest,
+    Tokens,
+)
 
 _PAGE: Final[Mapping[str, Any]] = {
     "limit": int,

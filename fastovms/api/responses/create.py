@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 import orjson
 
@@ -15,8 +15,8 @@ from fastovms.api import offload
 from fastovms.api.answer import ClientTooSlow, DeltaSender, Envelope, collect, format_cost
 from fastovms.api.chat_messages import seal_summary
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import DONE, Dialect, log_fields_of
-from fastovms.api.endpoint import warning_headers
+from fastovms.api.dialect import DONE, AnswerSchema, Dialect, log_fields_of
+from fastovms.api.endpoint import json_response, warning_headers
 from fastovms.api.fields import is_streamed
 from fastovms.api.generate import Observed, SampleDelta, TextGeneration, merged
 from fastovms.api.prompt import Preparation, context_exceeded
@@ -281,6 +281,13 @@ class _Task:
     resumption: Resumption | None
 
 
+class InputTokens(AnswerSchema, kw_only=True):
+    """The answer of `POST /responses/input_tokens`."""
+
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
 class Responses:
     """The handlers that create responses, for every dialect."""
 
@@ -396,8 +403,7 @@ class Responses:
         body, fields = _configured(body, fields, history, dialect, keeps=keeps)
         preparation = replace(preparation, body=body)
         count = await count_tokens(preparation, fields, history)
-        counted = {"object": "response.input_tokens", "input_tokens": count}
-        return Response(200, orjson.dumps(counted))
+        return json_response(InputTokens(input_tokens=count))
 
     def _task(
         self,

@@ -284,7 +284,7 @@ def output_form(
 
     def tell(tokens: Sequence[TextToken]) -> list[bytes]:
         assert num_top is not None
-        return [orjson.dumps(entry) for entry in chat_logprobs(tokens, num_top, report.names)]
+        return [*map(msgspec.json.encode, chat_logprobs(tokens, num_top, report.names))]
 
     tells = num_top is not None
     return OutputForm(

@@ -10,10 +10,10 @@ from typing import Any, Final
 import orjson
 from msgspec import to_builtins
 
-from fastovms.api.answer import AnswerSchema, CachedTokens, ReasoningTokens, metrics_member
+from fastovms.api.answer import CachedTokens, ReasoningTokens, metrics_member
 from fastovms.api.chat_messages import seal
 from fastovms.api.chat_tools import ToolTarget
-from fastovms.api.dialect import Dialect, describe, frame
+from fastovms.api.dialect import AnswerSchema, Dialect, describe, frame
 from fastovms.api.generate import SampleDelta, Usage
 from fastovms.api.responses.input import Item, NewId
 from fastovms.api.scoring import TokenAligner
@@ -59,7 +59,7 @@ class ResponseStatus:
             "error": self.error,
             "incomplete_details": None if reason is None else {"reason": reason},
             "usage": None if self.usage is None else usage_body(self.usage),
-            **metrics_member(None if self.usage is None else self.usage.timings),
+            **to_builtins(metrics_member(None if self.usage is None else self.usage.timings)),
         }
 
 

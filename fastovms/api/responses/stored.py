@@ -17,7 +17,7 @@ import orjson
 
 from fastovms.api import offload
 from fastovms.api.dialect import DONE, END, Dialect, split_frame, without_name
-from fastovms.api.endpoint import UrlQuery
+from fastovms.api.endpoint import ListPage, UrlQuery
 from fastovms.api.prompt import context_exceeded
 from fastovms.api.responses.input import Item, ItemRules, distinct, read_input
 from fastovms.api.responses.output import ResponseForm, ResponseStatus, failed
@@ -141,13 +141,14 @@ class Query(UrlQuery):
 def list_body(page: ItemPage) -> bytes:
     """Returns the body of the answer."""
     ids = [item.id for item in page.items]
-    rest = {
-        "first_id": ids[0] if ids else None,
-        "last_id": ids[-1] if ids else None,
-        "has_more": page.has_more,
-    }
-    data = b",".join(item.body for item in page.items)
-    return b'{"object":"list","data":[' + data + b"]," + orjson.dumps(rest)[1:]
+    return msgspec.json.encode(
+        ListPage(
+            data=[msgspec.Raw(item.body) for item in page.items],
+            first_id=ids[0] if ids else None,
+            last_id=ids[-1] if ids else None,
+            has_more=page.has_more,
+        )
+    )
 
 
 # Reads all items that a model is told for one request: those that came before, by

@@ -29,7 +29,8 @@ from fastovms.api.dialect import (
     render_error,
 )
 from fastovms.api.endpoint import ListPage, UrlQuery, json_response, list_page
-from fastovms.api.served import KnownModel, ModelState, ServedModels
+from fastovms.api.residency import ModelState
+from fastovms.api.served import KnownModel, ServedModels
 from fastovms.encoding import Task
 from fastovms.errors import (
     BackendUnavailable,
@@ -455,7 +456,7 @@ class ModelRoutes:
         self._dialect = dialect
 
     def list(self, request: Request) -> Response:
-        known = self._models.known
+        known = self._models.named
         if _is_anthropics(request):
             return json_response(anthropic_list(known))
         answer = ModelList(data=[_card(model, self._dialect) for model in known])
@@ -485,7 +486,7 @@ class ModelRoutes:
             return refusal
         model = self._models.find(request.path_params["id"], dialect)
         if self._models.holder is not None:
-            await self._models.holder.load(model.name)
+            await self._models.holder.load(model.resident)
         return json_response(_card(model, dialect))
 
     async def unload(self, request: Request, dialect: Dialect) -> Response:
@@ -498,6 +499,10 @@ class ModelRoutes:
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         model = self._models.find(request.path_params["id"], dialect)
+        if model.parent is not None:
+            raise RequestError(
+                f"{model.name} is an adapter of {model.parent.name}: POST /v1/unload_lora_adapter"
+            )
         if self._models.holder is not None:
             await self._models.holder.unload(model.name)
         return json_response(_card(model, dialect))
@@ -529,7 +534,8 @@ def _is_anthropics(request: Request) -> bool:
 def _card(model: KnownModel, dialect: Dialect) -> ModelCard:
     card = ModelCard(id=model.name, created=model.created, owned_by=dialect.owned_by)
     if dialect.describes_models:
-        card.root, card.parent, card.permission = model.name, None, []
+        card.root, card.permission = model.root or model.name, []
+        card.parent = None if model.parent is None else model.parent.name
         card.status = _status(model)
         card.max_model_len = or_unset(model.max_model_len)
         card.capabilities = or_unset(model.capabilities)

@@ -89,7 +89,7 @@ async def write_answer(
         Exception: errors of `run`; once a stream has begun, it ends with an error event instead.
     """
     run = run or generation.run
-    headers = warning_headers(job.warnings, request.id)
+    headers = warning_headers(job.warnings, request)
     if is_streamed(job.preparation.body):
         frames = writer.frames()
         stream = request.stream(
@@ -159,7 +159,9 @@ class AnswerPart(AnswerSchema, kw_only=True):
     system_fingerprint: str | UnsetType = UNSET
 
 
-FinishWord = Literal["stop", "length", "tool_calls", "function_call", "content_filter"]
+FinishWord = Literal[
+    "stop", "length", "tool_calls", "function_call", "content_filter", "repetition"
+]
 
 
 def finish_word(reason: FinishReason) -> FinishWord:

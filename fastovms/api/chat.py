@@ -25,7 +25,7 @@ from fastovms.api.answer import (
     write_answer,
 )
 from fastovms.api.body import wrong
-from fastovms.api.chat_messages import Message, read_messages
+from fastovms.api.chat_messages import Message, given_documents, read_messages
 from fastovms.api.chat_prompt import (
     PromptMaker,
     ShownPieces,
@@ -44,7 +44,7 @@ from fastovms.api.chat_task import (
 from fastovms.api.chat_tools import ToolTarget, ToolUse, read_functions, read_tools
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DONE, END, START, AnswerSchema, Dialect, last_frames
-from fastovms.api.fields import TokenBudget, check_num_choices, token_budget
+from fastovms.api.fields import TokenBudget, check_num_choices, prompt_caching, token_budget
 from fastovms.api.generate import SampleDelta, TextGeneration, Usage
 from fastovms.api.logprobs import (
     ChatLogprobs,
@@ -232,7 +232,7 @@ class ChatMessage(AnswerSchema, kw_only=True):
     refusal: str | UnsetType | None = UNSET
     annotations: list[Any] | UnsetType = UNSET
     audio: UnsetType | None = UNSET
-    function_call: CalledFunction | UnsetType | None = UNSET
+    function_call: CalledFunction | UnsetType = UNSET
     reasoning_content: str | UnsetType | None = UNSET
     reasoning: str | UnsetType | None = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
@@ -254,7 +254,7 @@ class ChatCompletion(AnswerPart, kw_only=True):
 
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
-    service_tier: UnsetType | None = UNSET
+    service_tier: str | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType | None = UNSET
     kv_transfer_params: UnsetType | None = UNSET
@@ -314,7 +314,7 @@ def chat_body(
     return ChatCompletion(
         **envelope.members("chat.completion"),
         choices=choices,
-        service_tier=absent,
+        service_tier="default" if dialect.has_ids else UNSET,
         kv_transfer_params=absent,
         **closing_members(usage),
         **told,
@@ -352,7 +352,7 @@ def _message(pieces: Iterable[Piece], form: ChatMessageForm, dialect: Dialect) -
     is_silent = bool(calls) and dialect.has_null_content and not is_plain
     members: dict[str, Any] = {}
     if dialect.has_ids:
-        members |= {"refusal": None, "annotations": [], "audio": None, "function_call": None}
+        members |= {"refusal": None, "annotations": [], "audio": None}
         members |= dict.fromkeys(dialect.reasoning_members)
     if reasoning:
         members |= dict.fromkeys(dialect.reasoning_members, "".join(reasoning))
@@ -567,6 +567,7 @@ async def prepare(
     body, model = request.body, request.model
     check_numbers(request)
     _check_modalities(body)
+    prompt_caching(body.prompt_cache_options, body.prompt_cache_retention)
     report = token_report(request, _top_logprobs(body))
     options = generation_options(request, report, _budget(request))
     check_num_choices(options.candidates, request.config)
@@ -710,6 +711,9 @@ class ChatCompletions:
         """
         context = self._context
         preparation = await context.read(request, ChatRequest, dialect, names_of)
+        find = partial(given_documents, preparation.body.messages)
+        added = await context.read_documents(request, find, preparation.size)
+        preparation = replace(preparation, size=preparation.size + added)
         job, form = await prepare(preparation, self._new_call_id)
         envelope, generation = context.begin(request, job, "chatcmpl-")
         with generation:

@@ -703,7 +703,7 @@ class Decisions:
                 total_tokens=usage.num_prompt_tokens + reads,
             ),
         )
-        headers = warning_headers(chat.warnings, request.id)
+        headers = warning_headers(chat.warnings, request)
         return Response(200, msgspec.json.encode(answer), headers=headers)
 
     async def system_one(self, request: Request, dialect: Dialect) -> Response:

@@ -344,15 +344,13 @@ def passed_over(names: Sequence[str]) -> Sequence[str]:
     return [f"passed over, as this server does not have it: {', '.join(names)}"] if names else ()
 
 
-def warning_headers(warnings: Sequence[str], request_id: str) -> HeaderPairs:
-    """Returns a header with the warnings, if there are any, and logs them.
-
-    Args:
-        request_id: the request's id in the log.
-    """
-    if not warnings:
+def warning_headers(warnings: Sequence[str], request: Request) -> HeaderPairs:
+    """Returns a header with the warnings and those of the request, if there are any. Logs the
+    warnings; those of the request are in the log."""
+    if warnings:
+        logger.warning("request %s: %s", request.id, "; ".join(warnings)[:_MAX_LENGTH])
+    text = "; ".join((*warnings, *request.warnings))[:_MAX_LENGTH]
+    if not text:
         return ()
-    text = "; ".join(warnings)[:_MAX_LENGTH]
-    logger.warning("request %s: %s", request_id, text)
     quoted = text.replace("\\", "").replace('"', "'")
     return (("Warning", f'{_CODE} - "{quoted}"'),)

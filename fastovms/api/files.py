@@ -580,6 +580,12 @@ class KeptFiles:
             raise RequestError(f"this server keeps no files: {self._reason}")
         return self._store
 
+    def path_for(self, tenant: str, id: str) -> Path:
+        """Returns the path of a tenant's file. Raises RequestError."""
+        if self.store.find(tenant, id) is None:
+            raise no_such_file(id)
+        return self.store.path_of(id)
+
 
 class Files:
     """The handlers of `/files`. Each raises NotFound for a file that is not stored here, or belongs

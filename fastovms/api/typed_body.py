@@ -158,7 +158,7 @@ async def hold_model(
     if streams:
         request.open_early()
     assert models.holder is not None
-    request.hold(await models.holder.hold(model.name))
+    request.hold(await models.holder.hold(model.resident))
     return loaded_model(model, tasks)
 
 
@@ -176,7 +176,7 @@ def try_model(
     check_task(model, tasks)
     holder = models.holder
     if holder is not None:
-        release = holder.try_hold(model.name)
+        release = holder.try_hold(model.resident)
         if release is None:
             return None
         request.hold(release)

@@ -248,7 +248,7 @@ def test_what_cannot(text: str) -> None:
 )  # fmt: skip
 def test_warnings(warnings, header, caplog):
     with caplog.at_level(logging.WARNING):
-        headers = warning_headers(warnings, "req-1")
+        headers = warning_headers(warnings, make_request("/v1/x"))
     assert dict(headers).get("Warning") == header
     assert [record.levelname for record in caplog.records] == ["WARNING"] * len(headers)
     for record in caplog.records:

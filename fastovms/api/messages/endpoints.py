@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Union
+from functools import partial
+from typing import Any, Final, Literal, TypeVar, Union
 
 import msgspec
 import orjson
@@ -40,6 +41,7 @@ from fastovms.api.messages.request import (
     MessageFields,
     MessagesRequest,
     check_filling,
+    given_documents,
     read_fields,
     read_tools,
     to_messages,
@@ -607,6 +609,8 @@ def _budget(request: Preparation[MessagesRequest]) -> TokenBudget:
 
 _CALL_ID_LENGTH: Final = 24
 
+Asked = TypeVar("Asked", bound=MessagesRequest)
+
 
 class CountedTokens(AnswerSchema):
     """The answer of `POST /v1/messages/count_tokens`."""
@@ -631,6 +635,7 @@ class Messages:
         fields = read_fields(preparation.body)
         if preparation.body.max_tokens == 0:
             check_filling(preparation.body)
+        preparation = await self._with_documents(request, preparation)
         job, form = await prepare(preparation, fields, self._new_call_id)
         envelope, generation = context.begin(request, job, "msg_")
         with generation:
@@ -647,6 +652,7 @@ class Messages:
             BackendError: the prompt has images, which cannot be computed now.
         """
         preparation = await self._context.read(request, CountTokensRequest, dialect, names_of)
+        preparation = await self._with_documents(request, preparation)
 
         async def compute(job: MessagesJob) -> Usage:
             new_id = self._context.new_id()
@@ -656,6 +662,13 @@ class Messages:
 
         num_tokens = await count_tokens(preparation, compute)
         return json_response(CountedTokens(num_tokens))
+
+    async def _with_documents(
+        self, request: Request, preparation: Preparation[Asked]
+    ) -> Preparation[Asked]:
+        find = partial(given_documents, preparation.body.messages)
+        added = await self._context.read_documents(request, find, preparation.size)
+        return replace(preparation, size=preparation.size + added)
 
     def _new_call_id(self) -> str:
         return f"toolu_{self._context.new_id()[-_CALL_ID_LENGTH:]}"
@@ -674,7 +687,7 @@ class Messages:
         usage = generation.usage._replace(completion_tokens=0)
         nothing = SampleDelta(0, "", FinishReason.LENGTH)
         body = message_body(envelope, nothing, form, usage)
-        return json_response(body, headers=warning_headers(job.warnings, request.id))
+        return json_response(body, headers=warning_headers(job.warnings, request))
 
 
 def _writer(

@@ -655,7 +655,7 @@ class OllamaGeneration:
         head = part_head(body.model or known.name, self._context.unix_time)
         told = door.members(Told())
         end = {"done": True, "done_reason": "load" if stays else "unload"}
-        headers = warning_headers(leaving.warnings, request.id)
+        headers = warning_headers(leaving.warnings, request)
         return Response(200, orjson.dumps({**head, **told, **end}), headers=headers)
 
     def _new_call_id(self) -> str:

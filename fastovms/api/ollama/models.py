@@ -261,7 +261,7 @@ class OllamaModels:
 
     def tags(self, request: Request) -> Response:
         """Lists the models, under all of their names."""
-        known = self._context.models.known
+        known = self._context.models.named
         cards = [list_card(model, name) for model in known for name in model.names]
         return json_response(OllamaModelList(cards))
 
@@ -269,9 +269,9 @@ class OllamaModels:
         """Lists the models in memory."""
         now, holder = self._context.unix_time(), self._context.models.holder
         cards = []
-        for model in self._context.models.known:
+        for model in self._context.models.named:
             if model.served is not None:
-                seconds = None if holder is None else holder.seconds_to_leave(model.name)
+                seconds = None if holder is None else holder.seconds_to_leave(model.resident)
                 cards.append(running_card(model, now, seconds))
         return json_response(OllamaModelList(cards))
 
@@ -390,7 +390,7 @@ class OllamaEmbed:
             prompt_eval_count=found.num_tokens,
         )
         written = await offload.run(partial(encode_vectors, answer), found.vectors.size)
-        return Response(200, written, headers=warning_headers(leaving.warnings, request.id))
+        return Response(200, written, headers=warning_headers(leaving.warnings, request))
 
     async def embeddings(self, request: Request, dialect: Dialect) -> Response:
         """Answers with the vector of one prompt, scaled as the operator configured. Raises as
@@ -409,7 +409,7 @@ class OllamaEmbed:
                 found = await embed(call, [body.prompt], ["prompt"], options)
                 vector = np.ascontiguousarray(found.vectors[0])
         written = encode_vectors(OllamaVector(vector))
-        return Response(200, written, headers=warning_headers(leaving.warnings, request.id))
+        return Response(200, written, headers=warning_headers(leaving.warnings, request))
 
     def _call(
         self, request: Request, model: ServedEncoder, asked_model: str | None

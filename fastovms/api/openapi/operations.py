@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
+from fastovms.api.adapters import LoadAdapterRequest, UnloadAdapterRequest
 from fastovms.api.admin import (
     CancelledWork,
     ModelCard,
@@ -497,6 +498,20 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
         ),
         "POST /models/{id}/unload": Operation(
             "Unloads a model when the requests on it have ended, for operators.", ModelCard
+        ),
+        "POST /v1/load_lora_adapter": Operation(
+            "Loads an adapter (LoRA), for operators, and answers when requests may name it.",
+            str,
+            media_type="text/plain",
+            body=LoadAdapterRequest,
+            required=("lora_name", "lora_path"),
+        ),
+        "POST /v1/unload_lora_adapter": Operation(
+            "Unloads an adapter when the requests with it have ended, for operators.",
+            str,
+            media_type="text/plain",
+            body=UnloadAdapterRequest,
+            required=("lora_name",),
         ),
         "GET /v1/config": Operation(
             "Returns the status of every model, as OVMS does.", ServerConfigStatus

@@ -63,7 +63,17 @@ class SummaryText(AnswerSchema, tag_field="type", tag="summary_text", kw_only=Tr
     text: str
 
 
-ContentPart = InputText | InputImage | OutputText | RefusalPart
+class InputFile(AnswerSchema, tag_field="type", tag="input_file", kw_only=True):
+    """A file from the client."""
+
+    detail: str | UnsetType = UNSET
+    file_data: str | UnsetType = UNSET
+    file_id: str | UnsetType = UNSET
+    file_url: str | UnsetType = UNSET
+    filename: str | UnsetType = UNSET
+
+
+ContentPart = InputText | InputImage | InputFile | OutputText | RefusalPart
 
 
 # Items
@@ -76,6 +86,7 @@ class MessageItem(AnswerSchema, tag_field="type", tag="message", kw_only=True):
     status: ItemStatus
     role: Literal["user", "assistant", "system", "developer"]
     content: list[ContentPart]
+    phase: Literal["commentary", "final_answer"] | UnsetType = UNSET
 
 
 class FunctionCallItem(AnswerSchema, tag_field="type", tag="function_call", kw_only=True):
@@ -217,6 +228,7 @@ class ResponseObject(EchoedParams, kw_only=True):
     parallel_tool_calls: bool
     previous_response_id: str | None
     prompt_cache_key: str | None
+    prompt_cache_options: dict[str, str] | UnsetType = UNSET
     prompt_cache_retention: str | None
     reasoning: dict[str, Any]
     safety_identifier: str | None

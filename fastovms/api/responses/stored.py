@@ -19,7 +19,7 @@ from fastovms.api import offload
 from fastovms.api.dialect import DONE, END, Dialect, split_frame, without_name
 from fastovms.api.endpoint import ListPage, UrlQuery
 from fastovms.api.prompt import context_exceeded
-from fastovms.api.responses.input import Item, ItemRules, distinct, read_input
+from fastovms.api.responses.input import Item, ItemRules, distinct, read_input, told_items
 from fastovms.api.responses.output import ResponseForm, ResponseStatus, failed
 from fastovms.api.responses.request import ResponseFields, ResponsesRequest, check_include
 from fastovms.errors import InvalidField, NotFound, StateFailed, TooLarge
@@ -175,7 +175,7 @@ class History:
     """The model's whole input as items.
 
     Attributes:
-        items: all items, oldest first.
+        items: all items that the model is told, oldest first.
         input: the items of this request, the last ones.
         size: the approximate size of all items in bytes.
     """
@@ -225,7 +225,7 @@ async def read_history(
         taken = (item.id for item in past) if fields.conversation_id is not None else ()
         given = distinct(resolved, rules.new_id, taken)
         earlier = [orjson.loads(item.body) for item in past]
-        return History([*earlier, *given], given, size)
+        return History(told_items([*earlier, *given]), given, size)
 
     return await offload.run(build, item_cost(size))
 
@@ -250,7 +250,7 @@ async def history_again(
 
     def build() -> History:
         items = [orjson.loads(item.body) for item in (*past, *given)]
-        return History(items, items[len(past) :], size)
+        return History(told_items(items), items[len(past) :], size)
 
     return await offload.run(build, item_cost(size))
 

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from fastovms.config import DEMO_MODEL
+from tests.media.pdf_files import pdf_file
 from tests.ui.browser import DEADLINE, UiServer, ui_server, window
 
 STORY = "Tell me a story."
@@ -346,6 +347,22 @@ def test_a_pdf_is_sent_as_a_file_and_a_refusal_is_shown(
         opened.wait_for_answers(1)
         expect(opened.page.locator(".message.user")).to_have_count(1)
         expect(opened.page.locator(".message.user .file")).to_have_count(0)
+
+
+def test_a_pdf_is_read_and_found_after_a_reload(browser: Browser, quick_server: UiServer) -> None:
+    with window(browser, quick_server) as opened:
+        opened.open()
+        opened.set(maxTokens="8")
+        opened.page.evaluate(HAND_OVER, [*PASTE, "birds.pdf", list(pdf_file(["Swallows fly."]))])
+        opened.say("What is in it?")
+        opened.wait_for_answers(1)
+        cached = opened.page.locator(".statistics").inner_text()
+        found = re.search(r"of (\d+) prompt tokens", cached)
+        assert found is not None
+        assert int(found[1]) > 25  # the text of the PDF is among them
+        opened.reload()
+        expect(opened.page.locator(".message.user .file")).to_have_text("birds.pdf")
+        expect(opened.page.locator(".message.user .text")).to_have_text("What is in it?")
 
 
 @pytest.mark.parametrize("way", [PASTE, DROP], ids=["paste", "drop"])

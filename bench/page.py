@@ -32,6 +32,7 @@ NUM_TABS: Final = 3
 NUM_SCRAPES: Final = 1000
 NUM_STREAMS: Final = 8
 ROUND_SECONDS: Final = 3.0
+CATEGORIES: Final = ["toplevel", "__metadata"]
 STREAM_RATE: Final = 200
 STREAM_SECONDS: Final = 20
 TYPED: Final = "What one types while the answer comes must never lag behind. "
@@ -138,11 +139,13 @@ def watch_stream() -> None:
         with window(browser, server) as opened:
             opened.page.add_init_script(WATCH)
             opened.page.add_init_script(f"{{{fake}}}")
+            browser.start_tracing(page=opened.page, categories=CATEGORIES)
             opened.open()
+            print_tasks("load", json.loads(browser.stop_tracing())["traceEvents"])
             opened.page.wait_for_timeout(1000)
             print_seen("load", opened.page.evaluate("() => globalThis.seen"))
             opened.page.evaluate("() => Object.values(seen).forEach((one) => one.splice(0))")
-            browser.start_tracing(page=opened.page, categories=["toplevel", "__metadata"])
+            browser.start_tracing(page=opened.page, categories=CATEGORIES)
             opened.say("Show me everything.")
             opened.page.locator(".growing").wait_for()
             field = opened.page.get_by_role("textbox", name="Say something")
@@ -151,7 +154,7 @@ def watch_stream() -> None:
                 field.fill("")
             opened.wait_for_answers(1)
             print_seen("answer", opened.page.evaluate("() => globalThis.seen"))
-            print_tasks(json.loads(browser.stop_tracing())["traceEvents"])
+            print_tasks("answer", json.loads(browser.stop_tracing())["traceEvents"])
         browser.close()
 
 
@@ -162,7 +165,7 @@ def print_seen(name: str, seen: dict[str, list[float]]) -> None:
     print(f"slowest input {slowest:.0f} ms; layout shift {shift:.4f}")
 
 
-def print_tasks(events: list[dict[str, Any]]) -> None:
+def print_tasks(name: str, events: list[dict[str, Any]]) -> None:
     """Prints the processor times of the tasks of the page's thread: they do not depend on what
     else the machine does."""
     names = [event for event in events if event["name"] == "thread_name"]
@@ -175,7 +178,7 @@ def print_tasks(events: list[dict[str, Any]]) -> None:
         if "tdur" in event and (event["pid"], event["tid"]) in threads
     )
     num_long = sum(time >= 50 for time in times)
-    print(f"answer, processor time: {len(times):,} tasks of {sum(times) / 1000:.2f} s; ", end="")
+    print(f"{name}, processor time: {len(times):,} tasks of {sum(times) / 1000:.2f} s; ", end="")
     print(f"{num_long} of 50 ms or more, the longest {[round(time, 1) for time in times[-5:]]} ms")
 
 

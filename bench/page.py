@@ -1,6 +1,7 @@
 """Measures the page: what it weighs, when it can be used, and what the live view costs the engine.
 
     python -m bench.page            weight and time to interactive; needs Chromium
+    python -m bench.page --stream   long tasks and layout shifts while an answer comes and one types
     python -m bench.page --live     tokens/s while three live views ask, against none, in turn
 
 The live view is measured by what three open tabs ask of the server, without their browser, which
@@ -10,6 +11,7 @@ would take the processors from the engine where both are on one machine.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import statistics
@@ -30,10 +32,75 @@ NUM_TABS: Final = 3
 NUM_SCRAPES: Final = 1000
 NUM_STREAMS: Final = 8
 ROUND_SECONDS: Final = 3.0
-READY_AT: Final = """
-  new MutationObserver(() => { globalThis.readyAt ??= performance.now(); })
-    .observe(document, {subtree: true, attributeFilter: ['data-ready']});
+CATEGORIES: Final = ["toplevel", "__metadata"]
+STREAM_RATE: Final = 200
+STREAM_SECONDS: Final = 20
+TYPED: Final = "What one types while the answer comes must never lag behind. "
+PARAGRAPH: Final = """## Step {number}
+
+The *{number}th* part has `code`, **bold** words and $x^{{{number}}} + y$:
+
+```python
+def part_{number}(values: list[int]) -> int:
+    return sum(value ** {number} for value in values)  # a comment
+```
+
+| name | value |
+|------|------:|
+| n    | {number} |
+
+- one
+- two
+
 """
+FAKE_STREAM: Final = """
+  const [text, rate] = GIVEN;
+  const ask = globalThis.fetch;
+  globalThis.fetch = async (url, options) => {
+    if (!String(url).endsWith('/v1/responses')) return ask(url, options);
+    const encoder = new TextEncoder();
+    const tokens = text.match(/\\s*\\S{1,5}|\\s+/g);
+    const item = {id: 'msg_1', type: 'message', role: 'assistant', content: []};
+    const part = {type: 'output_text', text: '', annotations: []};
+    const response = {id: 'resp_1', status: 'in_progress', output: []};
+    let number = 0;
+    const event = (type, more) => encoder.encode(
+      'data: ' + JSON.stringify({type, sequence_number: number++, ...more}) + '\\n\\n');
+    const body = new ReadableStream({
+      async start(stream) {
+        stream.enqueue(event('response.created', {response}));
+        stream.enqueue(event('response.output_item.added', {output_index: 0, item}));
+        stream.enqueue(event('response.content_part.added', {output_index: 0, part}));
+        const began = performance.now();
+        for (let sent = 0; sent < tokens.length; sent++) {
+          const wait = began + 1000 * sent / rate - performance.now();
+          if (wait > 0) await new Promise((resolve) => setTimeout(resolve, wait));
+          const delta = tokens[sent];
+          stream.enqueue(event('response.output_text.delta', {output_index: 0, delta}));
+        }
+        const output = [{...item, status: 'completed', content: [{...part, text}]}];
+        const usage = {input_tokens: 9, output_tokens: tokens.length, total_tokens: 9};
+        const ended = {...response, status: 'completed', output, usage};
+        stream.enqueue(event('response.completed', {response: ended}));
+        stream.enqueue(encoder.encode('data: [DONE]\\n\\n'));
+        stream.close();
+      },
+    });
+    return new Response(body, {headers: {'Content-Type': 'text/event-stream'}});
+  };
+"""
+WATCH: Final = """
+  globalThis.seen = {longtask: [], 'layout-shift': [], event: []};
+  for (const type of Object.keys(globalThis.seen)) {
+    const observer = new PerformanceObserver((list) => {
+      for (const entry of list.getEntries()) {
+        globalThis.seen[type].push(type === 'layout-shift' ? entry.value : entry.duration);
+      }
+    });
+    observer.observe({type, buffered: true, ...(type === 'event' ? {durationThreshold: 16} : {})});
+  }
+"""
+INTERACTIVE: Final = "() => performance.getEntriesByName('interactive')[0].startTime"
 
 
 def weigh() -> None:
@@ -51,14 +118,68 @@ def time_loads() -> None:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         for _ in range(NUM_LOADS):
             with window(browser, server) as opened:
-                opened.page.add_init_script(READY_AT)
                 for seen in times.values():
                     opened.open()
-                    seen.append(opened.page.evaluate("() => globalThis.readyAt"))
+                    seen.append(opened.page.evaluate(INTERACTIVE))
                     opened.page.goto("about:blank")
         browser.close()
     for visit, seen in times.items():
         print(f"{visit} visit: interactive after {statistics.median(seen):.0f} ms (median)")
+
+
+def watch_stream() -> None:
+    """Prints the long tasks, the slowest key and the layout shifts of a load, and of an answer of
+    `STREAM_RATE` tokens a second during which a person types. The page itself makes the answer's
+    events, so that no engine takes the processor from the browser."""
+    num_tokens = STREAM_RATE * STREAM_SECONDS
+    text = "".join(PARAGRAPH.format(number=number) for number in range(1, 1 + num_tokens // 70))
+    fake = FAKE_STREAM.replace("GIVEN", json.dumps([text, STREAM_RATE]))
+    with sync_playwright() as playwright, ui_server() as server:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        with window(browser, server) as opened:
+            opened.page.add_init_script(WATCH)
+            opened.page.add_init_script(f"{{{fake}}}")
+            browser.start_tracing(page=opened.page, categories=CATEGORIES)
+            opened.open()
+            print_tasks("load", json.loads(browser.stop_tracing())["traceEvents"])
+            opened.page.wait_for_timeout(1000)
+            print_seen("load", opened.page.evaluate("() => globalThis.seen"))
+            opened.page.evaluate("() => Object.values(seen).forEach((one) => one.splice(0))")
+            browser.start_tracing(page=opened.page, categories=CATEGORIES)
+            opened.say("Show me everything.")
+            opened.page.locator(".growing").wait_for()
+            field = opened.page.get_by_role("textbox", name="Say something")
+            while opened.page.locator(".growing").count():
+                field.press_sequentially(TYPED, delay=60)
+                field.fill("")
+            opened.wait_for_answers(1)
+            print_seen("answer", opened.page.evaluate("() => globalThis.seen"))
+            print_tasks("answer", json.loads(browser.stop_tracing())["traceEvents"])
+        browser.close()
+
+
+def print_seen(name: str, seen: dict[str, list[float]]) -> None:
+    longest, slowest = (max(seen[kind], default=0) for kind in ("longtask", "event"))
+    num_long, shift = len(seen["longtask"]), sum(seen["layout-shift"])
+    print(f"{name}: {num_long} tasks of 50 ms or more, the longest {longest:.0f} ms; ", end="")
+    print(f"slowest input {slowest:.0f} ms; layout shift {shift:.4f}")
+
+
+def print_tasks(name: str, events: list[dict[str, Any]]) -> None:
+    """Prints the processor times of the tasks of the page's thread: they do not depend on what
+    else the machine does."""
+    names = [event for event in events if event["name"] == "thread_name"]
+    threads = {
+        (event["pid"], event["tid"]) for event in names if event["args"]["name"] == "CrRendererMain"
+    }
+    times = sorted(
+        event["tdur"] / 1000
+        for event in events
+        if "tdur" in event and (event["pid"], event["tid"]) in threads
+    )
+    num_long = sum(time >= 50 for time in times)
+    print(f"{name}, processor time: {len(times):,} tasks of {sum(times) / 1000:.2f} s; ", end="")
+    print(f"{num_long} of 50 ms or more, the longest {[round(time, 1) for time in times[-5:]]} ms")
 
 
 class Repeating:
@@ -160,11 +281,14 @@ def cost_of_live_view(rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--live", action="store_true", help="measure what the live view costs")
+    parser.add_argument("--stream", action="store_true", help="measure the page during an answer")
     parser.add_argument("--rounds", type=int, default=30, help="pairs of rounds")
     arguments = parser.parse_args()
     if arguments.live:
         time_of_a_scrape()
         cost_of_live_view(arguments.rounds)
+    elif arguments.stream:
+        watch_stream()
     else:
         weigh()
         time_loads()

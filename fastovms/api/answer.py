@@ -192,13 +192,16 @@ class TokenUsage(AnswerSchema, kw_only=True):
 
 
 class RequestMetrics(AnswerSchema, kw_only=True):
-    """The duration of an answer, in vLLM's form; with `--enable-per-request-metrics` only."""
+    """The duration of an answer, in vLLM's form, with `--enable-per-request-metrics` or if a
+    response's `include` asks for it. `accepted_draft_tokens` counts the tokens of the answer that
+    were speculated."""
 
     time_to_first_token_ms: float
     generation_time_ms: float
     queue_time_ms: float
     mean_itl_ms: float | None
     tokens_per_second: float | None
+    accepted_draft_tokens: int
 
 
 def usage_body(usage: Usage) -> TokenUsage:
@@ -232,6 +235,7 @@ def metrics_member(timings: SampleTimings | None) -> dict[str, RequestMetrics]:
         queue_time_ms=_milliseconds(timings.queue),
         mean_itl_ms=None if per_token is None else _milliseconds(per_token),
         tokens_per_second=None if rate is None else round(rate, 3),
+        accepted_draft_tokens=timings.num_accepted,
     )
     return {"metrics": metrics}
 

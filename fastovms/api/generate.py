@@ -287,7 +287,8 @@ class RequestProgress:
         if queue is None or submitted_at is None or first_at is None or last_at is None:
             return None
         prefill = max(first_at - submitted_at - queue, 0.0)
-        return SampleTimings(queue, prefill, last_at - first_at, sample.num_tokens)
+        decode = last_at - first_at
+        return SampleTimings(queue, prefill, decode, sample.num_tokens, self._num_accepted_tokens)
 
     def end(self, reasons: Sequence[FinishReason], error: BaseException | None) -> GenerationEnd:
         """Returns the attributes that a span gets at its end.

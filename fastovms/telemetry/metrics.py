@@ -36,12 +36,14 @@ class SampleTimings(NamedTuple):
         prefill: from there to its first token.
         decode: from its first token to its last.
         num_tokens: the number of its tokens, as usage counts them.
+        num_accepted: how many tokens of the request were accepted drafts.
     """
 
     queue: float
     prefill: float
     decode: float
     num_tokens: int
+    num_accepted: int = 0
 
     @property
     def per_token(self) -> float | None:

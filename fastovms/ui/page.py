@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import posixpath
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +24,8 @@ FOLDER: Final = "ui"
 """The first segment of the paths of all files but the page itself."""
 
 _INDEX: Final = "index.html"
+_MAIN: Final = "main.js"
+_IMPORT: Final = re.compile(r'^import (?:[^"(;]* from )?"([^"]+)";', re.MULTILINE)
 _TYPES: Final = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -89,9 +93,25 @@ def read_page_files(root_path: str = "") -> PageFiles:
         everything.update(b"%s %d " % (name.encode(), len(body)) + body)
     version = everything.hexdigest()[:_HASH_LENGTH]
     place = f"{root_path}/{FOLDER}/{version}" if root_path else f"{FOLDER}/{version}"
+    preloads = (f'<link rel="modulepreload" href="{place}/{name}">' for name in _imported(bodies))
     index = template.replace(b"{{files}}", place.encode())
+    index = index.replace(b"{{modules}}", "\n".join(preloads).encode())
     others = {name: _page_file(name, body) for name, body in bodies.items()}
     return PageFiles(_page_file(_INDEX, index), version, others)
+
+
+def _imported(bodies: Mapping[str, bytes]) -> list[str]:
+    """Returns the modules that the page's first module imports when it starts, directly or not, so
+    that browsers load all of them at once."""
+    found = [_MAIN]
+    for name in found:
+        if name.startswith("vendor/"):
+            continue
+        for path in _IMPORT.findall(bodies[name].decode()):
+            imported = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
+            if imported not in found:
+                found.append(imported)
+    return found[1:]
 
 
 def _walk(folder: Traversable, place: str = "") -> Iterator[tuple[str, bytes]]:

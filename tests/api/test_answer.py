@@ -83,7 +83,7 @@ def test_reasoning_is_counted_where_it_is_told_apart(reasoning: int | None) -> N
 
 
 def test_timings_are_told_in_milliseconds_beside_usage() -> None:
-    usage = Usage(3, 5, 1, None, SampleTimings(0.002, 0.25, 1.0, 5))
+    usage = Usage(3, 5, 1, None, SampleTimings(0.002, 0.25, 1.0, 5, 2))
     assert msgspec.to_builtins(closing_members(usage)) == {
         "usage": msgspec.to_builtins(usage_body(usage)),
         "metrics": {
@@ -92,6 +92,7 @@ def test_timings_are_told_in_milliseconds_beside_usage() -> None:
             "queue_time_ms": 2.0,
             "mean_itl_ms": 250.0,
             "tokens_per_second": 4.0,
+            "accepted_draft_tokens": 2,
         },
     }
     assert set(closing_members(Usage(3, 5, 1))) == {"usage"}

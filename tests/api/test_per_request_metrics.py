@@ -13,6 +13,7 @@ NAMES = {
     "queue_time_ms",
     "mean_itl_ms",
     "tokens_per_second",
+    "accepted_draft_tokens",
 }
 CHAT = {"messages": [{"role": "user", "content": "a"}]}
 BODIES = {"completions": {"prompt": "a"}, "chat/completions": CHAT, "responses": {"input": "a"}}
@@ -44,6 +45,19 @@ async def test_of_a_stream_the_event_that_has_its_usage_tells_of_it(make_api, pr
     assert set(last["metrics"]) == NAMES
     assert last["usage"]
     assert not any("metrics" in event for event in earlier)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_response_that_includes_metrics_reports_them_whatever_the_server_setting(
+    make_api, stream
+):
+    api, body = asked(make_api, "responses", told=False, include=["metrics"])
+    if stream:
+        *_, event, _ = await api.stream("/v1/responses", body)
+        answer = event["response"]
+    else:
+        _, answer = await api.post("/v1/responses", body)
+    assert set(answer["metrics"]) == NAMES
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,28 @@
-"""Takes the screenshots of docs/page.md: python -m tests.ui.screenshots
+"""Takes the screenshots of docs/page.md: python -m tests.ui.screenshots [MODEL]
 
-They are of a chat that is put into the server's store, and of an engine at work, so that they show
-the same again. Needs pillow.
+Those of the chat, of formulas, of Arabic and of a phone are of chats that are put into the server's
+store, so that they show the same again. The answers side by side are of MODEL, such as a SmolLM2 in
+GGUF, or of the demo model. Needs pillow.
 """
 
 from __future__ import annotations
 
 import io
+import sys
 import threading
 from typing import Any, Final
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
+from fastovms.config import DEMO_MODEL
 from tests.paths import ROOT
 from tests.ui.browser import UiServer, Window, find_chromium, ui_server, window
 
 FOLDER: Final = ROOT / "docs"
 DESKTOP: Final = {"width": 1200, "height": 760}
+PATIENCE: Final = 200_000.0
+"""Milliseconds that a model may take which is not the demo model."""
 PHONE: Final = {"width": 390, "height": 760}
 
 ANSWER = """Merge sort cuts the list in two, sorts each half, and merges them:
@@ -64,6 +69,10 @@ MATH = r"""The Gaussian integral, and the roots of \(ax^2 + bx + c = 0\):
 |------|------------|------:|-------------:|------------|----------------|-----------------------|
 | Archimedes' constant | $C / d$ | $\pi$ | 3.14159 | yes | yes | yes |
 | Pythagoras' constant | $x^2 = 2$ | $\sqrt{2}$ | 1.41421 | yes | no | yes |
+
+The integral is named after Gauss[^1].
+
+[^1]: Euler knew it before.
 """
 ARABIC = """نعم، هذه أهم الخطوات:
 
@@ -91,7 +100,7 @@ def work(server: UiServer, stop: threading.Event) -> None:
         server.ask("POST", "/v1/responses", body)
 
 
-def main() -> None:
+def main(model: str) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
         with ui_server(step_seconds=0.02) as server:
@@ -126,12 +135,46 @@ def main() -> None:
                     take(opened.page, locale)
             tokens(browser, server)
             live(browser, server)
+        flags = ("--model", f"smollm2={model}", "--model", f"demo={DEMO_MODEL}")
+        with ui_server(*flags) as server:
+            side_by_side(browser, server)
         browser.close()
 
 
 def open_chat(opened: Window, chat: str) -> None:
     opened.open(chat)
     opened.page.locator(".hljs-keyword").first.wait_for()
+
+
+def side_by_side(browser: Any, server: UiServer) -> None:
+    for name, size, scheme in (("compare", DESKTOP, "light"), ("compare-phone", PHONE, "dark")):
+        with window(browser, server, viewport=size, color_scheme=scheme) as opened:
+            opened.page.set_default_timeout(PATIENCE)
+            opened.open("#compare")
+            for column, temperature in (("Left", "0"), ("Right", "0.8")):
+                place = opened.page.get_by_role("region", name=column)
+                place.get_by_role("button", name="Settings").click()
+                place.get_by_label("Temperature").fill(temperature)
+                place.get_by_label("Max tokens").fill("120")
+                place.get_by_label("Seed").fill("3")
+                place.get_by_role("button", name="Settings").click()
+            opened.say("List three uses of a paper clip.")
+            opened.wait_for_answers(2)
+            for toggle in opened.page.get_by_role("button", name="Where the time went").all():
+                toggle.click()
+            opened.page.wait_for_timeout(300)
+            take(opened.page, name)
+    with window(browser, server, viewport=DESKTOP) as opened:
+        opened.open()
+        opened.page.get_by_role("button", name="Models").click()
+        opened.page.get_by_role("listitem").nth(1).wait_for()
+        take(opened.page, "models")
+        opened.page.goto(f"{server.url}/docs")
+        opened.page.get_by_role("heading", name="What to try").wait_for()
+        take(opened.page, "docs")
+        opened.page.goto(f"{server.url}/docs#post_v1_chat_completions")
+        opened.page.get_by_role("heading", name="Body").wait_for()
+        take(opened.page, "docs-operation")
 
 
 def tokens(browser: Any, server: UiServer) -> None:
@@ -164,4 +207,4 @@ def live(browser: Any, server: UiServer) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1] if len(sys.argv) > 1 else str(DEMO_MODEL))

@@ -61,6 +61,15 @@ def test_the_page_names_files_that_there_are(root: str, begins: str) -> None:
     assert not loads_of_page(html)
 
 
+def test_modules_of_the_start_are_loaded_at_once_and_others_are_not() -> None:
+    html = read_page_files().index.body.decode()
+    loaded = re.findall(r'rel="modulepreload" href="ui/\w+/([^"]+)"', html)
+    assert len(set(loaded)) == len(loaded)
+    assert {"core/dom.js", "chat/chat_view.js", "vendor/markdown-it.esm.min.mjs"} <= set(loaded)
+    later = {"live/live_view.js", "compare/compare_view.js", "vendor/katex.min.js", "main.js"}
+    assert not later & set(loaded)
+
+
 def test_modules_import_modules_of_their_folder_or_of_lower_ones() -> None:
     for path in OWN:
         for name in re.findall(r'(?:from|import) ?\(?"([^"]+)"', path.read_text()):
@@ -71,7 +80,7 @@ def test_modules_import_modules_of_their_folder_or_of_lower_ones() -> None:
 
 
 def rank(path: Path) -> int:
-    folders = (("core",), ("session",), ("answer",), ("chat", "live"), ("static",))
+    folders = (("core",), ("session",), ("answer",), ("chat", "live"), ("compare",), ("static",))
     [found] = [at for at, names in enumerate(folders) if path.parent.name in names]
     return found
 
@@ -116,7 +125,15 @@ def test_every_text_is_said_somewhere() -> None:
     keys = re.findall(r'^  "?([\w.-]+)"?: \[', table.read_text(), re.MULTILINE)
     assert len(keys) > 100
     sources = "".join(path.read_text() for path in OWN if path != table)
-    made = ("set.", "effort.", "model.", "theme.")  # whose ends are names of fields and values
+    made = (
+        "set.",
+        "effort.",
+        "model.",
+        "models.",
+        "theme.",
+        "timing.",
+        "compare.",
+    )  # whose ends are names of fields and values
     assert [key for key in keys if f'"{key}"' not in sources and not key.startswith(made)] == []
 
 

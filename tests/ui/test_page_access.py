@@ -29,6 +29,10 @@ def add(a: int, b: int) -> int:
 - [ ] another, with $x^2$
 
 $$\\sum_n \\frac{1}{n^2}$$
+
+A footnote[^1].
+
+[^1]: Below the text.
 """
 ITEMS: list[dict[str, Any]] = [
     {
@@ -86,6 +90,21 @@ def test_axe_finds_nothing(
         if width < 500:
             opened.page.get_by_role("button", name="Menu").click()
             assert violations(opened) == []
+        opened.page.get_by_role("button", name="Models").click()
+        opened.page.get_by_role("listitem").filter(has_text="Loaded").wait_for()
+        assert violations(opened) == []
+        opened.page.get_by_role("button", name="Close").last.click()
+        opened.open("#compare")
+        opened.reload()  # without the menu
+        for toggle in opened.page.get_by_role("button", name="Settings").all():
+            toggle.click()
+        assert violations(opened) == []
+        for toggle in opened.page.get_by_role("button", name="Settings").all():
+            toggle.click()
+        opened.say("What is 7 + 5?")
+        opened.wait_for_answers(2)
+        opened.page.get_by_role("button", name="Where the time went").first.click()
+        assert violations(opened) == []
         opened.open("#live")
         expect(opened.page.locator("canvas")).to_have_count(7)
         assert violations(opened) == []

@@ -115,7 +115,7 @@ def test_nothing_is_lost_while_what_is_set_is_wrong(
         opened.set(tools="[")
         opened.edit_first("My name is Bob.")
         field = opened.page.locator(".message.user textarea")
-        expect(opened.page.locator("#fault-tools")).to_be_visible()
+        expect(opened.page.locator("#set-fault-tools")).to_be_visible()
         expect(opened.page.locator("[aria-controls=settings]")).to_have_attribute(
             "aria-expanded", "true"
         )
@@ -133,7 +133,7 @@ def test_what_is_set_is_asked_for(browser: Browser, quick_server: UiServer) -> N
         opened.open()
         opened.set(schema="{", temperature="0")
         opened.say("My name is Alice.")  # it is not sent: the schema is no JSON
-        expect(opened.page.locator("#fault-schema")).to_have_text("This is no JSON object.")
+        expect(opened.page.locator("#set-fault-schema")).to_have_text("This is no JSON object.")
         expect(opened.page.get_by_role("textbox", name="Say something")).to_have_value(
             "My name is Alice."
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Browser, Locator, Route, expect
 
 from fastovms.config import DEMO_MODEL
 from tests.ui.browser import UiServer, ui_server, window
@@ -211,6 +211,41 @@ def test_a_stop_that_fails_is_told_of(browser: Browser, slow_server: UiServer) -
         opened.page.get_by_role("button", name="Stop").click()
         opened.wait_for_answers(1)
         expect(opened.page.locator(".cut")).to_contain_text("You stopped")
+
+
+@pytest.mark.parametrize(
+    ("flags", "path"),
+    [
+        ((), "**/v1/conversations"),
+        ((), "**/v1/responses"),
+        (("--no-enable-store",), "**/v1/responses"),
+    ],
+    ids=["no conversation", "no response", "not kept"],
+)
+def test_a_stop_before_the_server_has_the_request_stops_the_answer(
+    browser: Browser, flags: tuple[str, ...], path: str
+) -> None:
+    with ui_server(*flags, step_seconds=0.05) as server, window(browser, server) as opened:
+        opened.open()
+        opened.set(temperature="0")
+        held: list[Route] = []
+        opened.page.route(path, lambda route: held.append(route))
+        with opened.page.expect_request(path):
+            opened.say(STORY)
+        opened.page.get_by_role("button", name="Stop").click()
+        state = opened.page.locator(".state")
+        expect(state).to_have_text("Stopping …")
+        [route] = held
+        route.continue_()
+        opened.page.unroute(path)
+        expect(opened.page.locator(".message[aria-busy]")).to_have_count(0)
+        expect(opened.page.get_by_role("alert")).to_have_count(0)
+        assert len("".join(opened.answers())) < 100
+        opened.set(maxTokens="4")
+        opened.say("Hello")
+        expect(opened.page.locator(".message.user")).to_have_count(2)
+        opened.wait_for_answers(1)
+        expect(opened.page.get_by_role("alert")).to_have_count(0)
 
 
 NOTE_TEXTS = """

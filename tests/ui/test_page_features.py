@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.ui.browser import UiServer, ui_server, window
+from fastovms.config import DEMO_MODEL
+from tests.media.pdf_files import pdf_file
+from tests.ui.browser import DEADLINE, UiServer, ui_server, window
 
 STORY = "Tell me a story."
 
@@ -245,6 +247,63 @@ def test_a_nearly_full_context_is_warned_of(browser: Browser, quick_server: UiSe
         expect(opened.page.locator(".nearly-full")).to_be_hidden()
 
 
+def test_models_are_loaded_and_unloaded_by_operators(browser: Browser, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("sk-operator admin\nsk-client\n")
+    flags = ("--model", f"one={DEMO_MODEL}", "--model", f"two={DEMO_MODEL}")
+    flags = (*flags, "--max-loaded-models", "1", "--api-key-file", str(keys))
+    with ui_server(*flags, load_seconds=2.0) as server:
+        for key in ("sk-operator", "sk-client"):
+            with window(browser, server) as opened:
+                opened.page.add_init_script(f"sessionStorage.setItem('fastovms.key', '{key}')")
+                opened.open()
+                opened.page.get_by_role("button", name="Models").click()
+                dialog = opened.page.get_by_role("dialog", name="Models")
+                row = dialog.get_by_role("listitem").first
+                expect(row).to_contain_text("Not loaded")
+                dialog.get_by_role("button", name="Load one").click()
+                if key == "sk-client":
+                    expect(dialog.get_by_role("alert")).to_contain_text("needs an operator's key")
+                    continue
+                expect(row).to_contain_text(re.compile(r"Loading for \d+ s"))
+                expect(row.get_by_role("progressbar")).to_be_visible()
+                loaded = "Loaded, with a context of 2,048 tokens"
+                expect(row).to_contain_text(loaded, timeout=4 * DEADLINE)
+                dialog.get_by_role("button", name="Unload one").click()
+                expect(row).to_contain_text("Not loaded")
+                opened.page.keyboard.press("Escape")
+                expect(dialog).to_have_count(0)
+
+
+FOOTNOTES = """Water[^b] and wine[^a] [^none] [^a].
+
+[^a]: Of **grapes**,
+  pressed.
+[^b]: [Rain](https://example.org)
+[^c]: Nobody refers to it.
+
+The end `[^a]`
+"""
+
+
+def test_footnotes_are_numbered_and_lead_there_and_back(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    chat = quick_server.conversation("Notes", [{"role": "assistant", "content": FOOTNOTES}])
+    with window(browser, quick_server) as opened:
+        opened.open(f"#chat/{chat}")
+        first = opened.page.locator(".answer p").first
+        expect(first).to_have_text("Water1 and wine2 [^none] 2.")
+        notes = opened.page.locator(".footnote")
+        expect(notes).to_have_text(["2 Of grapes,\npressed.", "1 Rain", "3 Nobody refers to it."])
+        expect(opened.page.locator(".answer code")).to_have_text("[^a]")
+        opened.page.get_by_role("button", name="Footnote 1", exact=True).click()
+        back = opened.page.get_by_role("button", name="Back from footnote 1")
+        expect(back).to_be_focused()
+        back.click()
+        expect(first.get_by_role("button", name="Footnote 1")).to_be_focused()
+
+
 HAND_OVER = """([element, event, kind, name, bytes]) => {
   const transfer = new DataTransfer();
   transfer.items.add(new File([Uint8Array.from(bytes)], name));
@@ -254,6 +313,56 @@ HAND_OVER = """([element, event, kind, name, bytes]) => {
 }"""
 PASTE = (".composer textarea", "paste", "clipboardData")
 DROP = (".chat-view", "drop", "dataTransfer")
+
+
+def test_a_pdf_is_sent_as_a_file_and_a_refusal_is_shown(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    refusal = "input[0].content[0].file_data: the PDF is encrypted"
+    with window(browser, quick_server) as opened:
+        opened.open()
+        opened.set(maxTokens="8")
+        opened.page.evaluate(HAND_OVER, [*DROP, "paper.pdf", list(b"%PDF-1.4\nx")])
+        expect(opened.page.locator(".file-chip")).to_have_text(["paper.pdf"])
+        error = {"error": {"message": refusal}}
+        path = "**/v1/responses"
+        opened.page.route(path, lambda route: route.fulfill(status=400, json=error))
+        with opened.page.expect_request(path) as asked:
+            opened.say("What is in it?")
+        [message] = asked.value.post_data_json["input"]  # type: ignore[index]
+        file, text = message["content"]
+        assert file == {
+            "type": "input_file",
+            "filename": "paper.pdf",
+            "file_data": "data:application/pdf;base64,JVBERi0xLjQKeA==",
+        }
+        assert text["text"] == "What is in it?"
+        failure = opened.page.locator(".failure")
+        expect(failure).to_contain_text(refusal)
+        expect(opened.page.locator(".message.user .file")).to_have_text("paper.pdf")
+        opened.page.unroute(path)
+        failure.get_by_role("button", name="Remove the message").click()
+        expect(opened.page.locator(".message")).to_have_count(0)
+        opened.say("Hello")  # the chat goes on without it
+        opened.wait_for_answers(1)
+        expect(opened.page.locator(".message.user")).to_have_count(1)
+        expect(opened.page.locator(".message.user .file")).to_have_count(0)
+
+
+def test_a_pdf_is_read_and_found_after_a_reload(browser: Browser, quick_server: UiServer) -> None:
+    with window(browser, quick_server) as opened:
+        opened.open()
+        opened.set(maxTokens="8")
+        opened.page.evaluate(HAND_OVER, [*PASTE, "birds.pdf", list(pdf_file(["Swallows fly."]))])
+        opened.say("What is in it?")
+        opened.wait_for_answers(1)
+        cached = opened.page.locator(".statistics").inner_text()
+        found = re.search(r"of (\d+) prompt tokens", cached)
+        assert found is not None
+        assert int(found[1]) > 25  # the text of the PDF is among them
+        opened.reload()
+        expect(opened.page.locator(".message.user .file")).to_have_text("birds.pdf")
+        expect(opened.page.locator(".message.user .text")).to_have_text("What is in it?")
 
 
 @pytest.mark.parametrize("way", [PASTE, DROP], ids=["paste", "drop"])
@@ -291,3 +400,27 @@ def test_text_files_are_sent(
         opened.page.get_by_role("button", name="Ask", exact=True).click()
         expect(bubble.locator("summary")).to_have_text("notes.txt")  # it stays with the message
         expect(bubble.locator(".text")).to_have_text("And what else?")
+
+
+def test_where_the_time_of_an_answer_went_is_shown(browser: Browser, slow_server: UiServer) -> None:
+    with window(browser, slow_server) as opened:
+        opened.open()
+        opened.set(temperature="0", maxTokens="12")
+        opened.say(STORY)
+        opened.wait_for_answers(1)
+        bar = opened.page.locator(".timing")
+        for _ in range(2):
+            expect(bar).to_be_hidden()
+            opened.page.get_by_role("button", name="Where the time went").click()
+            expect(bar).to_contain_text(re.compile(r"Queue\s*[\d.]+ ms"))
+            expect(bar).to_contain_text(
+                re.compile(r"Prefill\s*[\d.]+ m?s\s*\d+ of 13 prompt tokens")
+            )
+            expect(bar).to_contain_text(re.compile(r"Decode\s*[\d.]+ m?s\s*\d+ of 12 tokens from"))
+            widths = bar.locator(".phase").evaluate_all(
+                "(all) => all.map((one) => one.offsetWidth)"
+            )
+            assert widths[2] > widths[0]  # eleven steps are longer than the wait for the first
+            opened.reload()
+        opened.page.get_by_role("button", name="Export", exact=True).click()
+        expect(opened.page.locator(".snippet")).not_to_contain_text("metrics")

@@ -347,6 +347,8 @@ async def prepare(
     check_numbers(request)
     top_logprobs = num_logprobs(body.top_logprobs, "top_logprobs", request.config) or 0
     report = token_report(request, top_logprobs if fields.logprobs else None)
+    if fields.tells_metrics:
+        report = replace(report, has_timings=True)
     options = generation_options(request, report, _budget(request, fields))
     check_num_choices(options.candidates, request.config)
     maker = _prompt_maker(request, fields, history)

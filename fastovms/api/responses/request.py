@@ -145,9 +145,11 @@ class ItemsRequest(Struct, frozen=True, kw_only=True):
 
 LOGPROBS: Final = "message.output_text.logprobs"
 SEALED_REASONING: Final = "reasoning.encrypted_content"
+METRICS: Final = "metrics"
 INCLUDES: Final = (
     LOGPROBS,
     SEALED_REASONING,
+    METRICS,
     "file_search_call.results",
     "web_search_call.results",
     "web_search_call.action.sources",
@@ -176,6 +178,7 @@ class ResponseFields:
         reasoning: `reasoning` as echoed in the response.
         logprobs: the number of log probabilities reported for each token of the text; None = none.
         seals_reasoning: whether reasoning is written as `encrypted_content` too.
+        tells_metrics: whether the response reports its duration, whatever the server's setting.
         caching: what the request says of the prefix cache.
         may_wait: whether everything else goes before a response in the background.
         compact_threshold: tokens of a prompt beyond which the history is compacted; 0 = three
@@ -194,6 +197,7 @@ class ResponseFields:
     service_tier: str
     logprobs: bool
     seals_reasoning: bool
+    tells_metrics: bool
     caching: PromptCaching
     may_wait: bool
     compact_threshold: int | None
@@ -243,6 +247,7 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
         service_tier=_choice(body.service_tier, "service_tier", _TIERS, "default"),
         logprobs=LOGPROBS in include,
         seals_reasoning=SEALED_REASONING in include,
+        tells_metrics=METRICS in include,
         caching=caching,
         may_wait=_may_wait(body),
         compact_threshold=_compact_threshold(body.context_management),
@@ -325,7 +330,7 @@ def _choice(value: object, name: str, allowed: tuple[str, ...], default: str) ->
 
 
 def check_include(given: Sequence[str]) -> Sequence[str]:
-    """Raises InvalidField for values of `include` that are not OpenAI's."""
+    """Raises InvalidField for values of `include` that are neither OpenAI's nor "metrics"."""
     for position, value in enumerate(given):
         one_of(value, INCLUDES, f"include[{position}]")
     return given

@@ -15,6 +15,7 @@ applyTheme();
 
 const LOADING_PAUSE = 1000;
 const LIVE = "#live";
+const COMPARE = "#compare";
 
 /** Resolves with the list of models, once the server has loaded them. */
 async function findModels(onWait) {
@@ -49,6 +50,7 @@ function buildFrame() {
   const menu = iconButton("menu", "menu", () => show(sidebar.classList.toggle("open")), { "aria-expanded": "false", "aria-controls": "sidebar", class: "icon-button menu" });
   const show = (isOpen) => menu.setAttribute("aria-expanded", String(isOpen));
   const chat = make("a", { href: "#chat" }, drawIcon("chat"), make("span", { text: "view.chat" }));
+  const compare = make("a", { href: COMPARE }, drawIcon("columns"), make("span", { text: "view.compare" }));
   const live = make("a", { href: LIVE }, drawIcon("pulse"), make("span", { text: "view.live" }));
   const languages = make("select", { label: "language" }, ...LANGUAGES.map(({ tag, name }) => make("option", { value: tag, lang: tag }, name)));
   languages.value = language();
@@ -58,7 +60,7 @@ function buildFrame() {
   themes.addEventListener("change", () => chooseTheme(themes.value));
   sidebar.append(
     make("div", { class: "brand" }, make("img", { src: new URL("icon.svg", import.meta.url).href, alt: "", width: "24", height: "24" }), make("span", {}, "fastovms")),
-    make("nav", { class: "views", label: "views" }, chat, live),
+    make("nav", { class: "views", label: "views" }, chat, compare, live),
     side,
     make("div", { class: "row foot" }, languages, themes, make("a", { href: new URL("docs", ROOT).href, class: "faint" }, drawIcon("book"), make("span", { text: "api" }))));
   sidebar.addEventListener("click", ({ target }) => {
@@ -74,7 +76,7 @@ function buildFrame() {
   document.body.append(make("a", { href: "#main", class: "skip", text: "skip" }), sidebar, make("main", { class: "content", id: "main", tabindex: "-1" }, bar, body),
     make("div", { id: "announcer", class: "off-screen", role: "status", "aria-live": "polite" }));
   apply(document);
-  return { body, bar, side, links: { chat, live } };
+  return { body, bar, side, links: { chat, compare, live } };
 }
 
 async function start() {
@@ -82,24 +84,31 @@ async function start() {
   const frame = buildFrame();
   const waiting = make("p", { class: "empty faint", role: "status", text: "loading" });
   frame.body.append(waiting);
+  const finding = findStore().catch(() => null);
   const models = await findModels((reason) => { waiting.textContent = reason; });
   const chatting = models.filter((model) => !encodes(model));
-  const chats = new ChatView(await findStore(), chatting);
+  // A server that was still loading has refused the first request.
+  const chats = new ChatView((await finding) ?? (await findStore()), chatting);
   const begin = make("button", { type: "button", class: "new-chat", on: { click: () => { location.hash = "#chat"; chats.begin(); } } },
     drawIcon("plus"), make("span", { text: "chats.new" }));
   frame.side.append(begin, chats.list.node);
   // Models that encode texts chat with nobody.
   const isOnlyLive = models.length > 0 && !chatting.length;
-  for (const node of [frame.links.chat, begin]) node.hidden = isOnlyLive;
+  for (const node of [frame.links.chat, frame.links.compare, begin]) node.hidden = isOnlyLive;
   frame.bar.append(chats.tools);
   let live = null;
+  let compare = null;
 
   async function show() {
     const isLive = isOnlyLive || location.hash === LIVE;
+    const isCompare = !isLive && location.hash === COMPARE;
     if (isLive) live ??= new (await import("./live/live_view.js")).LiveView(models);
-    frame.body.replaceChildren(isLive ? live.node : chats.node);
-    chats.tools.hidden = isLive;
-    frame.links.chat.toggleAttribute("aria-current", !isLive);
+    if (isCompare) compare ??= new (await import("./compare/compare_view.js")).CompareView(chatting);
+    const view = isLive ? live : isCompare ? compare : chats;
+    frame.body.replaceChildren(view.node);
+    chats.tools.hidden = view !== chats;
+    frame.links.chat.toggleAttribute("aria-current", view === chats);
+    frame.links.compare.toggleAttribute("aria-current", isCompare);
     frame.links.live.toggleAttribute("aria-current", isLive);
     if (isLive) live.start();
     else live?.stop();
@@ -108,6 +117,7 @@ async function start() {
 
   addEventListener("hashchange", show);
   await show();
+  performance.mark("interactive");
   await chats.list.load();
   if (opened) await chats.open(opened);
   (globalThis.requestIdleCallback ?? setTimeout)(() => loadColours());

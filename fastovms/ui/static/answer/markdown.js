@@ -7,6 +7,7 @@ import MarkdownIt from "../vendor/markdown-it.esm.min.mjs";
 import "../vendor/purify.min.js";
 import { announce, copyText, iconButton, make } from "../core/dom.js";
 import { say } from "../core/language.js";
+import { findFootnotes, linkFootnotes } from "./footnotes.js";
 import { findMath, loadMath, showMath } from "./math.js";
 
 const { DOMPurify } = globalThis;
@@ -16,7 +17,7 @@ const MAX_COLOURED = 20_000;
 
 const PURE = {
   RETURN_TRUSTED_TYPE: true,
-  ALLOWED_TAGS: ["a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"],
+  ALLOWED_TAGS: ["a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "span", "strong", "sup", "table", "tbody", "td", "th", "thead", "tr", "ul"],
   ALLOWED_ATTR: ["class", "href", "rel", "start", "target"],
   ALLOW_DATA_ATTR: false,
   ALLOW_ARIA_ATTR: false,
@@ -46,6 +47,7 @@ markdown.renderer.rules.image = (tokens, index) => {
 };
 
 findMath(markdown);
+findFootnotes(markdown);
 
 // "[x]" at the beginning of a list's item is a task that is done.
 markdown.core.ruler.push("tasks", ({ tokens }) => {
@@ -79,7 +81,7 @@ export function showMarkdown(node, text, { breaks = false } = {}) {
   const env = {};
   const options = { ...markdown.options, breaks };
   const blocks = split(markdown.parse(text, env), text);
-  const definitions = Object.keys(env.references ?? {}).length;
+  const definitions = [Object.keys(env.references ?? {}).length, ...(env.footnotes ?? [])].join(" ");
   blocks.forEach((block, index) => {
     const key = `${definitions} ${block.source}`;
     const there = node.children[index];
@@ -122,6 +124,7 @@ function split(tokens, text) {
 function drawBlock(node, tokens, options, env) {
   node.innerHTML = DOMPurify.sanitize(markdown.renderer.render(tokens, options, env), PURE);
   if (showMath(node)) waitForMath(node);
+  linkFootnotes(node);
   for (const code of node.querySelectorAll("pre")) {
     const box = boxAround(code, "code-block");
     box.dir = "ltr";

@@ -91,13 +91,23 @@ function inlineMath(state, isSilent) {
 
 /**
  * Returns where a formula between single dollars ends; -1 = it is none, but a price: what stands
- * between has no space at either end, and no digit follows it.
+ * between has no space at either end, no digit stands before it or follows it, and it is no prose.
  */
 function dollarEnd(text, start) {
   let end = start;
   while (end < text.length && text[end] !== "$") end += text[end] === "\\" ? 2 : 1;
-  const isFormula = end < text.length && /\S/.test(text[start]) && /\S/.test(text[end - 1]) && !/\d/.test(text[end + 1] ?? "");
+  const isFormula = end < text.length && /\S/.test(text[start]) && /\S/.test(text[end - 1])
+    && !/\d/.test(text[start - 2] ?? "") && !/\d/.test(text[end + 1] ?? "") && !isPrice(text.slice(start, end));
   return isFormula ? end : -1;
+}
+
+/** Words among amounts, such as "10 or 5", "10 y 5" and "10或5": letters that follow a space, or of scripts that formulas do not have. */
+const PROSE = /[\s\u2013\u2014,;:.]["'(]?\p{L}{2,}|\d\s+\p{L}\s+\d|(?=\P{Script=Latin})(?=\P{Script=Greek})\p{L}/u;
+
+/** Returns whether a text between dollars begins with an amount, and goes on as prose or as a list of amounts. */
+function isPrice(text) {
+  if (!/^[-+]?\.?\d/.test(text) || /[\\^_={}]/.test(text)) return false;
+  return PROSE.test(text) || /^[\d\s.,;:&]*\s[\d\s.,;:&]*$/.test(text);
 }
 
 function blockMath(state, startLine, endLine, isSilent) {

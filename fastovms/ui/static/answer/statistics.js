@@ -2,6 +2,7 @@
 
 import { make } from "../core/dom.js";
 import { put, showNumber } from "../core/language.js";
+import { phasesOf } from "./timing_bar.js";
 
 const KEPT_AS = "fastovms.statistics";
 const MAX_KEPT = 500;
@@ -15,6 +16,7 @@ const MAX_KEPT = 500;
  * @property {number} cached how many of those were cached.
  * @property {number|null} [firstToken] seconds.
  * @property {number|null} [rate] tokens a second.
+ * @property {import("./timing_bar.js").Phases|null} [phases] where the time went.
  */
 
 /**
@@ -31,6 +33,7 @@ export function statisticsOf(answer) {
     prompt: usage.input_tokens,
     cached: usage.input_tokens_details?.cached_tokens ?? 0,
     ...answer.times(),
+    phases: phasesOf(answer.metrics),
   };
 }
 

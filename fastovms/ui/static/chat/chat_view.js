@@ -1,21 +1,12 @@
 /** Puts the chat together: its list, its messages, the settings, and what the user says. */
 
-import { elapsed, iconButton, make } from "../core/dom.js";
-import { variantsAt } from "../session/branches.js";
+import { iconButton, make } from "../core/dom.js";
+import { userMessage } from "../session/items.js";
+import { requestBody, withThoseOf } from "../session/settings.js";
 import { ChatList } from "./chat_list.js";
-import { ChatSession } from "../session/chat_session.js";
-import { ContextMeter } from "./context_meter.js";
+import { ChatPane } from "./chat_pane.js";
 import { Composer } from "./composer.js";
 import { openExport } from "./export_dialog.js";
-import { callOutput, isCall, isCallOutput, userMessage } from "../session/items.js";
-import { requestBody, withThoseOf } from "../session/settings.js";
-import { SettingsPanel } from "./settings_panel.js";
-import { Transcript } from "./transcript.js";
-import { ModelChoice } from "./model_choice.js";
-
-/** Milliseconds until it is first looked where the model of an answer that waits is, and from then on. */
-const FIRST_LOOK = 300;
-const NEXT_LOOK = 700;
 
 export class ChatView {
   /**
@@ -23,38 +14,26 @@ export class ChatView {
    * @param {Object[]} models as the server lists them.
    */
   constructor(store, models) {
-    this.#models = new ModelChoice(models, (id) => this.#chooseModel(id));
-    this.session = new ChatSession(store);
-    this.#panel = new SettingsPanel(() => this.#showModel());
-    this.#composer = new Composer((text, images, files) => this.#say([userMessage(text, images, files)]), () => this.session.stop(), () => this.#transcript.editLast());
-    this.#transcript = new Transcript(this.session, {
-      onEdit: (at, message) => this.#branch(at, [message]),
-      onRegenerate: (at) => this.#branch(at, [this.session.items[at]]),
-      onContinue: () => this.#mayAsk() && this.session.continueAnswer(this.#panel.settings),
-      onRetry: () => this.#mayAsk() && this.session.askAgain(this.#panel.settings),
-      onOutput: (call, output) => this.#giveOutput(call, output),
+    this.#pane = new ChatPane(store, models, {
+      showSettings: () => this.#showSettings(true),
       onVariant: (id) => this.open(id),
-      waitsForModel: () => (this.#models.isLoaded ? "" : this.#models.chosen.id),
-      variantsAt: (at) => (this.session.chat ? variantsAt(this.session.chats, this.session.chat, at) : { ids: [], current: 0 }),
+      onModel: ({ capabilities = [] }) => this.#composer.images.enable(capabilities.includes("vision")),
     });
+    this.session = this.#pane.session;
+    const { transcript } = this.#pane;
+    this.#composer = new Composer((text, images, files) => this.#pane.say([userMessage(text, images, files)]), () => this.session.stop(), () => transcript.editLast());
     this.list = new ChatList(this.session, (id) => this.open(id));
-    this.#meter = new ContextMeter(this.session, () => this.#panel.settings.contextLength);
     this.#build(store);
     this.#listen();
-    this.#showModel();
+    this.#pane.showModel();
     this.session.begin();
   }
 
-  #models;
-  #panel;
+  #pane;
   #composer;
-  #meter;
-  #transcript;
   #aside;
   #toggle;
   #empty;
-  #outputs = new Map();
-  #isWatching = false;
 
   /**
    * Opens a chat; one that is not there any more is an empty one.
@@ -62,10 +41,11 @@ export class ChatView {
    * @param {string} id
    */
   async open(id) {
+    const { panel } = this.#pane;
     try {
       const response = await this.session.open(id);
-      if (response) this.#panel.put(withThoseOf(this.#panel.settings, response));
-      this.#showModel();
+      if (response) panel.put(withThoseOf(panel.settings, response));
+      this.#pane.showModel();
     } catch (error) {
       if (error.status !== 404) throw error;
       this.session.begin();
@@ -79,15 +59,16 @@ export class ChatView {
   }
 
   #build(store) {
+    const { meter, models, panel, transcript } = this.#pane;
     this.#toggle = iconButton("settings", "set.title", () => this.#toggleSettings(), { "aria-expanded": "false", "aria-controls": "settings" });
-    this.tools = make("div", { class: "row bar-tools" }, this.#models.node, iconButton("export", "export.title", () => this.#export()), this.#toggle);
+    this.tools = make("div", { class: "row bar-tools" }, models.node, iconButton("chip", "models.title", () => this.#showModels()), iconButton("export", "export.title", () => this.#export()), this.#toggle);
     this.#aside = make("aside", { class: "panel", id: "settings", label: "set.title", hidden: true },
       make("header", { class: "row" }, make("h2", { text: "set.title" }), iconButton("close", "close", () => this.#toggleSettings())),
-      this.#panel.node);
-    this.#empty = make("div", { class: "empty" }, make("h1", { text: "chat.welcome" }), make("p", { class: "faint", text: store.lasting ? "chat.lasting" : "chat.not-lasting" }));
+      panel.node);
+    this.#empty = make("div", { class: "empty" }, make("h2", { text: "chat.welcome" }), make("p", { class: "faint", text: store.lasting ? "chat.lasting" : "chat.not-lasting" }));
     this.node = make("div", { class: "chat-view" },
-      make("section", { class: "chat-column", label: "chat.title" }, this.#empty, this.#transcript.node, this.#composer.node,
-        make("footer", { class: "note" }, this.#meter.node, make("p", { class: "faint", text: "chat.note" }))),
+      make("section", { class: "chat-column", label: "chat.title" }, make("h1", { class: "off-screen", text: "chat.title" }), this.#empty, transcript.node, this.#composer.node,
+        make("footer", { class: "note" }, meter.node, make("p", { class: "faint", text: "chat.note" }))),
       this.#aside);
     this.#composer.listenForDrops(this.node);
     this.#aside.addEventListener("keydown", ({ key }) => key === "Escape" && this.#toggleSettings());
@@ -96,88 +77,15 @@ export class ChatView {
   #listen() {
     const { session } = this;
     for (const type of ["opened", "asked", "answering", "answered"]) session.addEventListener(type, () => this.#showState());
-    session.addEventListener("listed", () => this.#transcript.showVariants());
-    session.addEventListener("opened", () => {
-      this.#outputs.clear();
-      this.#showPlace();
-    });
-    session.addEventListener("asked", () => {
-      this.#outputs.clear();
-      this.#watchModel();
-    });
-    session.addEventListener("listed", () => this.#showPlace());
+    for (const type of ["opened", "listed"]) session.addEventListener(type, () => this.#showPlace());
     document.addEventListener("visibilitychange", () => document.hidden || session.refresh());
-  }
-
-  /** Returns whether what is set can be sent, and shows what of it cannot. */
-  #mayAsk() {
-    const { isValid } = this.#panel;
-    if (!isValid) {
-      this.#showSettings(true);
-      this.#panel.node.reportValidity();
-    }
-    return isValid;
-  }
-
-  /** Returns whether it was asked. */
-  #say(input) {
-    if (!this.#mayAsk()) return false;
-    this.session.ask(this.#panel.settings, input);
-    return true;
-  }
-
-  /** Returns whether a branch was begun. */
-  #branch(at, input) {
-    if (!this.#mayAsk() || this.session.isAnswering) return false;
-    this.session.branch(this.#panel.settings, at, input);
-    return true;
-  }
-
-  /** Sends the outputs of calls once each call has one. */
-  #giveOutput(call, output) {
-    this.#outputs.set(call.call_id, callOutput(call, output));
-    const { items } = this.session;
-    const given = new Set(items.filter(isCallOutput).map((item) => item.call_id));
-    const open = items.filter((item) => isCall(item) && !given.has(item.call_id));
-    if (open.every((one) => this.#outputs.has(one.call_id))) this.#say([...this.#outputs.values()]);
-  }
-
-  #showModel() {
-    const { settings } = this.#panel;
-    const model = this.#models.choose(settings.model);
-    if (!model) return;
-    const contextLength = model.max_model_len ?? null;
-    if (model.id !== settings.model || contextLength !== settings.contextLength) this.#panel.put({ ...settings, model: model.id, contextLength });
-    this.#meter.show();
-    this.#panel.showFor(model);
-    this.#composer.images.enable((model.capabilities ?? []).includes("vision"));
-  }
-
-  #chooseModel(id) {
-    this.#panel.put({ ...this.#panel.settings, model: id });
-    this.#showModel();
-  }
-
-  /** Looks where the model is while the answer waits, which may be for the model to be loaded. */
-  async #watchModel() {
-    if (this.#isWatching) return;
-    this.#isWatching = true;
-    await elapsed(FIRST_LOOK);
-    while (this.session.isQueued) {
-      await this.#models.refresh();
-      this.#transcript.showWaiting();
-      await elapsed(NEXT_LOOK);
-    }
-    this.#isWatching = false;
-    if (!this.#models.isLoaded) await this.#models.refresh();
-    this.#showModel();
   }
 
   #showState() {
     const { session } = this;
     const isEmpty = !session.items.length && !session.turn;
     this.#empty.hidden = !isEmpty;
-    this.#transcript.node.hidden = isEmpty;
+    this.#pane.transcript.node.hidden = isEmpty;
     this.#composer.showState(session.isAnswering);
   }
 
@@ -200,8 +108,16 @@ export class ChatView {
     (isOpen ? this.#aside.querySelector("textarea") : this.#toggle).focus();
   }
 
+  async #showModels() {
+    const { openModels } = await import("./models_dialog.js");
+    await openModels(async () => {
+      await this.#pane.models.refresh();
+      this.#pane.showModel();
+    });
+  }
+
   #export() {
     const { chat, items } = this.session;
-    if (this.#mayAsk()) openExport(chat, items, requestBody(this.#panel.settings, items));
+    if (this.#pane.mayAsk()) openExport(chat, items, requestBody(this.#pane.settings, items));
   }
 }

@@ -1,21 +1,21 @@
-/** Takes what the user says: text, images and text files, sent by Enter, and stops the answer. */
+/** Takes what the user says: text, images and files, sent by Enter, and stops the answer. */
 
 import { iconButton, make } from "../core/dom.js";
 import { Images } from "./images.js";
-import { TextFiles } from "./text_files.js";
+import { Files } from "./files.js";
 
 const MAX_ROWS_HEIGHT = 220;
 
 export class Composer {
   /**
-   * @param {function(string, string[], {name: string, text: string}[]): boolean} onSend is told the text, the images and the text files, and says whether it has taken them.
+   * @param {function(string, string[], import("../session/items.js").AttachedFile[]): boolean} onSend is told the text, the images and the files, and says whether it has taken them.
    * @param {function(): void} onStop
    * @param {function(): void} onEditLast is called for the key up in an empty field.
    */
   constructor(onSend, onStop, onEditLast) {
     this.#onSend = onSend;
     this.#onEditLast = onEditLast;
-    this.files = new TextFiles(() => this.#fit());
+    this.files = new Files(() => this.#fit());
     this.images = new Images(() => this.#fit());
     this.field = make("textarea", { rows: "1", label: "chat.say", hint: "chat.say", dir: "auto", autofocus: true, enterkeyhint: "send" });
     this.#send = iconButton("send", "chat.send", () => this.#submit(), { class: "icon-button primary" });

@@ -70,7 +70,8 @@ export class Images {
   }
 }
 
-function dataUrl(file) {
+/** Returns a file as a data URL. */
+export function dataUrl(file) {
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result);

@@ -2,7 +2,7 @@
 
 import { make } from "../core/dom.js";
 import { put } from "../core/language.js";
-import { encodes } from "../core/models.js";
+import { encodes, stateOf } from "../core/models.js";
 import { ServerError, ask } from "../core/server.js";
 
 export class ModelChoice {
@@ -70,9 +70,4 @@ export class ModelChoice {
       put(option, "text", `model.${state}`, { model: model.id });
     }
   }
-}
-
-/** Returns "loaded", "loading", "unloading", "unloaded" or "failed". */
-function stateOf({ status = {} } = {}) {
-  return status.failed ? "failed" : status.value ?? "loaded";
 }

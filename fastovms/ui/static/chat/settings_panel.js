@@ -11,11 +11,17 @@ const SAMPLE_TOOLS = [{
 }];
 
 export class SettingsPanel {
-  /** @param {function(): void} onChange */
-  constructor(onChange) {
+  /**
+   * @param {function(): void} onChange
+   * @param {string} [place] by which the settings are kept.
+   */
+  constructor(onChange, place = "") {
     this.#onChange = onChange;
+    this.#place = place;
+    const id = (name) => (place ? `set-${place}-${name}` : `set-${name}`);
+    const number = (name, range) => make("input", { id: id(name), type: "number", inputmode: "decimal", ...range });
     this.#fields = {
-      instructions: make("textarea", { id: "set-instructions", rows: "4", dir: "auto" }),
+      instructions: make("textarea", { id: id("instructions"), rows: "4", dir: "auto" }),
       temperature: number("temperature", { min: "0", max: "2", step: "any" }),
       maxTokens: number("maxTokens", { min: "1", step: "1" }),
       seed: number("seed", { step: "1" }),
@@ -25,12 +31,12 @@ export class SettingsPanel {
       repetitionPenalty: number("repetitionPenalty", { min: "0.01", max: "2", step: "any" }),
       frequencyPenalty: number("frequencyPenalty", { min: "-2", max: "2", step: "any" }),
       presencePenalty: number("presencePenalty", { min: "-2", max: "2", step: "any" }),
-      effort: make("select", { id: "set-effort" }, ...EFFORTS.map((value) => make("option", { value, text: `effort.${value || "default"}` }))),
-      schema: make("textarea", { id: "set-schema", rows: "5", class: "code", spellcheck: "false" }),
-      tools: make("textarea", { id: "set-tools", rows: "6", class: "code", spellcheck: "false" }),
-      logprobs: make("input", { id: "set-logprobs", type: "checkbox" }),
+      effort: make("select", { id: id("effort") }, ...EFFORTS.map((value) => make("option", { value, text: `effort.${value || "default"}` }))),
+      schema: make("textarea", { id: id("schema"), rows: "5", class: "code", spellcheck: "false" }),
+      tools: make("textarea", { id: id("tools"), rows: "6", class: "code", spellcheck: "false" }),
+      logprobs: make("input", { id: id("logprobs"), type: "checkbox" }),
     };
-    this.#faults = { schema: make("p", { class: "fault", id: "fault-schema", role: "alert" }), tools: make("p", { class: "fault", id: "fault-tools", role: "alert" }) };
+    this.#faults = { schema: make("p", { class: "fault", id: id("fault-schema"), role: "alert" }), tools: make("p", { class: "fault", id: id("fault-tools"), role: "alert" }) };
     this.#toolsPart = this.#labelled("tools", make("button", { type: "button", class: "link", text: "set.sample-tools", on: { click: () => this.#putSample() } }));
     this.#effortPart = this.#labelled("effort");
     this.node = make("form", { class: "panel-body" },
@@ -39,13 +45,14 @@ export class SettingsPanel {
       make("details", { class: "sampling" }, make("summary", { text: "set.sampling" }),
         make("div", { class: "columns" }, ...["topP", "topK", "minP", "repetitionPenalty", "frequencyPenalty", "presencePenalty"].map((name) => this.#labelled(name)))),
       this.#labelled("schema"), this.#toolsPart,
-      make("div", { class: "check" }, this.#fields.logprobs, make("label", { for: "set-logprobs", text: "set.logprobs" })));
+      make("div", { class: "check" }, this.#fields.logprobs, make("label", { for: id("logprobs"), text: "set.logprobs" })));
     this.node.addEventListener("submit", (event) => event.preventDefault());
     this.node.addEventListener("input", () => this.#read());
-    this.put(readSettings());
+    this.put(readSettings(place));
   }
 
   #onChange;
+  #place;
   #fields;
   #faults;
   #toolsPart;
@@ -75,7 +82,7 @@ export class SettingsPanel {
     const most = defaultMaxTokens(settings);
     this.#fields.maxTokens.placeholder = most ? showNumber(most) : "";
     this.#check();
-    keepSettings(settings);
+    keepSettings(settings, this.#place);
   }
 
   /** Shows only what a model is capable of. */
@@ -95,7 +102,7 @@ export class SettingsPanel {
     const values = Object.entries(this.#fields).map(([name, field]) => [name, field.type === "checkbox" ? field.checked : field.value]);
     this.settings = { ...this.settings, ...Object.fromEntries(values) };
     this.#check();
-    keepSettings(this.settings);
+    keepSettings(this.settings, this.#place);
     this.#onChange();
   }
 
@@ -115,8 +122,4 @@ export class SettingsPanel {
     this.#fields.tools.value = JSON.stringify(SAMPLE_TOOLS, null, 2);
     this.#read();
   }
-}
-
-function number(name, range) {
-  return make("input", { id: `set-${name}`, type: "number", inputmode: "decimal", ...range });
 }

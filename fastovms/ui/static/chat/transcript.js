@@ -4,6 +4,7 @@ import { AnswerView, hasTokens } from "../answer/answer_view.js";
 import { onceAFrame } from "../answer/frame.js";
 import { showMarkdown } from "../answer/markdown.js";
 import { keepStatistics, keptStatistics, statisticsLine, statisticsOf } from "../answer/statistics.js";
+import { timingBar } from "../answer/timing_bar.js";
 import { announce, copyText, iconButton, make } from "../core/dom.js";
 import { put, say } from "../core/language.js";
 import { canContinue, cutOf, filesOf, imagesOf, isUserMessage, joined, ownTextOf, textOf } from "../session/items.js";
@@ -32,12 +33,13 @@ export class Transcript {
   /**
    * @param {import("../session/chat_session.js").ChatSession} session
    * @param {Actions} actions
+   * @param {string} label key of the name that assistive technology says.
    */
-  constructor(session, actions) {
+  constructor(session, actions, label = "chat.messages") {
     this.#session = session;
     this.#actions = actions;
-    this.#list = make("div", { class: "messages", role: "log", "aria-live": "off", label: "chat.messages" });
-    this.node = make("div", { class: "transcript", tabindex: "0", role: "region", label: "chat.messages" }, this.#list);
+    this.#list = make("div", { class: "messages", role: "log", "aria-live": "off", label });
+    this.node = make("div", { class: "transcript", tabindex: "0", role: "region", label }, this.#list);
     this.#near = new NearDrawing(this.node);
     this.#end = new EndFollower(this.node, this.#list);
     const draw = onceAFrame(() => this.#drawTurn());
@@ -73,11 +75,11 @@ export class Transcript {
     this.#end.toEnd();
   }
 
-  /** Appends items that stand in the chat from a position on. */
-  #append(items, first) {
+  /** Appends items that stand in the chat from a position on; `drawn`: the view that shows the last answer already. */
+  #append(items, first, drawn = null) {
     for (const group of groups(items, first)) {
       const isLast = group.end === first + items.length;
-      this.#list.append(group.isUser ? this.#userMessage(group) : this.#answer(group, isLast));
+      this.#list.append(group.isUser ? this.#userMessage(group) : this.#answer(group, isLast, isLast ? drawn : null));
     }
   }
 
@@ -89,14 +91,14 @@ export class Transcript {
       iconButton("edit", "chat.edit", () => editMessage(node.querySelector(".bubble"), item, (edited) => this.#actions.onEdit(start, edited)), { class: "icon-button edit" }),
       iconButton("copy", "chat.copy", () => this.#copy(text)));
     const node = make("article", { class: "message user", label: "chat.you", "data-at": String(start) },
-      make("div", { class: "bubble" }, ...pictures, ...filesOf(item).map(textFile), body), tools);
+      make("div", { class: "bubble" }, ...pictures, ...filesOf(item).map(attachedFile), body), tools);
     this.#whenNear(node, body, text, () => showMarkdown(body, text, { breaks: true }));
     this.#putVariants(node);
     return node;
   }
 
-  #answer({ items, end, question }, isLast) {
-    const view = new AnswerView(this.#actions.onOutput);
+  #answer({ items, end, question }, isLast, drawn) {
+    const view = drawn ?? new AnswerView(this.#actions.onOutput);
     const node = make("article", { class: "message", label: "chat.model" }, view.node);
     const text = joined(items).filter((item) => item.type === "message").map(textOf).join("\n\n");
     const isNow = isLast && end === this.#session.items.length;
@@ -123,6 +125,13 @@ export class Transcript {
       const toggle = iconButton("tokens", "tokens.show", () => toggle.setAttribute("aria-pressed", view.toggleTokens()), { "aria-pressed": "false" });
       tools.append(toggle);
     }
+    if (statistics?.phases) {
+      const bar = timingBar(statistics);
+      bar.hidden = true;
+      const toggle = iconButton("clock", "timing.show", () => toggle.setAttribute("aria-pressed", String(!(bar.hidden = !bar.hidden))), { "aria-pressed": "false" });
+      tools.append(toggle);
+      node.append(bar);
+    }
     if (statistics) tools.append(statisticsLine(statistics));
     node.append(tools);
   }
@@ -137,7 +146,7 @@ export class Transcript {
     const isGrowing = !turn.answer.isFinal;
     view.show([...carried, ...turn.input.filter((item) => !isUserMessage(item)), ...turn.answer.output], { isGrowing, isLast: false });
     state.className = turn.isLost ? "state fault" : "state";
-    state.hidden = !isGrowing || (turn.answer.output.length > 0 && !turn.isLost);
+    state.hidden = !isGrowing || (turn.answer.output.length > 0 && !turn.isLost && !turn.isStopping);
     this.showWaiting();
   }
 
@@ -147,6 +156,7 @@ export class Transcript {
     const { turn, state } = this.#turn;
     const model = turn.answer.status === "queued" ? this.#actions.waitsForModel() : "";
     if (turn.isLost) put(state, "text", "chat.lost");
+    else if (turn.isStopping) put(state, "text", "chat.stopping");
     else if (model) put(state, "text", "chat.loading", { model });
     else put(state, "text", turn.answer.status === "queued" ? "chat.queued" : "chat.thinking");
   }
@@ -182,7 +192,8 @@ export class Transcript {
     state.hidden = true;
     const why = make("p", {}, turn.answer.failure);
     node.append(make("div", { class: "card failure", role: "alert" }, make("strong", { text: "chat.failed" }), why,
-      make("button", { type: "button", text: "chat.regenerate", on: { click: this.#actions.onRetry } })));
+      make("div", { class: "row" }, make("button", { type: "button", text: "chat.regenerate", on: { click: this.#actions.onRetry } }),
+        make("button", { type: "button", text: "chat.discard", on: { click: () => this.#session.discard() } }))));
   }
 
   /** Shows what has ended as part of the chat. */
@@ -192,19 +203,19 @@ export class Transcript {
     const last = turn.answer.output.at(-1);
     if (statistics && last) keepStatistics(last.id, statistics);
     // The output of a tool belongs to the answer that made the call.
-    this.#redrawFrom(lastQuestion(this.#session.items, first));
+    this.#redrawFrom(lastQuestion(this.#session.items, first), this.#turn.view);
     announce(say(CUT_SENTENCES[cutOf(turn.answer.output)] ?? "chat.answered"));
   }
 
-  /** Shows the items from a position on anew, in place of the turn. */
-  #redrawFrom(position) {
+  /** Shows the items from a position on anew, in place of the turn, whose view is used again if it is given. */
+  #redrawFrom(position, drawn = null) {
     const start = Math.max(0, position);
     for (const node of this.#turn?.nodes ?? []) node.remove();
     const shown = [...this.#list.children];
     const from = start ? shown.findIndex((node) => Number(node.dataset.at ?? -1) >= start) : 0;
     for (const node of from < 0 ? [] : shown.slice(from)) node.remove();
     this.#turn = null;
-    this.#append(this.#session.items.slice(start), start);
+    this.#append(this.#session.items.slice(start), start, drawn);
   }
 
   // Parts of messages
@@ -242,8 +253,9 @@ function picture(url) {
   return make("p", { class: "faint" }, url);
 }
 
-/** Shows a text file that came with a message, folded. */
-function textFile({ name, text }) {
+/** Shows a file that came with a message: a text folded, of a PDF its name. */
+function attachedFile({ name, text }) {
+  if (text === undefined) return make("p", { class: "file file-chip", dir: "auto" }, name);
   return make("details", { class: "file" }, make("summary", { dir: "auto" }, name), make("pre", { tabindex: "0", labelled: name, dir: "auto" }, text));
 }
 

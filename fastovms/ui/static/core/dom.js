@@ -69,6 +69,9 @@ const ICONS = {
   tokens: "M5 6h6v5H5zM13 6h6v5h-6zM5 13h4v5H5zM11 13h8v5h-8z",
   attach: "M19 11l-7 7a4 4 0 0 1-6-6l8-8a3 3 0 0 1 4 4l-8 8a1 1 0 0 1-2-2l7-7",
   wrap: "M4 6h16M4 12h13a3 3 0 0 1 0 6h-4M15 15l-3 3 3 3M4 18h4",
+  clock: "M12 8v4l3 2M12 4a8 8 0 1 0 0 16a8 8 0 0 0 0-16",
+  columns: "M4 5h7v14H4zM13 5h7v14h-7z",
+  chip: "M7 7h10v10H7zM10 4v3M14 4v3M10 17v3M14 17v3M4 10h3M4 14h3M17 10h3M17 14h3",
   book: "M6 5h12v14H6zM9 9h6M9 13h6",
 };
 

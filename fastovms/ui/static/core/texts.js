@@ -25,6 +25,7 @@ export const TEXTS = {
   views: ["Views", "Ansichten", "视图"],
   api: ["API", "API", "API"],
   "view.chat": ["Chat", "Chat", "对话"],
+  "view.compare": ["Side by side", "Nebeneinander", "并排对比"],
   "view.live": ["Live engine", "Engine live", "引擎实况"],
 
   // The API key
@@ -66,10 +67,12 @@ export const TEXTS = {
   "chat.edit": ["Edit, in a new branch", "Bearbeiten, in einem neuen Zweig", "编辑（新建分支）"],
   "chat.ask": ["Ask", "Fragen", "提问"],
   "chat.regenerate": ["Answer again", "Noch einmal antworten", "重新回答"],
+  "chat.discard": ["Remove the message", "Nachricht entfernen", "移除消息"],
   "chat.image": ["Image", "Bild", "图片"],
   "chat.queued": ["Waiting for its turn …", "Wartet, bis es an der Reihe ist …", "排队中……"],
   "chat.thinking": ["Reading …", "Liest …", "正在读取……"],
   "chat.loading": ["Loading {model} …", "{model} wird geladen …", "正在加载 {model}……"],
+  "chat.stopping": ["Stopping …", "Wird gestoppt …", "正在停止……"],
   "chat.lost": ["The connection is lost. Trying again …", "Die Verbindung ist unterbrochen. Neuer Versuch …", "连接已断开，正在重试……"],
   "chat.failed": ["There is no answer.", "Es gibt keine Antwort.", "没有得到回答。"],
   "chat.answered": ["The answer is complete.", "Die Antwort ist fertig.", "回答完毕。"],
@@ -77,6 +80,16 @@ export const TEXTS = {
   "chat.variant": ["{number} of {count}", "{number} von {count}", "第 {number} 个，共 {count} 个"],
   "chat.previous": ["Previous branch", "Vorheriger Zweig", "上一个分支"],
   "chat.next": ["Next branch", "Nächster Zweig", "下一个分支"],
+
+  // Two chats side by side
+  "compare.title": ["Side by side", "Nebeneinander", "并排对比"],
+  "compare.welcome": ["One prompt, two answers", "Ein Prompt, zwei Antworten", "一个提示词，两个回答"],
+  "compare.note": ["Choose two models, or two settings of one. Both answers come together, and stay in this tab.", "Wählen Sie zwei Modelle, oder zwei Einstellungen für eines. Beide Antworten kommen zusammen und bleiben in diesem Tab.", "选择两个模型，或同一模型的两组设置。两个回答同时生成，只保存在本标签页中。"],
+  "compare.left": ["Left", "Links", "左侧"],
+  "compare.right": ["Right", "Rechts", "右侧"],
+  "compare.messages-left": ["Messages on the left", "Nachrichten links", "左侧消息"],
+  "compare.messages-right": ["Messages on the right", "Nachrichten rechts", "右侧消息"],
+  "compare.new": ["New comparison", "Neuer Vergleich", "新对比"],
 
   // Answers that were cut
   "cut.limit": ["The answer was cut: it has all the tokens that it may have.", "Die Antwort ist abgeschnitten: Sie hat alle Tokens, die sie haben darf.", "回答已截断：已达到 token 上限。"],
@@ -90,14 +103,28 @@ export const TEXTS = {
   "model.unloaded": ["{model} · not loaded", "{model} · nicht geladen", "{model} · 未加载"],
   "model.failed": ["{model} · cannot be loaded", "{model} · nicht ladbar", "{model} · 无法加载"],
 
+  "models.title": ["Models", "Modelle", "模型列表"],
+  "models.note": ["Operators load and unload models. Others may ask for a model, which then is loaded.", "Betreiber laden und entladen Modelle. Andere können ein Modell anfragen, das dann geladen wird.", "运维人员可加载和卸载模型。其他人向某个模型提问时，该模型会自动加载。"],
+  "models.load": ["Load", "Laden", "加载"],
+  "models.unload": ["Unload", "Entladen", "卸载"],
+  "models.load-this": ["Load {model}", "{model} laden", "加载 {model}"],
+  "models.unload-this": ["Unload {model}", "{model} entladen", "卸载 {model}"],
+  "models.progress": ["Progress", "Fortschritt", "进度"],
+  "models.loaded": ["Loaded", "Geladen", "已加载"],
+  "models.loaded-with": ["Loaded, with a context of {tokens} tokens", "Geladen, mit einem Kontext von {tokens} Tokens", "已加载，上下文 {tokens} 个 token"],
+  "models.loading": ["Loading for {seconds} s …", "Wird geladen, seit {seconds} s …", "加载中，已 {seconds} 秒……"],
+  "models.unloading": ["Unloading for {seconds} s …", "Wird entladen, seit {seconds} s …", "卸载中，已 {seconds} 秒……"],
+  "models.unloaded": ["Not loaded", "Nicht geladen", "未加载"],
+  "models.failed": ["Cannot be loaded", "Nicht ladbar", "无法加载"],
+
   // Images
   "images.add": ["Add images", "Bilder hinzufügen", "添加图片"],
   "images.remove": ["Remove this image", "Bild entfernen", "移除此图片"],
 
-  // Text files
-  "files.add": ["Add text files", "Textdateien hinzufügen", "添加文本文件"],
+  // Files
+  "files.add": ["Add texts or PDFs", "Texte oder PDFs hinzufügen", "添加文本或 PDF"],
   "files.remove": ["Remove this file", "Datei entfernen", "移除此文件"],
-  "files.not-text": ["{name} is not added: it is not a text, or larger than 1 MB.", "{name} wird nicht hinzugefügt: kein Text, oder größer als 1 MB.", "未添加 {name}：不是文本，或大于 1 MB。"],
+  "files.refused": ["{name} is not added: it is not a text of at most 1 MB or a PDF of at most 10 MB.", "{name} wird nicht hinzugefügt: kein Text bis 1 MB und kein PDF bis 10 MB.", "未添加 {name}：仅支持不超过 1 MB 的文本或不超过 10 MB 的 PDF。"],
 
   // The context
   "context.used": ["{tokens} of {all} tokens", "{tokens} von {all} Tokens", "{tokens} / {all} 个 token"],
@@ -105,12 +132,22 @@ export const TEXTS = {
 
   // Answers
   "answer.thoughts": ["Thoughts", "Gedanken", "思考过程"],
+  "answer.to-footnote": ["Footnote {number}", "Fußnote {number}", "脚注 {number}"],
+  "answer.from-footnote": ["Back from footnote {number}", "Zurück von Fußnote {number}", "从脚注 {number} 返回"],
   "answer.wrap-code": ["Wrap the lines of code", "Codezeilen umbrechen", "代码自动换行"],
   "answer.copy-code": ["Copy the code", "Code kopieren", "复制代码"],
   "stats.rate": ["{rate} tokens/s", "{rate} Tokens/s", "{rate} token/秒"],
   "stats.first": ["first token after {seconds} s", "erstes Token nach {seconds} s", "首个 token 用时 {seconds} 秒"],
   "stats.tokens": ["{tokens} tokens", "{tokens} Tokens", "{tokens} 个 token"],
   "stats.cached": ["{cached} of {prompt} prompt tokens cached", "{cached} von {prompt} Prompt-Tokens aus dem Cache", "提示词 {prompt} 个 token 中 {cached} 个命中缓存"],
+  "timing.show": ["Where the time went", "Wohin die Zeit ging", "时间去向"],
+  "timing.queue": ["Queue", "Warteschlange", "排队"],
+  "timing.prefill": ["Prefill", "Prefill", "预填充"],
+  "timing.decode": ["Decode", "Decode", "解码"],
+  "timing.cached": ["{cached} of {prompt} prompt tokens cached", "{cached} von {prompt} Prompt-Tokens aus dem Cache", "提示词 {prompt} 个 token 中 {cached} 个命中缓存"],
+  "timing.accepted": ["{accepted} of {tokens} tokens from drafts", "{accepted} von {tokens} Tokens aus Entwürfen", "{tokens} 个 token 中 {accepted} 个来自草稿"],
+  "timing.seconds": ["{time} s", "{time} s", "{time} 秒"],
+  "timing.milliseconds": ["{time} ms", "{time} ms", "{time} 毫秒"],
   "tokens.show": ["Show tokens", "Tokens zeigen", "显示 token"],
   "tokens.label": ["Tokens; arrow keys go from one to the next", "Tokens; Pfeiltasten gehen von einem zum nächsten", "token 列表，用方向键逐个移动"],
   "tokens.hint": ["Point at a token to see what else it could have been.", "Zeigen Sie auf ein Token, um zu sehen, was es noch hätte sein können.", "指向一个 token，查看其他候选。"],

@@ -1,24 +1,12 @@
 /** Runs the chat that is open: asks, follows, stops, branches. It tells of every change by events. */
 
 import { archiveOf, importChats } from "./archive.js";
-import { AnswerState } from "./answer_state.js";
 import { ServerError } from "../core/server.js";
 import { departure, rootOf } from "./branches.js";
 import { saysAnything, stopped } from "./items.js";
-import { requestBody } from "./settings.js";
+import { requestBody, withMetrics } from "./settings.js";
 import { Titles, titleOf } from "./titles.js";
-
-/** Status of a request to stop an answer that has ended meanwhile. */
-const HAS_ENDED = 400;
-
-/**
- * What is asked and not yet part of the conversation: it runs, or has failed.
- *
- * @typedef {Object} Turn
- * @property {Object[]} input items.
- * @property {AnswerState} answer
- * @property {boolean} isLost whether the connection is lost at the moment.
- */
+import { Turn } from "./turn.js";
 
 /**
  * The open chat. Events: `opened`: everything is another; `asked`: there is a turn; `answering`: the
@@ -84,6 +72,7 @@ export class ChatSession extends EventTarget {
     this.#numBefore = response?.usage?.total_tokens ?? 0;
     if (input) {
       const turn = this.#newTurn(input, null);
+      turn.becomeKnown();
       this.#follow(turn, this.#store.follow(chat, (isLost) => this.#lose(turn, isLost)));
     }
     return response;
@@ -120,7 +109,7 @@ export class ChatSession extends EventTarget {
       this.#fail(turn, error);
       return;
     }
-    const body = requestBody(settings, whole);
+    const body = withMetrics(requestBody(settings, whole));
     this.#count(turn, body);
     await this.#follow(turn, this.#store.start(this.chat, body, (isLost) => this.#lose(turn, isLost)));
   }
@@ -135,6 +124,12 @@ export class ChatSession extends EventTarget {
     const { input } = this.turn;
     this.turn = null;
     await this.ask(settings, input);
+  }
+
+  /** Takes back what has failed, so that the chat goes on without it. */
+  discard() {
+    this.turn = null;
+    this.#tell("opened");
   }
 
   /**
@@ -158,17 +153,12 @@ export class ChatSession extends EventTarget {
   }
 
   /**
-   * Stops the answer that runs. What it has said so far stays.
+   * Stops the answer that runs: at once, or when the server knows it. What it has said so far stays.
    *
    * @throws {ServerError} the server could not be asked, or has refused.
    */
   async stop() {
-    if (!this.chat) return; // it is not yet asked
-    try {
-      await this.#store.stop(this.chat);
-    } catch (error) {
-      if (error.status !== HAS_ENDED) throw error;
-    }
+    await this.turn?.stop();
   }
 
   /**
@@ -247,19 +237,22 @@ export class ChatSession extends EventTarget {
   }
 
   #newTurn(input, startedAt) {
-    this.turn = { input, answer: new AnswerState(startedAt), isLost: false };
+    const turn = new Turn(input, startedAt, this.#store, () => this.turn === turn && this.#tell("answering"));
+    this.turn = turn;
     this.#tell("asked");
-    return this.turn;
+    return turn;
   }
 
   async #follow(turn, events) {
     const { chat } = this;
+    turn.chat = chat;
     try {
       for await (const event of events) {
         // Whoever opens another chat leaves this one, whose answer goes on without a reader.
-        if (this.turn !== turn) return;
+        if (this.turn !== turn && !turn.isStopping) return;
+        turn.becomeKnown();
         turn.answer.push(event, performance.now());
-        if (!turn.answer.isFinal) this.#tell("answering");
+        if (!turn.answer.isFinal && this.turn === turn) this.#tell("answering");
       }
       if (turn.answer.status === "cancelled") {
         turn.answer.output = stopped(turn.answer.output.filter(saysAnything));

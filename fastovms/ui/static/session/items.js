@@ -10,6 +10,15 @@ export function newResponseId() {
   return `resp_${[...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 }
 
+/**
+ * A file of a message: a text, or a PDF.
+ *
+ * @typedef {Object} AttachedFile
+ * @property {string} name
+ * @property {string} [text]
+ * @property {string} [data] a PDF as a data URL.
+ */
+
 /** What a part of a message looks like that is a text file. */
 const FILE = /^<file name="([^"\n]*)">\n([^]*)\n<\/file>\n*$/;
 
@@ -18,13 +27,14 @@ const FILE = /^<file name="([^"\n]*)">\n([^]*)\n<\/file>\n*$/;
  *
  * @param {string} text
  * @param {string[]} images as data URLs.
- * @param {{name: string, text: string}[]} files which the model reads as texts.
+ * @param {AttachedFile[]} files which the model reads as texts.
  */
 export function userMessage(text, images, files = []) {
   const parts = images.map((url) => ({ type: "input_image", image_url: url, detail: "auto" }));
   for (const file of files) {
     const name = file.name.replace(/["\n]/g, "_");
-    parts.push({ type: "input_text", text: `<file name="${name}">\n${file.text}\n</file>\n\n` });
+    if (file.data) parts.push({ type: "input_file", filename: name, file_data: file.data });
+    else parts.push({ type: "input_text", text: `<file name="${name}">\n${file.text}\n</file>\n\n` });
   }
   if (text || !parts.length) parts.push({ type: "input_text", text });
   return { type: "message", role: "user", content: parts };
@@ -112,16 +122,17 @@ export function textOf(item) {
 /** Returns the parts of a message; a text alone is no list of parts. */
 const partsOf = ({ content }) => (Array.isArray(content) ? content : []);
 
-const isFile = (part) => FILE.test(part.text ?? "");
+const isFile = (part) => part.type === "input_file" || FILE.test(part.text ?? "");
 
 /**
- * Returns the text files of a message.
+ * Returns the files of a message.
  *
  * @param {Object} item
- * @returns {{name: string, text: string}[]}
+ * @returns {AttachedFile[]}
  */
 export function filesOf(item) {
   return partsOf(item).filter(isFile).map((part) => {
+    if (part.type === "input_file") return { name: part.filename ?? part.file_id ?? part.file_url ?? "", data: part.file_data };
     const [, name, text] = FILE.exec(part.text);
     return { name, text };
   });

@@ -126,7 +126,7 @@ export class ServerChats {
    * ids that they have there, by which `load` knows them again.
    *
    * @param {import("./branches.js").Chat} chat
-   * @param {import("./chat_session.js").Turn} turn
+   * @param {import("./turn.js").Turn} turn
    */
   async keepStopped(chat, turn) {
     const input = await all(`v1/responses/${chat.metadata.answer}/input_items`);

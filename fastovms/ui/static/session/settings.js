@@ -51,18 +51,34 @@ export function defaultMaxTokens({ contextLength }) {
   return contextLength && Math.max(1, Math.min(DEFAULT_MAX_TOKENS, Math.floor(contextLength / 2)));
 }
 
-/** @returns {Settings} */
-export function readSettings() {
+/** Returns the name by which settings are kept. */
+const keptAs = (place) => (place ? `${KEPT_AS}.${place}` : KEPT_AS);
+
+/** Returns whether settings are kept for a place. */
+export function hasSettings(place) {
+  return localStorage.getItem(keptAs(place)) !== null;
+}
+
+/**
+ * Returns the settings that are kept for a place, or those of the chat.
+ *
+ * @param {string} [place] "" = those of the chat.
+ * @returns {Settings}
+ */
+export function readSettings(place = "") {
   try {
-    return { ...DEFAULTS, ...JSON.parse(localStorage.getItem(KEPT_AS) ?? "{}") };
+    return { ...DEFAULTS, ...JSON.parse(localStorage.getItem(keptAs(place)) ?? localStorage.getItem(KEPT_AS) ?? "{}") };
   } catch {
     return { ...DEFAULTS };
   }
 }
 
-/** @param {Settings} settings */
-export function keepSettings(settings) {
-  localStorage.setItem(KEPT_AS, JSON.stringify(settings));
+/**
+ * @param {Settings} settings
+ * @param {string} [place]
+ */
+export function keepSettings(settings, place = "") {
+  localStorage.setItem(keptAs(place), JSON.stringify(settings));
 }
 
 /**
@@ -124,6 +140,11 @@ export function requestBody(settings, input) {
     body.top_logprobs = NUM_ALTERNATIVES;
   }
   return body;
+}
+
+/** Returns a request for a response that reports its duration. */
+export function withMetrics(body) {
+  return { ...body, include: [...(body.include ?? []), "metrics"] };
 }
 
 /** Returns a tool in the form of the Responses API, which many have in that of chats. */

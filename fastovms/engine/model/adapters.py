@@ -293,16 +293,10 @@ def compile_adapters(model: PagedModel, stack: AdapterStack) -> AdapterRunner:
     Raises:
         RuntimeError: the device does not support it, or it cannot share the KV cache.
     """
-    core = ov.Core()
-    # The weights of branches are f32, and OpenVINO would convert them in each step.
-    exact = {**model.large_properties, "INFERENCE_PRECISION_HINT": "f32"}
-    for properties in (exact, model.large_properties):
-        graph = model.graph.model.clone()
-        _add_branches(graph, list(stack.shapes))
-        compiled = compile_model(core, graph, model.device, properties)
-        if cache_layout(compiled) == model.cache_layout:
-            break
-    else:
+    graph = model.graph.model.clone()
+    _add_branches(graph, list(stack.shapes))
+    compiled = compile_model(ov.Core(), graph, model.device, model.large_properties)
+    if cache_layout(compiled) != model.cache_layout:
         raise RuntimeError("the graph with adapters cannot share the KV cache")
     runner = AdapterRunner(compiled, stack)
     number = stack.members[0].number

@@ -154,7 +154,7 @@ def _resident_memory(url: str) -> float:
 def _raise_file_limit(num_connections: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < num_connections + 500:
-        raise SystemExit(f"only {hard} open files are allowed: try fewer connections")
+        raise SystemExit(f"only {hard} the limit of open files is: try fewer connections")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the image where there is no registry to take its base from: deploy/image.sh [NAME:TAG]
 #
-# mmdebstrap makes the base of Debian packages, and buildah builds deploy/Containerfile on it, as root
+# mmdebstrap makes the base of Debian packages, and buildah builds the Dockerfile on it, as root
 # and without namespaces of its own: it works within a container, too. Where pip needs a
 # configuration, such as an index or certificates, PIP_DIR names a directory with a pip.conf, which
 # the build sees as /etc/xdg/pip and the image does not contain.
@@ -29,4 +29,4 @@ options=(--layers --network host --build-arg "BASE=$base" --tag "$image")
 if [ -n "${PIP_DIR-}" ]; then
     options+=(--volume "$(realpath "$PIP_DIR"):/etc/xdg/pip:ro")
 fi
-buildah build "${options[@]}" -f deploy/Containerfile .
+buildah build "${options[@]}" -f Dockerfile .

@@ -1,5 +1,6 @@
 """Writes the pages that are generated from the code: flags.md, endpoints.md, metrics.md, and the
-ranks of packages in architecture.md, and the sampling parameters in compatibility.md.
+ranks of packages in architecture.md, the sampling parameters in fields.md, and the messages in
+troubleshooting.md.
 
 python -m docs.generate            writes them
 python -m docs.generate --check    exits with 1 if one of them is not what it would write
@@ -22,12 +23,17 @@ from typing import Final
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.registry import Collector
 
+from docs import sizing
+from docs.messages_of_code import messages
+from docs.remedies import SECTIONS, reason_table, remedy_of, section_of
+from docs.requests_page import request_tables
 from fastovms.api.admin import HealthRoutes, ServerStatus
 from fastovms.api.body import BodyReader
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import render_error
 from fastovms.api.endpoint import Operation
 from fastovms.api.model_pool import ModelCollector, ModelPool
+from fastovms.api.openapi.document import openapi_document
 from fastovms.api.openapi.operations import OPERATIONS, operation_name
 from fastovms.api.openapi.page import DocsRoutes, add_docs_routes
 from fastovms.api.residency import Residency
@@ -37,7 +43,7 @@ from fastovms.app.loading import load_models
 from fastovms.app.serve import BatchService
 from fastovms.app.supply import OneModelLoader
 from fastovms.backend_stats import BackendStats
-from fastovms.cli.environment import VARIABLES
+from fastovms.cli.environment import CONFIG_FILE, EXTRA_ARGUMENTS, IGNORED, VARIABLES
 from fastovms.cli.flag import Flag
 from fastovms.cli.flags import FLAGS, GROUPS
 from fastovms.cli.foreign_flags import ALIASES
@@ -89,14 +95,16 @@ def flags_page() -> str:
         "# Flags",
         _WARNING,
         "Flags go before environment variables, those before the options of a `graph.pbtxt`, and "
-        "those before the defaults. Sizes may be written as `64K`, `16M` or `1G`. A switch has a "
+        "those before the defaults. Sizes may be written as `64K`, `16M` or `1G`, times as `90s`, "
+        "`15m`, `2h` or `30d`, and large numbers as `8k` (8000) or `8K` (8192). A switch has a "
         "`--no-` form: `--no-tune`. Flags of OpenVINO Model Server, with underscores, and of vLLM "
-        "are understood too: see [Compatibility](compatibility.md). A wrong value is one line on "
-        "stderr and exit code 2.",
+        "are accepted too: see [Move here from OVMS](from-ovms.md) and [vLLM](from-vllm.md). A "
+        "wrong value is one line on stderr and exit code 2. `fastovms serve --help` shows the ten "
+        "flags that are used most, `--help-all` every flag.",
         "## Commands",
         _help_of(),
         "## Models",
-        _help_of("serve"),
+        _help_of("serve", "--help-all"),
     ]
     for title, flags in GROUPS.items():
         parts += [f"## {title[0].upper()}{title[1:]}", _flag_table(flags, variables)]
@@ -116,7 +124,7 @@ def _help_of(*command: str) -> str:
     os.environ["COLUMNS"] = "100"
     try:
         with redirect_stdout(printed), suppress(SystemExit):
-            parse([*command, "--help"])
+            parse([*command, "--help"])  # after --help-all, that has printed and exited
     finally:
         if width is None:
             del os.environ["COLUMNS"]
@@ -154,13 +162,13 @@ def endpoints_page() -> str:
         "# Endpoints",
         _WARNING,
         "Paths below `/v1` speak OpenAI's dialect with vLLM's extra fields, those below `/v3` and "
-        "`/v3/v1` that of OpenVINO Model Server; [Choices](choices.md) has the differences. GET "
+        "`/v3/v1` that of OpenVINO Model Server; [API differences](choices.md) has the rest. GET "
         "serves HEAD, and OPTIONS says which methods a path has. Below `/v1` and `/v3` several "
         "slashes count as one, one at the end as none, and a version that is repeated once "
         "(`//v1/models/`, `/v1/v1/models`); a path without its version is a 404 that names the "
         "one with it. Probes are answered with a slash behind them, too. With "
         "`--root-path /v2/abc/openai`, for a proxy that leaves its own path in front of all this, "
-        "paths with and without it are answered. [Compatibility](compatibility.md) has every "
+        "paths with and without it are answered. [Fields](fields.md) has every "
         "field of the requests.",
     ]
     for title, operations in sections.items():
@@ -179,14 +187,7 @@ def endpoints_page() -> str:
 def _routes() -> tuple[dict[str, list[str]], Mapping[str, Operation]]:
     """The prefixes of every route, by its name in `OPERATIONS`, and the operations of routes that
     describe themselves."""
-    router = Router()
-    models = ServedModels([])
-    context = ApiContext(models, ApiConfig(), str, float, BodyReader())
-    described = add_model_routes(router, context)
-    BatchService(None, FilesConfig(), BatchConfig(), float).start(router, context, int)
-    add_health_routes(router, HealthRoutes(ServerStatus(), CollectorRegistry(), ""))
-    add_docs_routes(router, DocsRoutes(dict))
-    add_page_routes(router, read_page_files())
+    router, described = _router()
     found: dict[str, list[str]] = defaultdict(list)
     for method, pattern in router.routes():
         if pattern == "/" or not pattern.endswith("/"):
@@ -197,12 +198,46 @@ def _routes() -> tuple[dict[str, list[str]], Mapping[str, Operation]]:
     return found, described
 
 
+def _router() -> tuple[Router, Mapping[str, Operation]]:
+    """A router with every route, and the operations of routes that describe themselves."""
+    router = Router()
+    context = ApiContext(ServedModels([]), ApiConfig(), str, float, BodyReader())
+    described = add_model_routes(router, context)
+    BatchService(None, FilesConfig(), BatchConfig(), float).start(router, context, int)
+    add_health_routes(router, HealthRoutes(ServerStatus(), CollectorRegistry(), ""))
+    add_docs_routes(router, DocsRoutes(dict))
+    add_page_routes(router, read_page_files())
+    return router, described
+
+
 def _below(prefixes: Sequence[str]) -> str:
     return (
         ", ".join(f"`{prefix}`" if prefix else "the root" for prefix in sorted(prefixes))
         if any(prefixes)
         else ""
     )
+
+
+# Requests
+
+
+def requests_page() -> str:
+    """The fields of every request below `/v1` and at the root, by the types that read them."""
+    router, _ = _router()
+    document = openapi_document(router.routes(), model="name")
+    parts = [
+        "# Requests",
+        _WARNING,
+        "The fields of every request with a body in JSON, by the types that the server reads it "
+        "with; `/openapi.json` of a running server has the same with the parts of nested objects. "
+        "Requests below `/v3` are those below `/v1`, with other defaults and ranges: see "
+        "[Fields](fields.md), which also has the values that each field takes and refuses. "
+        "Unknown fields are ignored.",
+    ]
+    for title, rows in request_tables(document, fields_page()):
+        if "/v3" not in title:
+            parts += [f"## {title}", _table(("Field", "Type", "Meaning"), rows)]
+    return _page(parts)
 
 
 # Metrics
@@ -302,13 +337,111 @@ def architecture_page() -> str:
     return f"{before}{begin}```text\n{ranks}\n```\n\n{end}{after}"
 
 
-# Compatibility
+# Environment
 
 
-def compatibility_page() -> str:
+_OF_LIBRARIES: Final = {
+    "API_KEY": "the key that clients need, if no flag gives one",
+    "VLLM_API_KEY": "the same",
+    EXTRA_ARGUMENTS: "further flags, after those of the command line",
+    CONFIG_FILE: "`--config`",
+    "HF_TOKEN": "huggingface_hub: the token for gated models",
+    "HF_ENDPOINT": "huggingface_hub: the address of the hub",
+    "HF_HUB_OFFLINE": "huggingface_hub: 1 = no network",
+}
+"""Variables that set no flag by a table."""
+
+
+def environment_page() -> str:
+    """Every variable that the server reads, with the flag that it sets."""
+    renamed, same = [], []
+    for variable, flag in VARIABLES.items():
+        if variable == flag[2:].replace("-", "_").upper():
+            same.append((f"`{variable}`", f"`{flag}`"))
+        else:
+            renamed.append((f"`{variable}`", f"`{flag}`"))
+    rows = [(f"`{name}`", text) for name, text in _OF_LIBRARIES.items()]
+    of_ovms = [
+        (f"`{option.variable}`", f"`{option.field.name}` of the configuration")
+        for option in OVMS_OPTIONS
+        if option.variable and option.field is not None
+    ]
+    unused = [(f"`{name}`", reason) for name, reason in IGNORED.items()]
+    return _page(
+        [
+            "# Environment",
+            _WARNING,
+            "The command line overrides `VLLM_EXTRA_ARGS`, that overrides other variables, and "
+            "these override `VLLM_CONFIG_FILE`. An empty variable counts as not set, and so does a "
+            "`MAX_NUM_BATCHED_TOKENS` of 0. Booleans are true, 1, yes, on, false, 0, no or off. An "
+            "error begins with the name of the variable.",
+            "## Keys, hubs and further flags",
+            _table(("Variable", "Meaning"), rows),
+            "## Variables with a name of their own",
+            _table(("Variable", "Flag"), renamed),
+            "## Of OpenVINO Model Server",
+            _table(("Variable", "Field"), of_ovms),
+            "## Flags of vLLM in capitals",
+            "`MAX_MODEL_LEN=8k` is `--max-model-len 8k`, `ENABLE_PREFIX_CACHING=false` is "
+            "`--no-enable-prefix-caching`. A flag that has no use here has none as a variable "
+            "either, and the log says so; a flag that is refused is refused as a variable. "
+            "`HOST`, `PORT`, `MODEL` and `CONFIG` set no flag, as in Runpod's worker.",
+            _table(("Variable", "Flag"), sorted(same)),
+            "## Without use",
+            _table(("Variable", "Why"), unused),
+        ]
+    )
+
+
+# Troubleshooting
+
+
+def troubleshooting_page() -> str:
+    """Returns the page with every message of `ConfigurationError` and every warning at start."""
+    text = (Path(__file__).parent / "troubleshooting.md").read_text()
+    before, begin, rest = text.partition("<!-- messages -->\n\n")
+    _, end, after = rest.partition("<!-- end -->")
+    found = messages()
+    parts = []
+    for section in SECTIONS:
+        own, others = [], []
+        for message in (message for message in found if section_of(message) is section):
+            remedy = remedy_of(message, section)
+            if remedy is None:
+                others.append(f"- `{message.text}`")
+            else:
+                own.append((f"`{message.text}`", remedy))
+        parts += [f"## {section.title}", section.advice]
+        parts += [_table(("Message", "What to do"), sorted(set(own)))] if own else []
+        parts += ["\n".join(sorted(set(others)))] if others else []
+        if section.title == "Model directories":
+            parts += [
+                "The reason in a refusal or a warning:",
+                _table(("Reason", "What to do"), reason_table()),
+            ]
+    return f"{before}{begin}{chr(10).join(f'{part}{chr(10)}' for part in parts)}\n{end}{after}"
+
+
+# Which model
+
+
+def choose_page() -> str:
+    """Returns the page with the table of sizes that `docs/sizing.py` computes."""
+    text = (Path(__file__).parent / "choose-a-model.md").read_text()
+    before, begin, rest = text.partition("<!-- sizes -->\n\n")
+    _, end, after = rest.partition("<!-- end -->")
+    speeds = (f"tokens/s at {bandwidth} GB/s" for bandwidth in sizing.BANDWIDTHS)
+    head = ("model", "precision", "weights", "8k context", "needs", *speeds)
+    return f"{before}{begin}{_table(head, sizing.rows())}\n\n{end}{after}"
+
+
+# Fields
+
+
+def fields_page() -> str:
     """The page as it is, with the rows of the sampling parameters made from their table, and with
     Ollama's options that have no row yet."""
-    text = (Path(__file__).parent / "compatibility.md").read_text()
+    text = (Path(__file__).parent / "fields.md").read_text()
     heading = text.index("`POST /completions` may be")
     start = text.index("\n", text.index("\n|---", heading) + 1) + 1
     end = text.index("\n\n", start)
@@ -350,7 +483,11 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "endpoints.md": endpoints_page,
     "metrics.md": metrics_page,
     "architecture.md": architecture_page,
-    "compatibility.md": compatibility_page,
+    "requests.md": requests_page,
+    "environment.md": environment_page,
+    "fields.md": fields_page,
+    "troubleshooting.md": troubleshooting_page,
+    "choose-a-model.md": choose_page,
 }
 
 

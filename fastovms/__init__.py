@@ -3,4 +3,4 @@
 `docs/architecture.md` follows a request through its files; `fastovms serve` starts it.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

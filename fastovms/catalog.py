@@ -159,7 +159,7 @@ class Repository:
         file = model_id[len(repository) + 1 :]
         folder = self.root / repository
         partial = folder.with_name(f"{folder.name}.partial")
-        logger.info("pulling %s into %s", model_id, folder)
+        logger.info("downloading %s to %s", model_id, folder)
         pulled = self._download(model_id, revision, partial, file)
         try:
             shutil.rmtree(partial / ".cache", ignore_errors=True)  # huggingface_hub's notes
@@ -220,7 +220,9 @@ class Repository:
         except HFValidationError as error:
             raise _failure(model_id, str(error)) from None
         except OfflineModeIsEnabled:
-            raise _failure(model_id, "HF_HUB_OFFLINE is set, and it is not here yet") from None
+            raise _failure(
+                model_id, "HF_HUB_OFFLINE is set, and the model has not been downloaded yet"
+            ) from None
         except ConfigurationError:
             raise
         except OSError as error:
@@ -235,10 +237,13 @@ def _check_revision(model_id: str, path: Path, revision: str) -> None:
     pulled = read_pulled(path)
     if pulled is None:
         logger.warning(
-            "whether %s is revision %s is not known: --overwrite-models pulls that", path, revision
+            "cannot tell whether the stored %s is revision %s; --overwrite-models downloads that "
+            "revision",
+            path,
+            revision,
         )
     elif not pulled.is_named(revision):
-        reason = f"{path} is revision {pulled}, not {revision}: --overwrite-models pulls that"
+        reason = f"{path} is revision {pulled}, not {revision}: --overwrite-models replaces it"
         raise _failure(model_id, reason)
 
 
@@ -367,7 +372,9 @@ class ModelFinder:
                 location, revision=config.revision, overwrite=config.overwrite
             )
         except ConfigurationError as error:
-            raise ConfigurationError(f"{location} is not a directory here: {error}") from None
+            raise ConfigurationError(
+                f"{location} is not a directory, and cannot be downloaded: {error}"
+            ) from None
 
     def _is_missing(self, location: str) -> bool:
         if Path(location).exists() or not is_model_id(location):
@@ -398,5 +405,5 @@ def _generation_config(whence: Path) -> Path | None:
 def _graph_settings(graph: Path) -> Settings:
     node = read_graph(graph)
     for line in node.unused:
-        logger.warning("%s: %s", graph, line)
+        logger.warning("graph file %s: %s", graph, line)
     return node.settings

@@ -501,7 +501,9 @@ class ServiceConfig:
     log_format: str = "text"
     access_log: str = "text"
     access_log_file: Path | None = None
-    access_log_skip: str = "/health,/ping,/ready,/v2/health/live,/v2/health/ready,/metrics"
+    access_log_skip: str = (
+        "/health,/ping,/ready,/v2/health/live,/v2/health/ready,/metrics,/v1/config"
+    )
     ovms_metrics: bool = False
     otlp_traces_endpoint: str | None = None
 

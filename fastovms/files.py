@@ -79,7 +79,7 @@ class RecordFolder(Generic[Record]):
                 with open(path, "rb", opener=_open_no_link) as file:
                     yield msgspec.json.decode(file.read(), type=self._kind)
             except (OSError, msgspec.DecodeError) as error:
-                logger.error("%s cannot be read: %s", path, error)
+                logger.error("cannot read the record %s: %s", path, error)
 
     def ids(self) -> set[str]:
         """Returns the ids of all records, including those that cannot be read."""
@@ -183,7 +183,7 @@ class FileStore:
                 raise
         except OSError as error:
             raise ConfigurationError(
-                f"files cannot be kept in {directory}: {error.strerror or error}"
+                f"files cannot be stored in {directory}: {error.strerror or error}"
             ) from None
 
     def _load(self) -> None:
@@ -200,7 +200,8 @@ class FileStore:
         self.bytes.hold(_HIDDEN, num_hidden)
         if hidden:
             logger.warning(
-                "%d files (%d bytes) are kept and not shown: their records cannot be read",
+                "files: %d files (%d bytes) are stored but not listed, because their records "
+                "cannot be read",
                 len(hidden),
                 num_hidden,
             )
@@ -348,7 +349,11 @@ class FileStore:
         try:
             self._erase(id)
         except OSError as error:
-            logger.error("the file %s is gone for clients, and cannot be erased: %s", id, error)
+            logger.error(
+                "files: %s is deleted for clients but cannot be removed from the disk: %s",
+                id,
+                error,
+            )
 
     def drop_expired(self) -> None:
         """Deletes expired files; called at every use of the store."""

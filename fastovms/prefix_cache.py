@@ -442,9 +442,9 @@ class BlockDirectory:
         try:
             num_bytes = read_block(block.path, key, rows)
         except DamagedBlock as error:
-            logger.warning("prefix cache: %s is damaged: %s", block.path, error)
+            logger.warning("prefix cache: block file %s is corrupt: %s", block.path, error)
         except FileNotFoundError:
-            logger.info("prefix cache: %s is gone", block.path)
+            logger.info("prefix cache: block file %s no longer exists", block.path)
             self._forget_missing()
         except OSError as error:
             logger.warning("prefix cache: cannot read %s: %s", block.path, error)
@@ -606,7 +606,7 @@ def open_block_directory(
             bytes_per_day=config.bytes_per_day,
         )
     except (DirectoryInUse, OSError) as error:
-        logger.warning("prompts are kept in memory only: %s: %s", directory, error)
+        logger.warning("prefix cache: prompts are kept in memory only: %s: %s", directory, error)
         return None
     logger.info(
         "prefix cache: %d blocks, %.3g of %.3g GB, in %s",
@@ -623,8 +623,8 @@ def _default_bytes(directory: Path) -> int:
     if disk.f_bavail * disk.f_frsize >= _ENOUGH_FREE:
         return _DEFAULT_BYTES
     logger.info(
-        "prefix cache: nothing is kept in %s, whose disk has less than 20 GB free; "
-        "--prefix-cache-disk-size says otherwise",
+        "prefix cache: prompts are not stored in %s, because its disk has less than 20 GB "
+        "free; --prefix-cache-disk-size overrides this",
         directory,
     )
     return 0

@@ -256,7 +256,7 @@ COMMANDS: Final[Mapping[str, SlashCommand]] = {
 
 def _path(rest: str) -> Path:
     if not rest:
-        raise WrongInput("it needs the name of a file")
+        raise WrongInput("the command needs the name of a file")
     try:
         return Path(rest).expanduser()
     except (RuntimeError, ValueError):
@@ -350,7 +350,7 @@ class Dialogue:
         """
         read = OPTIONS.get(name)
         if read is None:
-            raise WrongInput(f"there is no option {name!r}, only {', '.join(OPTIONS)}")
+            raise WrongInput(f"{name!r} is not an option; options are {', '.join(OPTIONS)}")
         if not value:
             self.options.pop(name, None)
             return
@@ -642,7 +642,7 @@ def chat(place: str | None, config: TerminalConfig, *, in_colour: bool) -> int:
     is_terminal = sys.stdout.isatty()
     text = "" if is_typed else sys.stdin.read().strip()
     if not is_typed and not text:
-        raise ConfigurationError("there is nothing to say: standard input is empty")
+        raise ConfigurationError("standard input is empty")
     with ExitStack() as stack:
         key = config.api_key
         if place is not None and "://" in place:

@@ -159,7 +159,10 @@ def test_a_model_of_the_hub(hub, tmp_path):
     assert find.find(replace(source, names=("a",))).names == ("a",)
     again = finder(hub, tmp_path, overwrite=True)
     assert again.needs_network(source)
-    with pytest.raises(ConfigurationError, match="org/tiny is not a directory here: cannot pull"):
+    with pytest.raises(
+        ConfigurationError,
+        match="org/tiny is not a directory, and cannot be downloaded: cannot pull",
+    ):
         again.find(source)
 
 

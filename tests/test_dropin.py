@@ -195,7 +195,7 @@ def test_a_wrong_variable_is_one_line(capfd, monkeypatch):
 def test_a_wrong_graph_is_one_line(capfd, tmp_path):
     path = write_graph(tmp_path, f'models_path: "{DEMO_MODEL}"\nmax_num_seq: 4')
     assert main([f"--model_path={tmp_path}", "--rest_port", "0"]) == 2
-    line = f"fastovms: {path}, line 20: there is no option max_num_seq\n"
+    line = f"fastovms: {path}, line 20: max_num_seq is not an option\n"
     assert capfd.readouterr().err == line
 
 

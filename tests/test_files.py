@@ -40,7 +40,7 @@ def test_one_that_is_damaged_is_passed_over(tmp_path, caplog) -> None:
     (tmp_path / "c.new").write_text("half of")
     assert list(folder.read_all()) == [Note("1")]
     assert folder.ids() == {"a", "b"}
-    assert "b.json cannot be read" in caplog.text
+    assert "/b.json: " in caplog.text
 
 
 def test_a_disk_that_fails_leaves_the_old_one(tmp_path, monkeypatch) -> None:
@@ -139,7 +139,7 @@ async def test_what_has_a_record_that_cannot_be_read_is_kept(
     path.write_text('{"id": "file-1", "of": "another version"}')
     store.close()
     again = FileStore(tmp_path / "files", CONFIG, clock, store.threads)
-    assert "1 files (100 bytes) are kept and not shown" in caplog.text
+    assert "1 files (100 bytes) are stored but not listed" in caplog.text
     assert again.find("", "file-1") is None
     assert again.num_bytes == 100
     assert not again.reserve(151)
@@ -226,7 +226,7 @@ def test_one_process_has_the_directory(store, tmp_path, clock) -> None:
 
 def test_a_directory_that_cannot_be_one(tmp_path, clock) -> None:
     (tmp_path / "files").write_text("no directory")
-    with pytest.raises(ConfigurationError, match="files cannot be kept in"):
+    with pytest.raises(ConfigurationError, match="files cannot be stored in"):
         FileStore(tmp_path / "files", CONFIG, clock, DiskThreads("files"))
 
 
@@ -234,7 +234,7 @@ def test_a_store_that_cannot_be_read_gives_the_directory_back(tmp_path, clock) -
     records = tmp_path / "files" / "records"
     records.parent.mkdir()
     records.write_text("no directory")
-    with pytest.raises(ConfigurationError, match="files cannot be kept"):
+    with pytest.raises(ConfigurationError, match="files cannot be stored"):
         FileStore(tmp_path / "files", CONFIG, clock, DiskThreads("files"))
     records.unlink()
     FileStore(tmp_path / "files", CONFIG, clock, DiskThreads("files")).close()

@@ -104,7 +104,7 @@ def test_the_revision_that_is_there(hub, repository, caplog, model_id):
     for same in (None, "v1", COMMIT, COMMIT[:8]):
         assert repository.pull(model_id, revision=same) == path
     assert refused(repository, model_id, revision="main").endswith(
-        f"{path} is revision v1 (commit {COMMIT}), not main: --overwrite-models pulls that"
+        f"{path} is revision v1 (commit {COMMIT}), not main: --overwrite-models replaces it"
     )
     repository.pull(model_id, revision="main", overwrite=True)
     repository.pull(model_id, revision="main")
@@ -122,7 +122,8 @@ def test_a_revision_that_is_not_known(repository, caplog):
     assert repository.pull("org/tiny", revision="v2") == path
     [record] = caplog.records
     assert record.getMessage() == (
-        f"whether {path} is revision v2 is not known: --overwrite-models pulls that"
+        f"cannot tell whether the stored {path} is revision v2; --overwrite-models downloads "
+        "that revision"
     )
 
 

@@ -258,8 +258,8 @@ def test_a_damaged_file_goes_with_a_line_in_the_log(
     (tmp_path / "m" / key(2).hex()).unlink()
     with caplog.at_level(logging.INFO):
         assert (read(directory, 1), read(directory, 2)) == (-1, -1)
-    assert "is damaged" in caplog.text
-    assert "is gone" in caplog.text
+    assert "is corrupt" in caplog.text
+    assert "no longer exists" in caplog.text
     assert directory.num_bytes == 0
     assert not file.exists()
     directory.close()

@@ -150,7 +150,7 @@ def test_a_state_directory_that_cannot_be_written(manager, tmp_path):
         directory.symlink_to(disk)
         server.wait_until(lambda metrics: metrics["state_on_disk"] == 1)
         manager.states_until(f"STATUS=serving {NAME}: 0 running, 0 waiting, 0 connections")
-        server.wait_for_log("on the disk from now on, with 1 objects")
+        server.wait_for_log("the disk is used from now on, with 1 objects")
         server.process.kill()
     assert any("until" in line for line in server.errors)
     with server_process("--state-dir", str(directory)) as server:

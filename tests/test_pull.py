@@ -44,7 +44,7 @@ def test_pull(hub, tmp_path):
     path = tmp_path / "fastovms" / "models" / ID
     code, output, errors = run(hub.url, tmp_path, "pull", ID)
     assert (code, output) == (0, f"{path}\n"), errors
-    assert f"pulling {ID} into {path}" in errors
+    assert f"downloading {ID} to {path}" in errors
     assert model_files_of(path) == files_of(DEMO_MODEL)
     assert run("http://127.0.0.1:9", tmp_path, "pull", ID) == (0, f"{path}\n", "")
 

@@ -143,7 +143,7 @@ def test_files(dialogue: Dialogue, tmp_path: Path) -> None:
     [
         ("/dance", "there is no command /dance: see /help"),
         ("/", "there is no command /: see /help"),
-        ("/save", "it needs the name of a file"),
+        ("/save", "the command needs the name of a file"),
         ("/save {0}", "cannot write {0}: Is a directory"),
         ("/load {0}/none", "cannot read {0}/none: No such file"),
         ("/load {0}/bytes", "cannot read {0}/bytes: it is no UTF-8"),
@@ -154,7 +154,7 @@ def test_files(dialogue: Dialogue, tmp_path: Path) -> None:
         ("/save {0}/\0", "cannot write .*: embedded null byte"),
         ("/load {0}/\0", "cannot read .*: embedded null byte"),
         ("/load ~a\0b", "there is no home directory"),
-        ("/set heat 1", "no option"),
+        ("/set heat 1", "is not an option"),
     ],
 )
 def test_what_is_refused(dialogue: Dialogue, tmp_path: Path, line: str, words: str) -> None:
@@ -207,7 +207,7 @@ def test_bodies() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("heat", "1", "there is no option 'heat', only temperature, top_p"),
+        ("heat", "1", "'heat' is not an option; options are temperature, top_p"),
         ("temperature", "hot", "temperature must be a finite number, not 'hot'"),
         ("temperature", "nan", "temperature must be a finite number, not 'nan'"),
         ("top_p", "-inf", "top_p must be a finite number, not '-inf'"),
@@ -474,7 +474,7 @@ def test_a_reader_that_leaves_ends_it_without_a_word() -> None:
     ("text", "statuses", "url", "code", "line"),
     [
         ("Hi", [503], None, 1, "fastovms: HTTP 503: status 503\n"),
-        ("", [], None, 2, "fastovms: there is nothing to say: standard input is empty\n"),
+        ("", [], None, 2, "fastovms: standard input is empty\n"),
         ("Hi", [], "ftp://a", 2, "fastovms: URL must be http://HOST:PORT"),
         ("Hi", [], "http://127.0.0.1:1", 1, "fastovms: no connection: 127.0.0.1:1"),
     ],

@@ -1,5 +1,5 @@
 """Compares tiny models of many architectures with transformers, token by token and by log
-probabilities, and prints the table of `docs/models.md`.
+probabilities, and prints the table of `docs/architectures.md`.
 
 Models and references are made by `export.py`, in virtual environments of their own with torch,
 which take some minutes and gigabytes the first time. What is there already is not made again. The

@@ -3,7 +3,7 @@
     python -m bench.endurance bytes                # one of them, at full length
     python -m bench.endurance bytes --short        # for a few seconds
     python -m bench.endurance --short              # all of them, for a few seconds each
-    python -m bench.endurance soak --record        # and write the figures into docs/reliability.md
+    python -m bench.endurance soak --record  # write the figures into bench/results/reliability.md
 
 It exits with 1 if a figure is beyond its limit.
 """
@@ -17,7 +17,7 @@ from bench.figures.command_line import CommandLine
 LINE = CommandLine(
     "bench.endurance",
     str(__doc__),
-    Path(__file__).parents[2] / "docs" / "reliability.md",
+    Path(__file__).parents[2] / "bench" / "results" / "reliability.md",
     {
         "bytes": "bench.endurance.http_attack.mutated_bytes",
         "bodies": "bench.endurance.body_attack.mutated_bodies",

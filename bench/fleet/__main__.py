@@ -2,7 +2,7 @@
 
     python -m bench.fleet kill             # one command, at full length
     python -m bench.fleet kill --short     # for a few seconds
-    python -m bench.fleet kill --record    # and write the figures into docs/scale.md
+    python -m bench.fleet kill --record    # and write the figures into bench/results/scale.md
 
 It exits with 1 if a figure is beyond its limit.
 """
@@ -16,7 +16,7 @@ from bench.figures.command_line import CommandLine
 LINE = CommandLine(
     "bench.fleet",
     str(__doc__),
-    Path(__file__).parents[2] / "docs" / "scale.md",
+    Path(__file__).parents[2] / "bench" / "results" / "scale.md",
     {
         "latency": "bench.fleet.latency",
         "affinity": "bench.fleet.affinity",

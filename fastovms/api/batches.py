@@ -158,7 +158,7 @@ class KeptBatches:
         """
         if self._runner is not None:
             return self._runner
-        message = f"this server keeps no batches: {self._reason}"
+        message = f"this server does not store batches: {self._reason}"
         raise StateFailed(message) if self._is_fault else RequestError(message)
 
 

@@ -166,9 +166,9 @@ class _Structure:
         )
         if self._weight > MAX_WEIGHT:
             raise MalformedBody(
-                f"the body holds more than {MAX_WEIGHT} values, of which an array or object counts "
-                f"as {_CONTAINER}, its member as {_MEMBER}, a number of 16 characters or with an "
-                f"exponent as {_EXACT_NUMBER}, and one of 20 digits as {_HUGE_NUMBER}"
+                f"the body has more than {MAX_WEIGHT} values, where an array or object counts "
+                f"as {_CONTAINER}, its member as {_MEMBER}, a number of 16 characters or with "
+                f"an exponent as {_EXACT_NUMBER}, and a number of 20 digits as {_HUGE_NUMBER}"
             )
         if brackets:
             codes = np.frombuffer(brackets, np.uint8)
@@ -549,8 +549,8 @@ def _taken_apart(body: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict
     rest = len(body) - sum(span.end - span.start for span in spans)
     if rest > _MAX_REST:
         raise MalformedBody(
-            f"the body has more than {_MAX_REST} bytes besides strings of {LONG_STRING} bytes and "
-            "more"
+            f"the body has more than {_MAX_REST} bytes outside of strings of at least "
+            f"{LONG_STRING} bytes"
         )
     try:
         return take_out(body, spans)

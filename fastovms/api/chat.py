@@ -614,7 +614,7 @@ def _check_modalities(body: ChatRequest) -> None:
     for position, modality in enumerate(body.modalities or ()):
         if modality != "text":
             name = f"modalities[{position}]"
-            raise wrong(name, '"text", which is all that this model makes', modality)
+            raise wrong(name, '"text", because this model generates only text', modality)
 
 
 def _top_logprobs(body: ChatRequest) -> int | None:

@@ -215,7 +215,9 @@ class PromptMaker:
         except FieldFault as fault:
             raise request.names.named(fault) from fault
         if not text:
-            raise InvalidField(f"{name}: the chat template makes nothing of them", param=name)
+            raise InvalidField(
+                f"{name}: the chat template renders nothing for these messages", param=name
+            )
         check_text(text, name, model.info)
         encoder = PromptEncoder(model.tokenizer, model.info, special, self.truncation)
         with tags_named(request.body):

@@ -270,7 +270,7 @@ def constraint(
     if tools.is_required:
         if tool_format is None:
             raise InvalidField(
-                "tool_choice can only be auto or none: how this model writes calls is not known",
+                "tool_choice must be auto or none: the tool call format of this model is not known",
                 param="tool_choice",
             )
         if asked is not None and not asked.param.startswith(request.names.response_format):

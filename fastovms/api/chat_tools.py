@@ -346,7 +346,7 @@ def _found(choice: Mapping[str, Any], place: str, reader: ToolReader) -> Sequenc
         inside = [tool for tool in reader.offered.values() if tool.target.name == name]
         if len(inside) > 1 and reader.checks:
             message = f"{place} names {show(name)}, which more than one namespace has"
-            raise InvalidField(f"{message}: {inner}.namespace must say which", param=place)
+            raise InvalidField(f"{message}: set {inner}.namespace to one of them", param=place)
         found = inside[0] if len(inside) == 1 else None
     if found is not None and found.target.is_custom == is_custom:
         return [found.tool.name]
@@ -550,11 +550,13 @@ class ToolReader:
             InvalidField: the tool has the same function name as another one.
         """
         if len(self.offered) == MAX_TOOLS:
-            raise InvalidField(f"there must be at most {MAX_TOOLS} tools in all", param="tools")
+            raise InvalidField(
+                f"the request must have at most {MAX_TOOLS} tools in all", param="tools"
+            )
         other = self.offered.get(tool.tool.name)
         if other is not None and other.target != tool.target:
             raise InvalidField(
-                f"{place}: there is another tool that the model calls as {show(tool.tool.name)}",
+                f"{place}: another tool has the name {show(tool.tool.name)} for the model too",
                 param=place,
             )
         self.offered[tool.tool.name] = tool

@@ -451,7 +451,9 @@ def _check_texts(texts: Sequence[str | list[int]], images: ImageInput, dialect: 
             for an image.
     """
     if not dialect.completes_vision_models:
-        raise RequestError("completions are not for a model that takes images; chats are")
+        raise RequestError(
+            "a model that takes images does not support completions: use chat completions"
+        )
     for position, text in enumerate(texts):
         if isinstance(text, str):
             check_tags(text, 0, prompt_name(position, len(texts)), images.reserved)
@@ -474,8 +476,8 @@ def _check_suffix(body: CompletionRequest, fim: FimTokens | None) -> None:
         raise InvalidField("suffix cannot be used when echo is true", param="suffix")
     if fim is None:
         raise InvalidField(
-            "suffix needs a model that can fill in the middle: this one's vocabulary has no "
-            "tokens for it",
+            "suffix is not supported: the vocabulary of this model has no tokens for "
+            "filling in the middle",
             param="suffix",
         )
 

@@ -302,7 +302,7 @@ def _options(given: object, place: str, key: str, kinds: tuple[type, ...]) -> li
         options.append(_Option(value, description))
     seen = {(type(option.value), option.value) for option in options}
     if len(seen) < len(options):
-        raise InvalidField(f"{place} must not have one {key} twice", param=place)
+        raise InvalidField(f"{place} must not have the same {key} twice", param=place)
     return options
 
 

@@ -276,7 +276,7 @@ def describe(error: Exception) -> tuple[str, str | None, str | None]:
     """Returns the message, the invalid field and the reason's code that a client receives.
     Unexpected errors are logged here, and described to the client without internal details."""
     if not isinstance(error, (RequestError, BackendError)):
-        logger.error("request failed", exc_info=error)
+        logger.error("a request failed with an internal error", exc_info=error)
     return _words(error)
 
 

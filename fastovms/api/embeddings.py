@@ -124,7 +124,9 @@ def read_limit(body: EncodingFields, model: ServedEncoder, num_added: int) -> Te
 
 def _room(longest: int, num_added: int, info: ModelInfo) -> int:
     if longest <= num_added:
-        raise InvalidField(f"the model {info.name} has no room for any text", param="model")
+        raise InvalidField(
+            f"the context of the model {info.name} is too short for any text", param="model"
+        )
     return longest - num_added
 
 

@@ -275,7 +275,7 @@ def list_page(
     if page.after is not None:
         ids = [found.id for found in ordered]
         if page.after not in ids:
-            raise InvalidField(f"after: there is no {show(page.after)} in the list", param="after")
+            raise InvalidField(f"after: {show(page.after)} is not in the list", param="after")
         start = ids.index(page.after) + 1
     shown = ordered[start : start + page.limit]
     return ListPage(

@@ -227,7 +227,7 @@ class FormReader:
         if self._name != _FILE:
             raise InvalidField(f"{self._name[:_MAX_NAME]} must not be a file", param=self._name)
         if self.file_name is not None:
-            raise InvalidField("there must be one file, not several", param=_FILE)
+            raise InvalidField("the form must have one file, not several", param=_FILE)
         if len(name) > _MAX_NAME:
             raise InvalidField(f"the name of the file must have at most {_MAX_NAME} characters")
         self.file_name, self._is_file = name or "upload", True
@@ -238,7 +238,7 @@ class FormReader:
         if not self._name:
             raise RequestError("each part of the form must have a name")
         if self._name in self.fields or len(self.fields) >= _MAX_FIELDS:
-            raise RequestError(f"a form has at most {_MAX_FIELDS} fields, each of them once")
+            raise RequestError(f"a form must have at most {_MAX_FIELDS} fields, each of them once")
 
     def _on_data(self, data: bytes, start: int, end: int) -> None:
         if not self._is_file:
@@ -408,7 +408,7 @@ class UploadSink:
         elif isinstance(error, OSError):
             self._fail(_disk_failed(error), 503)
         else:
-            logger.error("an upload has failed", exc_info=error)
+            logger.error("files: an upload failed", exc_info=error)
             self._fail(StateFailed("the upload has failed"), 500)
 
     def _fail(self, error: Exception, status: int) -> None:
@@ -428,15 +428,15 @@ class UploadSink:
             try:
                 self._reader.discard()
             except OSError as error:
-                logger.error("an upload cannot be deleted: %s", error)
+                logger.error("files: cannot delete an interrupted upload: %s", error)
 
         work = self._store.threads.begin(discard)
         work.add_done_callback(lambda work: self._on_close())
 
 
 def _disk_failed(error: OSError) -> StateFailed:
-    logger.error("a file cannot be kept: %s", error)
-    return StateFailed(f"the file cannot be kept: {error.strerror or error}")
+    logger.error("files: cannot store a file: %s", error)
+    return StateFailed(f"the file cannot be stored: {error.strerror or error}")
 
 
 # Sends the content of a file piece by piece, or a range of it (RFC 9110 14).
@@ -577,7 +577,7 @@ class KeptFiles:
     def store(self) -> FileStore:
         """Returns the store. Raises RequestError: files are not available."""
         if self._store is None:
-            raise RequestError(f"this server keeps no files: {self._reason}")
+            raise RequestError(f"this server does not store files: {self._reason}")
         return self._store
 
     def path_for(self, tenant: str, id: str) -> Path:
@@ -610,15 +610,19 @@ class Files:
         store = self._kept.store
         content_type = request.headers.get("content-type") or ""
         if essence(content_type) != _FORM:
-            raise RequestError(f"a file comes as {_FORM}, not as {show(content_type)}")
+            raise RequestError(
+                f"the Content-Type of an upload must be {_FORM}, not {show(content_type)}"
+            )
         owner = request.sender
         if not store.has_room(owner):
             count = store.files.held(owner)
-            message = f"{count} files are kept of yours, which is the limit: delete some of them"
-            raise RequestError(message) if count else Overloaded("no further file can be kept now")
+            message = f"you have {count} stored files, which is the limit: delete some of them"
+            raise (
+                RequestError(message) if count else Overloaded("no further file can be stored now")
+            )
         if not self._uploads.may_take(owner):
             count = self._uploads.held(owner)
-            raise Overloaded(f"{count} files are uploaded by you already, which is the limit")
+            raise Overloaded(f"you have {count} uploads in progress, which is the limit")
         reader = FormReader(content_type, store.new_partial(), store.config.max_file_size)
         self._uploads.hold(owner)
         return UploadSink(
@@ -666,7 +670,7 @@ class Files:
             store.drop(record.id)  # its client has gone, and will never know of it
             raise
         except OSError as error:
-            raise StateFailed(f"the file cannot be kept: {error.strerror or error}") from None
+            raise StateFailed(f"the file cannot be stored: {error.strerror or error}") from None
         return json_response(file_object(record))
 
     async def list(self, request: Request, dialect: Dialect) -> Response:

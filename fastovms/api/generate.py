@@ -60,8 +60,8 @@ def submit_all(
                 raise
             name = "prompt" if request.params.n == 1 else "n"
             raise InvalidField(
-                f"{name} asks for more samples than may wait at once: of all prompts' samples only "
-                f"{num_queued} could be queued",
+                f"{name} asks for more samples than the queue holds: only {num_queued} samples "
+                "of all prompts together can be queued",
                 param=name,
             ) from None
         num_queued += request.params.n

@@ -284,16 +284,16 @@ class ModelPool:
             if name in self._configs and plan.config != self._configs[name]
         ]
         for name in removed:
-            logger.info("%s is no longer served", name)
+            logger.info("models: %s is no longer served", name)
             self._waiters.refuse(name, BackendUnavailable(f"the model {name} is no longer served"))
             self._residency.remove(name)
             self._former.pop(name, None)
             del self._configs[name]
         for plan in added:
-            logger.info("%s is served from now on", plan.known.name)
+            logger.info("models: %s is now served", plan.known.name)
             self._adopt(plan, is_loaded=False)
         for plan in changed:
-            logger.info("%s has changed", plan.known.name)
+            logger.info("models: the configuration of %s has changed", plan.known.name)
             known = self._known[plan.known.name]
             if known.served is not None and not self.loads_on_demand:
                 config = self._configs[known.name]
@@ -406,7 +406,7 @@ class ModelPool:
                 await left
         except TimeoutError:
             raise BackendUnavailable(
-                f"requests still run on {name}: it is unloaded when they have ended"
+                f"requests still run on {name}: it will be unloaded when they end"
             ) from None
 
     def _want(self, name: str) -> asyncio.Future[None]:
@@ -460,7 +460,7 @@ class ModelPool:
         except Exception as error:
             known.reason = description_of(error)
             trace = None if isinstance(error, ConfigurationError) else error
-            logger.error("%s cannot be loaded: %s", name, error, exc_info=trace)
+            logger.error("models: cannot load %s: %s", name, error, exc_info=trace)
             self.num_failures[name] += 1
             self._residency.failed(self._clock())
             if name in self._configs:  # else whoever has waited knows already
@@ -498,7 +498,7 @@ class ModelPool:
                 del close
             await self._loader.reclaim()
         finally:
-            logger.info("%s is unloaded", name)
+            logger.info("models: unloaded %s", name)
             self.num_unloads[name] += 1
             self._residency.unloaded()
 

@@ -64,7 +64,7 @@ def read_pair_options(
     limit = read_limit(body, model, 0)
     if limit.keeps_end:
         raise InvalidField(
-            'truncation_side must be "right": of pairs the beginning is kept',
+            'truncation_side must be "right": the beginning of each pair is kept',
             param="truncation_side",
         )
     parts = body.max_chunks_per_doc if isinstance(body, RerankRequest) else None
@@ -198,8 +198,8 @@ def fit_pairs(
             num_tokens += part.query_length + part.stop - part.start
         if len(found) > options.max_chunks:
             raise InvalidField(
-                f"documents must be at most {options.max_chunks}, each of which counts as many "
-                "times as it is cut to fit the model",
+                f"documents must have at most {options.max_chunks} entries, where a document "
+                "that is split to fit the model counts once per part",
                 param="documents",
             )
         if num_tokens > max_together:

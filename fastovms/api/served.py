@@ -186,7 +186,7 @@ def read_image_part(part: Mapping[str, Any], name: str, dialect: Dialect) -> Ima
     found = part.get("image_url")
     if part.get("type") == "input_image" and found is None and part.get("file_id") is not None:
         raise InvalidField(
-            f"{name}.file_id is not supported: there are no files here", param=f"{name}.file_id"
+            f"{name}.file_id is not supported: include the data itself", param=f"{name}.file_id"
         )
     url, url_name, detail = found, member, part.get("detail")
     detail_name = f"{name}.detail"
@@ -260,7 +260,7 @@ class ChatModel:
         except ConfigurationError as error:
             if config.chat_template is not None:
                 raise
-            logger.warning("%s: chats are refused: %s", model_dir, error)
+            logger.warning("model %s: chats are refused: %s", model_dir, error)
             template, missing = None, f"has no usable chat template: {error}"
         source = "" if template is None else template.tool_source
         detected = detect_tool_format(source), detect_reasoning_format(source)

@@ -81,7 +81,7 @@ def check_detokenizer(model: AnyServed, param: str) -> None:
     have one."""
     if isinstance(model, ServedEncoder) and not model.texts.has_detokenizer:
         raise InvalidField(
-            f"{param} cannot be answered: the model {model.info.name} was exported without a "
+            f"{param} is not available: the model {model.info.name} was exported without a "
             "detokenizer",
             param=param,
         )
@@ -192,8 +192,9 @@ def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
         width = max(map(len, token_lists)) if length is None else length
         if width * len(token_lists) > MAX_PADDED:
             raise InvalidField(
-                f"text must make at most {MAX_PADDED} tokens with its padding, not "
-                f"{width * len(token_lists)}: max_length bounds what pad_to_max_length fills up to",
+                f"text must have at most {MAX_PADDED} tokens with its padding, not "
+                f"{width * len(token_lists)}: lower max_length, up to which pad_to_max_length "
+                "pads",
                 param="text",
             )
         filler = [pad_token_id]

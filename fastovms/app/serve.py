@@ -244,12 +244,15 @@ def serve(config: ServerConfig, log: LineWriter) -> None:
         ConfigurationError: the model, the device, an address or a file is not available.
         EngineFailed: the engine has died or hangs.
     """
-    supply = model_supply(config)
+    supply = model_supply(config, log)
     run(config, log, load=supply.load, supply=supply)
 
 
-def model_supply(config: ServerConfig) -> ModelSupply:
+def model_supply(config: ServerConfig, log: LineWriter | None = None) -> ModelSupply:
     """Returns the loader of the operator's models.
+
+    Args:
+        log: shows on a terminal that models are being loaded; None = nothing is shown.
 
     Raises:
         ConfigurationError: a model is missing or obviously broken.
@@ -257,10 +260,11 @@ def model_supply(config: ServerConfig) -> ModelSupply:
     root = model_root(config.repository.path, os.environ)
     finder = ModelFinder(Repository(root), config.repository)
     prefix_cache = config.prefix_cache
+    load = partial(load_models, media=config.media, cores=SharedCores.create())
     supply = ModelSupply(
         config.models,
         finder.find,
-        partial(load_models, media=config.media, cores=SharedCores.create()),
+        load if log is None else log.busy()(load),
         config.residency,
         open_blocks=partial(open_block_directory, prefix_cache, _state_dir(config.state)),
         keeps_salted=prefix_cache.keeps_salted,
@@ -400,8 +404,8 @@ async def _run(
         )
         if any(counts):
             logger.warning(
-                "API keys were removed: %d connections are cut, %d background responses are "
-                "cancelled, %d batches are held",
+                "API keys were removed: disconnected %d requests, cancelled %d background "
+                "responses, paused %d batches",
                 *counts,
             )
 

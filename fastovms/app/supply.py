@@ -345,9 +345,9 @@ class ModelSupply:
     async def _reload_and_tell(self) -> None:
         try:
             for fault in (await self.reload()).faults:
-                logger.error("list of models: %s", fault)
+                logger.error("list of models: a model cannot be served: %s", fault)
         except ConfigurationError as error:
-            logger.error("the list of models is not reloaded: %s", error)
+            logger.error("list of models: cannot be reloaded: %s", error)
 
     async def _reload(self) -> ReloadOutcome:
         pool, read_list = self._pool, self._read_list

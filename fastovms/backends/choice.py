@@ -56,7 +56,8 @@ def compile_backend(
         return _genai(model_dir, model, config, cache)
     if model.takes_images:
         raise ConfigurationError(
-            f"{model.name} takes images, which the paged backend does not: --backend genai"
+            f"{model.name} takes images, which --backend paged does not support: use "
+            "--backend genai"
         )
     try:
         return PagedBackend.compile(model_dir, model, config, cache, prefixes, cores)
@@ -79,7 +80,8 @@ def _check_drafts(model_dir: Path, model: ModelInfo, config: EngineConfig) -> No
         return
     if config.enable_prompt_lookup:
         raise ConfigurationError(
-            "--draft-model and --enable-prompt-lookup exclude each other in the genai backend"
+            "--draft-model and --enable-prompt-lookup cannot be used together with the "
+            "genai backend"
         )
     if model.takes_images:
         raise ConfigurationError(
@@ -111,8 +113,8 @@ def _genai(
     graph = read_transformed(ov.Core(), graph_file(model_dir), model.max_model_len)
     if graph.has_other_state and config.draft_model is not None:
         raise ConfigurationError(
-            f"--draft-model cannot be used for {model.name}, a recurrent or hybrid model: the "
-            "genai backend's pipeline would fail"
+            f"--draft-model cannot be used for {model.name}, a recurrent or hybrid model: "
+            "the genai backend does not support it"
         )
     model = fit_length(model, graph.max_exact_len)
     if not is_on_npu:

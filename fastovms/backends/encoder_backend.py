@@ -295,7 +295,7 @@ class ThreadedEncoder:
         job = _Job(texts, client, priority, self.encoder.width, done, self._clock())
         num_waiting = sum(other.num_tokens for other in self._jobs)
         if num_waiting and num_waiting + job.num_tokens > _MAX_WAITING_TOKENS:
-            raise Overloaded(f"{num_waiting} tokens are waiting, and no more than that may")
+            raise Overloaded(f"{num_waiting} tokens are waiting, which is the limit")
         self._jobs.add(job)
         self._commands.put(job)
         try:
@@ -328,7 +328,10 @@ class ThreadedEncoder:
         self._end_all(BackendUnavailable("the server is shutting down"))
         self._commands.put(None)
         if self._failure is None and not await self._link.wait(_CLOSE_TIMEOUT):
-            logger.error("the encoder still computes after %g s: leaving it", _CLOSE_TIMEOUT)
+            logger.error(
+                "encoder: a batch still runs %g s after the shutdown began; it is abandoned",
+                _CLOSE_TIMEOUT,
+            )
 
     def _end_all(self, error: Exception) -> None:
         for job in self._jobs:
@@ -342,7 +345,7 @@ class ThreadedEncoder:
             while self._receive():
                 self._compute(self._texts.next_batch(self._max_tokens()))
         except BaseException as error:
-            logger.exception("the encoder has failed")
+            logger.exception("encoder: failed")
             self._link.call(self.fail, f"{type(error).__name__}: {error}")
         finally:
             self._turn.remove_encoder()
@@ -459,7 +462,7 @@ def load_encoder(
     model.warm_up()
     what = "reranker" if task is Task.RERANK else f"vectors of {graph.info.width}, {_of(pooling)}"
     logger.info(
-        "%s: %s, in %d segments, %.1f s",
+        "loaded %s (%s) in %d segments, in %.1f s",
         info.name,
         what,
         model.num_segments,
@@ -479,8 +482,9 @@ def _vocabulary(texts: TextEncoder, model_dir: Path) -> Mapping[bytes, int]:
     """Returns the ids of the tokens that a decoder scores by."""
     if not texts.has_detokenizer:
         raise ConfigurationError(
-            f"{model_dir} cannot be served as a reranker: it scores by the words that it would "
-            "write, which nothing tells without an openvino_detokenizer.xml"
+            f"{model_dir} cannot be served as a reranker: openvino_detokenizer.xml is "
+            "missing, and this model scores by the tokens that it generates. Export it "
+            "again with a detokenizer"
         )
     return texts.vocabulary()
 

@@ -300,7 +300,9 @@ def _vectors(model: ov.Model, mask: Any, pooling: Pooling | None, path: Path) ->
             return pooled(value, mask, pooling or Pooling.CLS)
     if _SENTENCE in values:
         return values[_SENTENCE]
-    raise ConfigurationError(f"{path} cannot be served: no output has a state for each token")
+    raise ConfigurationError(
+        f"{path} cannot be served: its graph has no output with one hidden state per token"
+    )
 
 
 def _logits(
@@ -313,14 +315,14 @@ def _logits(
         width = logits.get_partial_shape()[1]
         if not width.is_static or width.get_length() > len(ANSWERS):
             raise ConfigurationError(
-                f"{path} cannot be served: it is a classifier of {width} classes, and a reranker "
-                "has one or two"
+                f"{path} cannot be served: it is a classifier of {width} classes, but a "
+                "reranker has one or two"
             )
         return logits, False
     ids = [vocabulary().get(answer.encode()) for answer in ANSWERS] if rank == 3 else [None]
     if None in ids:
         raise ConfigurationError(
-            f"{path} cannot be served as a reranker: it has logits of tokens, but none of "
+            f"{path} cannot be served as a reranker: its vocabulary has no token "
             f"{' and '.join(ANSWERS)}"
         )
     return _answer_logits(logits, mask, np.array(ids, np.int64)), True

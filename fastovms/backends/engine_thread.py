@@ -420,7 +420,7 @@ class RequestsInFlight:
             request.on_output(output)
         except Exception:
             # One request's fault must not cost the others their tokens.
-            logger.exception("request %s failed on its output", request_id)
+            logger.exception("request %s failed while its output was processed", request_id)
             self._abort(request_id)
 
 

@@ -399,7 +399,7 @@ class TrialLanes:
             if self._is_closed:
                 raise BackendUnavailable("the server is shutting down")
             if not job.is_wanted:
-                raise Overloaded("no request waits for it any more")
+                raise Overloaded("no request waits for the grammar any more")
             displaced = self._queues[number].add(job.client, job)
             self._start_lane(number)
             self._changed.notify_all()
@@ -426,7 +426,7 @@ class TrialLanes:
                     with self._changed:
                         self._num_running -= 1
         except Exception:
-            logger.exception("a lane of grammars has failed")
+            logger.exception("grammars: a worker failed")
         finally:
             try:
                 lane.close()
@@ -462,7 +462,7 @@ class TrialLanes:
         except Exception as error:
             job.done.set_exception(error)
         except BaseException:  # a panic of Rust is no Exception
-            logger.exception("a grammar's compiler has panicked")
+            logger.exception("grammars: the compiler of a grammar panicked")
             job.done.set_exception(UnusableGrammar(job.grammar, TOO_MUCH))
 
 

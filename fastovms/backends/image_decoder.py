@@ -168,7 +168,7 @@ class ImageDecoder:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise BackendUnavailable("no image is decoded any more: the server is shutting down")
+            raise BackendUnavailable("images are not decoded any more: the server is shutting down")
 
     def _ask(self, peer: ChildProcess, data: bytes, asked: ImageBytes, admit: Admit) -> Image:
         peer.connection.send(asked)

@@ -151,11 +151,13 @@ def fit_vocabulary(model: ModelInfo, vocab_size: int | None) -> ModelInfo:
         return model
     if vocab_size != model.vocab_size:
         logger.warning(
-            "config.json says vocab_size %d, the model has %d", model.vocab_size, vocab_size
+            "config.json states vocab_size %d, but the model has %d tokens, which are used",
+            model.vocab_size,
+            vocab_size,
         )
     eos_token_ids = frozenset(i for i in model.eos_token_ids if i < vocab_size)
     if eos_token_ids != model.eos_token_ids:
-        logger.warning("end-of-text ids beyond the vocabulary of %d are ignored", vocab_size)
+        logger.warning("end-of-text ids beyond the vocabulary of %d tokens are ignored", vocab_size)
     return replace(model, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
 
 
@@ -164,7 +166,7 @@ def load_grammar_compiler(model_dir: Path, model: ModelInfo) -> GrammarCompiler 
     used."""
     path = model_dir / "tokenizer.json"
     if not path.is_file():
-        logger.warning("structured outputs are off: %s is missing", path)
+        logger.warning("structured outputs are not available: %s is missing", path)
         return None
     try:
         return GrammarCompiler(
@@ -173,7 +175,7 @@ def load_grammar_compiler(model_dir: Path, model: ModelInfo) -> GrammarCompiler 
             eos_token_ids=sorted(model.eos_token_ids),
         )
     except ValueError as error:
-        logger.warning("structured outputs are off: %s: %s", path, error)
+        logger.warning("structured outputs are not available: %s: %s", path, error)
         return None
 
 
@@ -278,24 +280,29 @@ def check_graph(
     model_dir = comparison.files[0].parent
     if found is None:
         if available() < _WEIGHTS_SHARE * comparison.weights_size + _FURTHER_MEMORY:
-            logger.warning("too little memory to compare the model with the exported graph")
+            logger.warning(
+                "the check that the model is computed as exported is skipped: too little memory"
+            )
             return
         logger.info(
-            "comparing the model with its exported graph, at the first start only: it takes about "
-            "as long as compiling it two times"
+            "first start: checking that this server computes the model as exported, which takes "
+            "about as long as loading it twice"
         )
         start = clock()
         try:
             found = comparison.difference()
         except NotComparable as error:
-            logger.warning("the model cannot be compared with the exported graph: %s", error)
+            logger.warning("the check that the model is computed as exported is skipped: %s", error)
             return
         except RuntimeError as error:
             raise UnsupportedModel(
                 f"the model in {model_dir} cannot be computed: {reason_of(error)}"
             ) from error
-        logger.info("compared with the exported graph in %.1f s: %.1g", clock() - start, found)
+        seconds = clock() - start
         _keep(cache, comparison.kind, key, found)
+        logger.debug("largest difference of log probabilities to the export: %.1g", found)
+        if found <= MAX_DIFFERENCE:
+            logger.info("the model is computed as exported (checked in %.1f s)", seconds)
     if not found <= MAX_DIFFERENCE:
         raise UnsupportedModel(
             f"the model in {model_dir} cannot be served: {comparison.subject} leaves out part of "
@@ -443,10 +450,11 @@ def log_missing(model: ModelInfo) -> None:
     """Logs the facts that the model's files do not contain."""
     if model.max_model_len == UNLIMITED:
         logger.warning(
-            "config.json of %s names no context length: only the KV cache limits it", model.name
+            "config.json of %s states no context length: only the KV cache limits the context",
+            model.name,
         )
     if not model.eos_token_ids:
-        logger.warning("%s has no eos_token_id: answers end at max_tokens only", model.name)
+        logger.warning("%s has no eos_token_id: generation ends only at max_tokens", model.name)
 
 
 def _eos_token_ids(config: Mapping[str, object], path: Path) -> frozenset[int]:

@@ -195,7 +195,7 @@ def find_task(model_dir: Path, wanted: str = "auto") -> Task:
     task = Task(wanted)
     if task not in possible:
         raise ConfigurationError(
-            f"--task {wanted} is not possible for {model_dir}: its graph is one for {found.value}"
+            f"--task {wanted} is not possible for {model_dir}: its graph is for {found.value}"
         )
     return task
 

@@ -266,10 +266,10 @@ class BatchFaults:
         record = self._record
         if self._has_lost_input():
             fault = lost_input(record.input_file_id)
-            logger.error("%s cannot go on: %s", record.id, fault.message)
+            logger.error("batches: %s cannot continue: %s", record.id, fault.message)
         else:
             fault = server_fault(error)
-            logger.error("%s cannot go on", record.id, exc_info=error)
+            logger.error("batches: %s cannot continue", record.id, exc_info=error)
         self.end_with(fault)
 
     def end_with(self, fault: BatchError) -> None:

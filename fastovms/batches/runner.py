@@ -332,7 +332,9 @@ class BatchRun:
                 await self._go_on()
             except Exception as error:
                 if self._faults.is_passing(error):
-                    logger.error("%s is held up: %s", self.record.id, error)
+                    logger.error(
+                        "batches: %s is interrupted, will retry: %s", self.record.id, error
+                    )
                     await self._faults.rest()
                 else:
                     await self._give_up(error)
@@ -348,7 +350,7 @@ class BatchRun:
         try:
             await self._save(record)
         except OSError as fault:
-            logger.error("the end of %s cannot be kept: %s", record.id, fault)
+            logger.error("batches: cannot store the end of %s: %s", record.id, fault)
 
     async def cancel(self) -> BatchRecord:
         """Cancels the batch and keeps the results so far. Returns the record once the cancellation
@@ -394,11 +396,13 @@ class BatchRun:
             return
         if checked.errors:
             await self._end(BatchStatus.FAILED)
-            logger.info("%s has failed: %s", record.id, checked.errors[0].message)
+            logger.info("batches: %s failed: %s", record.id, checked.errors[0].message)
             return
         record.enter(BatchStatus.IN_PROGRESS, parts.clock())
         await self._save(record)
-        logger.info("%s: %d requests of %s", record.id, record.total, record.model)
+        logger.info(
+            "batches: %s has begun: %d requests for %s", record.id, record.total, record.model
+        )
 
     async def _check(self, check: Coroutine[None, None, CheckedInput]) -> CheckedInput:
         """Returns the result of the check, or an empty one if `cancel` ends the check."""
@@ -471,7 +475,7 @@ class BatchRun:
         record.num_done = log.num_done
         if record.num_idle_starts > MAX_IDLE_STARTS:
             self._faults.end_with(too_many_ends(MAX_IDLE_STARTS))
-            logger.error("%s cannot go on: %s", record.id, record.errors[-1].message)
+            logger.error("batches: %s cannot continue: %s", record.id, record.errors[-1].message)
             return False
         await self._save(record)
         return True
@@ -518,7 +522,7 @@ class BatchRun:
         record.error_file_id = await self._publish(paths.errors, record.error_id, "errors")
         await self._end(record.outcome)
         logger.info(
-            "%s is %s: %d completed, %d failed",
+            "batches: %s is %s: %d completed, %d failed",
             record.id,
             record.status,
             record.completed,
@@ -595,10 +599,10 @@ class BatchRunner:
         self._tenants = tenants
         for record in self.unfinished():
             if self._may_run(record):
-                logger.info("batch %s is resumed, %s", record.id, record.status)
+                logger.info("batches: %s is resumed in status %s", record.id, record.status)
                 self._drive(record)
             else:
-                logger.warning("batch %s is held: its API key is not known", record.id)
+                logger.warning("batches: %s is paused: its API key is not known", record.id)
 
     def set_tenants(self, tenants: Collection[str]) -> int:
         """Runs the batches of these tenants from now on. Batches of other tenants, for example of a
@@ -704,7 +708,11 @@ class BatchRunner:
             self._unfinished.give_back(record.shared_by)
             self._parts.files.unpin(record.input_file_id)
             if not task.cancelled() and (error := task.exception()) is not None:
-                logger.error("%s has stopped until the next start", record.id, exc_info=error)
+                logger.error(
+                    "batches: %s has stopped until the next start of the server",
+                    record.id,
+                    exc_info=error,
+                )
             if record.id in self._stopping:
                 self._stopping.discard(record.id)
                 if self.is_held(record) and not self._is_closed and self._may_run(record):
@@ -734,4 +742,4 @@ class BatchRunner:
         try:
             self._folder.delete(id)
         except OSError as error:
-            logger.error("the record of %s cannot be deleted: %s", id, error)
+            logger.error("batches: cannot delete the record of %s: %s", id, error)

@@ -38,16 +38,20 @@ def add_cache(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> 
     """Adds the command to the parser."""
     parser = add_parser(
         name,
-        help="show or erase the prompts that servers keep computed on disk",
-        description="Works on a directory that a server may use meanwhile. It computes what it "
-        "does not find.",
+        help="list or delete the prompts that are cached on disk",
+        description="Lists or deletes prompts that are cached on disk. This is safe while a server "
+        "runs: the server recomputes missing prompts.",
         allow_abbrev=False,
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
-    listing = actions.add_parser("ls", help="list what is kept, by model", allow_abbrev=False)
-    clearing = actions.add_parser("clear", help="erase it", allow_abbrev=False)
+    listing = actions.add_parser("ls", help="list the cached prompts, by model", allow_abbrev=False)
+    clearing = actions.add_parser("clear", help="delete cached prompts", allow_abbrev=False)
     clearing.add_argument(
-        "model", metavar="MODEL", nargs="?", type=text, help="only of this model, as ls names it"
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        type=text,
+        help="delete only the prompts of this model, as ls names it",
     )
     for subparser in (listing, clearing):
         subparser.add_argument(
@@ -55,7 +59,7 @@ def add_cache(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> 
             dest="directory",
             metavar="DIR",
             type=path,
-            help="as of serve (default: prefix-cache in the directory of stored responses)",
+            help="directory of cached prompts (default: prefix-cache in that of --state-dir)",
         )
 
 
@@ -76,7 +80,7 @@ def run_cache(arguments: argparse.Namespace, settings: Settings) -> None:
                     f"{directory} has no prompts of a model {arguments.model}; it has those of: "
                     f"{', '.join(sorted(models)) or 'no model'}"
                 )
-            print(f"{erase(directory, arguments.model)} blocks erased")
+            print(f"{erase(directory, arguments.model)} blocks deleted")
     except FileNotFoundError:
         raise ConfigurationError(f"there is no directory {directory}") from None
     except OSError as error:
@@ -101,8 +105,9 @@ def add_doctor(add_parser: Callable[..., argparse.ArgumentParser], name: str) ->
         usage="%(prog)s [FLAG ...] [MODEL]",
         help="examine the machine, the installation and a model",
         description="Examines what a server with these flags and this environment would find: the "
-        "processor, limits, memory, directories, keys, addresses, and how near the model comes to "
-        "what the memory gives. Nothing is changed. The exit code is 1 where there are problems.",
+        "processor, limits, memory, directories, keys, addresses, and how close the model comes to "
+        "the bandwidth of the memory. Nothing is changed. The exit code is 1 if problems are "
+        "found.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -110,15 +115,18 @@ def add_doctor(add_parser: Callable[..., argparse.ArgumentParser], name: str) ->
         metavar="MODEL",
         nargs="?",
         type=text,
-        help="directory, GGUF file or ORG/NAME, as of serve (default: the built-in demo model)",
+        help="directory, GGUF file or ORG/NAME of a model (default: the built-in demo model)",
     )
     report = parser.add_argument_group("doctor")
-    report.add_argument("--json", action="store_true", help="print JSON in place of the text")
+    report.add_argument(
+        "--json", action="store_true", help="print the report as JSON instead of text"
+    )
     report.add_argument(
         "--run",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="measure the memory and the model, which takes some seconds (default: yes)",
+        help="measure the speed of the memory and of the model, which takes some seconds (default: "
+        "yes)",
     )
     add_flags(parser, titles=_GROUPS)
 
@@ -363,7 +371,7 @@ def _draft(draft: Path, folder: Path) -> str:
     as ORG-NAME."""
     name = path_from(folder, draft) if draft.exists() else str(draft).replace("/", "-")
     if not (folder / name).exists():
-        raise ConfigurationError(f"--draft-model: there is no {draft} and no {folder / name}")
+        raise ConfigurationError(f"--draft-model: neither {draft} nor {folder / name} exists")
     return name
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,8 +23,10 @@ from fastovms.ovms.options import Choice, Integer, Kind
 
 _UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _SIZE: Final = re.compile(r"(\d+) ?([kmg]?)(i?b)?", re.ASCII | re.IGNORECASE)
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|h|d|)", re.ASCII)
-_SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION: Final = re.compile(
+    r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?) ?(ms|s|m|h|d|)", re.ASCII | re.IGNORECASE
+)
+_SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LENGTH: Final = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)([kKmM]?)", re.ASCII)
 _MAX_LENGTH: Final = 2**31 - 1
 _LENGTH_UNITS: Final = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
@@ -149,13 +152,14 @@ def size_or_none(value: str) -> int:
 
 
 def duration(value: str) -> float:
-    """Reads seconds: "90", "90s", "15m", "2h", "1d"."""
+    """Reads seconds: "90", "0.5", "90s", "500ms", "15m", "2h", "30d"."""
     match = _DURATION.fullmatch(value)
-    if match is None:
+    parsed = float(match[1]) * _SECONDS[match[2].lower()] if match else math.inf
+    if math.isinf(parsed):
         raise argparse.ArgumentTypeError(
             f"must be a time of 0 or more, such as 90s, 15m or 2h, not {value!r}"
         )
-    return float(match[1]) * _SECONDS[match[2]]
+    return parsed
 
 
 def some_duration(value: str) -> float:
@@ -169,10 +173,30 @@ def some_duration(value: str) -> float:
 def show_duration(value: object) -> str:
     """Formats seconds in the form that `duration` parses."""
     assert isinstance(value, float)
-    for unit, length in (("h", 3600), ("m", 60)):
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if value and value % length == 0:
             return f"{value / length:g}{unit}"
     return f"{value:g}s" if value else "0"
+
+
+def count(low: int, high: int | None = None) -> Callable[[str], int]:
+    """Returns a parser of integers with vLLM's units: "8k" (8000), "8K" (8192), "1m", "1M"."""
+
+    def parse(value: str) -> int:
+        match = _LENGTH.fullmatch(value)
+        exact = Fraction(match[1]) * _LENGTH_UNITS[match[2]] if match else Fraction(1, 2)
+        return integer(low, high)(str(exact) if match and exact.denominator == 1 else value)
+
+    return parse
+
+
+def show_count(value: object) -> str:
+    """Formats a number in the form that `count` parses: 8192 is "8K", 100000 is "100k"."""
+    assert isinstance(value, int)
+    for unit in ("M", "m", "K", "k"):
+        if value and value % _LENGTH_UNITS[unit] == 0:
+            return f"{value // _LENGTH_UNITS[unit]}{unit}"
+    return str(value)
 
 
 def model_length(value: str) -> int | None:
@@ -333,6 +357,7 @@ class Flag:
         show: formats the default for the help.
         shows_default: False if the help text describes the default itself.
         repeats: whether it may be given several times; the field is a tuple.
+        common: whether `--help` shows it; `--help-all` shows every flag.
         merges: whether it takes several values, and may be given several times. Each value is a
             mapping, as the field is.
         member: the key that it sets in a mapping field; "" = it sets the whole field.
@@ -346,6 +371,7 @@ class Flag:
     show: Callable[[object], str] = show_number
     shows_default: bool = True
     repeats: bool = False
+    common: bool = False
     merges: bool = False
     member: str = ""
 
@@ -364,12 +390,13 @@ class Flag:
         """The name of the value in argparse; flags of one field share it."""
         return f"{self.field} {self.member}"
 
-    def add_to(self, group: argparse._ArgumentGroup) -> None:
+    def add_to(self, group: argparse._ArgumentGroup, *, hidden: bool = False) -> None:
         default = f" (default: {self.shown_default})" if self.shown_default else ""
+        text = f"{self.help}{default}".replace("%", "%%") if default else self.help
         options: dict[str, Any] = {
             "dest": self.dest,
             "default": argparse.SUPPRESS,
-            "help": f"{self.help}{default}".replace("%", "%%") if default else self.help,
+            "help": argparse.SUPPRESS if hidden else text,
         }
         if self.parse is None:
             options["action"] = argparse.BooleanOptionalAction

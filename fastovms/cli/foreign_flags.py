@@ -189,6 +189,8 @@ def normalize(argv: Sequence[str]) -> list[str]:
                 normal.append(argument)
             continue
         name = "--grpc-port" if is_ovms and name == "--port" else ALIASES.get(name, name)
+        if name == "--help" and value is not None:  # vLLM's --help=all, --help=page and others
+            name, value = "--help-all", None
         if value is None:
             normal.append(name)
         elif name in SWITCHES and value.lower() in ("true", "false"):

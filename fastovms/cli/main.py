@@ -35,7 +35,15 @@ from fastovms.cli.environment import (
     read_environment,
 )
 from fastovms.cli.flag import path, text
-from fastovms.cli.flags import ENGINE_GROUP, FLAGS, HUB_GROUP, add_flags, read_flags
+from fastovms.cli.flags import (
+    COMMON_GROUP,
+    ENGINE_GROUP,
+    FLAGS,
+    GROUPS,
+    HUB_GROUP,
+    add_flags,
+    read_flags,
+)
 from fastovms.cli.foreign_flags import (
     BENCH,
     CACHE,
@@ -96,28 +104,44 @@ if TYPE_CHECKING:
     from fastovms.app.supply import ReadList
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds all that `model_choice` reads."""
+def add_serving_arguments(parser: argparse.ArgumentParser, *, shows_all: bool) -> None:
+    """Adds the model, all flags of serve and those of other servers.
+
+    Args:
+        shows_all: whether the help shows all flags or only those that are used most.
+    """
     parser.add_argument(
         "model",
         metavar="MODEL",
         nargs="?",
         type=text,
-        help="directory of a model exported by optimum-intel or of a graph.pbtxt, a GGUF file, or "
-        "ORG/NAME or ORG/NAME/FILE.gguf of a model on a hub, which is pulled unless it is there "
+        help="directory of a model exported by optimum-intel, directory with a graph.pbtxt, GGUF "
+        "file, or ORG/NAME or ORG/NAME/FILE.gguf of a model on a hub, which is downloaded once "
         "(default: the built-in demo model)",
     )
-    models = parser.add_argument_group("models")
-    models.add_argument(
+    parser.add_argument("--help-all", action="help", help="show the help of every flag and exit")
+    common = parser.add_argument_group(COMMON_GROUP)
+    common.add_argument(
         "--model",
         metavar="[NAME=]MODEL",
         dest="models",
         action="append",
         type=text,
         default=[],
-        help="the same, and the name that clients use; may be given several times, to serve "
-        "several models",
+        help="model to serve, like MODEL, and the name that clients use for it; may be given "
+        "several times, to serve several models",
     )
+    common.add_argument(
+        "--served-model-name",
+        metavar="NAME",
+        dest="names",
+        nargs="+",
+        type=text,
+        default=[],
+        help="names that clients use for the only model; responses contain the first one (default: "
+        "the name of the model's directory, or ORG/NAME)",
+    )
+    models = parser.add_argument_group("models")
     models.add_argument(
         "--model-name",
         metavar="NAME",
@@ -125,23 +149,21 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         nargs=1,
         type=text,
         default=[],
-        help="name that clients use for the only model (default: the directory's, or ORG/NAME)",
-    )
-    models.add_argument(
-        "--served-model-name",
-        metavar="NAME",
-        dest="names",
-        nargs="+",
-        type=text,
-        default=[],
-        help="the same, or several names, of which answers carry the first",
+        help="name that clients use for the only model" if shows_all else argparse.SUPPRESS,
     )
     models.add_argument(
         "--config-path",
         metavar="FILE",
         type=path,
-        help="serve the models of a config.json of OpenVINO Model Server",
+        help="config.json of OpenVINO Model Server with the models to serve"
+        if shows_all
+        else argparse.SUPPRESS,
     )
+    add_flags(parser, common=common, shows_all=shows_all)
+    add_foreign_flags(parser)
+    if not shows_all:
+        hidden = f"More flags are in --help-all: models, {', '.join(GROUPS)}."
+        parser.epilog = f"{hidden} {parser.epilog or ''}"
     # Other words of OVMS.
     parser.add_argument("--model-path", type=path, help=argparse.SUPPRESS)
     parser.add_argument("--source-model", type=text, help=argparse.SUPPRESS)
@@ -256,24 +278,26 @@ def server_config(
 logger = logging.getLogger(__name__)
 
 
-def add_run_batch(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> None:
+def _add_run_batch(add_parser: Callable[..., argparse.ArgumentParser], *, shows_all: bool) -> None:
     parser = add_parser(
-        name,
+        RUN_BATCH,
         usage="%(prog)s [FLAG ...] IN OUT [MODEL]",
         help="answer a file of requests without a server",
-        description="Answers the requests of a file, a JSON text a line as OpenAI's batches have "
-        "them, and writes the answers to another one, where a run that was cut short goes on. "
-        "The flags are those of serve. The exit code is 0 if all lines are answered, 1 if some "
-        "have failed, and 2 if the input is wrong, of which nothing runs then.",
+        description="Answers the requests of a file, which has one JSON object a line as OpenAI's "
+        "batches have, and writes the answers to a second file. An interrupted run is resumed. The "
+        "flags are those of serve. The exit code is 0 if all lines are answered, 1 if some have "
+        "failed, and 2 if the input is wrong and nothing was run.",
         allow_abbrev=False,
     )
     parser.add_argument("first", metavar="IN", nargs="?", type=text, help="file of requests")
     parser.add_argument("second", metavar="OUT", nargs="?", type=text, help="file of answers")
-    parser.add_argument("-i", "--input-file", metavar="IN", type=path, help="the same as IN")
-    parser.add_argument("-o", "--output-file", metavar="OUT", type=path, help="the same as OUT")
-    add_model_arguments(parser)
-    add_flags(parser)
-    add_foreign_flags(parser)
+    parser.add_argument(
+        "-i", "--input-file", metavar="IN", type=path, help="file of requests, like IN"
+    )
+    parser.add_argument(
+        "-o", "--output-file", metavar="OUT", type=path, help="file of answers, like OUT"
+    )
+    add_serving_arguments(parser, shows_all=shows_all)
 
 
 def run_batch(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -312,7 +336,7 @@ def _take_paths(arguments: argparse.Namespace) -> tuple[Path, Path]:
     given = (arguments.input_file, arguments.output_file)
     named = [arguments.first, arguments.second, arguments.model]
     if (given[0] is None) != (given[1] is None):
-        raise ConfigurationError("--input-file and --output-file are given together")
+        raise ConfigurationError("--input-file and --output-file must be given together")
     if given[0] is None:
         if arguments.second is None:
             raise ConfigurationError("run-batch needs IN and OUT (see fastovms run-batch --help)")
@@ -338,7 +362,7 @@ def parse(argv: Sequence[str], extra: Sequence[str] = ()) -> argparse.Namespace:
     line = normalize(argv)
     if line[:1] == [SERVE]:
         line[1:1] = normalize([SERVE, *extra])[1:]
-    return command_parser().parse_args(line)
+    return command_parser(shows_all="--help-all" in line).parse_args(line)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -348,22 +372,27 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE_ERROR, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def command_parser() -> argparse.ArgumentParser:
-    """Returns the parser of all commands. Manual pages and completions are generated from it."""
+def command_parser(*, shows_all: bool = True) -> argparse.ArgumentParser:
+    """Returns the parser of all commands. Manual pages and completions are generated from it.
+
+    Args:
+        shows_all: whether the help of serve shows all flags or only those that are used most.
+    """
     parser = _Parser(
         prog="fastovms",
-        description="OpenAI-compatible LLM server for OpenVINO models. A line without a command is "
-        "one of serve.",
+        description="OpenAI-compatible LLM server for OpenVINO models. Without a command, serve is "
+        "assumed.",
+        epilog="fastovms COMMAND --help shows the flags of a command.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"fastovms {__version__}")
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
     )
-    _add_serve(commands.add_parser)
+    _add_serve(commands.add_parser, shows_all=shows_all)
     _add_pull(commands.add_parser)
     _add_tune(commands.add_parser)
-    add_run_batch(commands.add_parser, RUN_BATCH)
+    _add_run_batch(commands.add_parser, shows_all=shows_all)
     add_bench(commands.add_parser, BENCH)
     add_doctor(commands.add_parser, DOCTOR)
     add_state(commands.add_parser, STATE)
@@ -377,9 +406,9 @@ def _add_pull(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         PULL,
         usage="%(prog)s [FLAG ...] ORG/NAME ...",
         help="download models of a hub, so that they can be served without a network",
-        description="Downloads models in OpenVINO's format from a Hugging Face hub. A pull that "
-        "was cut short goes on where it was. HF_TOKEN, HF_ENDPOINT and the other variables of "
-        "huggingface_hub are heeded.",
+        description="Downloads models in OpenVINO's format from a Hugging Face hub. An interrupted "
+        "download is resumed. HF_TOKEN, HF_ENDPOINT and the other environment variables of "
+        "huggingface_hub apply.",
         allow_abbrev=False,
     )
     parser.add_argument("model_ids", metavar="ORG/NAME", nargs="+", help="id of a model")
@@ -391,33 +420,32 @@ def _add_tune(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         TUNE,
         usage="%(prog)s [FLAG ...] MODEL",
         help="measure how a model runs fastest on this machine",
-        description="Measures in which precisions, and with how many tokens a step, a model runs "
-        "fastest on this machine, prints a table and keeps the result for serve, which else "
-        "measures when it is idle.",
+        description="Measures with which precisions, and with how many tokens a step, a model runs "
+        "fastest on this machine, prints a table and stores the result for serve. Without this "
+        "command, serve measures while it is idle.",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "model", metavar="MODEL", type=text, help="directory, GGUF file or ORG/NAME, as of serve"
+        "model", metavar="MODEL", type=text, help="directory, GGUF file or ORG/NAME of a model"
     )
     add_flags(parser, titles=[HUB_GROUP, ENGINE_GROUP])
 
 
-def _add_serve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+def _add_serve(add_parser: Callable[..., argparse.ArgumentParser], *, shows_all: bool) -> None:
     parser = add_parser(
         SERVE,
         usage="%(prog)s [FLAG ...] [MODEL]",
         help="serve models over HTTP",
         description="Serves models over HTTP, with the APIs of OpenAI and vLLM below /v1 and of "
         "OpenVINO Model Server below /v3.",
-        epilog="Sizes may be written as 64K, 16M or 1G. Flags of OpenVINO Model Server, with "
-        "underscores, and of vLLM are understood or overlooked with a warning; those that would "
-        "change answers, and that it does not have, are refused.",
+        epilog="Sizes may be written as 64K, 16M or 1G, times as 90s, 15m, 2h or 30d, and large "
+        "numbers as 8k (8000) or 8K (8192). Flags of OpenVINO Model Server and vLLM are accepted: "
+        "those without an equivalent are ignored with a warning, or refused if they would change "
+        "answers.",
         allow_abbrev=False,
     )
-    add_model_arguments(parser)
     _add_ovms_modes(parser)
-    add_flags(parser)
-    add_foreign_flags(parser)
+    add_serving_arguments(parser, shows_all=shows_all)
 
 
 def _add_ovms_modes(parser: argparse.ArgumentParser) -> None:
@@ -597,7 +625,7 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
         start_log(handler, level_named(service.log_level))
         for line in (*unused_flags(arguments), *arguments.unused):
             logger.warning("%s", line)
-        logger.info("fastovms %s starts", __version__)
+        logger.info("fastovms %s is starting", __version__)
         # Imported here because OpenVINO takes some seconds, for which --help and a wrong flag need
         # not wait, nor the first line of the log.
         from fastovms.app.serve import serve
@@ -699,7 +727,7 @@ def _edited_list(arguments: argparse.Namespace, flag: str, given: Path | bool) -
         return beside
     if beside is not None and _real(given) != _real(beside):
         raise ConfigurationError(
-            f"{flag} {given} cannot be used with --config-path {beside}: these are two lists"
+            f"{flag} {given} cannot be used with --config-path {beside}: these are different files"
         )
     return given
 

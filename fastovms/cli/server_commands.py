@@ -13,7 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fastovms.cli.commands import wants_colour
-from fastovms.cli.flag import Flag, integer, json_object, name_of, number, path, settings_of, text
+from fastovms.cli.flag import (
+    Flag,
+    integer,
+    json_object,
+    name_of,
+    number,
+    path,
+    settings_of,
+    show_duration,
+    some_duration,
+    text,
+)
 from fastovms.config import ConfigField, Fields, Settings
 from fastovms.load_test.config import (
     BACKENDS,
@@ -48,13 +59,14 @@ TERMINAL: Final = Fields(TerminalConfig)
 
 CHAT_FLAGS: Final = (
     Flag("--model", TERMINAL.model, "NAME", text,
-         "what requests ask for (default: the first model that the server lists)",
+         "name of the model in requests (default: the server's first model)",
          shows_default=False),
-    Flag("--system", TERMINAL.system, "TEXT", text, "system message", shows_default=False),
+    Flag("--system", TERMINAL.system, "TEXT", text, "system message of the chat",
+         shows_default=False),
     Flag("--api-key", TERMINAL.api_key, "KEY", text,
-         "key that the server wants (default: the one in the environment's OPENAI_API_KEY)",
+         "API key of the server (default: the environment variable OPENAI_API_KEY)",
          shows_default=False),
-    Flag("--insecure", TERMINAL.insecure, "", None, "accept any certificate"),
+    Flag("--insecure", TERMINAL.insecure, "", None, "accept any TLS certificate of the server"),
 )  # fmt: skip
 
 
@@ -64,8 +76,7 @@ def add_chat(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> N
         usage="%(prog)s [FLAG ...] [URL | MODEL]",
         help="chat with a model in the terminal",
         description="Chats in the terminal with any OpenAI-compatible server, or with one that it "
-        "starts and ends. What comes by a pipe is one message, whose answer is all that is "
-        "written.",
+        "starts and ends. Piped input is one message; only its answer is written.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -73,8 +84,8 @@ def add_chat(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> N
         metavar="URL | MODEL",
         nargs="?",
         type=text,
-        help="base URL of a server's API, such as http://127.0.0.1:8000 (the same as its /v1), or "
-        "a model to start a server on, as serve takes it (default: the built-in demo model)",
+        help="base URL of a server's API, such as http://127.0.0.1:8000 (/v1 may be left out), or "
+        "a model to start a server with, as for serve (default: the built-in demo model)",
     )
     group = parser.add_argument_group("chat")
     for flag in CHAT_FLAGS:
@@ -150,88 +161,93 @@ def _show_list(value: object) -> str:
 
 LOAD_FLAGS: Final = (
     Flag("--backend", LOAD.backend, "API", name_of(*BACKENDS),
-         "openai = /completions, openai-chat = /chat/completions"),
+         "API that requests use: openai = /completions, openai-chat = /chat/completions"),
     Flag("--endpoint", LOAD.endpoint, "PATH", text,
-         "path of the requests on the server (default: the URL's and that of --backend)",
+         "path of requests on the server (default: the path of URL and of --backend)",
          shows_default=False),
     Flag("--model", LOAD.model, "NAME", text,
-         "what requests ask for (default: the first model that the server lists)",
+         "name of the model in requests (default: the server's first model)",
          shows_default=False),
     Flag("--api-key", LOAD.api_key, "KEY", text,
-         "key that the server wants (default: the one in the environment's OPENAI_API_KEY)",
+         "API key of the server (default: the environment variable OPENAI_API_KEY)",
          shows_default=False),
     Flag("--header", LOAD.headers, "NAME=VALUE", _header,
-         "further header of every request; may be given several times", shows_default=False,
+         "further HTTP header of every request; may be given several times", shows_default=False,
          repeats=True),
-    Flag("--insecure", LOAD.insecure, "", None, "accept any certificate"),
-    Flag("--num-prompts", LOAD.num_prompts, "N", integer(1), "requests of one round"),
+    Flag("--insecure", LOAD.insecure, "", None, "accept any TLS certificate of the server"),
+    Flag("--num-prompts", LOAD.num_prompts, "N", integer(1), "number of requests in one round"),
     Flag("--num-warmups", LOAD.num_warmups, "N", integer(0),
-         "requests before it that count for nothing"),
+         "number of requests before the measurement, which are not counted"),
     Flag("--request-rate", LOAD.request_rate, "RATE", _rate,
-         "requests a second, at random intervals; inf = all at once"),
+         "number of requests a second, at random intervals; inf = all at once"),
     Flag("--burstiness", LOAD.burstiness, "SHAPE", number("shapes", positive=True),
-         "of the gamma distribution of the intervals: 1 = a Poisson process, less = bursts, more = "
-         "evenly"),
+         "shape of the gamma distribution of the intervals of requests: 1 = a Poisson process, "
+         "less = bursts, more = even intervals"),
     Flag("--max-concurrency", LOAD.max_concurrency, "N", integer(1),
-         "requests that run at the same time; more wait (default: any number)",
+         "number of requests that run at the same time; more wait (default: no limit)",
          shows_default=False),
-    Flag("--request-timeout", LOAD.request_timeout, "SECONDS", number("seconds", positive=True),
-         "after which a request counts as failed"),
-    Flag("--seed", LOAD.seed, "N", integer(0), "of prompts and intervals"),
+    Flag("--request-timeout", LOAD.request_timeout, "TIME", some_duration,
+         "time after which a request counts as failed", show_duration),
+    Flag("--seed", LOAD.seed, "N", integer(0), "seed of the random prompts and intervals"),
     Flag("--ignore-eos", LOAD.ignore_eos, "", None,
-         "have every answer run to its length; servers of vLLM's kind know it"),
+         "generate every answer to its full length; this server and vLLM support it"),
     Flag("--temperature", LOAD.temperature, "T", number("degrees"),
-         "of every request (default: the server's)", shows_default=False),
+         "sampling temperature of every request (default: the server's)", shows_default=False),
     Flag("--extra-body", LOAD.extra_body, "JSON", json_object,
-         "further fields of every request", shows_default=False),
+         "further fields of every request body", shows_default=False),
 )  # fmt: skip
 
 DATA_FLAGS: Final = (
     Flag("--dataset-name", DATA.dataset_name, "NAME", name_of(*DATA_SETS),
-         f"what is asked: {', '.join(DATA_SETS)}"),
+         f"source of the prompts: {', '.join(DATA_SETS)}"),
     Flag("--dataset-path", DATA.dataset_path, "FILE", text,
-         "file of sharegpt (JSON) or custom (lines of JSON with prompt and output_tokens)",
+         "file of the data set sharegpt (JSON) or custom (JSON lines with prompt and "
+         "output_tokens)",
          shows_default=False),
-    Flag("--random-input-len", DATA.random_input_len, "TOKENS", integer(1), "of random prompts"),
-    Flag("--random-output-len", DATA.random_output_len, "TOKENS", integer(1), "of their answers"),
+    Flag("--random-input-len", DATA.random_input_len, "TOKENS", integer(1),
+         "length of random prompts"),
+    Flag("--random-output-len", DATA.random_output_len, "TOKENS", integer(1),
+         "length of the answers to random prompts"),
     Flag("--random-range-ratio", DATA.random_range_ratio, "SHARE", _ratio,
-         "by which both vary, up and down"),
+         "share by which the lengths of random prompts and answers vary, up and down"),
     Flag("--prefix-repetition-prefix-len", DATA.prefix_repetition_prefix_len, "TOKENS", integer(1),
-         "of the prefixes that prompts share"),
+         "length of the prefixes that prompts of the data set prefix_repetition share"),
     Flag("--prefix-repetition-suffix-len", DATA.prefix_repetition_suffix_len, "TOKENS", integer(1),
-         "of what each prompt has for itself"),
+         "length of the differing part of each prompt of the data set prefix_repetition"),
     Flag("--prefix-repetition-num-prefixes", DATA.prefix_repetition_num_prefixes, "N", integer(1),
-         "how many prefixes there are"),
+         "number of prefixes of the data set prefix_repetition"),
     Flag("--prefix-repetition-output-len", DATA.prefix_repetition_output_len, "TOKENS", integer(1),
-         "of the answers"),
+         "length of the answers of the data set prefix_repetition"),
     Flag("--output-len", DATA.output_len, "TOKENS", integer(1),
-         "of the answers to prompts from a file (default: as the file says)", shows_default=False),
+         "length of the answers to prompts from a file (default: as in the file)",
+         shows_default=False),
 )  # fmt: skip
 
 REPORT_FLAGS: Final = (
     Flag("--compare", REPORT.compare, "URL2", text,
-         "give a second server the same load in turn, and tell the ratios of paired rounds",
+         "base URL of a second server, which gets the same load in turn; the ratios of paired "
+         "rounds are printed",
          shows_default=False),
-    Flag("--rounds", LOAD.rounds, "N", integer(1), "how often each server has its turn then"),
+    Flag("--rounds", LOAD.rounds, "N", integer(1), "number of rounds per server with --compare"),
     Flag("--percentile-metrics", LOAD.percentile_metrics, "NAMES", _listed(name_of(*LATENCIES)),
-         "latencies to tell, separated by commas", _show_list),
+         "latencies to report, separated by commas", _show_list),
     Flag("--metric-percentiles", LOAD.metric_percentiles, "PERCENT", _listed(_percentile),
-         "which percentiles of them, separated by commas", _show_list),
+         "percentiles of the latencies to report, separated by commas", _show_list),
     Flag("--goodput", LOAD.goodput, "LIMITS", _goodput,
-         "count requests a second that are within limits in milliseconds, such as "
+         "report the requests a second that are within limits in milliseconds, such as "
          "ttft:500,tpot:50,e2el:10000", shows_default=False),
-    Flag("--json", REPORT.json, "", None, "print JSON in place of the text"),
+    Flag("--json", REPORT.json, "", None, "print the results as JSON instead of text"),
     Flag("--save-result", REPORT.save_result, "", None,
-         "keep that JSON, in a file named after the time"),
-    Flag("--result-filename", REPORT.result_filename, "FILE", path, "keep it in this file",
-         shows_default=False),
+         "write the results as JSON to a file named after the time"),
+    Flag("--result-filename", REPORT.result_filename, "FILE", path,
+         "write the results as JSON to this file", shows_default=False),
     Flag("--save-detailed", REPORT.save_detailed, "", None,
-         "keep it with the figures of every request"),
+         "write the results as JSON, with the figures of every request"),
     Flag("--html", REPORT.html, "FILE", path,
-         "write a page with plots, which needs no network to be read; needs the extra plots",
+         "write an HTML page with plots, which needs no network to read; needs the extra plots",
          shows_default=False),
-    Flag("--svg", REPORT.svg, "FILE", path, "write the plots alone", shows_default=False),
-    Flag("--disable-tqdm", REPORT.disable_tqdm, "", None, "show no progress"),
+    Flag("--svg", REPORT.svg, "FILE", path, "write the plots to an SVG file", shows_default=False),
+    Flag("--disable-tqdm", REPORT.disable_tqdm, "", None, "show no progress bar"),
 )  # fmt: skip
 
 BENCH_GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
@@ -245,17 +261,17 @@ def add_bench(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> 
     parser = add_parser(
         name,
         usage="%(prog)s [FLAG ...] URL",
-        help="put load on a server and tell its throughput and latencies",
+        help="put load on a server and report its throughput and latencies",
         description="Puts load on any OpenAI-compatible server and prints what vllm bench serve "
-        "prints, under the same names. The exit code is 1 where a request has failed. Ctrl-C ends "
-        "it early, with what there is.",
+        "prints, under the same names. The exit code is 1 if a request failed. Ctrl-C ends the run "
+        "early and prints the results so far.",
         allow_abbrev=False,
     )
     parser.add_argument(
         "url",
         metavar="URL",
         type=text,
-        help="base URL of the API, such as http://127.0.0.1:8000 (the same as its /v1)",
+        help="base URL of the API, such as http://127.0.0.1:8000 (/v1 may be left out)",
     )
     for title, flags in BENCH_GROUPS.items():
         group = parser.add_argument_group(title)
@@ -281,26 +297,25 @@ def run_bench(arguments: argparse.Namespace, settings: Settings) -> int:
 # `export`, `import`, `migrate`.
 
 
-_PLACE: Final = "directory of --state-dir, or URL of --state-url"
-_FILE: Final = "a file of any server, whatever its database"
+_PLACE: Final = "state directory, as of --state-dir, or database URL, as of --state-url"
+_FILE: Final = "file of exported rows, which does not depend on the kind of database"
 
 _ACTIONS: Final = {
     "check": (
-        "find what is wrong with a state",
-        "Reads everything, compares the checksums, and ends with 1 where anything is wrong.",
+        "find faults in a stored state",
+        "Reads every row and verifies the checksums. The exit code is 1 if there is a fault.",
         {"place": _PLACE},
     ),
-    "export": ("write a state into a file", "", {"place": _PLACE, "file": _FILE}),
+    "export": ("write a stored state into a file", "", {"place": _PLACE, "file": _FILE}),
     "import": (
-        "add the state in a file to another",
-        "All of it is added, or none. What is there already stays as it is.",
+        "add the state in a file to a stored state",
+        "Either all rows are added or none. Existing rows are not changed.",
         {"file": _FILE, "place": _PLACE},
     ),
     "migrate": (
-        "add a state to another, such as that of a directory to a database",
-        "All of it is added, or none. What is there already stays as it is, and so does the first "
-        "state.",
-        {"place": f"from where: {_PLACE}", "to": f"where to: {_PLACE}"},
+        "copy a stored state into another, such as from a directory into a database",
+        "Either all rows are added or none. Existing rows and the source are not changed.",
+        {"place": f"source: {_PLACE}", "to": f"target: {_PLACE}"},
     ),
 }
 """The actions of the command: summary, description and arguments."""
@@ -313,8 +328,8 @@ def add_state(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> 
     parser = add_parser(
         name,
         help="check, export, import or move stored responses and conversations",
-        description="Works on the state in a directory, which no server may use meanwhile, or in a "
-        "PostgreSQL database, which servers may.",
+        description="Works on the state in a directory, which no server may use at that time, or "
+        "in a PostgreSQL database, which servers may use.",
         allow_abbrev=False,
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
@@ -377,7 +392,7 @@ def _check(state: OpenState) -> int:
     for fault in _faults(state):
         num_faults += 1
         tqdm.write(fault)  # above what shows how many rows are done
-    print(f"{num_faults} faults" if num_faults else "nothing is wrong", file=sys.stderr)
+    print(f"{num_faults} faults" if num_faults else "no faults found", file=sys.stderr)
     return 1 if num_faults else 0
 
 
@@ -401,5 +416,5 @@ def _counter(stack: ExitStack, source: RowSource) -> Callable[[int], object]:
 
 def _tell(copied: Copied) -> None:
     added, left = copied
-    more = f", {left} were there already" if left else ""
+    more = f", {left} existed already" if left else ""
     print(f"{added} responses and conversations were added{more}")

@@ -57,7 +57,7 @@ def tune(source: ModelSource, repository: RepositoryConfig) -> str:
         directory = model_directory(model.path, cache, Path(scratch))
         report = measure_all(directory, model.engine, cache, memory_speed=MemoryReader())
         if report is None:
-            raise ConfigurationError("too much else runs here for a measurement: try again later")
+            raise ConfigurationError("the machine is too busy for a measurement: try again later")
         token_ids = Tokenizer.load(directory).encode(_prose())[:_NUM_COMPARED]
         qualities = compare_all(directory, model.engine, report.loads.keys(), token_ids)
     return render(report, qualities, is_used=model.engine.tune)
@@ -109,13 +109,13 @@ def render(report: TuningReport, qualities: Mapping[str, Quality], *, is_used: b
 
 
 def _advice(report: TuningReport) -> list[str]:
-    """Returns further facts for the table of measurements, from `docs/performance.md`."""
+    """Returns further facts for the table of measurements, from `bench/results/performance.md`."""
     paragraphs = []
     if not report.finding.name.endswith("f32 cache"):  # beside which there is nothing to choose
         paragraphs.append(
             "Of KV caches of f16, u8 and u4, f16 is the most exact: take it while it fits. u8 "
             "holds 1.7 times the tokens, and u4 2.9 times, but u4 changes texts: it is for memory "
-            "alone (docs/performance.md, Long contexts)."
+            "alone (bench/results/performance.md, Long contexts)."
         )
     groups = report.int4_group_size
     if groups is not None and not report.has_vnni:
@@ -123,14 +123,14 @@ def _advice(report: TuningReport) -> list[str]:
             "This processor has no VNNI, without which int4 gains little: a 1.2B in int8 took 71 "
             "ms a step where it took 74 in int4 with a scale a row, 86 in symmetric and 108 in "
             "asymmetric groups of 128, and int8 is more exact (on another machine: "
-            "docs/performance.md, Which export is fastest)."
+            "bench/results/performance.md, Which export is fastest)."
         )
     elif groups is not None and groups < MAX_ACTIVATION_GROUP:
         paragraphs.append(
             f"Most int4 weights of this export share scales in groups of {groups}. With a scale a "
             "row (optimum-cli's --group-size -1) they are less exact, and a step took 5.7 ms where "
-            "it took 7.4 with groups of 64 (a 135M on another machine: docs/performance.md, Which "
-            "export is fastest)."
+            "it took 7.4 with groups of 64 (a 135M on another machine: "
+            "bench/results/performance.md, Which export is fastest)."
         )
     return [line for text in paragraphs for line in ("", *textwrap.wrap(text, _WIDTH))]
 

@@ -327,7 +327,7 @@ def _database(state: StateConfig, environ: Mapping[str, str]) -> DatabaseFacts |
 
         from fastovms.state.postgres.server_address import read_address
     except ImportError as error:
-        return DatabaseFacts("--state-url", f"{error}: pip install 'fastovms[postgres]'")
+        return DatabaseFacts("--state-url", f"{error}: pip install '.[postgres]'")
     try:
         address = read_address(state.state_url, state.password_file, environ)
         parameters = address.connection_parameters() | {"connect_timeout": _CONNECT_TIMEOUT}

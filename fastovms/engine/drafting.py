@@ -280,7 +280,9 @@ class Drafting:
 
     def _do_without(self, sequence: Sequence) -> None:
         """Ends the drafts of a sequence, after an exception."""
-        logger.exception("request %s goes on without drafts", sequence.request_id)
+        logger.exception(
+            "request %s continues without drafts: drafting failed", sequence.request_id
+        )
         self._drafters.pop(sequence.seq_id).model_policy = None
         if self._model is not None:
             self._model.free(sequence)
@@ -291,7 +293,7 @@ class Drafting:
         try:
             self._model.propose(wanted)
         except Exception:
-            logger.exception("the draft model has failed, and is not used any more")
+            logger.exception("the draft model failed and is switched off")
             self._model = None
             for sequence, *_ in wanted:
                 del sequence.draft_token_ids[:]

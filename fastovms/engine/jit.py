@@ -68,8 +68,8 @@ def _announce() -> None:
     """Logs once, after the first kernel that was not cached, how long the compilation of the others
     takes."""
     logger.info(
-        "compiling the sampling kernels, at the first start only: some 7 s on an idle core, for "
-        "which NumPy does it"
+        "first start: compiling the sampling code in the background, which takes about 10 s; "
+        "requests are already answered, a little more slowly"
     )
 
 

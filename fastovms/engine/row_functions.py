@@ -87,4 +87,4 @@ def _try_to_load() -> None:
     try:
         load_kernels()
     except Exception:
-        logger.exception("tokens are drawn by NumPy, as the kernels cannot be compiled")
+        logger.exception("sampling: NumPy is used because the kernels cannot be compiled")

@@ -65,7 +65,7 @@ class JobThread:
             try:
                 job()
             except Exception:
-                logger.exception("the thread %s has failed", self._thread.name)
+                logger.exception("prefix cache: the thread %s failed", self._thread.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,7 +540,9 @@ class PrefixRestorer:
                 self._ready[request_id] = held.pop(request_id)
         for restoration in list(self._running.values()):
             if not restoration.waiting:
-                logger.warning("prefix cache: the disk is slow: prompts are computed again")
+                logger.warning(
+                    "prefix cache: the disk is too slow; prompts are computed instead of read"
+                )
                 restoration.is_late = True
                 self._end(restoration)
 
@@ -663,7 +665,7 @@ class PrefixSaver:
                     self._stored.write(key, content, block.position)
                 )
         except (NoRoom, OSError) as error:
-            logger.warning("prefix cache: not all is written: %s", error)
+            logger.warning("prefix cache: some blocks were not written: %s", error)
 
     def _next(self) -> tuple[bytes, _Wanted] | None:
         """Removes and returns the next block that is still worth writing."""
@@ -713,7 +715,7 @@ class PrefixSaver:
             trouble, surprise = description_of(error), error
         if trouble and not self._trouble:
             logger.warning(
-                "prefix cache: nothing is written for now: %s", trouble, exc_info=surprise
+                "prefix cache: writing to disk is paused: %s", trouble, exc_info=surprise
             )
         self._trouble = trouble
         self._writer.pause(pause)

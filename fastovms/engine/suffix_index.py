@@ -81,7 +81,7 @@ class SuffixFunctions:
         try:
             self.load()
         except Exception:
-            logger.exception("nothing is looked up, as the kernels cannot be compiled")
+            logger.exception("prompt lookup is off because its kernels cannot be compiled")
 
 
 SUFFIX_FUNCTIONS: Final = SuffixFunctions()

@@ -70,7 +70,7 @@ class Weights:
         """
         info = self._file.tensors.get(name)
         if info is None or len(info.shape) != 2:
-            raise ConfigurationError(f"the tensor {name} is missing or no matrix")
+            raise ConfigurationError(f"the tensor {name} is missing or is not a matrix")
         return info.shape
 
     def floats(self, name: str, *shape: int) -> NDArray[np.float32]:
@@ -81,7 +81,9 @@ class Weights:
         """
         info = self._info(name, shape)
         if info.type.bits:
-            raise ConfigurationError(f"{name} is of type {info.type.name}, not of floats")
+            raise ConfigurationError(
+                f"the tensor {name} must have floating-point numbers, not {info.type.name}"
+            )
         rows = self._file.read_rows(name)
         if info.type is BF16:
             values = (rows.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
@@ -114,7 +116,7 @@ class Weights:
             raise ConfigurationError(f"the tensor {name} is missing")
         if info.shape != shape:
             raise ConfigurationError(
-                f"the tensor {name} is of shape {list(info.shape)}, not of {list(shape)}"
+                f"the tensor {name} must have the shape {list(shape)}, not {list(info.shape)}"
             )
         self._used.add(name)
         return info

@@ -294,7 +294,7 @@ def read_gguf(path: Path) -> GgufFile:
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
     except _Broken as error:
-        raise ConfigurationError(f"{path} is not a sound GGUF file: {error}") from None
+        raise ConfigurationError(f"{path} is not a valid GGUF file: {error}") from None
 
 
 class _Broken(Exception):
@@ -312,7 +312,7 @@ class _HeadReader:
 
     def read(self, path: Path) -> GgufFile:
         if self._take(4) != _MAGIC:
-            raise _Broken("it does not begin with GGUF")
+            raise _Broken("the file does not begin with GGUF")
         version = self._unpack("I")
         if version not in _VERSIONS:
             raise _Broken(f"version {version} is not known")
@@ -321,7 +321,7 @@ class _HeadReader:
         for _ in range(int(self._unpack("Q"))):
             key = self._string()
             if key in metadata:
-                raise _Broken(f"it has {key!r} twice")
+                raise _Broken(f"the key {key!r} occurs twice")
             metadata[key] = self._value(int(self._unpack("I")))
         relative = [self._tensor() for _ in range(num_tensors)]
         alignment = metadata.get("general.alignment", _ALIGNMENT)
@@ -332,9 +332,11 @@ class _HeadReader:
         for info in relative:
             end = start + info.offset + info.num_bytes
             if end > self._size:
-                raise _Broken(f"it has {self._size} bytes, but {info.name} ends at {end}")
+                raise _Broken(
+                    f"the file has {self._size} bytes, but the tensor {info.name} ends at {end}"
+                )
             if info.name in tensors:
-                raise _Broken(f"it has two tensors {info.name}")
+                raise _Broken(f"two tensors have the name {info.name}")
             tensors[info.name] = TensorInfo(info.name, info.shape, info.type, start + info.offset)
         return GgufFile(path, metadata, tensors)
 
@@ -351,11 +353,11 @@ class _HeadReader:
         if tensor_type is None:
             known = TYPE_NAMES.get(kind, f"number {kind}")
             raise _Broken(
-                f"{name} is of type {known}, which is not read; read are "
+                f"the tensor {name} has the type {known}, which is not supported; supported are "
                 + ", ".join(sorted(each.name for each in TENSOR_TYPES.values()))
             )
         if not math.prod(shape) or not shape:
-            raise _Broken(f"{name} is of shape {list(shape)}, without numbers")
+            raise _Broken(f"the tensor {name} has the shape {list(shape)}, without numbers")
         if shape[-1] % tensor_type.block_size:
             raise _Broken(f"{name} has rows that are not a multiple of {tensor_type.block_size}")
         return TensorInfo(name, shape, tensor_type, offset)
@@ -363,9 +365,9 @@ class _HeadReader:
     def _take(self, size: int) -> bytes:
         self._num_read += size
         if self._num_read > self._size:
-            raise _Broken("it ends too early")
+            raise _Broken("the file ends too early")
         if self._num_read > _MAX_HEAD_BYTES:
-            raise _Broken(f"its metadata is longer than {_MAX_HEAD_BYTES} bytes")
+            raise _Broken(f"the metadata has more than {_MAX_HEAD_BYTES} bytes")
         return self._file.read(size)
 
     def _unpack(self, form: str) -> int | float | bool:
@@ -388,7 +390,7 @@ class _HeadReader:
             return [self._value(of_kind, depth + 1) for _ in range(length)]
         if kind in _SCALARS:
             return self._unpack(_SCALARS[kind])
-        raise _Broken(f"type {kind} is not known")
+        raise _Broken(f"type {kind} is unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,7 +456,7 @@ def find_architecture(name: object) -> Architecture:
         ConfigurationError: the architecture is not supported.
     """
     if not isinstance(name, str):
-        raise ConfigurationError("it names no general.architecture")
+        raise ConfigurationError("general.architecture is missing")
     if name in _REFUSED:
         raise ConfigurationError(f"architecture {name} is not supported: {_REFUSED[name]}")
     if name not in ARCHITECTURES:
@@ -615,11 +617,11 @@ def read_hyperparameters(metadata: Metadata) -> Hyperparameters:
 def _check_kind(metadata: Metadata) -> None:
     kind = metadata.get("general.type", "model")
     if kind != "model":
-        raise ConfigurationError(f"it is of general.type {kind}, not a model")
+        raise ConfigurationError(f"general.type must be model, not {kind}")
     parts = metadata.get("split.count", 0)
     if isinstance(parts, int) and parts > 1:
         raise ConfigurationError(
-            f"it is one of {parts} parts: join them (llama-gguf-split --merge)"
+            f"the file is one of {parts} parts: join them (llama-gguf-split --merge)"
         )
 
 
@@ -628,9 +630,14 @@ def _rope(
 ) -> RopeSettings:
     num_dimensions = settings.count("rope.dimension_count", head_size)
     if num_dimensions > head_size or num_dimensions % 2:
-        raise ConfigurationError(f"rope.dimension_count {num_dimensions} of {head_size} dimensions")
+        raise ConfigurationError(
+            f"rope.dimension_count {num_dimensions} is not possible for heads of "
+            f"{head_size} dimensions"
+        )
     if architecture.interleaves_rotations and num_dimensions != head_size:
-        raise ConfigurationError(f"only {num_dimensions} of {head_size} dimensions are rotated")
+        raise ConfigurationError(
+            f"only {num_dimensions} of {head_size} dimensions are rotated, which is not supported"
+        )
     factor = settings.number("rope.scaling.factor", 0.0) or settings.number(
         "rope.scale_linear", 0.0
     )
@@ -661,10 +668,14 @@ def _windowed_layers(
         pattern = 0 if architecture.window_period == 1 else architecture.window_period
     if isinstance(pattern, list):
         if len(pattern) < num_layers or not all(isinstance(each, bool) for each in pattern):
-            raise ConfigurationError("attention.sliding_window_pattern is not one of all layers")
+            raise ConfigurationError(
+                "attention.sliding_window_pattern must have a boolean for each layer"
+            )
         return tuple(bool(each) for each in pattern[:num_layers])
     if not isinstance(pattern, int) or pattern < 0:
-        raise ConfigurationError(f"attention.sliding_window_pattern {pattern} is not a period")
+        raise ConfigurationError(
+            f"attention.sliding_window_pattern must be a number of layers, not {pattern}"
+        )
     # As in llama.cpp, where 0 means all layers and 1 none.
     return tuple(pattern == 0 or layer % pattern < pattern - 1 for layer in range(num_layers))
 

@@ -121,8 +121,8 @@ def find_pre_tokenizer(name: object) -> PreTokenizer:
     """
     if name is None:
         raise ConfigurationError(
-            "it names no tokenizer.ggml.pre, as files of before May 2024: it is not known how "
-            "texts are cut into words"
+            "tokenizer.ggml.pre is missing, as in files of before May 2024: how texts are "
+            "split into words is not known"
         )
     if not isinstance(name, str) or name not in PRE_TOKENIZERS:
         raise ConfigurationError(
@@ -171,17 +171,17 @@ class TokenizerFields:
         self.model = self._field("model")
         if self.model not in ("gpt2", "llama"):
             raise ConfigurationError(
-                "it holds no tokenizer"
+                "the file has no tokenizer"
                 if self.model is None
                 else f"the tokenizer {self.model} is not supported; supported are gpt2 and llama"
             )
         tokens = strings(self._field("tokens"))
         if not tokens:
-            raise ConfigurationError("it holds no tokenizer.ggml.tokens")
+            raise ConfigurationError("tokenizer.ggml.tokens is missing")
         self.tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(tokens)]  # as llama.cpp
         if len(set(self.tokens)) < len(tokens):
             ((twice, _),) = Counter(self.tokens).most_common(1)
-            raise ConfigurationError(f"two of its tokens are {twice!r}")
+            raise ConfigurationError(f"two tokens have the text {twice!r}")
         kinds = self._field("token_type")
         self.kinds = kinds if isinstance(kinds, list) else [_NORMAL] * len(tokens)
         self.scores = self._field("scores")
@@ -231,7 +231,7 @@ def _added_tokens(fields: TokenizerFields) -> list[dict[str, Any]]:
     special = fields.special_ids()
     added = fields.ids_of(_CONTROL, _UNKNOWN, _USER_DEFINED)
     if not added:  # which OpenVINO's tokenizer cannot do without
-        raise ConfigurationError("none of its tokens is special (tokenizer.ggml.token_type)")
+        raise ConfigurationError("the vocabulary has no special token (tokenizer.ggml.token_type)")
     return [
         {
             "id": i,
@@ -253,7 +253,7 @@ def _swallows_spaces(token: str, kind: Value) -> bool:
 def _byte_pairs(fields: TokenizerFields) -> dict[str, Any]:
     pre = find_pre_tokenizer(fields.pre)
     if not fields.merges:
-        raise ConfigurationError("it holds no tokenizer.ggml.merges")
+        raise ConfigurationError("tokenizer.ggml.merges is missing")
     for merge in fields.merges:
         if " " not in merge[1:]:
             raise ConfigurationError(f"tokenizer.ggml.merges has {merge!r}, which is not a pair")
@@ -278,7 +278,7 @@ def _byte_pairs(fields: TokenizerFields) -> dict[str, Any]:
 
 def _sentencepiece(fields: TokenizerFields) -> dict[str, Any]:
     if not isinstance(fields.scores, list):
-        raise ConfigurationError("it holds no tokenizer.ggml.scores")
+        raise ConfigurationError("tokenizer.ggml.scores is missing")
     begins_with_space = fields.flag("add_space_prefix", True)
     if fields.flag("remove_extra_whitespaces", False):
         raise ConfigurationError("a tokenizer that removes spaces is not supported")
@@ -364,7 +364,9 @@ def _end(fields: TokenizerFields, name: str, default: bool) -> dict[str, int]:
     if not fields.flag(f"add_{name}_token", default):
         return {}
     if token_id is None:
-        raise ConfigurationError(f"texts get a token that is missing, {name}_token_id")
+        raise ConfigurationError(
+            f"tokenizer.ggml.{name}_token_id is missing, but texts get this token"
+        )
     return {fields.tokens[token_id]: token_id}
 
 

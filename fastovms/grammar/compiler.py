@@ -117,7 +117,7 @@ def without_names(tokenizer_json: str) -> NamelessTokens:
         tokenizer = orjson.loads(tokenizer_json)
         special_tokens = _hide(tokenizer)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"it describes no tokenizer: {error!r}") from error
+        raise ValueError(f"the file does not describe a tokenizer: {error!r}") from error
     return NamelessTokens(orjson.dumps(tokenizer).decode(), special_tokens)
 
 
@@ -574,7 +574,7 @@ class GrammarCompiler:
         lark = usable_rules(lark_rules(source))
         unmatchable = unmatchable_rule(lark)
         if unmatchable is not None:
-            raise ValueError(f"nothing matches the rule {unmatchable}")
+            raise ValueError(f"no text matches the rule {unmatchable}")
         return str(LLMatcher.grammar_from_lark(with_token_ids(lark, self.special_tokens)))
 
     def _structural_tag(self, source: str) -> str:

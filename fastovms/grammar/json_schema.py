@@ -331,7 +331,7 @@ class _Closing:
         if isinstance(schema, bool):
             return [{}] if schema else []
         if not isinstance(schema, Mapping):
-            raise ValueError(f"a schema in it must be an object or a boolean, not {schema!r:.100}")
+            raise ValueError(f"a subschema must be an object or a boolean, not {schema!r:.100}")
         own = {key: value for key, value in schema.items() if key not in _NOT_OWN}
         place = next((key for key in ("properties", "required", *own) if key in own), None)
         alternatives: list[dict[str, Any]] = [{}]
@@ -359,7 +359,7 @@ class _Closing:
     ) -> list[dict[str, Any]]:
         self._num_merges += len(first) * len(second)
         if self._num_merges > _MAX_MERGES:
-            raise ValueError(f"more than {_MAX_MERGES} schemas in it would have to be merged")
+            raise ValueError(f"more than {_MAX_MERGES} subschemas would have to be merged")
         found = (merged(one, other, self._both) for one, other in product(first, second))
         return [schema for schema in found if schema is not None]
 
@@ -570,7 +570,7 @@ def _check_references(root: Schema) -> None:
         while isinstance(target, Mapping) and isinstance(target.get("$ref"), str):
             num_followed += 1
             if num_followed > _MAX_REFERENCES:
-                raise ValueError(f"a $ref leads to another over more than {_MAX_REFERENCES} others")
+                raise ValueError(f"a chain of $refs is longer than {_MAX_REFERENCES}")
             try:
                 target = resolve(target["$ref"], root)
             except LookupError:

@@ -96,7 +96,7 @@ def lark_regex(source: str) -> str:
     """
     grammar = _read(source)
     if "start" not in grammar.bodies:
-        raise ValueError("it has no rule 'start'")
+        raise ValueError("the grammar has no rule 'start'")
     return _Writer(grammar).written()
 
 
@@ -202,7 +202,7 @@ class _Writer:
             elif text == "[":
                 last = f"(?:{self._alternatives(tokens, ']', in_rule=in_rule)})?"
             elif kind == "mark":
-                raise ValueError(f"{text!r} closes nothing")
+                raise ValueError(f"{text!r} is unmatched")
             else:
                 last = self._atom(kind, text, in_rule=in_rule)
         if end:
@@ -236,7 +236,7 @@ def _count(text: str) -> str:
         return text
     low, comma, high = re.sub(r"[{}~\s]", "", text).replace("..", ",").partition(",")
     if not low and not high:
-        raise ValueError(f"{text!r} says no number")
+        raise ValueError(f"{text!r} has no number")
     return f"{{{low or 0}{comma}{high}}}"
 
 
@@ -315,7 +315,7 @@ def unmatchable_rule(lark: str) -> str | None:
     """
     bodies = _bodies(lark)
     if _depth(bodies) > _MAX_RULE_DEPTH:
-        raise ValueError(f"its rules lead to one another over more than {_MAX_RULE_DEPTH} others")
+        raise ValueError(f"a chain of rules is longer than {_MAX_RULE_DEPTH}")
     users: defaultdict[str, set[str]] = defaultdict(set)
     for name, tokens in bodies.items():
         for kind, text in tokens:

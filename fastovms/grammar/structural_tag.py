@@ -95,7 +95,7 @@ def xml_arguments(
         raise ValueError("must have properties as an object and required as a list")
     missing = [name for name in required if name not in properties]
     if missing:
-        raise ValueError(f"requires {missing[0]!r}, which is none of its properties")
+        raise ValueError(f"requires {missing[0]!r}, which is not one of its properties")
     definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}
     parts: list[LarkPart] = []
     for name, its_schema in properties.items():

@@ -29,7 +29,7 @@ class AccessLog:
         form: "text" or "json".
         write: takes a line without its end.
         clock: returns the Unix time in seconds.
-        skip: paths whose requests get no line if their status is below 400.
+        skip: paths or routes whose requests get no line if their status is below 400.
     """
 
     def __init__(
@@ -39,13 +39,16 @@ class AccessLog:
         clock: Callable[[], float] = time.time,
         skip: Collection[str] = (),
     ) -> None:
-        self._skip = frozenset(skip)
+        self._skip = frozenset(path.rstrip("/") for path in skip)
         self._write = write
         self._clock = clock
         self._format = {"text": _text, "json": _json}[form]
 
     def __call__(self, exchange: Exchange) -> None:
-        if exchange.status < 400 and exchange.request.raw_path.partition("?")[0] in self._skip:
+        request = exchange.request
+        # The route has no prefix of --root-path. Probes may end with a slash.
+        paths = {path.rstrip("/") for path in (request.raw_path.partition("?")[0], request.route)}
+        if exchange.status < 400 and not self._skip.isdisjoint(paths - {""}):
             return
         self._write(one_line(self._format(dict(self._fields(exchange)))))
 

@@ -129,7 +129,7 @@ def _read_keys(path: Path) -> list[str]:
         raise ConfigurationError(f"cannot read the API keys in {path}: {error}") from None
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
-        raise ConfigurationError(f"{path} holds no API key")
+        raise ConfigurationError(f"{path} has no API key")
     return keys
 
 

@@ -306,7 +306,7 @@ class TlsAcceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                logger.error("no connection can be accepted: %s", error)
+                logger.error("cannot accept connections: %s", error)
                 self._loop.remove_reader(listening)
                 self._loop.call_later(_PAUSE, self._resume, listening)
                 return
@@ -416,7 +416,12 @@ def raise_file_limit(needed: int) -> None:
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard != resource.RLIM_INFINITY and hard < needed:
-        logger.warning("%d open files are allowed, but %d may be needed", hard, needed)
+        logger.warning(
+            "the limit of open files is %d, but up to %d may be needed: raise it (ulimit -n, or "
+            "LimitNOFILE of systemd)",
+            hard,
+            needed,
+        )
 
 
 def _bind_tcp(address: TcpAddress, config: HttpConfig, *, tls: bool) -> list[Listener]:

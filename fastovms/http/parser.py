@@ -94,7 +94,7 @@ def split_target(target: str, method: str) -> tuple[str, str]:
         Fault: the target is malformed.
     """
     if "#" in target:
-        raise Fault(400, "a request target has no fragment")
+        raise Fault(400, "a request target must not have a fragment")
     if target[:1] == "/":
         path, _, query = target.partition("?")
         return path, query
@@ -138,9 +138,9 @@ def body_length(request: Request) -> int | None:
     elif request.http_version == "1.0":
         raise Fault(400, "Transfer-Encoding is not part of HTTP/1.0")
     elif coding.lower() != "chunked":
-        raise Fault(501, "the only transfer coding here is chunked")
+        raise Fault(501, "the only supported transfer coding is chunked")
     if fields.get("expect", "100-continue").lower() != "100-continue":
-        raise Fault(417, "the only expectation here is 100-continue")
+        raise Fault(417, "the only supported expectation is 100-continue")
     return length
 
 
@@ -494,7 +494,7 @@ class RequestParser:
             elif size > config.max_head + 2 * self.body_size:
                 # Chunk lines may weigh no more than the content, give or take one head, so neither
                 # extensions nor one-byte chunks buy more work than their bytes.
-                raise Fault(400, "the chunk framing outweighs the content")
+                raise Fault(400, "the framing of the chunks is larger than their content")
         elif self.phase is _BETWEEN:
             raise Fault(400, "too many blank lines before a request")
         elif not self._url:

@@ -345,7 +345,7 @@ class Connection(asyncio.Protocol):
 
     def on_fault(self, fault: Fault) -> None:
         if not fault.answered:
-            logger.warning("%s: %s", self._wire.client, fault.message)
+            logger.warning("connection of %s: %s", self._wire.client, fault.message)
             self._wire.finish(linger=False)
             return
         request = fault.request or Request("-", "")
@@ -362,7 +362,10 @@ class Connection(asyncio.Protocol):
         connection is reset, and the answers are lost."""
         self._num_discarded += num_bytes
         if self._num_discarded > self._config.max_body:
-            logger.warning("%s sends without end after its last request", self._wire.client)
+            logger.warning(
+                "connection of %s: closed, because the client kept sending after its last request",
+                self._wire.client,
+            )
             self._wire.cut(reset=True)
 
     # Requests, in order
@@ -418,7 +421,7 @@ class Connection(asyncio.Protocol):
         error = None if task.cancelled() else task.exception()
         if self._task is not task:
             if error is not None:
-                logger.error("a request failed after its client had gone", exc_info=error)
+                logger.error("a request failed after its client had disconnected", exc_info=error)
             return
         self._task = None
         if task.cancelled():
@@ -471,7 +474,7 @@ class Connection(asyncio.Protocol):
         """Answers, or cuts the connection, where the handler raised or broke the rules."""
         request, stream = self._request, self._stream
         assert request is not None
-        logger.error("%s %s failed", request.method, request.raw_path, exc_info=error)
+        logger.error("request %s %s failed", request.method, request.raw_path, exc_info=error)
         if self._websocket is not None:
             self._websocket.close(INTERNAL_ERROR, "internal error")
             self._finish(completed=False)

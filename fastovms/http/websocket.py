@@ -245,7 +245,8 @@ class WebSocket:
         config = self.config
         if self._loop.time() - self._heard_at > 2 * config.ping_interval + config.write_timeout:
             logger.warning(
-                "%s has stopped answering pings: its connection is cut", self._wire.client
+                "connection of %s: closed, because the client stopped answering pings",
+                self._wire.client,
             )
             self._stop()
             self._wire.cut(reset=True)

@@ -225,7 +225,10 @@ class Wire:
         self.num_written += len(data)
         self._transport.write(data)
         if self.paused and self.buffered > self._config.max_write_buffer:
-            logger.warning("%s reads too slowly: its stream is cut", self.client)
+            logger.warning(
+                "connection of %s: closed, because the client reads its stream too slowly",
+                self.client,
+            )
             self.cut(reset=True)
 
     def flush(self) -> None:
@@ -360,7 +363,9 @@ class Wire:
             if self._has_read_on():
                 self._wait_for_reader(self._config.write_timeout)
             else:
-                logger.warning("%s has stopped reading: its connection is cut", self.client)
+                logger.warning(
+                    "connection of %s: closed, because the client stopped reading", self.client
+                )
                 self.cut(reset=True)
 
 

@@ -480,7 +480,7 @@ def check_plots() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ConfigurationError("plots need matplotlib: pip install 'fastovms[plots]'") from None
+        raise ConfigurationError("plots need matplotlib: pip install '.[plots]'") from None
 
 
 def draw(rounds: Mapping[str, Sequence[Load]]) -> str:

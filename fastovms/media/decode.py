@@ -168,7 +168,7 @@ class EncodedImage:
         """
         if not is_available():
             raise InvalidField(
-                f"{name} cannot be decoded: this server was installed without the extra vision",
+                f"{name} cannot be decoded: the extra vision of this server is not installed",
                 param=name,
             )
         from PIL import Image as pillow

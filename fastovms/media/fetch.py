@@ -227,7 +227,8 @@ class Fetcher:
         for domain in domains:
             if not _DOMAIN.fullmatch(domain.strip()):
                 raise ConfigurationError(
-                    f"--allowed-media-domains takes host names such as example.com, not {domain!r}"
+                    "--allowed-media-domains must be host names such as example.com, not "
+                    f"{domain!r}"
                 )
         self._domains = frozenset(_normal(domain.strip()) for domain in domains)
         self._allow_redirects = allow_redirects
@@ -248,10 +249,10 @@ class Fetcher:
             async with asyncio.timeout(self._timeout):
                 answer = await self._follow(parts, name, max_bytes)
         except TimeoutError as error:
-            logger.info("%s: not fetched: it takes more than %g s", name, self._timeout)
+            logger.info("image %s was not fetched within %g s", name, self._timeout)
             raise _cannot_fetch(name) from error
         except (_Failed, OSError, httptools.HttpParserError, ValueError) as error:
-            logger.info("%s: not fetched: %s: %s", name, type(error).__name__, error)
+            logger.info("image %s was not fetched: %s: %s", name, type(error).__name__, error)
             raise _cannot_fetch(name) from error
         if answer.is_too_large:
             raise too_large(name, max_bytes)
@@ -268,7 +269,9 @@ class Fetcher:
         if "@" in parts.netloc:
             raise InvalidField(f"{name} must not have a user name or password", param=name)
         if ANY_DOMAIN not in self._domains and host not in self._domains:
-            raise InvalidField(f"{name}: this server fetches nothing from {host[:253]}", param=name)
+            raise InvalidField(
+                f"{name}: this server does not fetch images from {host[:253]}", param=name
+            )
         return parts
 
     async def _follow(self, parts: SplitResult, name: str, max_bytes: int) -> _Answer:

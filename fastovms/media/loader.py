@@ -81,7 +81,7 @@ class LocalFiles:
                 large. Whether a file outside the directory exists cannot be deduced from this.
         """
         if self._root is None:
-            raise InvalidField(f"{name}: this server reads no local files", param=name)
+            raise InvalidField(f"{name}: this server does not read local files", param=name)
         path = _path_of(url)
         if path is None or ".." in path.split("/"):
             raise InvalidField(
@@ -90,7 +90,9 @@ class LocalFiles:
         try:
             data = self._read(path, name, max_bytes + 1)
         except (OSError, ValueError):
-            raise InvalidField(f"{name}: there is no such file to be read", param=name) from None
+            raise InvalidField(
+                f"{name}: the file does not exist or cannot be read", param=name
+            ) from None
         if len(data) > max_bytes:
             raise too_large(name, max_bytes)
         return data
@@ -108,7 +110,7 @@ class LocalFiles:
             if status.st_nlink > 1:
                 # Another of its names may lie outside, and nothing tells which of them is its own.
                 raise InvalidField(
-                    f"{name}: a file with several hard links is not read; a copy would be",
+                    f"{name}: a file with several hard links is refused: use a copy",
                     param=name,
                 )
             return file.read(max_bytes)
@@ -193,7 +195,7 @@ def check_tags(
         if tag in text:
             raise forbidden_tag(tag, name)
     if needs_all and len(found) < len(expected):
-        raise InvalidField(f"{name}: the chat template leaves an image out", param=name)
+        raise InvalidField(f"{name}: the chat template omits an image", param=name)
 
 
 def forbidden_tag(tag: str, name: str) -> ForbiddenTag:
@@ -284,7 +286,7 @@ class _Sizes:
             total = self._total
         if max(total, decoded) > self._limit:
             raise InvalidField(
-                f"{name} makes the images of the request too large together: decoded, they may "
+                f"{name}: the images of the request are too large together: decoded, they may "
                 f"have {self._limit} bytes",
                 param=name,
             )
@@ -311,7 +313,9 @@ class ImageLoader:
         close_decoder: Callable[[], None] = lambda: None,
     ) -> None:
         if not is_available():
-            logger.warning("images will be refused: install fastovms with the extra vision")
+            logger.warning(
+                "images will be refused: install the extra vision (pip install '.[vision]')"
+            )
         self._config = config
         self._decode_image = decode
         self._close_decoder = close_decoder

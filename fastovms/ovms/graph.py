@@ -344,7 +344,7 @@ def _read_group(group: Field, kind: Group, prefix: str) -> dict[str, object]:
         name = f"{prefix}{found.name}"
         inner = kind.options.get(found.name)
         if inner is None:
-            raise SyntaxFault(found.line, f"there is no option {name}")
+            raise SyntaxFault(found.line, f"{name} is not an option")
         if found.name in values:
             raise SyntaxFault(found.line, f"{name} is given twice")
         values[found.name] = _read_value(found, inner, name)

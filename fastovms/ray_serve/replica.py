@@ -131,7 +131,7 @@ class HttpProxy:
                 await _send_body(send, b"", more=False)
         except aiohttp.ClientError:
             if has_begun:
-                raise ConnectionResetError("the server has ended within its answer") from None
+                raise ConnectionResetError("the server ended during its response") from None
             await _send_unavailable(send)
 
 
@@ -151,7 +151,7 @@ class _RequestBody:
         while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise ConnectionResetError("the client has left within its request")
+                raise ConnectionResetError("the client disconnected during its request")
             yield message.get("body", b"")
             more = message.get("more_body", False)
         self._was_read.set()

@@ -78,9 +78,7 @@ logger = logging.getLogger(__name__)
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _SPOKEN: Final = "http/protobuf"
-_MISSING: Final = (
-    "traces need OpenTelemetry, which is not installed: pip install 'fastovms[otel]' brings it"
-)
+_MISSING: Final = "traces need OpenTelemetry, which is not installed: pip install '.[otel]'"
 
 
 @contextmanager
@@ -98,7 +96,7 @@ def span_tracer(endpoint: str | None, environment: Mapping[str, str]) -> Iterato
         return
     protocol = next(filter(None, map(environment.get, _PROTOCOLS)), _SPOKEN)
     if protocol != _SPOKEN:
-        raise ConfigurationError(f"traces are sent by {_SPOKEN}, and not by {protocol}")
+        raise ConfigurationError(f"traces can be sent by {_SPOKEN} only, not by {protocol}")
     try:
         from fastovms.service.open_telemetry import OpenTelemetryTracer, otlp_exporter
     except ImportError:

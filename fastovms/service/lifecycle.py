@@ -31,7 +31,7 @@ from fastovms.http.gates import (
 from fastovms.http.listeners import Notifier
 from fastovms.http.messages import Caller, Check, Request, Response
 from fastovms.http.server import HttpServer
-from fastovms.service.watch import EngineWatch
+from fastovms.service.watch import EngineWatch, ThroughputLog
 from fastovms.system.processor_time import ProcessorTime
 from fastovms.system.threads import LastWaits, in_daemon_thread
 
@@ -317,6 +317,7 @@ class Lifecycle:
             on_progress=self._on_progress,
             interval=self._notifier.watchdog_interval,
             time=ProcessorTime(time.monotonic),
+            on_stats=ThroughputLog(time.monotonic).observe,
         )
         watching = asyncio.ensure_future(watch.run())
         stopped = asyncio.ensure_future(self._stop.wait())
@@ -342,8 +343,8 @@ class Lifecycle:
 
     async def _drain(self) -> None:
         config, http = self._config, self._http
-        logger.info("shutting down: running requests may end")
-        self._notifier.stopping("shutting down: running requests may end")
+        logger.info("shutting down: waiting for running requests to finish")
+        self._notifier.stopping("shutting down: waiting for running requests to finish")
         patience = config.drain_delay + http.drain_grace + http.close_timeout
         # What may end by itself has as much time as what is closed afterwards.
         self._notifier.extend_timeout(patience + 2 * http.drain_timeout + _EXTENSION)
@@ -429,9 +430,9 @@ class Lifecycle:
                 reload()
             except ConfigurationError as error:
                 num_refused += 1
-                logger.error("not reloaded: %s", error)
-        but = ", but for what could not be" if num_refused else ""
-        logger.info("certificates, keys and log files are reloaded%s", but)
+                logger.error("cannot reload: %s", error)
+        but = ", except those with errors" if num_refused else ""
+        logger.info("reloaded certificates, keys and log files%s", but)
         if serving:
             self._notifier.ready(self._activity())
 

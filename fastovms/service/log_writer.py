@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -13,6 +16,10 @@ from fastovms.errors import ConfigurationError
 _MAX_LINES: Final = 10_000
 _LINGER: Final = 0.02
 """Seconds in which lines gather, so that a busy server writes many at a time."""
+
+_REDRAW: Final = 0.5
+_CLEAR_LINE: Final = "\r\x1b[K"
+_BAR_WIDTH: Final = 20
 
 
 class LineWriter:
@@ -36,6 +43,8 @@ class LineWriter:
         self._num_dropped = 0
         self._wake = threading.Event()
         self._closing = threading.Event()
+        self._busy_since: float | None = None
+        self._has_bar = False
         self._thread: threading.Thread | None = None
 
     def write_line(self, line: str) -> None:
@@ -50,10 +59,30 @@ class LineWriter:
             self._pending.append(text)
             if len(self._pending) > 1:
                 return
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="log", daemon=True)
-                self._thread.start()
+            self._start()
         self._wake.set()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+            self._thread.start()
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Shows a moving bar with the seconds so far below the log while the block runs, if the log
+        is written to a terminal."""
+        if not self._stream.isatty():
+            yield
+            return
+        with self._lock:
+            self._start()
+            self._busy_since = time.monotonic()
+        self._wake.set()
+        try:
+            yield
+        finally:
+            self._busy_since = None
+            self._wake.set()
 
     def flush(self) -> None:
         """Does nothing, because `logging` calls it after every line and must not wait."""
@@ -93,7 +122,7 @@ class LineWriter:
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            self._wake.wait()
+            self._wake.wait(None if self._busy_since is None else _REDRAW)
             self._closing.wait(_LINGER)
             self._wake.clear()
             self._write_pending()
@@ -109,8 +138,14 @@ class LineWriter:
             self._stream = next_stream
         if num_dropped:
             lines.append(f"{num_dropped} log lines were dropped: they came too fast\n")
+        text, since = "".join(lines), self._busy_since
+        if self._has_bar:
+            text = f"{_CLEAR_LINE}{text}"
+        self._has_bar = since is not None
+        if since is not None:
+            text += _bar(time.monotonic() - since)
         try:
-            self._stream.write("".join(lines))
+            self._stream.write(text)
             self._stream.flush()
         except OSError:
             # A full disk, perhaps. There is no better place to say so, only a later time.
@@ -120,3 +155,10 @@ class LineWriter:
     def _close_stream(self) -> None:
         if self._path is not None:
             self._stream.close()
+
+
+def _bar(seconds: float) -> str:
+    """Returns a bar whose mark moves from one end to the other and back."""
+    place = int(seconds / _REDRAW) % (2 * _BAR_WIDTH)
+    place = min(place, 2 * _BAR_WIDTH - place)
+    return f"[{' ' * place}###{' ' * (_BAR_WIDTH - place)}] {seconds:.0f} s"

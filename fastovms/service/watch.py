@@ -1,4 +1,4 @@
-"""Watches the engine and the event loop, and returns unused memory."""
+"""Watches the engine and the event loop, logs the throughput, and returns unused memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -13,7 +14,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from prometheus_client.registry import Collector
 
 from fastovms.backend import Backend
-from fastovms.backend_stats import BackendStats, Histogram
+from fastovms.backend_stats import BackendStats, EngineCounters, Histogram
 from fastovms.system.processor_time import ProcessorTime
 
 # Finds engines that hang or have failed, by the progress of their steps.
@@ -61,6 +62,7 @@ class EngineWatch:
             has stalled for `timeout` seconds or for twice the interval.
         interval: seconds between two checks; None = chosen by this class.
         time: counts the seconds in which the process could run.
+        on_stats: called at each check with each backend and its statistics.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class EngineWatch:
         on_progress: Callable[[], None],
         interval: float | None,
         time: ProcessorTime,
+        on_stats: Callable[[Backend, BackendStats], object] = lambda backend, stats: None,
     ) -> None:
         self._timeout = timeout
         self._on_progress = on_progress
@@ -80,6 +83,7 @@ class EngineWatch:
         self._patience = min(filter(None, (timeout, 2 * (interval or 0.0))), default=_INTERVAL)
         self._interval = min(_INTERVAL, interval or _INTERVAL, timeout / 4 or _INTERVAL)
         self._time = time
+        self._on_stats = on_stats
 
     async def run(self) -> str:
         """Waits for a failure, and returns why an engine can generate no more."""
@@ -97,7 +101,9 @@ class EngineWatch:
             watch = self._watches.get(backend)
             if watch is None:
                 watch = self._watches[backend] = ProgressWatch()
-            watch.observe(backend.stats(), seconds)
+            stats = backend.stats()
+            watch.observe(stats, seconds)
+            self._on_stats(backend, stats)
             in_order &= watch.stalled_for < self._patience
             if self._timeout and watch.stalled_for >= self._timeout:
                 backend.fail(f"no step has ended for {watch.stalled_for:.0f} s")
@@ -106,6 +112,56 @@ class EngineWatch:
         if in_order:
             self._on_progress()
         return None
+
+
+# Logs what the engines compute while they work.
+
+
+_THROUGHPUT_INTERVAL: Final = 10.0
+"""Seconds between two lines about one model."""
+
+
+class ThroughputLog:
+    """Logs the throughput of each model every ten seconds in which it works, as vLLM does. An idle
+    model is not logged.
+
+    Args:
+        clock: returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._begins: WeakKeyDictionary[Backend, tuple[float, EngineCounters]] = WeakKeyDictionary()
+
+    def observe(self, backend: Backend, stats: BackendStats) -> None:
+        """Logs a line if one is due. Call it every second."""
+        now, counters = self._clock(), replace(stats.counters)
+        begin, before = self._begins.get(backend, (now, counters))
+        num_in = counters.num_prompt_tokens - before.num_prompt_tokens
+        num_out = counters.num_generated_tokens - before.num_generated_tokens
+        works = num_in or num_out or stats.num_running or stats.num_waiting
+        seconds = now - begin
+        if works and seconds < _THROUGHPUT_INTERVAL:
+            self._begins[backend] = begin, before
+            return
+        self._begins[backend] = now, counters
+        if not works:
+            return
+        num_queries = counters.num_prefix_cache_queries - before.num_prefix_cache_queries
+        num_hits = counters.num_prefix_cache_hits - before.num_prefix_cache_hits
+        cache = f", KV cache usage: {stats.kv_cache_usage:.1%}" if stats.num_blocks else ""
+        if num_queries:
+            cache += f", prefix cache hit rate: {num_hits / num_queries:.1%}"
+        logger.info(
+            "%s: prompt throughput: %.1f tokens/s, generation throughput: %.1f tokens/s, running: "
+            "%d, waiting: %d%s",
+            backend.model.name,
+            num_in / seconds,
+            num_out / seconds,
+            stats.num_running,
+            stats.num_waiting,
+            cache,
+        )
 
 
 # Measures how late the event loop calls back, and exports it.
@@ -239,6 +295,8 @@ class MemoryTrimmer:
     def _end(self, trim: asyncio.Future[None]) -> None:
         error = trim.exception()
         if error is not None:
-            logger.error("the heap could not be trimmed", exc_info=error)
+            logger.error(
+                "memory: free heap memory cannot be returned to the system", exc_info=error
+            )
         if self._loop is not None:
             self._wait(self._loop, INTERVAL)

@@ -261,7 +261,7 @@ class Operations:
         turns = [(ItemOrigin.INPUT, items)]
         key = self._tables.insert(tenant, ObjectKind.CONVERSATION, id, body, turns)
         if key is None:
-            raise StateFailed(f"there is a conversation with the id '{id}' already")
+            raise StateFailed(f"a conversation with the id '{id}' exists already")
 
     @reads
     def find_conversation(self, tenant: str, id: str) -> bytes | None:

@@ -246,7 +246,7 @@ class StateWorker:
             Exception: the error of the operation, which changed nothing.
         """
         if self._is_stuck:
-            raise StateFailed("the state is not written: its disk does not answer")
+            raise StateFailed("responses cannot be stored: the disk does not respond")
         future: asyncio.Future[object] | None = None
         try:
             async with asyncio.timeout(self._timeout):
@@ -259,7 +259,7 @@ class StateWorker:
             # Where nothing is left to settle, nothing would ever take this back.
             self._is_stuck = self._num_unsettled > 0
             raise StateFailed(
-                f"the state was not written within {self._timeout:g} seconds"
+                f"the response was not stored within {self._timeout:g} seconds"
             ) from None
 
     async def close(self) -> None:
@@ -282,7 +282,7 @@ class StateWorker:
         with self._changed:
             if self._closing:
                 self._room.release()
-                raise StateFailed("the state is closed")
+                raise StateFailed("the response store is closed")
             self._jobs.append(_QueuedOperation(operation, future))
             self._changed.notify()
         self._num_unsettled += 1
@@ -329,7 +329,9 @@ class StateWorker:
             self.num_failures += len(failures)
             is_new, self._last_failure = reason != self._last_failure, reason
         if reason and is_new:  # not once a request, as long as a disk or a database is gone
-            logger.error("%d of %d operations: %s", len(failures), len(jobs), reason)
+            logger.error(
+                "response store: %d of %d operations failed: %s", len(failures), len(jobs), reason
+            )
         return outcomes
 
     def _report(self, jobs: list[_QueuedOperation], outcomes: list[OperationOutcome]) -> bool:
@@ -338,7 +340,7 @@ class StateWorker:
         try:
             self._loop.call_soon_threadsafe(self._settle, jobs, outcomes)
         except RuntimeError:
-            logger.debug("the event loop has ended before the state was closed")
+            logger.debug("response store: the event loop has ended before the store was closed")
             return False
         return True
 
@@ -351,9 +353,9 @@ class StateWorker:
         try:
             return database.keep_house()
         except StateFailed as error:
-            logger.error("the state is not kept within its bounds: %s", error)
+            logger.error("response store: cannot delete old responses: %s", error)
         except Exception:
-            logger.exception("the state is not kept within its bounds")
+            logger.exception("response store: cannot delete old responses")
         return _RETRY
 
 

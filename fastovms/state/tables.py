@@ -39,7 +39,7 @@ def unseal(sealed: bytes) -> bytes:
     """
     text = sealed[:-LENGTH]
     if seal(text) != sealed:
-        raise StateFailed("stored data is damaged: its checksum differs")
+        raise StateFailed("stored data is corrupt: its checksum differs")
     return text
 
 
@@ -360,7 +360,7 @@ class Tables:
             (tenant, ObjectKind.RESPONSE, id, tenant, ObjectKind.RESPONSE, id, max_length),
         ).fetchall()
         if len(rows) > max_length:
-            raise TooLarge(f"no more than {MAX_CHAIN} responses may continue each other")
+            raise TooLarge(f"a chain of responses must have at most {MAX_CHAIN}")
         return [
             ChainLink(key, id, previous_id, ResponseProgress(progress))
             for key, id, previous_id, progress in rows

@@ -310,7 +310,7 @@ def open_place(
         return
     directory = Path(place)
     if must_exist and not (directory / STATE_FILE).exists():
-        raise ConfigurationError(f"there is no state in {directory}: it has no {STATE_FILE}")
+        raise ConfigurationError(f"{directory} has no stored state: {STATE_FILE} is missing")
     try:
         database = open_directory(directory, _UNBOUNDED, time.time, sets_aside=False)
     except UnusableFile as error:

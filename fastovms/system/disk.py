@@ -151,7 +151,7 @@ class DiskCache:
             if root is not None and root.is_dir():
                 private_directory(root)
         except OSError as error:
-            logger.warning("the cache is not used: %s", error)
+            logger.warning("cache: not used: %s", error)
             root = None
         self._root = root
         self._max_size = max_size
@@ -192,7 +192,7 @@ class DiskCache:
                 shutil.rmtree(entry, ignore_errors=True)
             _rename(unfinished, entry)
         except OSError as error:
-            logger.info("nothing is kept in the cache %s: %s", self._root, error)
+            logger.info("cache: cannot store anything in %s: %s", self._root, error)
             return None
         finally:
             if unfinished is not None:
@@ -202,7 +202,7 @@ class DiskCache:
 
     def discard(self, entry: Path) -> None:
         """Drops an entry that turned out to be of no use."""
-        logger.warning("the cache entry %s is broken: dropping it", entry)
+        logger.warning("cache: entry %s is corrupt and is deleted", entry)
         shutil.rmtree(entry, ignore_errors=True)
 
     def _evict(self, kept: Path) -> None:
@@ -228,7 +228,7 @@ class DiskCache:
         for _, size, entry in sorted(used):
             if total <= self._max_size or entry == kept:
                 break
-            logger.info("making room in the cache: %s goes", entry.name)
+            logger.info("cache: full, deleting %s", entry.name)
             shutil.rmtree(entry, ignore_errors=True)
             total -= size
 

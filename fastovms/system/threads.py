@@ -34,7 +34,7 @@ def in_daemon_thread(name: str, work: Callable[[], Result]) -> asyncio.Future[Re
         try:
             loop.call_soon_threadsafe(settle, setter)
         except RuntimeError:
-            logger.debug("the thread %s has worked for nothing: the server has ended", name)
+            logger.debug("thread %s finished after the shutdown; its result is discarded", name)
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
@@ -116,12 +116,12 @@ class LastWaits:
         task = asyncio.ensure_future(work)
         await asyncio.wait((task,), timeout=left if most is None else min(left, most))
         if not task.done():
-            logger.error("shutdown: %s takes too long and is left behind", name)
+            logger.error("shutdown: %s takes too long and is abandoned", name)
             task.cancel()
             await asyncio.sleep(0)
             return False
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("shutdown: %s has failed", name, exc_info=error)
+            logger.error("shutdown: %s failed", name, exc_info=error)
         return True
 
 

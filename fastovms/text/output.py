@@ -409,8 +409,8 @@ def check_formats(tool_format: ToolFormat | None, reasoning_format: ReasoningFor
     forms = [found.parse for found in (tool_format, reasoning_format)]
     if forms[0] is not forms[1] and any(isinstance(form, HeadedMessages) for form in forms):
         raise ConfigurationError(
-            f"the tool parser {tool_format.name} and the reasoning parser {reasoning_format.name} "
-            "do not go together"
+            f"the tool parser {tool_format.name} and the reasoning parser "
+            f"{reasoning_format.name} cannot be used together"
         )
 
 

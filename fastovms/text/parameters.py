@@ -74,8 +74,8 @@ def _expressions(parameter: Parameter, schema: Schema, depth: int) -> list[str]:
             parts.append("|".join(f"({one})" for [one] in found))
         elif not parameter.is_relaxed and any(found):
             raise InvalidField(
-                f"{keyword!r} of the string parameter {parameter.name} cannot be enforced in the "
-                "model's format of calls",
+                f"{keyword!r} of the string parameter {parameter.name} cannot be enforced in "
+                "the tool call format of this model",
                 param="tools",
             )
     return parts
@@ -221,8 +221,8 @@ def parameters_of(root: Schema, function: str, *, is_relaxed: bool = False) -> P
         return relaxed
     if found.unsaid:
         raise InvalidField(
-            f"{' and '.join(map(repr, found.unsaid))} next to the properties of {function} cannot "
-            "be enforced in the model's format of calls",
+            f"{' and '.join(map(repr, found.unsaid))} next to the properties of {function} "
+            "cannot be enforced in the tool call format of this model",
             param="tools",
         )
     return found

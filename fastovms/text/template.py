@@ -372,9 +372,9 @@ def read_json(path: Path) -> Mapping[str, Any]:
     try:
         value = json.loads(read_text(path))
     except ValueError as error:
-        raise ConfigurationError(f"{path} is no JSON: {error}") from error
+        raise ConfigurationError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ConfigurationError(f"{path} must hold an object")
+        raise ConfigurationError(f"{path} must be a JSON object")
     return value
 
 

@@ -451,7 +451,7 @@ class Tokenizer:
         self._skipping_tables: dict[frozenset[str], TokenTable] = {}
         if self._table is None:
             logger.warning(
-                "The model's detokenizer is of an unknown kind: streaming its text costs more time"
+                "the kind of the model's detokenizer is unknown: streaming its text takes more time"
             )
 
     @classmethod

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "fields.md"
 
 
 def quoted(text: str, field: str) -> list[dict]:

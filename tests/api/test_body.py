@@ -225,7 +225,7 @@ def test_a_wide_string_has_a_limit():
 
 
 def test_the_rest_has_a_limit():
-    with pytest.raises(MalformedBody, match="besides strings"):
+    with pytest.raises(MalformedBody, match="outside of strings"):
         decode(b'{"prompt": ["' + b'","'.join([b"x" * 5000] * 2000) + b'"]}', Body)
 
 

@@ -44,7 +44,7 @@ def test_limits(fields, truncates, limit):
 
 def test_no_room():
     served = served_encoder(max_model_len=2)
-    with pytest.raises(InvalidField, match="has no room"):
+    with pytest.raises(InvalidField, match="is too short for any text"):
         read_limit(EmbeddingRequest(), served, 2)
     served.tokenizing.close()
 

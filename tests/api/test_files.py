@@ -227,7 +227,7 @@ async def test_a_disk_that_fails(tmp_path, caplog) -> None:
     upload.reader.feed = fail
     upload.sink.write(b"x")
     await upload.changed.wait()
-    assert upload.sink.fault == (503, "the file cannot be kept: No space left on device")
+    assert upload.sink.fault == (503, "the file cannot be stored: No space left on device")
     with pytest.raises(StateFailed):
         await upload.sink.form()
     assert "No space left" in caplog.text
@@ -518,7 +518,7 @@ async def test_other_bounds(start) -> None:
         good = form({"purpose": "batch"})
         assert (await client.post(url, content=good, headers=FORM)).status_code == 200
         full = await client.post(url, content=good, headers=FORM)
-        assert (full.status_code, "1 files are kept" in full.text) == (400, True)
+        assert (full.status_code, "you have 1 stored files" in full.text) == (400, True)
         for query in ("limit=0", "order=x", "purpose=x", "after=x"):
             assert (await client.get(f"{url}?{query}")).status_code == 400
         ranged = await client.get(
@@ -610,7 +610,7 @@ async def test_without_a_directory(start) -> None:
             ),
         ):
             with pytest.raises(
-                openai.BadRequestError, match=r"keeps no (files|batches): no reason"
+                openai.BadRequestError, match=r"does not store (files|batches): no reason"
             ):
                 await call
 

@@ -338,7 +338,7 @@ async def test_coheres_clients_read_what_is_wrong(make_encoder_api, fields, erro
         ("documents", ["a", ""], "documents[1] must be a string that is not empty"),
         ("documents", [{"title": "a"}], "documents[0].text must be a string"),
         ("documents", ["a"] * 5, "documents must have at most 4 entries, not 5"),
-        ("documents", ["a" * 2000], "documents must be at most 4"),
+        ("documents", ["a" * 2000], "documents must have at most 4"),
         ("top_n", -1, "top_n must be at least 0, not -1"),
         ("max_chunks_per_doc", 0, "max_chunks_per_doc must be at least 1, not 0"),
         ("max_tokens_per_doc", -1, "max_tokens_per_doc must be at least 0, not -1"),

@@ -177,7 +177,7 @@ PLACE = "messages[0].content[0]"
         (image(detail=1), ".image_url.detail", "detail must be one of"),
         ({**image(), "detail": "huge"}, ".detail", "detail must be one of"),
         ({"type": "input_image"}, ".image_url", "must be an object or a string"),
-        ({"type": "input_image", "file_id": "file-1"}, ".file_id", "there are no files here"),
+        ({"type": "input_image", "file_id": "file-1"}, ".file_id", "include the data itself"),
         ({"type": "input_audio"}, "", "takes only text and parts of type image_url or input_im"),
         ({"type": "image"}, "", 'is of type "image", but this model takes only text and parts of'),
         ({"type": "image_url", "image_url": {"url": "x.png"}}, ".image_url.url", "data URL, an"),
@@ -189,12 +189,12 @@ PLACE = "messages[0].content[0]"
         (
             {"type": "image_url", "image_url": {"url": "http://localhost/"}},
             ".image_url.url",
-            "fetches nothing from localhost",
+            "does not fetch images from localhost",
         ),
         (
             {"type": "image_url", "image_url": {"url": "/etc/passwd"}},
             ".image_url.url",
-            "reads no local files",
+            "does not read local files",
         ),
     ],
 )
@@ -354,7 +354,7 @@ async def test_completions_of_a_vision_model(make):
     status, body = await api.post("/v3/completions", {"model": "fake", "prompt": "a"})
     assert (status, body) == (
         400,
-        {"error": "completions are not for a model that takes images; chats are"},
+        {"error": "a model that takes images does not support completions: use chat completions"},
     )
 
 

@@ -281,7 +281,7 @@ def test_a_listener_that_fails_ends_its_request_alone(caplog: pytest.LogCaptureF
     flight.deliver(step(output("bad"), output("good")))
     assert flight.aborted == ["bad"]
     assert len(told) == 1
-    assert "request bad failed on its output" in caplog.text
+    assert "request bad failed while its output was processed" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -160,5 +160,5 @@ async def test_records_that_cannot_be_deleted_hold_nobody_up(
     await runner.close()
     await server.parts.files.threads.close()
     assert sorted(disk.deleted) == [f"batch_{number:032x}" for number in range(3)]
-    assert caplog.text.count("cannot be deleted: read-only") == 3
+    assert caplog.text.count("cannot delete the record of") == 3
     assert len(list(runner.list(""))) == 5

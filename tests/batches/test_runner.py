@@ -556,7 +556,7 @@ async def test_a_disk_that_fails_holds_it_up(server, monkeypatch, caplog) -> Non
     monkeypatch.setattr(server.files, "add", fail)
     await server.run(record).drive()
     assert record.status is BatchStatus.COMPLETED
-    assert "is held up: full" in caplog.text
+    assert "is interrupted, will retry: full" in caplog.text
     assert server.results(record) == BATCH_RUN_ALL
 
 
@@ -644,4 +644,4 @@ async def test_a_cancel_ends_though_no_file_can_be_written(server, monkeypatch, 
         await task
     assert record.status is BatchStatus.CANCELLED
     assert [error.message for error in record.errors] == ["the batch could not go on: full"]
-    assert caplog.text.count("is held up") == 1 + records._MAX_RETRIES
+    assert caplog.text.count("is interrupted") == 1 + records._MAX_RETRIES

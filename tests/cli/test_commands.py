@@ -26,7 +26,7 @@ def test_ls_and_clear(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["cache", "clear", "nosuch", *where]) == 2
     assert "has no prompts of a model nosuch" in capsys.readouterr().err
     assert main(["cache", "clear", *where]) == 0
-    assert capsys.readouterr().out.split() == ["1", "blocks", "erased"]
+    assert capsys.readouterr().out.split() == ["1", "blocks", "deleted"]
 
 
 def test_a_directory_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,12 +138,12 @@ def test_a_list_that_is_new(capfd, folder):
         ("--config_path mr", "{flag} needs --model-name"),
         (
             "mr --config_path other --model_name old",
-            "{flag} mr cannot be used with --config-path other: these are two lists",
+            "{flag} mr cannot be used with --config-path other: these are different files",
         ),
         (
             "mr/config.json --config_path other/config.json --model_name old",
             "{flag} mr/config.json cannot be used with --config-path other/config.json: these are "
-            "two lists",
+            "different files",
         ),
     ],
 )

@@ -28,9 +28,13 @@ from tests.cli.test_flags import parse
         (["--allowed-origins", '["a", 5]'], "must be names separated by commas"),
         (["--allowed-origins", '["a"'], "must be names separated by commas"),
         (["--max-body", "-1"], "not '-1'"),
-        (["--head-timeout", "0"], "must be a number of seconds, more than 0, not '0'"),
-        (["--drain-timeout", "-1"], "must be a number of seconds, 0 or more, not '-1'"),
+        (["--head-timeout", "0"], "must be a time of more than 0, not '0'"),
+        (["--drain-timeout", "-1"], "a time of 0 or more, such as 90s, 15m or 2h, not '-1'"),
         (["--drain-timeout", "inf"], "not 'inf'"),
+        (["--drain-timeout", "1e999"], "not '1e999'"),
+        (["--drain-timeout", "3 weeks"], "not '3 weeks'"),
+        (["--max-files", "0k"], "must be an integer at least 1, not '0'"),
+        (["--max-files", "1.0001k"], "must be an integer at least 1, not '1.0001k'"),
         (["--uds-mode", "rw"], "must be three octal digits, such as 660, not 'rw'"),
         (["--uds-mode", "888"], "not '888'"),
         (["--access-log", "yes"], "must be off, text or json, not 'yes'"),
@@ -59,6 +63,14 @@ def test_wrong_values(arguments, message):
     [
         (flag_types.size, "64 MiB", 64 * 1024**2),
         (flag_types.size, "1g", 1024**3),
+        (flag_types.duration, "30d", 30 * 86400.0),
+        (flag_types.duration, "1.5H", 5400.0),
+        (flag_types.duration, "500 ms", 0.5),
+        (flag_types.duration, ".5", 0.5),
+        (flag_types.duration, "1e3", 1000.0),
+        (flag_types.count(1), "8k", 8000),
+        (flag_types.count(1), "1.5K", 1536),
+        (flag_types.count(-1), "-1", -1),
         (flag_types.names, " a ,b", "a,b"),
         (flag_types.networks, "10.0.0.0/8, ::1,*", "10.0.0.0/8,::1,*"),
         (flag_types.mode, "0660", 0o660),
@@ -101,6 +113,24 @@ def test_wrong_values_alone(read, text, message):
 def test_sizes_are_shown_as_they_are_read(size, shown):
     assert flag_types.show_size(size) == shown
     assert flag_types.size(shown) == size
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(2592000.0, "30d"), (900.0, "15m"), (3600.0, "1h"), (75.0, "75s"), (0.5, "0.5s"), (0.0, "0")],
+)
+def test_durations_are_shown_as_they_are_read(seconds, shown):
+    assert flag_types.show_duration(seconds) == shown
+    assert flag_types.duration(shown) == seconds
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(1024**2, "1M"), (10**6, "1m"), (16384, "16K"), (10_000, "10k"), (0, "0"), (1, "1")],
+)
+def test_counts_are_shown_as_they_are_read(number, shown):
+    assert flag_types.show_count(number) == shown
+    assert flag_types.count(0)(shown) == number
 
 
 # A flag in the help, on a command line, and in the settings.

@@ -204,7 +204,7 @@ def test_flags_that_change_answers_are_refused_with_a_reason(name, values):
         (["--kv_cache_precision", "u9"], "must be u4, u8, f16, bf16 or f32, not 'u9'"),
         (["--gpu-memory-utilization", "much"], "must be a number of shares"),
         (["--dtype", "int1"], "not 'int1'"),
-        (["--file_system_poll_wait_seconds", "-1"], "must be a number of seconds, 0 or more"),
+        (["--file_system_poll_wait_seconds", "-1"], "must be a time of 0 or more"),
     ],
 )
 def test_wrong_values_of_flags_without_use(arguments, message):

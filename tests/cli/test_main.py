@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -22,10 +23,10 @@ from fastovms.app.serve import ServerConfig
 from fastovms.catalog import ModelFinder, Repository
 from fastovms.cli import main as run_batch_command
 from fastovms.cli.environment import read_environment
-from fastovms.cli.flags import read_flags
+from fastovms.cli.flags import FLAGS, read_flags
 from fastovms.cli.main import (
     USAGE_ERROR,
-    add_model_arguments,
+    add_serving_arguments,
     chosen_models,
     main,
     parse,
@@ -63,7 +64,7 @@ from tests.ovms.test_graph import write as write_graph
 )
 def test_arguments(line: list[str], name: str, value: object) -> None:
     parser = argparse.ArgumentParser()
-    add_model_arguments(parser)
+    add_serving_arguments(parser, shows_all=True)
     assert getattr(parser.parse_args(line), name) == value
 
 
@@ -203,7 +204,7 @@ def test_options_without_use_are_told(tmp_path, caplog):
     assert found(ModelSource(str(tmp_path))).path == tmp_path
     [record] = caplog.records
     assert record.getMessage().startswith(
-        f"{tmp_path}/graph.pbtxt: dynamic_split_fuse is not used: "
+        f"graph file {tmp_path}/graph.pbtxt: dynamic_split_fuse is not used: "
     )
 
 
@@ -487,18 +488,39 @@ def test_what_cannot_be_had(capfd, tmp_path, flags, message):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [("--help",), ("serve", "--help")])
-def test_help(arguments):
+def test_help():
     done = subprocess.run(
-        [sys.executable, "-m", "fastovms", *arguments], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "fastovms", "--help"], capture_output=True, text=True, check=True
     )
     assert done.stderr == ""
-    assert done.stdout.startswith("usage: fastovms")
-    if "serve" in arguments:
-        for flag in ("--host", "--port", "--model-name", "--cache-size", "--max-num-seqs",
-                     "--max-num-batched-tokens", "--device", "--plugin-config"):  # fmt: skip
-            assert flag in done.stdout
-        assert "(default: 8000)" in " ".join(done.stdout.split())
+    assert done.stdout.startswith("usage: fastovms [-h]")
+
+
+@pytest.mark.parametrize(
+    ("line", "shows_all"),
+    [
+        ("serve --help", False),
+        ("serve -h", False),
+        ("serve --help-all", True),
+        ("--help-all", True),
+        ("serve --help=all", True),  # vLLM's
+        ("--rest_port 9 --help", False),
+        ("run-batch --help", False),
+        ("run-batch --help-all", True),
+    ],
+)
+def test_help_shows_ten_flags_and_help_all_shows_every_flag(capsys, line, shows_all):
+    with pytest.raises(SystemExit) as exited:
+        parse(line.split())
+    shown = capsys.readouterr().out
+    assert exited.value.code == 0
+    common = {"--model", "--served-model-name"} | {flag.name for flag in FLAGS if flag.common}
+    every = common | {"--model-name", "--config-path"} | {flag.name for flag in FLAGS}
+    assert len(common) == 10
+    found = set(re.findall(r"^  (--[a-z-]+)", shown, re.MULTILINE)) - {"--help-all"}
+    assert found == (every if shows_all else common)
+    assert "(default: 8000)" in " ".join(shown.split())
+    assert ("--help-all: models, models of a hub, network" in shown) is not shows_all
 
 
 @pytest.mark.slow

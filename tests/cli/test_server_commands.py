@@ -193,7 +193,9 @@ def test_there_and_back(place, tmp_path, capsys):
     for where in (place, end):
         asyncio.run(expect_all(where))
         assert main(["state", "migrate", start, where]) == 0
-        assert "0 responses and conversations were added, 4 were there" in capsys.readouterr().out
+        assert (
+            "0 responses and conversations were added, 4 existed already" in capsys.readouterr().out
+        )
         assert main(["state", "check", where]) == 0
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
 
@@ -243,11 +245,11 @@ def test_a_file_that_was_cut_off_adds_nothing(tmp_path, capsys, cut):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["check", "NONE"], 2, "there is no state in"),
+        (["check", "NONE"], 2, "has no stored state"),
         (["check", "postgresql://127.0.0.1:1/x"], 1, "Connection refused"),
         (["check", "postgresql://127.0.0.1:1/x?y=1"], 2, "not a URL that libpq understands"),
         (["import", "NONE", "NONE"], 2, "cannot read"),
-        (["migrate", "NONE", "NONE"], 2, "there is no state in"),
+        (["migrate", "NONE", "NONE"], 2, "has no stored state"),
     ],
 )
 def test_a_place_that_is_none(tmp_path, capsys, arguments, code, message):

@@ -91,7 +91,7 @@ def test_caches_and_slow_exports_are_told(
     )
     text = " ".join(render(report, {}, is_used=True).split())
     assert all(words in text for words in told)
-    assert text.count("docs/performance.md") == len(told)
+    assert text.count("bench/results/performance.md") == len(told)
 
 
 @pytest.mark.parametrize(

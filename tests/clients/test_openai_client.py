@@ -181,3 +181,26 @@ def test_log_probabilities_of_given_tokens(client):
     ).choices[0]
     assert listed.logprobs.token_logprobs == all_of.token_logprobs
     assert len(listed.logprobs.top_logprobs[0]) in (2, 3)
+
+
+def test_a_text_that_repeats_itself_is_ended(client):
+    """Also while drafts are guessed, which a text of one token makes easy."""
+    limits = {"max_pattern_size": 2, "min_count": 5}
+    more = {"allowed_token_ids": [100], "repetition_detection": limits, "ignore_eos": True}
+    given = {"model": NAME, "temperature": 0, "extra_body": more}
+    done = client.completions.create(**given, prompt="Once", max_tokens=50)
+    assert done.choices[0].finish_reason == "repetition"
+    assert done.usage.completion_tokens == 5
+    [*_, last] = client.chat.completions.create(**given, messages=MESSAGES, stream=True)
+    assert last.choices[0].finish_reason == "repetition"
+    assert last.choices[0].stop_reason == "repetition_detected"
+    response = client.responses.create(**given, input="Hi")
+    assert response.status == "incomplete"
+    assert response.incomplete_details.reason == "repetition"
+    message = client.post(
+        "/messages",
+        cast_to=dict,
+        body={"model": NAME, "messages": MESSAGES, "max_tokens": 50, **more},
+    )
+    assert message["stop_reason"] == "end_turn"
+    assert message["usage"]["output_tokens"] == 5

@@ -8,18 +8,21 @@ import json
 import re
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
 from fastovms import __version__
+from fastovms.api.admin import HEALTH_PATHS
+from fastovms.cli.environment import VARIABLES
 from fastovms.cli.flags import read_flags
 from fastovms.cli.main import parse
 from fastovms.config import HttpConfig
 from tests.deploy.manifests import OVERLAYS, our_containers, overlay
 from tests.paths import ROOT
 
-CONTAINERFILE = (ROOT / "deploy/Containerfile").read_text()
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
 LOCK = (ROOT / "deploy/requirements.lock").read_text()
-FINAL_STAGE = CONTAINERFILE.rpartition("\nFROM ")[2]
+FINAL_STAGE = DOCKERFILE.rpartition("\nFROM ")[2]
 
 
 def instruction(name: str) -> str:
@@ -58,7 +61,7 @@ def test_directories_are_those_that_the_manifests_mount() -> None:
     assert given.items() <= variables().items()
 
 
-@pytest.mark.parametrize("line", re.findall(r"^COPY (?!--)(.+) \S+$", CONTAINERFILE, re.MULTILINE))
+@pytest.mark.parametrize("line", re.findall(r"^COPY (?!--)(.+) \S+$", DOCKERFILE, re.MULTILINE))
 def test_what_is_copied_is_there(line: str) -> None:
     assert [path for path in line.split() if not (ROOT / path).exists()] == []
 
@@ -75,3 +78,25 @@ def test_the_lock_file_has_what_the_package_needs_by_hash() -> None:
     for requirement in (Requirement(line) for line in lines if line):
         version = locked[requirement.name.replace("_", "-")]
         assert requirement.specifier.contains(version), requirement
+
+
+def test_compose_runs_the_image_with_its_volumes_and_a_health_check() -> None:
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    service = compose["services"]["fastovms"]
+    assert (service["build"], service["image"]) == (".", f"fastovms:{__version__}")
+    mounts = [mount.split(":") for mount in service["volumes"]]
+    named = {path for name, path, *_ in mounts if name in compose["volumes"]}
+    assert named == set(json.loads(instruction("VOLUME")))
+    assert [port.split(":")[-1] for port in service["ports"]] == [instruction("EXPOSE")]
+    *_, check = service["healthcheck"]["test"]
+    [address] = re.findall(r"http://[\d.]+:(\d+)(/\w+)", check)
+    assert (address[0], address[1] in HEALTH_PATHS) == (instruction("EXPOSE"), True)
+    variables = {name for name in service["environment"] if name not in ("API_KEY", "HF_TOKEN")}
+    assert variables <= VARIABLES.keys()
+
+
+def test_the_context_of_the_build_has_all_that_is_copied() -> None:
+    lines = (ROOT / ".dockerignore").read_text().split()
+    sent = {line[1:] for line in lines if line.startswith("!")}
+    copied = re.findall(r"^COPY (?!--)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    assert sent == {path for line in copied for path in line.split()}

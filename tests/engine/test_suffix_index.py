@@ -65,7 +65,7 @@ def test_nothing_is_looked_up_where_they_cannot_be_compiled(
     before.start()
     functions.load_beside(before).join()
     assert guess() == []
-    assert "nothing is looked up" in caplog.text
+    assert "prompt lookup is off" in caplog.text
 
 
 SUFFIX_INDEX_TEXT = [1, 2, 3, 4, 5, 6, 9, 1, 2, 3]

@@ -122,12 +122,12 @@ def test_tensors_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "it ends too early"),
-        (b"<?xml version", "it does not begin with GGUF"),
+        (b"", "the file ends too early"),
+        (b"<?xml version", "the file does not begin with GGUF"),
         (head([], version=9), "version 9 is not known"),
-        (head([entry("a", "text")])[:-1], "it ends too early"),
+        (head([entry("a", "text")])[:-1], "the file ends too early"),
         (head([struct.pack("<Q", 1) + b"a" + struct.pack("<I", 99)]), "type 99 is not known"),
-        (head([struct.pack("<Q", 2**63)]), "it ends too early"),
+        (head([struct.pack("<Q", 2**63)]), "the file ends too early"),
         (head([entry("a", 1), entry("a", 1)]), "it has 'a' twice"),
         (head([entry("general.alignment", 0)]), "general.alignment must be a power of two, not 0"),
         (head([entry("general.alignment", "x")]), "general.alignment must be a power of two"),
@@ -156,7 +156,7 @@ def test_a_head_of_gigabytes_is_refused(
     with (tmp_path / "m.gguf").open("wb") as file:
         file.write(head([start]))
         file.truncate(2**32)  # which takes no room on a disk
-    with pytest.raises(ConfigurationError, match="metadata is longer than 65536 bytes"):
+    with pytest.raises(ConfigurationError, match="metadata has more than 65536 bytes"):
         read_gguf(tmp_path / "m.gguf")
 
 
@@ -174,16 +174,22 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path, kind: Type) -> None:
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ([b""], "it ends too early"),
+        ([b""], "the file ends too early"),
         ([string("a") + struct.pack("<I", 5)], "a has 5 dimensions"),
         ([tensor("a", (2**63, 2**63), 0, 0)], "but a ends at"),
         ([tensor("a", (99,), 0, 2**63)], "but a ends at"),
         ([tensor("a", (), 0, 0)], r"a is of shape \[\], without numbers"),
         ([tensor("a", (0, 4), 0, 0)], r"a is of shape \[0, 4\], without numbers"),
         ([tensor("a", (33,), 2, 0)], "a has rows that are not a multiple of 32"),
-        ([tensor("a", (2,), 0, 0)] * 2 + [bytes(99)], "it has two tensors a"),
-        ([tensor("a", (256,), 19, 0)], "a is of type IQ1_S, which is not read; read are BF16, F16"),
-        ([tensor("a", (256,), 999, 0)], "a is of type number 999, which is not read"),
+        ([tensor("a", (2,), 0, 0)] * 2 + [bytes(99)], "two tensors have the name a"),
+        (
+            [tensor("a", (256,), 19, 0)],
+            "the tensor a has the type IQ1_S, which is not supported; supported are BF16, F16",
+        ),
+        (
+            [tensor("a", (256,), 999, 0)],
+            "the tensor a has the type number 999, which is not supported",
+        ),
     ],
 )
 def test_broken_tensors_are_refused(tmp_path: Path, tensors: list[bytes], message: str) -> None:
@@ -218,8 +224,8 @@ def test_those_in_the_table_are_found(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (None, "it names no general.architecture"),
-        (5, "it names no general.architecture"),
+        (None, "general.architecture is missing"),
+        (5, "general.architecture is missing"),
         ("gemma2", "architecture gemma2 is not supported: its attention has a soft cap"),
         ("mamba", "architecture mamba is not supported; supported are llama, qwen2"),
     ],
@@ -332,9 +338,9 @@ def test_the_largest_gemma_3_scales_by_its_hidden_size() -> None:
         ("llama", {"attention__head_count": 2**30, "attention__key_length": 16,
                    "attention__value_length": 16}, "heads of 16 dimensions have more than 1048576"),
         ("gemma3", {"attention__sliding_window": 8, "attention__sliding_window_pattern": [True]},
-         "attention.sliding_window_pattern is not one of all layers"),
+         "attention.sliding_window_pattern must have a boolean for each layer"),
         ("gemma3", {"attention__sliding_window": 8, "attention__sliding_window_pattern": "x"},
-         "attention.sliding_window_pattern x is not a period"),
+         "attention.sliding_window_pattern must be a number of layers, not x"),
     ],
 )  # fmt: skip
 def test_what_is_not_taken_is_named(
@@ -347,7 +353,7 @@ def test_what_is_not_taken_is_named(
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({}, "it names no general.architecture"),
+        ({}, "general.architecture is missing"),
         ({"general.architecture": "llama", "general.type": "adapter"}, "general.type adapter"),
         ({"general.architecture": "llama", "split.count": 3}, "one of 3 parts"),
     ],

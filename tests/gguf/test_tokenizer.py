@@ -99,8 +99,8 @@ def test_empty_tokens_get_names() -> None:
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({}, "it holds no tokenizer$"),
-        ({"tokenizer.ggml.model": "gpt2"}, "it holds no tokenizer.ggml.tokens"),
+        ({}, "the file has no tokenizer$"),
+        ({"tokenizer.ggml.model": "gpt2"}, "tokenizer.ggml.tokens is missing"),
         (
             {**LLAMA_3, "tokenizer.ggml.model": "t5"},
             "the tokenizer t5 is not supported; supported are",
@@ -110,21 +110,21 @@ def test_empty_tokens_get_names() -> None:
             "the pre-tokenizer kimi-k2 is not supported",
         ),
         (byte_pairs(), "it names no tokenizer.ggml.pre"),
-        ({**LLAMA_3, "tokenizer.ggml.merges": []}, "it holds no tokenizer.ggml.merges"),
+        ({**LLAMA_3, "tokenizer.ggml.merges": []}, "tokenizer.ggml.merges is missing"),
         (
             {**LLAMA_3, "tokenizer.ggml.merges": ["h e", "he"]},
             "merges has 'he', which is not a pair",
         ),
         ({**LLAMA_3, "tokenizer.ggml.pre": ["llama-bpe"]}, "the pre-tokenizer .* is not supported"),
-        ({**LLAMA_3, "tokenizer.ggml.tokens": ["a", "b", "a"]}, "two of its tokens are 'a'"),
+        ({**LLAMA_3, "tokenizer.ggml.tokens": ["a", "b", "a"]}, "two tokens have the text 'a'"),
         ({**LLAMA_3, "tokenizer.ggml.token_type": [1]}, "token_type has 1 values for"),
         (
             {**LLAMA_3, "tokenizer.ggml.token_type": [1] * len(LLAMA_3["tokenizer.ggml.tokens"])},
-            "none of its tokens is special",
+            "the vocabulary has no special token",
         ),
         ({**LLAMA_3, "tokenizer.ggml.bos_token_id": 9999}, "missing, bos_token_id"),
         ({**sentencepiece(), "tokenizer.ggml.scores": [1.0]}, "scores has 1 values for"),
-        ({**sentencepiece(), "tokenizer.ggml.scores": None}, "it holds no tokenizer.ggml.scores"),
+        ({**sentencepiece(), "tokenizer.ggml.scores": None}, "tokenizer.ggml.scores is missing"),
         (
             {**sentencepiece(), "tokenizer.ggml.remove_extra_whitespaces": True},
             "a tokenizer that removes spaces is not supported",

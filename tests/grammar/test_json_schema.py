@@ -391,7 +391,7 @@ def test_what_contradicts_itself_is_satisfied_by_nothing() -> None:
 def test_alternatives_within_alternatives_have_a_limit() -> None:
     ten = {"anyOf": [obj(name) for name in "abcdefghij"]}
     assert isinstance(closed_schema({"allOf": [ten, ten]}), dict)
-    with pytest.raises(ValueError, match="more than 2000 schemas"):
+    with pytest.raises(ValueError, match="more than 2000 subschemas"):
         closed_schema({"allOf": [ten] * 4})
 
 
@@ -500,5 +500,5 @@ def test_references_that_lead_to_one_another_too_often() -> None:
         return json.dumps({"$ref": "#/$defs/d0", "$defs": {**parts, f"d{length}": {}}})
 
     assert usable_schema(chain(45)) == chain(45)
-    with pytest.raises(ValueError, match="over more than 50 others"):
+    with pytest.raises(ValueError, match="is longer than 50"):
         usable_schema(chain(55))

@@ -91,7 +91,7 @@ def test_a_grammar_as_an_expression(source, matched, others):
         ('x: "a"', "no rule 'start'"),
         ("start: a", "no rule or terminal 'a'"),
         ('start: ("a"', "')' is missing"),
-        ('start: "a")', "closes nothing"),
+        ('start: "a")', "is unmatched"),
         ('start: * "a"', "nothing before it"),
         ('start: "a"{}', "no number"),
         (r'start: "\q"', "not a JSON string"),
@@ -167,7 +167,7 @@ def test_rules_that_lead_to_one_another_too_often(name: str) -> None:
         return "\n".join([f"start: {name}0", *rules, f'{name}{length}: "a"'])
 
     assert unmatchable_rule(chain(240)) is None
-    with pytest.raises(ValueError, match="over more than 250 others"):
+    with pytest.raises(ValueError, match="a chain of rules is longer than 250"):
         unmatchable_rule(chain(260))
 
 

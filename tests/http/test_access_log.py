@@ -98,6 +98,9 @@ def test_unknown_form() -> None:
         ("/health", 503, True),
         ("/healthy", 200, True),
         ("/v1/x", 200, True),
+        ("/health/", 200, False),
+        ("/llm/health", 200, False),
+        ("/", 200, True),
     ],
 )
 def test_skipped_paths_are_logged_only_when_they_fail(
@@ -105,7 +108,9 @@ def test_skipped_paths_are_logged_only_when_they_fail(
 ) -> None:
     lines: list[str] = []
     log = AccessLog("text", lines.append, skip=["/health"])
-    log(Exchange(Request("GET", path, "", Headers([])), status, 1, 0.1, True))
+    request = Request("GET", path, "", Headers([]))
+    request.route = path.removeprefix("/llm")  # --root-path
+    log(Exchange(request, status, 1, 0.1, True))
     assert bool(lines) == is_logged
 
 

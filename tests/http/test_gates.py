@@ -118,7 +118,7 @@ def test_keys_from_a_file_or_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("\n#x\n", "holds no"), ("a b\n", "visible"), ("\xe9\n", "visible")]
+    ("text", "message"), [("\n#x\n", "has no API key"), ("a b\n", "visible"), ("\xe9\n", "visible")]
 )
 def test_bad_key_files(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "keys"

@@ -540,4 +540,4 @@ def test_file_limit(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.records
     if hard != resource.RLIM_INFINITY:
         raise_file_limit(hard + 1)
-        assert "open files are allowed" in caplog.text
+        assert "the limit of open files is" in caplog.text

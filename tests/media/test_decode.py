@@ -346,7 +346,7 @@ def test_every_kind_of_pixels_is_shrunk(mode):
 
 def test_without_pillow(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(InvalidField, match="installed without the extra vision"):
+    with pytest.raises(InvalidField, match="the extra vision of this server is not installed"):
         EncodedImage(png(), NAME, max_pixels=10, bound=PixelBound(10))
 
 

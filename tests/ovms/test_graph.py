@@ -200,7 +200,7 @@ def test_an_option_without_use_is_told(folder, option):
         ('models_path: "model.txt"', "models_path: there is no directory or GGUF file"),
         ("models_path: model", "models_path must be a string, not model"),
         ('models_path: "model" models_path: "model"', "models_path is given twice"),
-        ('models_path: "model" max_num_seq: 4', "there is no option max_num_seq"),
+        ('models_path: "model" max_num_seq: 4', "max_num_seq is not an option"),
         ('models_path: "model"\nmax_num_seqs: 0', "line 20: max_num_seqs must be an integer"),
         ('models_path: "model" max_num_seqs: -1', "max_num_seqs must be an integer from 1"),
         ('models_path: "model" max_num_seqs: "4"', "not '4'"),
@@ -225,7 +225,7 @@ def test_an_option_without_use_is_told(folder, option):
         ('models_path: "model" sparse_attention_config { xattention_threshold: "a" }',
          "must be a number"),
         ('models_path: "model" sparse_attention_config { other: 1 }',
-         "there is no option sparse_attention_config.other"),
+         "sparse_attention_config.other is not an option"),
         ("models_path", "expected : or {"),
     ],
 )  # fmt: skip

@@ -277,7 +277,7 @@ async def test_an_answer_that_is_cut_does_not_end_as_if_it_were_whole() -> None:
     cut = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
     async with proxy_to(answering(cut, [])) as proxy:
         client = FakeClient()
-        with pytest.raises(OSError, match="the server has ended within its answer"):
+        with pytest.raises(OSError, match="the server ended during its response"):
             await proxy(scope(), client.incoming.get, client.send)
     assert client.sent[-1]["more_body"]
 

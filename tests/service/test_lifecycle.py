@@ -424,7 +424,7 @@ async def test_what_can_be_is_reloaded(caplog: pytest.LogCaptureFixture) -> None
     run.reloads = [refuse, lambda: reloaded.append("keys"), terminate]
     await run.run()
     assert reloaded == ["keys"]
-    assert "not reloaded: no such file" in caplog.text
+    assert "cannot reload: no such file" in caplog.text
     assert [line.split()[0] for line in run.manager.told].count("ready") == 2
     assert "reloading" in run.manager.told
 
@@ -479,5 +479,5 @@ async def test_a_shutdown_leaves_behind_what_hangs(monkeypatch, caplog) -> None:
     await run.run()
     go.set()
     assert time.monotonic() - start < 10
-    assert "shutdown: loading and unloading takes too long and is left behind" in caplog.text
-    assert "shutdown: closing the models takes too long and is left behind" in caplog.text
+    assert "shutdown: loading and unloading takes too long and is abandoned" in caplog.text
+    assert "shutdown: closing the models takes too long and is abandoned" in caplog.text

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import io
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -10,6 +12,40 @@ import pytest
 
 from fastovms.errors import ConfigurationError
 from fastovms.service.log_writer import LineWriter
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def wait_until(terminal, pattern):
+    end = time.monotonic() + 20
+    while not re.search(pattern, terminal.getvalue(), re.DOTALL):
+        assert time.monotonic() < end, terminal.getvalue()
+        time.sleep(0.01)
+
+
+def test_a_terminal_shows_a_bar_below_the_log_while_the_server_is_busy(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    log = LineWriter()
+    with log.busy():
+        log.write_line("one")
+        wait_until(terminal, r"one\n\[ *### *\] \d+ s$")
+        log.write_line("two")
+        wait_until(terminal, r"one\n.* s\r\x1b\[Ktwo\n\[ *### *\] \d+ s$")
+    log.write_line("three")
+    log.close()
+    assert terminal.getvalue().endswith("\r\x1b[Kthree\n")
+
+
+def test_a_file_has_no_bar(tmp_path):
+    log = LineWriter(tmp_path / "log")
+    with log.busy():
+        log.write_line("one")
+    log.close()
+    assert (tmp_path / "log").read_text() == "one\n"
 
 
 def test_lines_arrive_in_order(tmp_path):

@@ -14,7 +14,13 @@ from prometheus_client import CollectorRegistry
 
 from fastovms.backend_stats import BackendStats, EngineCounters
 from fastovms.service import watch as memory_trimmer
-from fastovms.service.watch import EngineWatch, LoopWatch, MemoryTrimmer, ProgressWatch
+from fastovms.service.watch import (
+    EngineWatch,
+    LoopWatch,
+    MemoryTrimmer,
+    ProgressWatch,
+    ThroughputLog,
+)
 from fastovms.system.processor_time import ProcessorTime
 
 # Hanging engines, over a clock of the test's.
@@ -30,6 +36,8 @@ class Clock:
 
 class Engine:
     """The part of a backend that is watched."""
+
+    model = SimpleNamespace(name="m")
 
     def __init__(self) -> None:
         self.progress = BackendStats()
@@ -126,6 +134,60 @@ def test_look_declares_a_hanging_engine_dead(engines, clock):
     assert watch.look() == "no step has ended for 4 s"
     assert engines[1].failure == "no step has ended for 4 s"
     assert engines[0].failure is None
+
+
+def work(seconds, clock, engine, watch, **rates):
+    """Advances the clock by a second at a time, and the engine's counters by their rates."""
+    for _ in range(seconds):
+        clock.now += 1
+        for name, rate in rates.items():
+            counters = engine.progress.counters
+            setattr(counters, name, getattr(counters, name) + rate)
+        watch.look()
+
+
+def test_throughput_is_logged_every_ten_seconds_of_work_only(clock, caplog):
+    engine = Engine()
+    watch = EngineWatch(
+        lambda: [engine],
+        timeout=0,
+        on_progress=lambda: None,
+        interval=None,
+        time=Process(clock),
+        on_stats=ThroughputLog(clock).observe,
+    )
+    caplog.set_level("INFO")
+    work(35, clock, engine, watch)
+    assert caplog.messages == []
+    engine.progress = stats(num_running=3, num_waiting=1, num_blocks=10, num_free_blocks=6)
+    rates = {
+        "num_prompt_tokens": 40,
+        "num_generated_tokens": 7,
+        "num_prefix_cache_queries": 40,
+        "num_prefix_cache_hits": 10,
+    }
+    work(20, clock, engine, watch, **rates)
+    line = (
+        "m: prompt throughput: 40.0 tokens/s, generation throughput: 7.0 tokens/s, running: 3, "
+        "waiting: 1, KV cache usage: 40.0%, prefix cache hit rate: 25.0%"
+    )
+    assert caplog.messages == [line, line]
+    work(5, clock, engine, watch, num_generated_tokens=4)
+    engine.progress = BackendStats(counters=engine.progress.counters)  # all requests have ended
+    work(100, clock, engine, watch)
+    end = "m: prompt throughput: 0.0 tokens/s, generation throughput: 2.0 tokens/s, running: 0, "
+    assert caplog.messages[2:] == [f"{end}waiting: 0"]
+
+
+def test_throughput_of_a_stalled_engine_is_logged(clock, caplog):
+    engine, log = Engine(), ThroughputLog(clock)
+    caplog.set_level("INFO")
+    engine.progress = RUNNING
+    for _ in range(11):
+        log.observe(engine, engine.stats())
+        clock.now += 1
+    [line] = caplog.messages
+    assert "generation throughput: 0.0 tokens/s, running: 1" in line
 
 
 def test_look_spares_a_starved_engine(engines, clock):

@@ -34,5 +34,5 @@ def test_without_the_extra(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("fastovms.state.postgres.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'fastovms\[postgres\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install '\.\[postgres\]'"):
         open_store(StateConfig(state_url="postgresql://b"), {}, time.time)

@@ -115,7 +115,7 @@ def test_a_circle_that_was_stored_ends(make_database):
         tables.execute("UPDATE objects SET previous_id = 'b' WHERE id = 'a'")
     assert ids(context(database, "b")) == ["a-in", "a-out", "b-in", "b-out"]
     assert context(database, "b").missing_id == "b"
-    with pytest.raises(TooLarge, match="no more than 10000 responses"):
+    with pytest.raises(TooLarge, match="a chain of responses must have at most 10000"):
         context(database, "c")
     with pytest.raises(TooLarge):
         add(database, "d", "c")

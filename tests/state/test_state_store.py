@@ -220,10 +220,10 @@ async def test_a_disk_that_hangs_is_not_waited_for(start):
     """One operation has waited in vain; others do not, until the disk has answered."""
     worker, _ = start(timeout=0.1)
     gate = Gate()
-    with pytest.raises(StateFailed, match="was not written within"):
+    with pytest.raises(StateFailed, match="was not stored within"):
         await worker.run(gate)
     for _ in range(10):
-        with pytest.raises(StateFailed, match="does not answer"):
+        with pytest.raises(StateFailed, match="does not respond"):
             await worker.run(find("a"))
     gate.opened.set()
     while True:
@@ -262,7 +262,7 @@ async def test_a_result_in_the_turn_of_its_timeout_leaves_nothing_stuck(
     loop.call_later(31.0 if is_too_late else 0.0, worker._settle, *result)
     skip_time(60.0)
     if is_too_late:
-        with pytest.raises(StateFailed, match="was not written within"):
+        with pytest.raises(StateFailed, match="was not stored within"):
             await waiting
     else:
         assert await waiting is None

@@ -25,7 +25,7 @@ def test_a_seal(text):
     sealed = seal(text)
     assert unseal(sealed) == text
     for damaged in (sealed[:-1], sealed[1:], sealed + b"0", bytes([sealed[0] ^ 1]) + sealed[1:]):
-        with pytest.raises(StateFailed, match="is damaged"):
+        with pytest.raises(StateFailed, match="is corrupt"):
             unseal(damaged)
     with pytest.raises(StateFailed):
         unseal(b"")
@@ -67,7 +67,7 @@ def test_whatever_a_disk_has_changed_is_no_answer(make_sqlite, tmp_path, read):
     connection.execute("UPDATE items SET body = x'00112233445566'")
     connection.execute("UPDATE event_packs SET data = x'00112233445566'")
     connection.close()
-    with pytest.raises(StateFailed, match="is damaged"):
+    with pytest.raises(StateFailed, match="is corrupt"):
         do(database, READS[read])
     assert do(database, lambda state: state.delete_response("t", "r")), "it can still be deleted"
     assert (tmp_path / "state.db").exists(), "others may be as they were"

@@ -200,7 +200,7 @@ def test_what_belongs_to_nobody_is_left_out(make_database):
 
 def test_a_directory(tmp_path):
     with (
-        pytest.raises(ConfigurationError, match="there is no state in"),
+        pytest.raises(ConfigurationError, match="has no stored state"),
         open_place(str(tmp_path), None, {}),
     ):
         pass
@@ -231,7 +231,7 @@ def test_a_directory_of_a_later_version(tmp_path):
     connection.execute("PRAGMA user_version = 99")
     connection.close()
     with (
-        pytest.raises(ConfigurationError, match="its format is 99"),
+        pytest.raises(ConfigurationError, match="the database has the format 99"),
         open_place(str(tmp_path), None, {}),
     ):
         pass
@@ -242,7 +242,7 @@ def test_a_url_without_the_extra(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with (
-        pytest.raises(ConfigurationError, match=r"pip install 'fastovms\[postgres\]'"),
+        pytest.raises(ConfigurationError, match=r"pip install '\.\[postgres\]'"),
         open_place("postgresql://x", None, {}),
     ):
         pass

@@ -178,7 +178,7 @@ def test_a_broken_entry_is_dropped_and_made_anew(cache, caplog):
     entry = cache.put("model", KEYS[0], write("broken"))
     cache.discard(entry)
     assert cache.find("model", KEYS[0]) is None
-    assert "is broken" in caplog.text
+    assert "is corrupt" in caplog.text
     assert (cache.put("model", KEYS[0], write("sound")) / "file").read_text() == "sound"
 
 

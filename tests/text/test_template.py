@@ -83,8 +83,8 @@ def test_special_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
-        ({"tokenizer_config.json": "{"}, "tokenizer_config.json is no JSON"),
-        ({"tokenizer_config.json": "[]"}, "tokenizer_config.json must hold an object"),
+        ({"tokenizer_config.json": "{"}, "tokenizer_config.json is not valid JSON"),
+        ({"tokenizer_config.json": "[]"}, "tokenizer_config.json must be a JSON object"),
         ({"chat_template.jinja": "{% if %}"}, "the chat template is malformed"),
     ],
 )

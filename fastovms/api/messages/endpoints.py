@@ -107,7 +107,7 @@ class AnswerForm:
         if reason is FinishReason.LENGTH:
             has_all = num_tokens >= self.max_tokens
             return MessageEnding("max_tokens" if has_all else "model_context_window_exceeded")
-        if isinstance(stop, str):
+        if isinstance(stop, str) and reason is FinishReason.STOP:
             return MessageEnding("stop_sequence", stop)
         has_called = bool(are_whole) and all(are_whole)
         return MessageEnding("tool_use" if has_called else "end_turn")

@@ -441,7 +441,7 @@ def to_messages(
         place = blocks[0].place.rpartition(".content")[0] if blocks else "messages"
         messages += [PlacedMessage(message, place) for message in found]
     if not messages:
-        raise InvalidField("messages must have one that says something", param="messages")
+        raise InvalidField("messages must have at least one message with content", param="messages")
     sources = () if images is None else images.sources
     return ChatMessages(messages, sources, reader.unseen.warnings)
 

@@ -476,7 +476,11 @@ async def prepare_raw(
     request = asking.preparation
     model = request.model
     if asking.body.think:
-        raise InvalidField("think needs the model's template, which is not used", param="think")
+        raise InvalidField(
+            "think cannot be used with raw or suffix, because the model's chat template is "
+            "not used",
+            param="think",
+        )
     if body.suffix and fim is None:
         name = show(asking.model_name)
         raise InvalidField(f"suffix: {name} does not support insert", param="suffix")

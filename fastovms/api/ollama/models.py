@@ -293,8 +293,8 @@ class OllamaModels:
             body, _ = await self._find(request, dialect)
         except ModelNotFound as error:
             raise ModelNotFound(
-                f"{error.message}, and none is pulled: this server has the models that it was "
-                "started with",
+                f"{error.message}; it is not downloaded, because this server has the models "
+                "that it was started with",
                 param=error.param,
             ) from None
         done = OllamaStatus("success")
@@ -307,7 +307,7 @@ class OllamaModels:
         """Refuses requests that would create, copy or delete models. Raises RequestError."""
         what = request.path.removeprefix("/api/").partition("/")[0]
         raise RequestError(
-            f"this server does not do {what}: it has the models that it was started with"
+            f"{what} is not supported: this server has the models that it was started with"
         )
 
     async def _find(self, request: Request, dialect: Dialect) -> tuple[OllamaNamed, KnownModel]:

@@ -128,7 +128,7 @@ def read_options(given: OllamaOptions | None, model: ModelInfo) -> ReadOptions:
         if values[name] not in (None, neutral):
             param = f"options.{name}"
             raise InvalidField(
-                f"{param} must be {neutral}, as there is no such sampler here, not "
+                f"{param} must be {neutral}, because this sampler is not supported, not "
                 f"{show(values[name])}",
                 param=param,
             )

@@ -20,7 +20,7 @@ _CAPITAL: Final = {
 USER: Final = {"role": "user", "content": _QUESTION}
 _MODEL: Final = "qwen3"
 _CREATED: Final = 1767225600
-_FINGERPRINT: Final = "fastovms-0.1.0"
+_FINGERPRINT: Final = "fastovms-0.2.0"
 
 COMPLETIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "A prompt": {"prompt": "Once upon a time", "max_tokens": 20},

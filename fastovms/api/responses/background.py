@@ -58,8 +58,8 @@ _LOST: Final = "it is no longer this replica's, which could not renew its lease"
 
 _RETRY: Final = 1.0
 _PATIENCE: Final = 300.0
-"""Seconds between attempts to store a response, and the seconds after which the attempts end, while
-the shared store is not available."""
+"""Seconds between attempts to queue or to store a response, and the seconds after which attempts to
+store it end, while the shared store is not available."""
 
 
 Begin = Callable[[], Awaitable[Answering]]
@@ -286,10 +286,20 @@ class BackgroundRun:
         try:
             begun = beginning.result()
             self._run.adopt(begun.run)
-            begun.generation.submit(self._on_delta, self._writer.add_output)
-            self._generation = begun.generation
+            await self._submit_when_possible(begun.generation)
         except Exception as error:
             self._end_by(error, cuts=isinstance(error, ServerClosing))
+
+    async def _submit_when_possible(self, generation: TextGeneration) -> None:
+        """Submits the response, which was accepted before its model was loaded, once the queue of
+        the model has room, unless it is cancelled first. Raises as `submit` does otherwise."""
+        while not self.has_ended:
+            try:
+                generation.submit(self._on_delta, self._writer.add_output)
+                self._generation = generation
+                return
+            except Overloaded:
+                await asyncio.wait((self._stopped,), timeout=_RETRY)
 
     async def _finished(self, generation: TextGeneration) -> None:
         finished = asyncio.ensure_future(generation.finished())
@@ -424,7 +434,7 @@ class BackgroundRuns:
         """Raises Overloaded if the owner has reached its limit of runs."""
         if not self._places.may_take(owner):
             count = self._places.held(owner)
-            raise Overloaded(f"{count} responses of yours run in the background already")
+            raise Overloaded(f"you already have {count} background responses, which is the limit")
 
     def start(self, run: BackgroundRun) -> None:
         """Starts a run. Also raises as `BackgroundRun.submit` does.
@@ -500,7 +510,10 @@ class BackgroundRuns:
         finally:
             held_up.cancel()
         if not task.done():
-            raise StateFailed("the response has ended, but cannot be kept until the state is back")
+            raise StateFailed(
+                "the response has ended, but cannot be stored until the response store is "
+                "available again"
+            )
 
     async def drain(self, seconds: float) -> None:
         """Waits until all runs have ended, for at most this many seconds."""
@@ -634,7 +647,7 @@ class _LogReader:
         self._body = from_record(kept)
         if not orjson.loads(self._body)["background"]:
             raise InvalidField(
-                "stream: only responses that run in the background can be streamed again",
+                "stream: only background responses can be streamed again",
                 param="stream",
             )
         await self._read()
@@ -645,7 +658,11 @@ class _LogReader:
             try:
                 await self._read()
             except StateFailed as error:
-                logger.debug("response %s is followed when the store is back: %s", self._id, error)
+                logger.debug(
+                    "response %s: following it is retried when the store is available: %s",
+                    self._id,
+                    error,
+                )
 
     async def _read(self) -> None:
         """Reads the new events."""

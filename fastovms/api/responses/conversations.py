@@ -310,7 +310,7 @@ class Conversations:
 
     def _store(self) -> StateStore:
         if self._state is None:
-            raise RequestError("this server keeps no conversations")
+            raise RequestError("this server does not store conversations")
         return self._state.store
 
 

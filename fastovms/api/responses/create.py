@@ -711,7 +711,7 @@ class Responses:
             )
             run.note_not_kept()
         except (StateFailed, TooLarge) as error:
-            logger.error("response %s is not kept: %s", run.form.id, error)
+            logger.error("cannot store response %s: %s", run.form.id, error)
             run.note_not_kept()
 
 

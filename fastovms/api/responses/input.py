@@ -238,7 +238,7 @@ def text_of(
             read.append(ContentPart(unseen.note(kind, place, part.get("filename"))))
         elif kind == IMAGE and images is not None:
             place = f"{place}.file_id"
-            raise InvalidField(f"{place} is not supported: there are no files here", param=place)
+            raise InvalidField(f"{place} is not supported: include the data itself", param=place)
         else:
             raise unknown_part(kind, place, takes_images=images is not None)
     return join_parts(read)
@@ -422,7 +422,7 @@ def _compaction(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     sealed = _text(item.get("encrypted_content"), name)
     if not unseal_summary(sealed):
         # Passing it over would silently lose all that came before.
-        raise InvalidField(f"{name} is not a summary of this server", param=name)
+        raise InvalidField(f"{name} is not a summary that this server has written", param=name)
     if kept := kept_items(sealed):
         read = [read_items(items, name, rules) for items in kept]
         for message in (*read[0], *read[1]):

@@ -222,7 +222,9 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
         )
     store = keeps and body.store is not False
     if body.background and not store:
-        reason = "when store is false" if keeps else "on this server, which keeps no responses"
+        reason = (
+            "when store is false" if keeps else "on this server, which does not store responses"
+        )
         raise InvalidField(f"background cannot be used {reason}", param="background")
     include = check_include(body.include or ())
     text, response_format = _text_options(body, dialect)
@@ -302,7 +304,9 @@ def with_configuration(body: ResponsesRequest, items: Sequence[Item]) -> Respons
 
 def _check_supported(body: ResponsesRequest, dialect: Dialect) -> None:
     if body.prompt is not None:
-        raise InvalidField("prompt is not supported: this server has no templates", param="prompt")
+        raise InvalidField(
+            "prompt is not supported: this server does not store prompt templates", param="prompt"
+        )
     if body.stream_options is not None and not dialect.responses.takes_stream_options:
         raise InvalidField("stream_options is not allowed for responses", param="stream_options")
     if is_streamed(body):

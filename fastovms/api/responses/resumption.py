@@ -329,12 +329,14 @@ class Resumer:
                 try:
                     await self._go_on(key, model)
                 except BackendError as error:
-                    logger.warning("%d responses are not resumed now: %s", len(line), error)
+                    logger.warning(
+                        "%d interrupted responses cannot be resumed now: %s", len(line), error
+                    )
                     return
                 except TooLarge as error:
-                    logger.warning("response %s is not resumed now: %s", key.id, error)
+                    logger.warning("response %s cannot be resumed now: %s", key.id, error)
                 except Exception:
-                    logger.exception("response %s is not resumed", key.id)
+                    logger.exception("response %s cannot be resumed", key.id)
                 line.pop(key, None)
         finally:
             del self._lines[model], self._tasks[model]
@@ -357,7 +359,7 @@ class Resumer:
             async with self._restorer.held(model) as served:
                 await self._try(key, served)
         except (CannotGoOn, RequestError) as error:
-            logger.error("response %s has failed: %s", key.id, error)
+            logger.error("response %s cannot be resumed and is marked failed: %s", key.id, error)
             await self._restorer.end(key, failed(str(error)))
 
     async def _try(self, key: ResponseKey, model: ServedModel) -> None:
@@ -372,7 +374,7 @@ class Resumer:
             )
         run = await self._restorer.restored(key, cut, model)
         await self._start(run)
-        logger.info("response %s goes on behind event %d", key.id, run.log.num_events)
+        logger.info("response %s is resumed after event %d", key.id, run.log.num_events)
         if cut.cancel_requested:
             run.cancel()
         await run.advanced()
@@ -482,7 +484,11 @@ class LeaseKeeper:
             owned = await self._store.run(Operations.renew_leases)
             await self._store.run(Operations.give_up, [response.key for response in owned])
         except StateFailed as error:
-            logger.warning("running responses are not given up, and expire: %s", error)
+            logger.warning(
+                "cannot release running responses at shutdown; other servers resume them after "
+                "their leases expire: %s",
+                error,
+            )
 
     async def renew(self, lease: float) -> None:
         """Renews the leases once and handles the changes that the store reports. Does not raise: a
@@ -537,7 +543,7 @@ class LeaseKeeper:
                     owned = await self._store.run(Operations.renew_leases)
                     resumer.add(one for one in owned if self._runs.find(*one.key) is None)
                 except StateFailed as error:
-                    logger.debug("responses that were cut off are looked for later: %s", error)
+                    logger.debug("cannot look for interrupted responses, will retry: %s", error)
                 await watch.changed(_ALONE_INTERVAL)
 
     async def _end_cut(self) -> None:
@@ -545,7 +551,10 @@ class LeaseKeeper:
         try:
             await self._store.run(Operations.interrupt_expired, 0.0)
         except StateFailed as error:
-            logger.warning("responses that were cut off still count as running: %s", error)
+            logger.warning(
+                "cannot mark interrupted responses as failed; they still count as running: %s",
+                error,
+            )
 
     async def _run(self, lease: float) -> None:
         with self._store.watch_cancels() as watch:

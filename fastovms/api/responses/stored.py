@@ -323,7 +323,9 @@ async def _resolved(items: Sequence[Item], tenant: str, store: StateStore | None
 def _store(store: StateStore | None, fields: ResponseFields) -> StateStore:
     if store is None:
         name = "conversation" if fields.previous_id is None else "previous_response_id"
-        raise InvalidField(f"{name} cannot be used: this server keeps no responses", param=name)
+        raise InvalidField(
+            f"{name} cannot be used: this server does not store responses", param=name
+        )
     return store
 
 
@@ -640,7 +642,7 @@ class EventWriter:
                 await asyncio.sleep(_RETRY)
                 continue
             except TooLarge as error:
-                logger.warning("events of response %s are not kept: %s", self._key.id, error)
+                logger.warning("cannot store events of response %s: %s", self._key.id, error)
                 self._has_ended = True
                 self._log_unsent()
                 self.advanced.set()
@@ -657,7 +659,7 @@ class EventWriter:
             while self._is_behind and await self._write():
                 pass
         except (StateFailed, TooLarge) as error:
-            logger.warning("the last events of response %s are not kept: %s", self._key.id, error)
+            logger.warning("cannot store the last events of response %s: %s", self._key.id, error)
 
     @property
     def _has_said(self) -> bool:

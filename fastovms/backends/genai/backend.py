@@ -105,7 +105,7 @@ def _difference(model_dir: Path, model: ModelInfo) -> float:
         fate = process.wait()
     if isinstance(answer, Compared):
         return answer.difference
-    raise NotComparable(f"the process that does it {fate}" if answer is None else answer.reason)
+    raise NotComparable(f"the process of the check {fate}" if answer is None else answer.reason)
 
 
 _PIPELINE_SECONDS: Final = (0.5, 1.0, 2.0)
@@ -234,7 +234,7 @@ class GenaiBackend:
         Raises:
             ConfigurationError: the pipeline or the device cannot run the model.
         """
-        logger.info("compiling for %s with the genai pipeline", config.device)
+        logger.info("compiling the model for %s with the genai pipeline", config.device)
         process = ChildProcess("fastovms.backends.genai.worker")
         answer: Any
         try:
@@ -249,7 +249,7 @@ class GenaiBackend:
             )
         if isinstance(answer, PipelineLoaded):
             if config.enable_prefix_caching and not has_prefix_cache(config):
-                logger.warning("the genai backend has no prefix cache together with a draft model")
+                logger.warning("genai: the prefix cache is not used together with a draft model")
             model = fit_cache(model, answer.model.max_model_len)
             return cls(process, model, config, grammars, stats=answer.stats)
         process.connection.close()
@@ -292,7 +292,7 @@ class GenaiBackend:
             raise BackendUnavailable("the server is not ready to generate")
         check_length(request, self._model)
         if request.generated_token_ids:
-            raise RequestError("the model's backend cannot go on with an answer that was cut off")
+            raise RequestError("the genai backend cannot resume an interrupted answer")
         self.check(request.params)
         check_salt(request.cache_salt, enable_prefix_caching=has_prefix_cache(self._config))
         self._requests.add(request, on_output)
@@ -323,7 +323,10 @@ class GenaiBackend:
         self._commands.put(Close())
         self._requests.end_all(FinishReason.ABORT, None)
         if self._failure is None and not await self._link.wait(_CLOSE_TIMEOUT):
-            logger.error("the pipeline is still in a step after %g s: ending it", _CLOSE_TIMEOUT)
+            logger.error(
+                "genai: a step still runs %g s after the shutdown began; its process is killed",
+                _CLOSE_TIMEOUT,
+            )
             self._peer.kill()
 
     # Threads
@@ -334,7 +337,7 @@ class GenaiBackend:
                 send(self._peer.connection, command)
                 del command  # its images are in memory no longer than they are needed
         except (OSError, ValueError):
-            logger.debug("the pipeline takes no more commands")
+            logger.debug("genai: the pipeline accepts no more commands")
 
     def _read(self, writer: threading.Thread) -> None:
         reason = ""
@@ -350,7 +353,7 @@ class GenaiBackend:
                 self._undelivered.acquire()
                 self._link.call(self._deliver, message)
         except (EOFError, OSError):
-            logger.debug("the pipeline has closed its connection")
+            logger.debug("genai: the pipeline closed its connection")
         ending = f"the pipeline's process {self._peer.wait()}"
         self._commands.put(None)
         writer.join()

@@ -73,8 +73,8 @@ class PromptReader:
             if self._encode(text) == token_ids:
                 return text
         raise InvalidField(
-            "prompt must be a text for this model: it supports images, and no text has these "
-            "token ids",
+            "prompt must be a text for this model: it supports images, and these token ids "
+            "do not correspond to a text",
             param="prompt",
         )
 
@@ -140,7 +140,8 @@ def load_pipeline(
             del growing
             if num_blocks < 2:
                 raise ConfigurationError(
-                    f"a KV cache of {size / GIB:.2g} GB holds no two blocks: raise --cache-size"
+                    f"a KV cache of {size / GIB:.2g} GB holds fewer than two blocks: raise "
+                    "--cache-size"
                 )
             pipeline = _load(model_dir, config, device, num_kv_blocks=num_blocks)
         return pipeline, CacheCapacity(_num_blocks(pipeline), block_size)

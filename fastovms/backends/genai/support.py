@@ -303,7 +303,8 @@ def check_supported(params: SamplingParams, assistance: Assistance, max_num_seqs
     width = params.beam_search.num_beams
     if width > max_num_seqs:
         raise RequestError(
-            f"a search with {width} beams cannot run: at most {max_num_seqs} sequences do at once",
+            f"beam search with {width} beams cannot run: at most {max_num_seqs} sequences "
+            "run at the same time",
             param=params.beam_search.param,
         )
 
@@ -321,7 +322,7 @@ def check_grammar(grammar: Grammar) -> None:
             f"{grammar.param} {NOT_SUPPORTED}: it needs {error}", param=grammar.param
         ) from error
     except (AttributeError, KeyError, TypeError, ValueError):
-        logger.debug("%s is malformed", grammar.param)
+        logger.debug("genai: the grammar of %s is malformed", grammar.param)
 
 
 def check_salt(cache_salt: str | None, *, enable_prefix_caching: bool) -> None:
@@ -475,6 +476,9 @@ REQUEST_FIELDS: Final[Mapping[str, FieldDecision]] = {
     ),
     "generated_token_ids": FieldDecision(
         Handling.REFUSED, "when the request is submitted; the pipeline takes prompts only"
+    ),
+    "adapter": FieldDecision(
+        Handling.REFUSED, "when the server starts: no adapter is loaded for this backend"
     ),
 }
 """Every field of `GenerationRequest`."""

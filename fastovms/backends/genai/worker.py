@@ -372,7 +372,7 @@ class PipelineEngine:
                 next(self._pipeline_ids), image_tag(0), [ov.Tensor(tiny)], config
             )
         except RuntimeError as error:
-            logger.debug("the memory of the image encoder stays: %s", error)
+            logger.debug("genai: cannot release the memory of the image encoder: %s", error)
         else:
             handle.cancel()
             self._pipeline.step()  # lets the pipeline drop the request
@@ -570,9 +570,9 @@ def run(
             clock=clock,
         )
     except (EOFError, ConnectionError):
-        logger.debug("the server has gone")
+        logger.debug("genai: the server process has ended")
     except Exception as error:
-        logger.exception("the pipeline has failed")
+        logger.exception("genai: the pipeline failed")
         send(connection, WorkerFailed(f"{type(error).__name__}: {reason_of(error)}"))
 
 

@@ -70,6 +70,10 @@ class AdapterFiles:
     digest: bytes
     weights: Mapping[str, LowRank]
 
+    @property
+    def num_bytes(self) -> int:
+        return sum(pair.down.nbytes + pair.up.nbytes for pair in self.weights.values())
+
 
 def read_adapter(
     directory: Path, shapes: Mapping[str, MatrixShape], *, max_rank: int

@@ -18,7 +18,7 @@ from fastovms.engine.model.adapters import (
     compile_adapters,
     module_shapes,
 )
-from fastovms.engine.model.devices import MIB, is_cpu
+from fastovms.engine.model.devices import MIB, available_memory, is_cpu
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.paging import reason_of
 from fastovms.errors import BackendUnavailable, ConfigurationError
@@ -80,7 +80,7 @@ class AdapterTable:
     @property
     def num_bytes(self) -> int:
         """The memory of all weights of adapters."""
-        return sum(matrix.nbytes for matrix in (*self._stack.down, *self._stack.up))
+        return self._stack.num_bytes
 
     def load_first(self, modules: Mapping[str, Path]) -> None:
         """Loads adapters before the engine runs, in any thread.
@@ -205,10 +205,17 @@ class AdapterTable:
 
     def _with_adapter(self, number: int, files: AdapterFiles) -> _Change:
         """Returns the stack with one more adapter, and what runs it."""
+        compiles = self._runner is None or not files.weights.keys() <= self._stack.shapes.keys()
+        # The stack is copied, and a compiled graph has the weights of the model once more.
+        needed = self._stack.num_bytes + files.num_bytes
+        needed += compiles * self._model.graph.weights.stat().st_size
+        if needed > (available := available_memory()):
+            raise ConfigurationError(
+                f"the adapter needs about {needed / MIB:.0f} MB of memory, and "
+                f"{available / MIB:.0f} MB are free"
+            )
         stack = self._stack.with_adapter(number, files.weights)
-        if self._runner is None or stack.shapes.keys() != self._stack.shapes.keys():
-            return _Change(stack, self._compile(stack))
-        return _Change(stack, self._runner)
+        return _Change(stack, self._compile(stack) if compiles else self._runner)
 
     def _without(self, number: int) -> _Change:
         """Returns the stack without an adapter, and what runs it."""

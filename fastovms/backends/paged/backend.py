@@ -135,14 +135,17 @@ def reserve_cache(
     if num_blocks < 1:
         size = f"of {config.cache_size:g} GB" if config.cache_size else "in the free memory"
         raise ConfigurationError(
-            f"a KV cache {size} holds no block ({bytes_per_block} bytes each): raise --cache-size"
+            f"a KV cache {size} holds no block ({bytes_per_block} bytes each): raise "
+            "--cache-size or free memory"
         )
     paged_model.allocate_cache(num_blocks)
     if draft_model is not None:
         draft_model.allocate_cache(num_blocks * block_size)
-    logger.info("KV cache: %d blocks of %d tokens", num_blocks, block_size)
+    logger.info(
+        "KV cache: %d tokens (%d blocks of %d)", num_blocks * block_size, num_blocks, block_size
+    )
     if states is not None:
-        logger.info(
+        logger.debug(
             "KV cache: states take %.3g of the %.3g MB of a block, and %.3g "
             "MB outside the blocks; cached prefixes are multiples of %d tokens",
             states.num_bytes / MIB,
@@ -152,7 +155,7 @@ def reserve_cache(
         )
     if num_blocks == max_useful_blocks and config.cache_size:
         logger.info(
-            "KV cache: %.3g of %.3g GB, as %d sequences of %d tokens can use no more",
+            "KV cache: %.3g of %.3g GB are used, because %d sequences of %d tokens need no more",
             num_blocks * bytes_per_block / GIB,
             config.cache_size,
             max_num_seqs,
@@ -216,8 +219,7 @@ def load_draft_model(
     )
     if model.states is not None:  # they cannot be taken back where a draft was wrong
         raise ConfigurationError(
-            f"the draft model {draft_dir} has states in addition to attention, as hybrid models "
-            "have, and cannot draft"
+            f"the draft model {draft_dir} is a recurrent or hybrid model, which cannot draft"
         )
     info = fit_attention(info, model.graph)
     max_model_len = info.max_model_len
@@ -241,7 +243,9 @@ def read_draft_files(draft_dir: Path, model_dir: Path) -> DraftFiles:
     """
     info = read_model_info(draft_dir)
     if info.takes_images:
-        raise ConfigurationError(f"the draft model {draft_dir} takes images")
+        raise ConfigurationError(
+            f"the draft model {draft_dir} takes images, which is not supported"
+        )
     _check_vocabulary(draft_dir, model_dir)
     return DraftFiles(draft_dir, info)
 
@@ -558,7 +562,10 @@ class PagedBackend:
             self._grammars.close()
         self._requests.end_all(FinishReason.ABORT, None)
         if self._failure is None and not await self._link.wait(_CLOSE_TIMEOUT):
-            logger.error("the engine is still in a step after %g s: leaving it", _CLOSE_TIMEOUT)
+            logger.error(
+                "engine: a step still runs %g s after the shutdown began; it is abandoned",
+                _CLOSE_TIMEOUT,
+            )
 
     # Event loop
 
@@ -586,10 +593,10 @@ class PagedBackend:
             )
             is_in_order = True
         except EngineFailed as error:
-            logger.error("the engine has failed: %s", error)
+            logger.error("engine: failed: %s", error)
             self._link.call(self.fail, str(error))
         except BaseException as error:  # Rust's panics are no Exceptions
-            logger.exception("the engine has failed")
+            logger.exception("engine: failed")
             self._link.call(self.fail, f"{type(error).__name__}: {reason_of(error)}")
         finally:
             self._cores.engines.end()

@@ -72,37 +72,38 @@ def prepare_few_rows(
     except _DroppedError:
         pass
     except Exception as error:
-        logger.warning("decode kernels: off: %s", reason_of(error))
+        logger.warning("decode kernels: not used: %s", reason_of(error))
 
 
 def _compile_single_rows(model: PagedModel) -> None:
     try:
         model.compile_single_rows()
     except RuntimeError as error:
-        logger.warning("steps of one row have no variant of the model: %s", reason_of(error))
+        logger.warning("no separate graph is compiled for steps of one token: %s", reason_of(error))
     model.forget_files()
 
 
 def _prepare(
     model: PagedModel, wait_for_rest: Callable[[], None], clock: Callable[[], float]
 ) -> str:
-    """Prepares the kernels, and returns the result for the log: "on" with the gain for each number
-    of tokens, or "off" with the reason."""
+    """Prepares the kernels, and returns the result for the log: the largest gain, or the reason why
+    they are not used."""
     from fastovms.engine.kernels.compiler import compile_kernels, find_instructions
     from fastovms.engine.model import few_rows
 
     instructions = find_instructions()
     if instructions is None:
-        return "off: this CPU has neither AVX2 nor AVX-512 VNNI"
+        return "not used: this CPU has neither AVX2 nor AVX-512 VNNI"
     wait_for_rest()
     kernels = compile_kernels(instructions, model.num_threads)
     wait_for_rest()
     variants = few_rows.compile_few_rows(model, kernels)
     if variants is None:
-        return "off: no weights that they can multiply, or too little free memory"
+        return "not used: the weights have other precisions, or too little memory is free"
     plain = model.twin()
     chosen: dict[int, list[RunnerFactory]] = {}
     speeds: list[str] = []
+    fastest = 1.0
     for name, makers in (("whole steps", variants.whole), ("products", variants.operations)):
         if not makers:
             continue
@@ -123,10 +124,16 @@ def _prepare(
         for number in few_rows.served_numbers(gains):
             chosen.setdefault(number, []).append(makers[number])
         if gains:
+            fastest = max(fastest, *gains.values())
             listed = ", ".join(f"{number}: {gain:.2f}" for number, gain in gains.items())
             speeds.append(f"{name} {listed}")
     if not chosen:
-        return f"off: on {instructions}, no faster than OpenVINO"
+        return f"not used: no faster than OpenVINO on this CPU ({instructions})"
     model.use_for_few_rows(chosen)
     model.forget_files()  # which were read once more
-    return f"on with {instructions}, times OpenVINO's speed by tokens a step: {'; '.join(speeds)}"
+    logger.debug(
+        "decode kernels: %s, speed relative to OpenVINO by tokens a step: %s",
+        instructions,
+        "; ".join(speeds),
+    )
+    return f"in use, up to {fastest:.1f} times as fast as OpenVINO in steps of few tokens"

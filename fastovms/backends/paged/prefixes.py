@@ -64,7 +64,7 @@ def fit_length(model: ModelInfo, limit: ExactLength | None) -> ModelInfo:
     if limit.num_tokens < MIN_EXACT_LEN:
         raise ConfigurationError(f"{model.name} cannot be served: {limit.reason}")
     logger.warning(
-        "%s is exact for short texts only, as %s: context length reduced from %d to %d tokens",
+        "%s computes only short texts exactly, as %s: context length reduced from %d to %d tokens",
         model.name,
         limit.reason,
         model.max_model_len,
@@ -126,7 +126,9 @@ def prefix_files(
     """Returns the files for a model's cached blocks; None = caching is not possible, which is
     logged."""
     if model.is_on_gpu:
-        logger.info("prefix cache: %s is on a GPU: nothing is kept on disk", info.name)
+        logger.info(
+            "prefix cache: %s runs on a GPU, so its prompts are not stored on disk", info.name
+        )
         return None
     fingerprint = _fingerprint(model, model_dir, info.max_model_len)
     folder = f"{fingerprint.hex()[:16]}-{re.sub(r'[^A-Za-z0-9._-]', '_', info.name)[:100]}"
@@ -282,6 +284,6 @@ class PrefixEngine:
         try:
             function()
         except Exception:
-            logger.exception("prefix cache: it has failed, and is not used any more")
+            logger.exception("prefix cache: failed and switched off")
             self._saver.give_up()
             self._restorer.give_up()

@@ -175,7 +175,7 @@ def measure_all(
         try:
             rival = files.compile([other])[1]
         except ConfigurationError as error:
-            logger.warning("%s: %s", other.name, error)
+            logger.warning("tuning: %s cannot be used: %s", other.name, error)
             continue
         times = measure({default.name: model, other.name: rival}, tuning.LOAD_CASES)
         ratios[other.name] = tuning.speed_ratios(times[other.name], times[default.name])
@@ -407,10 +407,10 @@ class IdleTuning:
         try:
             process = self._start(measurement)
         except OSError as error:
-            logger.warning("cannot measure how the model runs fastest: %s", error)
+            logger.warning("tuning: cannot start a measurement: %s", error)
             return False
         logger.info(
-            "measuring, while the server is idle, how %s runs fastest here",
+            "tuning: the server is idle; measuring which settings run %s fastest",
             measurement.model_dir.name,
         )
         self._process = process
@@ -424,5 +424,5 @@ class IdleTuning:
         with self._changed:
             measurement = self._waiting.popleft()
             self._process = None
-            logger.info("measured %s: %s", measurement.model_dir.name, found)
+            logger.info("tuning: result for %s: %s", measurement.model_dir.name, found)
             self._changed.notify_all()

@@ -197,6 +197,10 @@ class AdapterStack:
     def num_ranks(self) -> int:
         return self.members[-1].end if self.members else 0
 
+    @property
+    def num_bytes(self) -> int:
+        return sum(matrix.nbytes for matrix in (*self.down, *self.up))
+
     def with_adapter(self, number: int, weights: Mapping[str, LowRank]) -> AdapterStack:
         """Returns a stack with one more adapter, the last.
 

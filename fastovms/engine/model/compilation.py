@@ -289,15 +289,15 @@ def compile_first(
     """
     refusals: list[str] = []
     for precisions in choices:
-        logger.info("compiling for %s: %s", device, precisions.name)
+        logger.info("compiling the model for %s (%s)", device, precisions.name)
         try:
             variants = compile_variants(core, model, device, precisions)
         except (RuntimeError, TypeError) as error:
             refusals.append(reason_of(error))
             continue
         for refused, reason in zip(choices, refusals, strict=False):
-            logger.warning("%s refuses %s: %s", device, refused.name, reason)
-        logger.info("compiled for %s: %s", device, precisions.name)
+            logger.warning("%s does not support %s: %s", device, refused.name, reason)
+        logger.info("compiled the model for %s (%s)", device, precisions.name)
         return precisions, variants
     raise ConfigurationError(f"{device} cannot run the model: {refusals[0]}")
 

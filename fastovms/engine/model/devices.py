@@ -187,7 +187,7 @@ def find_device(core: ov.Core, name: str, *, allows_npu: bool = False) -> str:
     available = core.available_devices
     if device not in available and not (device == "GPU" and any(map(is_gpu, available))):
         raise ConfigurationError(
-            f"there is no device {device} here, or no driver for it; there is "
+            f"the device {device} or its driver is not available; available are "
             + ", ".join(available)
         )
     return device

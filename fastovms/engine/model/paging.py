@@ -207,7 +207,7 @@ def fix_shapes(model: ov.Model) -> bool:
     try:
         model.reshape(shapes)
     except RuntimeError as error:
-        logger.info("steps of one row have no variant of the model: %s", error)
+        logger.info("no separate graph is compiled for steps of one token: %s", error)
         return False
     return True
 
@@ -477,7 +477,7 @@ def _read_masks(model: ov.Model, max_model_len: int) -> ModelAttention | None:
         return attentions_of(model, max_model_len)
     except UnknownMask as error:
         logger.warning(
-            "the masks of the attention cannot be read%s",
+            "the attention masks of the model cannot be read%s",
             "" if error.__cause__ is None else f": {reason_of(error.__cause__)}",
         )
         return None
@@ -486,7 +486,7 @@ def _read_masks(model: ov.Model, max_model_len: int) -> ModelAttention | None:
 def _set_attentions(model: ov.Model, attentions: Sequence[LayerAttention]) -> None:
     layers = _layers(model)
     if len(layers) != len(attentions):
-        logger.info("%d layers of %d have been paged", len(layers), len(attentions))
+        logger.info("paged attention: %d of %d layers were converted", len(layers), len(attentions))
         return
     for layer, (window, slopes) in zip(layers, attentions, strict=True):
         window_input = opset13.constant(window or 0, np.int32)
@@ -514,7 +514,10 @@ def _page(model: ov.Model) -> None:
     _transform(model)
     projection = vocabulary_projection(model)
     if projection is None:
-        logger.warning("no vocabulary projection found: every prompt token will pay for its logits")
+        logger.warning(
+            "no vocabulary projection found: logits are computed for every prompt token, which "
+            "is slower"
+        )
         return
     indices = opset13.parameter([-1], ov.Type.i64, name=SAMPLED_TOKEN_INDICES)
     indices.output(0).set_names({SAMPLED_TOKEN_INDICES})

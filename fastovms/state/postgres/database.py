@@ -45,7 +45,7 @@ back before its leases expire, which they do some seconds after others are."""
 
 
 def _log_trouble(reason: str) -> None:
-    logger.warning("responses are not stored: %s", reason)
+    logger.warning("response store: responses are not stored: %s", reason)
 
 
 class DatabaseLink:
@@ -134,7 +134,7 @@ class DatabaseLink:
         with self._changed:
             self.num_connects += 1
             if self.trouble:
-                logger.warning("%s can be reached again", self._address)
+                logger.warning("response store: %s is reachable again", self._address)
             self.trouble = ""
             self._delay = _FIRST_DELAY
         return session
@@ -170,7 +170,7 @@ def open_url(
         database.connect()
         yield database
     except NoTables as error:
-        raise ConfigurationError(f"there is no state in {address}: {error}") from None
+        raise ConfigurationError(f"{address} has no stored state: {error}") from None
     except (Unreachable, ConnectionLost, psycopg.Error) as error:
         raise StateFailed(f"{address}: {' '.join(str(error).split())}") from None
     finally:
@@ -311,7 +311,7 @@ class PostgresDatabase:
         except Unreachable:
             return max(_MIN_WAIT, self._link.seconds_left())
         except (psycopg.Error, ConnectionLost) as error:
-            raise StateFailed(f"nothing is evicted: {_reason(error)}") from error
+            raise StateFailed(f"old responses cannot be deleted: {_reason(error)}") from error
         return _MAX_WAIT if expiry is None else min(max(expiry, _TURN), _MAX_WAIT)
 
     def evict(self) -> bool:

@@ -326,11 +326,11 @@ def need_tables(session: PostgresSession) -> None:
     """
     version = _version(session)
     if version is None:
-        raise NoTables("it has no tables of a state")
+        raise NoTables("the database has no tables of fastovms")
     if version != VERSION:
         raise OtherVersion(
-            f"its format is {version}, not {VERSION}: a server of this version converts it "
-            "when it starts, after which older servers cannot connect"
+            f"the database has the format {version}, not {VERSION}: a server of this "
+            "version converts it when it starts, after which older servers cannot connect"
         )
 
 
@@ -360,8 +360,8 @@ def _version(session: PostgresSession) -> int | None:
         return None
     [version] = session.execute("SELECT max(version) FROM state_version").fetchone()
     if version is None or not _OLDEST <= version <= VERSION:
-        of = "of a later fastovms" if version and version > VERSION else "none that there ever was"
-        raise OtherVersion(f"its format is {version}, not {VERSION}: it is {of}")
+        of = "from a later fastovms" if version and version > VERSION else "not a known format"
+        raise OtherVersion(f"the database has the format {version}, not {VERSION}: it is {of}")
     return int(version)
 
 

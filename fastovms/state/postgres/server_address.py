@@ -96,7 +96,7 @@ def extra_needed() -> Iterator[None]:
         yield
     except ImportError as error:
         raise ConfigurationError(
-            f"PostgreSQL needs psycopg ({error}): pip install 'fastovms[postgres]'"
+            f"PostgreSQL needs psycopg ({error}): pip install '.[postgres]'"
         ) from None
 
 

@@ -55,7 +55,7 @@ class NotificationListener(Watchers):
             try:
                 await self._listen()
             except (psycopg.Error, StateFailed) as error:
-                logger.debug("notifications of other servers are missed: %s", error)
+                logger.debug("response store: notifications of other servers are lost: %s", error)
             await asyncio.sleep(self._delay)
             self._delay = min(2 * self._delay, _MAX_DELAY)
 

@@ -156,14 +156,15 @@ class DiskReturn:
             database.close()
             raise
         logger.warning(
-            "the state is kept on the disk from now on, with %d objects that were kept in memory",
+            "response store: the disk is used from now on, with %d objects that were kept in "
+            "memory",
             memory.totals.num_objects,
         )
         return database
 
     def _note(self, reason: str) -> None:
         if reason != self.reason:
-            logger.warning("the state is still kept in memory: %s", reason)
+            logger.warning("response store: still in memory only: %s", reason)
         self.reason = reason
 
 
@@ -292,7 +293,7 @@ def _make_tables(connection: sqlite3.Connection) -> None:
     if version == 0:
         connection.executescript(_SCHEMA)
     elif not 1 <= version <= VERSION:
-        raise sqlite3.NotSupportedError(f"its format is {version}, not {VERSION}")
+        raise sqlite3.NotSupportedError(f"the database has the format {version}, not {VERSION}")
     elif version == 1:
         connection.create_function("seal", 1, seal)
         connection.executescript(_SEAL_ALL)
@@ -400,7 +401,7 @@ class Database:
                 return 0.0
             expiry = self.seconds_to_expiry()
         except sqlite3.Error as error:
-            raise StateFailed(f"nothing is evicted: {error}") from error
+            raise StateFailed(f"old responses cannot be deleted: {error}") from error
         return _MAX_WAIT if expiry is None else min(expiry, _MAX_WAIT)
 
     def evict(self) -> bool:
@@ -514,7 +515,9 @@ class Database:
             with self.transaction():
                 self._tables.write_uses()
         except Exception:
-            logger.debug("the last uses of stored objects are not recorded", exc_info=True)
+            logger.debug(
+                "response store: the last uses of stored objects are not recorded", exc_info=True
+            )
 
     def _attempt(self, operation: Operation) -> OperationOutcome:
         """Runs one operation, and returns its outcome.

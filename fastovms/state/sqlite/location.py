@@ -114,8 +114,8 @@ def open_location(
         if config.state_dir is not None and not error.is_fault:
             raise ConfigurationError(f"cannot keep the state in {directory}: {error}") from None
         logger.warning(
-            "responses are kept in memory, and lost when the server ends, until %s can be used: "
-            "%s (choose another place with --state-dir)",
+            "response store: responses are kept in memory and lost when the server ends, until "
+            "%s can be used: %s (choose another directory with --state-dir)",
             directory,
             error,
         )
@@ -216,7 +216,7 @@ def _set_aside(path: Path, error: sqlite3.Error) -> None:
         except FileNotFoundError:
             continue
     logger.error(
-        "%s is damaged (%s): it is now %s%s, and a server that starts begins a new one",
+        "response store: %s is corrupt (%s); it was renamed to %s%s, and a new one is created",
         path,
         error,
         path.name,
@@ -228,4 +228,6 @@ def _try_to_set_aside(path: Path, error: sqlite3.Error) -> None:
     try:
         _set_aside(path, error)
     except OSError as reason:
-        logger.error("%s is damaged (%s), and cannot be set aside: %s", path, error, reason)
+        logger.error(
+            "response store: %s is corrupt (%s) and cannot be renamed: %s", path, error, reason
+        )

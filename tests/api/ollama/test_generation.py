@@ -277,7 +277,7 @@ async def test_what_is_missing_is_filled_in(make):
         ({"raw": True, "system": "a"}, "system cannot be used when raw is true"),
         ({"raw": True, "context": [1]}, "context cannot be used when raw is true"),
         ({"suffix": "a", "images": ["aGk="]}, "images cannot be used when suffix is given"),
-        ({"raw": True, "think": True}, "think needs the model's template"),
+        ({"raw": True, "think": True}, "think cannot be used with raw"),
         ({"template": "{{ .Prompt }}"}, "template is not supported"),
         ({"raw": True, "prompt": "a" * 10**6}, "maximum context length"),
     ],

@@ -163,7 +163,7 @@ async def test_pulls(make):
         {"status": "success"},
     )
     error = await refused(make(), "/api/pull", {"model": "x"}, 404)
-    assert error.startswith("model 'x' not found, and none is pulled")
+    assert error.startswith("model 'x' not found; it is not downloaded")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ async def test_pulls(make):
 async def test_models_are_not_changed(make, method, path, what):
     response = await make().call(method, path, {"model": "fake"})
     assert response.status == 400
-    assert orjson.loads(response.body)["error"].startswith(f"this server does not do {what}:")
+    assert orjson.loads(response.body)["error"].startswith(f"{what} is not supported:")
 
 
 # Vectors for Ollama's clients.

@@ -77,7 +77,10 @@ def test_num_predict(given: float | None, most: int | None) -> None:
     [
         ({"num_predict": -3}, "options.num_predict must be at least -2, not -3"),
         ({"num_predict": 1.5}, "options.num_predict must be an integer, not 1.5"),
-        ({"mirostat": 2}, "options.mirostat must be 0, as there is no such sampler here, not 2"),
+        (
+            {"mirostat": 2},
+            "options.mirostat must be 0, because this sampler is not supported, not 2",
+        ),
         ({"typical_p": 0.5}, "options.typical_p must be 1"),
         ({"tfs_z": 0.5}, "options.tfs_z must be 1"),
     ],

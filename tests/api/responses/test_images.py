@@ -163,13 +163,17 @@ PLACE = "input[0].content[1]"
     [
         ({"type": "input_image"}, ".image_url", "must be an object or a string, not null"),
         ({"type": "input_image", "image_url": {}}, ".image_url.url", "must be a string"),
-        ({"type": "input_image", "file_id": "f"}, ".file_id", "there are no files here"),
+        ({"type": "input_image", "file_id": "f"}, ".file_id", "include the data itself"),
         (image(detail="huge"), ".detail", "detail must be one of"),
         ({"type": "input_file"}, "", "takes only text and parts of type image_url or input_image"),
         ({"type": "input_image", "image_url": "x"}, ".image_url", "must be a data URL"),
         ({"type": "input_image", "image_url": "data:,"}, ".image_url", "in base64"),
-        ({"type": "input_image", "image_url": "http://x/"}, ".image_url", "fetches nothing from x"),
-        ({"type": "input_image", "image_url": "/x"}, ".image_url", "reads no local files"),
+        (
+            {"type": "input_image", "image_url": "http://x/"},
+            ".image_url",
+            "does not fetch images from x",
+        ),
+        ({"type": "input_image", "image_url": "/x"}, ".image_url", "does not read local files"),
     ],
 )
 async def test_bad_parts(make_vision, part, param, message):

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from fastovms.api.responses import background
 from fastovms.api.responses.background import ResponsesState
 from fastovms.api.served import Release
 from fastovms.config import ApiConfig
@@ -95,6 +96,22 @@ async def test_queued_response_runs_once_its_model_is_loaded(away):
     assert (body["status"], body["temperature"]) == ("completed", 0.5)
     assert body["output"][0]["content"][0]["text"] == "Hello!"
     assert body["usage"]["output_tokens"] == 7
+    assert holder.num_uses == 0
+
+
+async def test_queued_response_waits_for_room_in_the_queue_of_its_model(away, monkeypatch):
+    """It was accepted, and must not fail because others were faster when the model was loaded."""
+    monkeypatch.setattr(background, "_RETRY", 0.01)
+    api, holder = away()
+    api.backend.max_num_waiting = 0
+    ids = [await start(api), await start(api)]
+    holder.load()
+    await asyncio.sleep(0.05)
+    assert (await ask(api, "POST", f"{V1}/{ids[1]}/cancel"))[1]["status"] == "cancelled"
+    assert (await ask(api, "GET", f"{V1}/{ids[0]}"))[1]["status"] == "queued"
+    api.backend.max_num_waiting = 1
+    await asyncio.sleep(0.05)
+    assert (await ended(api, ids[0]))["status"] == "completed"
     assert holder.num_uses == 0
 
 

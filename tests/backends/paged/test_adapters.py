@@ -175,6 +175,17 @@ async def test_refused_loads_change_nothing(
     assert await generate(backend, table.adapters["some"])
 
 
+async def test_too_little_memory(
+    backend: PagedBackend, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "available_memory", lambda: 1000)
+    with pytest.raises(
+        ConfigurationError, match=r"needs about \d+ MB of memory, and 0 MB are free"
+    ):
+        await table_of(backend).load("x", model_dir / "a1")
+    assert list(table_of(backend).adapters) == ["some"]
+
+
 async def test_too_many(backend: PagedBackend, model_dir: Path) -> None:
     table = table_of(backend)
     loads = [table.load(f"x{number}", model_dir / f"a{number}") for number in range(1, 5)]

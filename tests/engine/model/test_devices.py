@@ -202,8 +202,8 @@ def test_a_device_is_found(name: str, available: Sequence[str], expected: str) -
 @pytest.mark.parametrize(
     ("name", "available", "message"),
     [
-        ("GPU", ["CPU"], "there is no device GPU here, or no driver for it; there is CPU"),
-        ("GPU.2", ["CPU", "GPU"], r"there is no device GPU\.2 here.* CPU, GPU"),
+        ("GPU", ["CPU"], "the device GPU or its driver is not available; available are CPU"),
+        ("GPU.2", ["CPU", "GPU"], r"the device GPU\.2 or its driver.* CPU, GPU"),
         ("NPU", ["CPU", "NPU"], "--device NPU needs the genai backend"),
         (
             "HETERO:GPU,CPU",

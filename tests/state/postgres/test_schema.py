@@ -125,8 +125,8 @@ def columns(session: PostgresSession) -> set[tuple[str, ...]]:
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (99, "its format is 99, not 4: it is of a later fastovms"),
-        (2, "its format is 2, not 4: it is none that there ever was"),
+        (99, "the database has the format 99, not 4: it is from a later fastovms"),
+        (2, "the database has the format 2, not 4: it is not a known format"),
     ],
 )
 def test_another_version_is_left_alone(postgres, version, message):

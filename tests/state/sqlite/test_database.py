@@ -239,7 +239,7 @@ async def test_a_file_of_another_version_is_left_alone(tmp_path):
     connection = sqlite3.connect(tmp_path / "state.db")
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(ConfigurationError, match="its format is 99, not 4"):
+    with pytest.raises(ConfigurationError, match="the database has the format 99, not 4"):
         open_at(tmp_path)
 
 

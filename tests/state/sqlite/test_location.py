@@ -202,7 +202,7 @@ async def test_a_damaged_file_is_set_aside(tmp_path, caplog):
     (tmp_path / "state.db").write_bytes(os.urandom(10_000))
     (tmp_path / "state.db-wal").write_bytes(os.urandom(10_000))
     store = open_at(tmp_path)
-    assert "is damaged" in caplog.text
+    assert "is corrupt" in caplog.text
     assert (tmp_path / "state.db.damaged").stat().st_size == 10_000
     assert await store.run(Operations.find_conversation, "t", "c") is None
     await store.close()
@@ -226,7 +226,7 @@ async def test_a_file_that_turns_out_to_be_damaged_is_set_aside(tmp_path, caplog
         with pytest.raises(StateFailed):
             await store.run(Operations.find_item, "t", "c", "i")
     assert await store.run(Operations.find_conversation, "t", "c") == b"{}"
-    assert caplog.text.count("is damaged") == 1
+    assert caplog.text.count("is corrupt") == 1
     await store.close()
     store = open_at(tmp_path)
     assert await store.run(Operations.find_conversation, "t", "c") is None
@@ -250,6 +250,6 @@ async def test_damage_on_a_disk_that_cannot_be_written(tmp_path, caplog, monkeyp
     monkeypatch.setattr("pathlib.Path.replace", fail)
     with pytest.raises(StateFailed, match="page 7"):
         await store._reading.run(find_damage)
-    assert "cannot be set aside" in caplog.text
+    assert "cannot be renamed" in caplog.text
     assert await store.run(Operations.find_conversation, "t", "c") is None, "it goes on"
     await store.close()

@@ -1,6 +1,6 @@
 # The image of the server, for x86-64. From the top of a clone:
 #
-#     podman build -t fastovms:0.1.0 -f deploy/Containerfile .
+#     podman build -t fastovms:0.2.0 .          (or docker build)
 #
 # Without a registry to take the base from, deploy/image.sh makes that of Debian packages first.
 ARG BASE=debian:12-slim
@@ -36,11 +36,11 @@ WORKDIR /var/lib/fastovms
 VOLUME ["/var/cache/fastovms", "/var/lib/fastovms"]
 EXPOSE 8000
 STOPSIGNAL SIGTERM
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 LABEL org.opencontainers.image.title="fastovms" \
       org.opencontainers.image.description="OpenAI-compatible LLM server for OpenVINO models, made for Intel CPUs" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.licenses="Apache-2.0"
-# No HEALTHCHECK: Kubernetes has probes, and podman and Docker take --health-cmd.
+# No HEALTHCHECK: Kubernetes has probes, compose.yaml has one, and podman and Docker take --health-cmd.
 ENTRYPOINT ["fastovms"]
 CMD ["serve", "--host", "0.0.0.0"]

@@ -1,0 +1,1 @@
+"""The whole server in one deterministic process: virtual time, seeded chance, injected faults."""

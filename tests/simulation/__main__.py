@@ -1,0 +1,93 @@
+"""python -m tests.simulation --seeds N: runs N worlds, and tells how to replay those that fail."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time as real_time
+
+from tests.simulation.install import install_clocks, install_threads, plant
+from tests.simulation.planted import FAULTS
+
+_clock = real_time.perf_counter
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1, help="how many worlds to run")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="real seconds at most")
+    parser.add_argument("--only", help="the numbers of the actions to run, such as 1,5")
+    parser.add_argument("--having", default="", help="a text that one of the events must have")
+    parser.add_argument("--trace", action="store_true", help="show all that happens")
+    parser.add_argument("--hash", action="store_true", help="show each world's hash")
+    parser.add_argument("--failures", type=int, default=1, help="end after so many failures")
+    parser.add_argument("--no-shrink", action="store_true", help="show failures as they are")
+    parser.add_argument("--fault", help="the name of a fault of `planted` to plant")
+    arguments = parser.parse_args()
+    install_clocks()
+    for fault in FAULTS:
+        if fault.name == arguments.fault:
+            plant(fault.module, fault.old, fault.new)
+    from fastovms.engine.row_functions import load_kernels
+    from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS
+    from tests.simulation import disk, server, simulate
+
+    install_threads()
+    server.install_server()
+    disk.install_disk()
+    load_kernels()
+    SUFFIX_FUNCTIONS.load()
+    start = _clock()
+    num_failed = num_answers = num_switches = num_run = 0
+    virtual = 0.0
+    for seed in range(arguments.first, arguments.first + arguments.seeds):
+        if _clock() - start > arguments.seconds:
+            break
+        scenario = simulate.make_scenario(seed)
+        if not any(arguments.having in str(event) for event in scenario.events):
+            continue
+        if arguments.only:
+            scenario = scenario.only({int(number) for number in arguments.only.split(",")})
+        outcome = simulate.simulate(scenario, record=arguments.trace)
+        num_run += 1
+        num_answers += outcome.num_answers
+        num_switches += outcome.num_switches
+        virtual += outcome.seconds - 1000
+        if arguments.trace:
+            print("\n".join(outcome.lines))
+        if arguments.hash:
+            print(seed, outcome.trace, flush=True)
+        if outcome.failures:
+            num_failed += 1
+            if not arguments.no_shrink and not arguments.only:
+                scenario = simulate.shrink(scenario, outcome)
+                outcome = simulate.simulate(scenario)
+            tell(scenario, outcome)
+            if num_failed >= arguments.failures:
+                break
+    seconds = _clock() - start
+    print(
+        f"{num_run} worlds, {num_answers} requests, {num_switches} hand-overs, {virtual:.0f} "
+        f"virtual seconds in {seconds:.1f} s: {num_failed} failed"
+    )
+    return 1 if num_failed else 0
+
+
+def tell(scenario, outcome) -> None:  # type: ignore[no-untyped-def]
+    numbers = ",".join(map(str, sorted(scenario.numbers)))
+    print(f"seed {scenario.seed} fails:")
+    for kind, text in outcome.failures[:5]:
+        print(f"  {kind}: {text[:600]}")
+    print(f"  settings: {scenario.settings.described()}, ends by {scenario.ends_by}")
+    for event in scenario.events:
+        print(f"  {event}")
+    command = f"python -m tests.simulation --first {scenario.seed} --only {numbers} --trace"
+    print(f"replay: {command}", flush=True)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # not after the ends of tasks whose processes were killed

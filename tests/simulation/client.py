@@ -1,0 +1,222 @@
+"""A client that reads answers strictly, and behaves as badly as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from tests.simulation.loop import SimLoop
+from tests.simulation.network import Line, Link
+from tests.simulation.server import Port
+from tests.simulation.world import World
+
+PATIENCE: Final = 3000.0
+"""Virtual seconds that a client waits for more of an answer."""
+
+
+class Gone(Exception):
+    """The connection has ended before the answer. The message is how."""
+
+
+class BadAnswer(Exception):
+    """The bytes are no answer."""
+
+
+class ClientConnection:
+    """The client's end of a connection.
+
+    Args:
+        sip: the most bytes that are read at a time, and the seconds between; None = all at once.
+    """
+
+    def __init__(
+        self, world: World, link: Link, loop: SimLoop, sip: tuple[int, float] | None = None
+    ) -> None:
+        self._world = world
+        self._link = link
+        self._sip = sip
+        self._loop = loop
+        self._changed = asyncio.Event()
+        self._data = b""
+        link.on_change = self._on_change
+        self.num_read = 0
+
+    def _on_change(self) -> None:
+        self._loop.inject(self._changed.set)
+
+    def send(self, data: bytes) -> None:
+        if not self._link.is_reset and not self._link.is_client_gone:
+            self._link.up.send(data)
+
+    def half_close(self) -> None:
+        self._link.up.end()
+
+    def close(self) -> None:
+        """Closes the socket, as `close` does: with a reset, where something is unread."""
+        if self._link.down.unread or self._link.is_reset:
+            self.reset()
+        else:
+            self._link.up.end()
+            self._link.is_client_gone = True
+
+    def reset(self) -> None:
+        self._link.client_resets()
+
+    async def _more(self) -> None:
+        """Waits for more bytes. Raises Gone."""
+        link = self._link
+        if self._sip is not None:
+            await asyncio.sleep(self._sip[1])
+        while not link.down.unread:
+            if link.is_reset:
+                raise Gone("reset")
+            if link.down.is_ended:
+                raise Gone("end")
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await self._changed.wait()
+            except TimeoutError:
+                raise BadAnswer("no answer comes") from None
+        got = link.down.take(*(() if self._sip is None else (self._sip[0],)))
+        self.num_read += len(got)
+        self._data += got
+
+    async def line(self) -> bytes:
+        while b"\r\n" not in self._data:
+            await self._more()
+        line, _, self._data = self._data.partition(b"\r\n")
+        return line
+
+    async def take(self, size: int) -> bytes:
+        while len(self._data) < size:
+            await self._more()
+        taken, self._data = self._data[:size], self._data[size:]
+        return taken
+
+    async def rest(self) -> bytes:
+        """Returns what comes until the end."""
+        try:
+            while True:
+                await self._more()
+        except Gone:
+            taken, self._data = self._data, b""
+            return taken
+
+
+@dataclass
+class Answer:
+    """What a client has got.
+
+    Attributes:
+        frames: the data of each event, with the time at which it came; "[DONE]" is a string.
+        is_whole: whether the answer has come to its end.
+        gone: how the connection ended before that.
+    """
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    frames: list[Any] = field(default_factory=list)
+    asked_at: float = 0.0
+    first_at: float | None = None
+    ended_at: float = 0.0
+    is_whole: bool = False
+    gone: str = ""
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.body)
+
+
+def render(method: str, path: str, body: Any, headers: dict[str, str] | None = None) -> bytes:
+    data = body if isinstance(body, bytes) else b"" if body is None else orjson.dumps(body)
+    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1:8000"]
+    if body is not None:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(data)}"]
+    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    return "\r\n".join([*lines, "", ""]).encode() + data
+
+
+class FrameLimit(Exception):
+    """The client has got as many frames as it wanted."""
+
+
+async def read_answer(
+    world: World, connection: ClientConnection, answer: Answer, most_frames: int | None = None
+) -> None:
+    """Reads one answer into `answer`.
+
+    Raises:
+        Gone: the connection ends before the answer.
+        BadAnswer: it breaks the rules of HTTP or of event streams.
+        FrameLimit: `most_frames` have come.
+    """
+    status = await connection.line()
+    version, _, rest = status.partition(b" ")
+    if version != b"HTTP/1.1" or not rest[:3].isdigit():
+        raise BadAnswer(f"not a status line: {status[:80]!r}")
+    answer.status = int(rest[:3])
+    while line := await connection.line():
+        name, colon, value = line.decode("latin-1").partition(": ")
+        if not colon:
+            raise BadAnswer(f"not a header field: {line!r}")
+        answer.headers[name.lower()] = value
+    is_stream = answer.headers.get("content-type", "").startswith("text/event-stream")
+    pending = b""
+    if answer.headers.get("transfer-encoding") == "chunked":
+        while True:
+            size = int(await connection.line(), 16)
+            chunk = await connection.take(size)
+            if await connection.line():
+                raise BadAnswer("a chunk without its end")
+            if not size:
+                break
+            answer.body += chunk
+            if is_stream:
+                pending += chunk
+                *frames, pending = pending.split(b"\n\n")
+                for frame in frames:
+                    _add_frame(world, answer, frame)
+                if most_frames is not None and len(answer.frames) >= most_frames:
+                    raise FrameLimit
+        if pending:
+            raise BadAnswer(f"an event without its end: {pending[:80]!r}")
+    elif "content-length" in answer.headers:
+        answer.body = await connection.take(int(answer.headers["content-length"]))
+    elif answer.headers.get("connection") == "close":
+        answer.body = await connection.rest()
+    else:
+        raise BadAnswer("an answer of no known length")
+    answer.is_whole = True
+    answer.ended_at = world.now
+
+
+def _add_frame(world: World, answer: Answer, frame: bytes) -> None:
+    if frame.startswith(b":"):
+        return  # a comment
+    if answer.frames and answer.frames[-1] == "[DONE]":
+        raise BadAnswer(f"a frame after the last: {frame[:80]!r}")
+    event, _, data = frame.rpartition(b"data: ")
+    if event and not event.startswith(b"event: "):
+        raise BadAnswer(f"not an event: {frame[:80]!r}")
+    if answer.first_at is None:
+        answer.first_at = world.now
+    if data == b"[DONE]":
+        answer.frames.append("[DONE]")
+        return
+    try:
+        answer.frames.append(orjson.loads(data))
+    except ValueError:
+        raise BadAnswer(f"an event that is not JSON: {frame[:80]!r}") from None
+
+
+def connect(
+    world: World, port: Port, line: Line, sip: tuple[int, float] | None = None
+) -> ClientConnection:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    return ClientConnection(world, port.connect(line), loop, sip)

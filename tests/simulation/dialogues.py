@@ -1,0 +1,386 @@
+"""Clients of the Responses API that come back after a loss and hold the server to its answers.
+
+What is acknowledged must be there: an answer with an id that the server keeps, or an event of a
+stream in the background. It may not change any more, whatever happens to the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.simulation.client import (
+    Answer,
+    BadAnswer,
+    ClientConnection,
+    FrameLimit,
+    Gone,
+    connect,
+    read_answer,
+    render,
+)
+from tests.simulation.model import continue_greedily
+from tests.simulation.network import Line
+from tests.simulation.server import Port
+from tests.simulation.workload import Action
+from tests.simulation.world import World
+
+PATH: Final = "/v1/responses"
+_ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
+_PATIENCE: Final = 600.0
+
+
+@dataclass
+class Kept:
+    """A response that the server has acknowledged.
+
+    Attributes:
+        text: what it must say; None = not known.
+        events: the events that have been seen, by number.
+        body: the response as it was told at its end; None = it was not.
+        is_deleted: whether it must not be found any more.
+    """
+
+    id: str
+    action: Action
+    text: str
+    reason: str
+    background: bool
+    events: dict[int, Any] = field(default_factory=dict)
+    body: Any = None
+    is_deleted: bool = False
+    is_strict: bool = True
+
+
+@dataclass
+class KeptConversation:
+    """A conversation that the server has acknowledged, with the texts that it must have.
+
+    Attributes:
+        may_have_more: whether a turn may have been added of which nothing was told.
+    """
+
+    id: str
+    texts: list[str] = field(default_factory=list)
+    may_have_more: bool = False
+
+
+class Dialogue:
+    """One client of the Responses API.
+
+    Args:
+        kept: where acknowledged responses and conversations are added.
+        is_strict: whether events must be stored before they are told, as they are on a disk that
+            is in order.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        port: Port,
+        action: Action,
+        max_model_len: int,
+        kept: list[Kept | KeptConversation],
+        *,
+        is_strict: bool,
+    ) -> None:
+        self._world = world
+        self._port = port
+        self._action = action
+        self._max_model_len = max_model_len
+        self._kept = kept
+        self._is_strict = is_strict
+        self._prompt = ""
+        self._conversation: KeptConversation | None = None
+
+    def _fail(self, kind: str, text: str) -> None:
+        self._world.fail(kind, f"{self._action}: {text}")
+
+    async def run(self) -> None:
+        previous: Kept | None = None
+        if self._action.converses:
+            answer = await self._call("POST", "/v1/conversations", {})
+            if answer.status != 200:
+                return
+            self._conversation = KeptConversation(answer.json["id"])
+            self._kept.append(self._conversation)
+        for turn in range(1 + self._action.repeats):
+            text = self._action.prompt if turn == 0 else f"turn {turn}"
+            previous = await self._ask(text, previous)
+            if previous is None:
+                return
+
+    async def _ask(self, text: str, previous: Kept | None) -> Kept | None:
+        """Asks once. Returns the response when it is complete; None = it is not."""
+        action, world = self._action, self._world
+        prompt = f"{self._prompt}u:{text};"
+        size, most = len(prompt.encode()) + 1, action.fields["max_output_tokens"]
+        body = {"model": action.model, "input": text, **action.fields}
+        conversation = self._conversation
+        if conversation is not None:
+            body["conversation"] = conversation.id
+            conversation.may_have_more = True
+        elif previous is not None:
+            body["previous_response_id"] = previous.id
+        most = min(most, self._max_model_len - size)
+        tokens = continue_greedily(list(f"{prompt}>".encode()), most, action.model)
+        said = bytes(tokens).decode(errors="replace")
+        reason = "completed" if len(tokens) < most else "incomplete"
+        self._prompt = f"{prompt}a:{said};"
+        background, streams = action.fields["background"], action.fields["stream"]
+
+        def acknowledge(id: str) -> Kept:
+            kept = Kept(id, action, said, reason, background, is_strict=self._is_strict)
+            self._kept.append(kept)
+            world.note("acknowledged", id)
+            return kept
+
+        answer = Answer(asked_at=world.now)
+        kept: Kept | None = None
+        connection = connect(world, self._port, action.line)
+        connection.send(render("POST", PATH, body))
+        try:
+            await self._read(connection, answer, action.after_frames if background else 0)
+        except BadAnswer as error:
+            self._fail("answer", str(error))
+            return None
+        finally:
+            connection.close()
+        if answer.status == 0:
+            return None
+        if answer.status != 200:
+            if size >= self._max_model_len and answer.status == 400:
+                return None
+            if b"is not finished yet" in answer.body and not self._is_strict:
+                return None  # its end was told, but could not be stored, and is made again
+            if answer.status not in (429, 500, 503):
+                self._fail("answer", f"status {answer.status}: {answer.body[:300]!r}")
+            return None
+        if streams:
+            answer.frames = [event for event in answer.frames if event != "[DONE]"]
+            first = next((e for e in answer.frames if "response" in e), None)
+            if first is None:
+                return None
+            id = first["response"]["id"]
+            last = answer.frames[-1]
+            ended = last.get("type") in _ENDS and last["response"]["store"]
+            if background or (ended and answer.is_whole):
+                kept = acknowledge(id)
+                self._note_events(kept, answer.frames)
+        elif answer.is_whole and (background or answer.json["store"]):
+            kept = acknowledge(answer.json["id"])
+            if not background:
+                self._note_end(kept, answer.json)
+        if kept is None:
+            return None
+        await asyncio.sleep(action.after_seconds)
+        if background and action.ends:
+            await self._end(kept)
+            return None
+        is_complete = await self._follow(kept)
+        if conversation is not None and kept.body is not None and kept.body.get("error") is None:
+            conversation.texts += [text, said]
+            conversation.may_have_more = False
+        return kept if is_complete else None
+
+    async def _call(self, method: str, path: str, body: Any = None) -> Answer:
+        """Asks until there is an answer that is not for a server that starts or ends."""
+        num_tries = 0
+        while True:
+            answer = Answer(asked_at=self._world.now)
+            connection = connect(self._world, self._port, self._action.line)
+            connection.send(render(method, path, body))
+            try:
+                await self._read(connection, answer, 0)
+            except BadAnswer as error:
+                self._fail("answer", str(error))
+                return answer
+            finally:
+                connection.close()
+            num_tries += 1
+            if (answer.is_whole and answer.status not in (500, 503)) or num_tries > 1000:
+                return answer
+            await asyncio.sleep(0.5)
+
+    async def _end(self, kept: Kept) -> None:
+        """Cancels or deletes a response in the background."""
+        path = f"{PATH}/{kept.id}"
+        if self._action.ends == "delete":
+            answer = await self._call("DELETE", path)
+            if answer.status not in (200, 404):  # 404 where the first answer was lost
+                self._fail("answer", f"a deletion has status {answer.status}: {answer.body!r}")
+            kept.is_deleted = True
+            return
+        answer = await self._call("POST", f"{path}/cancel")
+        if answer.status == 400 and b"cannot be cancelled" in answer.body:
+            await self._follow(kept)
+        elif answer.status != 200:
+            self._fail("answer", f"a cancellation has status {answer.status}: {answer.body!r}")
+        else:
+            self._note_end(kept, answer.json)
+
+    async def _read(self, connection: ClientConnection, answer: Answer, most_frames: int) -> None:
+        try:
+            await read_answer(self._world, connection, answer, most_frames or None)
+        except (Gone, FrameLimit) as end:
+            answer.gone = str(end) or "left"
+
+    async def _follow(self, kept: Kept) -> bool:
+        """Follows a response to its end, over as many connections as it takes."""
+        world, ends_at = self._world, self._world.now + _PATIENCE
+        while kept.body is None:
+            if world.now > ends_at:
+                self._fail("hang", f"{kept.id} does not end")
+                return False
+            path = f"{PATH}/{kept.id}"
+            if self._action.fields["stream"]:
+                path += f"?stream=true&starting_after={max(kept.events, default=-1)}"
+                if not kept.events:
+                    path = f"{PATH}/{kept.id}?stream=true"
+            answer = Answer(asked_at=world.now)
+            connection = connect(world, self._port, self._action.line)
+            connection.send(render("GET", path, None))
+            try:
+                await self._read(connection, answer, 0)
+            except BadAnswer as error:
+                self._fail("answer", str(error))
+                return False
+            finally:
+                connection.close()
+            if answer.status == 404:
+                self._fail("forgotten", f"{kept.id} is not there")
+                return False
+            if answer.status == 200 and self._action.fields["stream"]:
+                self._note_events(kept, answer.frames)
+            elif answer.status == 200 and answer.is_whole and has_ended(answer.json):
+                self._note_end(kept, answer.json)
+            if kept.body is None:
+                await asyncio.sleep(0.5)
+        return kept.body["status"] in ("completed", "incomplete")
+
+    def _note_events(self, kept: Kept, frames: list[Any]) -> None:
+        for event in frames:
+            if event == "[DONE]" or "sequence_number" not in event:
+                continue
+            number = event["sequence_number"]
+            if kept.events and number != max(kept.events) + 1 and number not in kept.events:
+                self._fail("events", f"event {number} follows {max(kept.events)}")
+            if not kept.events and number:
+                self._fail("events", f"event {number} is the first")
+            if kept.events.setdefault(number, event) != event and kept.is_strict:
+                self._fail("events", f"event {number} was {kept.events[number]}, and is {event}")
+            if kept.body is not None:
+                self._fail("events", f"event {number} comes after the last")
+            if event["type"] in _ENDS:
+                self._note_end(kept, event["response"])
+
+    def _note_end(self, kept: Kept, body: Any) -> None:
+        kept.body = body
+        for fault in faults_of_response(kept, body):
+            self._fail("response", fault)
+
+
+def has_ended(body: Any) -> bool:
+    return body["status"] not in ("queued", "in_progress")
+
+
+def faults_of_response(kept: Kept, body: Any) -> list[str]:
+    """Returns what is wrong with a response at its end."""
+    said = "".join(
+        part["text"]
+        for item in body["output"]
+        if item["type"] == "message"
+        for part in item["content"]
+    )
+    error = body.get("error")
+    if error is not None and (not kept.background or "not numbers" in error["message"]):
+        return []  # nobody resumes what a client waits for, or what the model itself has failed at
+    if body["status"] == "cancelled" and kept.action.ends == "cancel":
+        # The last character may be whole, or not yet.
+        is_begun = kept.text.startswith(said.removesuffix("\N{REPLACEMENT CHARACTER}"))
+        return [] if is_begun else [f"it is cancelled with {said!r}, and not of {kept.text!r}"]
+    if (body["status"], said) != (kept.reason, kept.text):
+        return [f"it is {body['status']} with {said!r} ({error}), not {kept.reason} {kept.text!r}"]
+    return []
+
+
+async def wait_for_resumption(world: World, port: Port, kept: Kept) -> None:
+    """Waits until a response whose end could not be stored has been made again."""
+    for _ in range(100):
+        answer = Answer(asked_at=world.now)
+        connection = connect(world, port, kept.action.line)
+        connection.send(render("GET", f"{PATH}/{kept.id}", None))
+        try:
+            await read_answer(world, connection, answer)
+        finally:
+            connection.close()
+        if answer.status != 200 or has_ended(answer.json):
+            kept.body = None  # its items have other ids
+            return
+        await asyncio.sleep(1)
+    world.fail("hang", f"{kept.id} is not resumed when the disk is in order again")
+
+
+async def look_again(world: World, port: Port, kept: Kept) -> None:
+    """Checks that a response is still what it was, and that its events can be had again."""
+    for streams in (False, True):
+        if streams and not (kept.background and kept.action.fields["stream"]):
+            return
+        path = f"{PATH}/{kept.id}{'?stream=true' * streams}"
+        answer = Answer(asked_at=world.now)
+        connection = connect(world, port, kept.action.line)
+        connection.send(render("GET", path, None))
+        try:
+            await read_answer(world, connection, answer)
+        except (Gone, BadAnswer) as error:
+            world.fail("lost", f"{kept.id} cannot be had at the end: {error}")
+            return
+        finally:
+            connection.close()
+        if kept.is_deleted:
+            if answer.status != 404:
+                world.fail("undead", f"{kept.id} has status {answer.status} after its deletion")
+            return
+        if answer.status != 200:
+            world.fail("forgotten", f"{kept.id} has status {answer.status} at the end")
+            return
+        if not streams:
+            if kept.body is not None and answer.json["output"] != kept.body["output"]:
+                world.fail("changed", f"{kept.id} was {kept.body}, and is {answer.json}")
+            for fault in faults_of_response(kept, answer.json):
+                world.fail("response", f"{kept.id} at the end: {fault}")
+            continue
+        if answer.frames.pop() != "[DONE]":
+            world.fail("events", f"{kept.id} ends without [DONE]")
+        numbers = [event["sequence_number"] for event in answer.frames]
+        if numbers != list(range(len(numbers))):
+            world.fail("events", f"{kept.id} has the events {numbers}")
+        for event in answer.frames:
+            seen = kept.events.get(event["sequence_number"], event)
+            if seen != event and kept.is_strict:
+                world.fail("events", f"{kept.id} had {seen}, and has {event}")
+
+
+async def look_at_conversation(
+    world: World, port: Port, line: Line, kept: KeptConversation
+) -> None:
+    """Checks that a conversation has each of its turns once."""
+    answer = Answer(asked_at=world.now)
+    connection = connect(world, port, line)
+    path = f"/v1/conversations/{kept.id}/items?order=asc&limit=100"
+    connection.send(render("GET", path, None))
+    try:
+        await read_answer(world, connection, answer)
+    except (Gone, BadAnswer) as error:
+        world.fail("lost", f"{kept.id} cannot be had at the end: {error}")
+        return
+    finally:
+        connection.close()
+    if answer.status != 200:
+        world.fail("forgotten", f"{kept.id} has status {answer.status} at the end")
+        return
+    texts = [part["text"] for item in answer.json["data"] for part in item["content"]]
+    num_more = len(texts) - len(kept.texts)
+    if texts[: len(kept.texts)] != kept.texts or num_more not in (0, 2 * kept.may_have_more):
+        world.fail("conversation", f"{kept.id} has {texts}, not {kept.texts}")

@@ -1,0 +1,178 @@
+"""A model whose logits are a function of the tokens that it finds in its cache, and which fails on
+demand; and what a request must get from it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.engine.model.kv_cache import BlockCopy
+from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.params import ModelInfo, SamplingDefaults
+from tests.engine.fake_model import FakeModel
+from tests.fakes import EOS
+from tests.simulation.world import current
+
+VOCAB_SIZE: Final = EOS + 1
+
+# First bytes of prompts, which in a chat come after "u:", that make the model fail.
+NAN, STALL = b"\x01\x02"
+
+STALL_SECONDS: Final = 3.0
+HANG_SECONDS: Final = 100.0
+
+MODEL_FAULTS: Final = ("raise", "hang", "nan")
+"""How a model may fail from some time on."""
+
+_LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz .,"
+
+
+def fault_of(context: Sequence[int]) -> int:
+    """Returns which of the faults a prompt asks for; 0 = none."""
+    first = context[2 if list(context[:2]) == [ord("u"), ord(":")] else 0]
+    return first if first <= STALL else 0
+
+
+def checksum_after(before: int, token: int) -> int:
+    """Returns what the cache holds of a token: a checksum of it and of all before it."""
+    return zlib.crc32(token.to_bytes(4), before)
+
+
+def next_token(checksum: int, last: int, seventh: int) -> int:
+    """The likeliest token: mostly the one seven before, so that drafts are often right.
+
+    Args:
+        checksum: that of the whole text.
+        last: the last token.
+        seventh: the token seven before the one that is drawn; -1 = there is none.
+    """
+    if last == 0xC3:  # the second byte of a letter that has two
+        return 0xA4
+    if seventh >= 0 and checksum % 5:
+        return seventh if 32 <= seventh < 127 else _LETTERS[checksum % len(_LETTERS)]
+    if checksum % 61 == 3:
+        return EOS
+    if checksum % 13 == 1:
+        return 0xC3
+    return _LETTERS[checksum % len(_LETTERS)]
+
+
+def continue_greedily(prompt: Sequence[int], most: int, model: str) -> list[int]:
+    """The tokens after a prompt, without the end of text."""
+    context, checksum = list(prompt), first_checksum(model)
+    for token in prompt:
+        checksum = checksum_after(checksum, token)
+    while len(context) < len(prompt) + most:
+        token = next_token(checksum, context[-1], context[-7] if len(context) > 7 else -1)
+        if token == EOS:
+            break
+        context.append(token)
+        checksum = checksum_after(checksum, token)
+    return context[len(prompt) :]
+
+
+def first_checksum(model: str) -> int:
+    return zlib.crc32(model.encode())
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds that a step takes, and each of its tokens."""
+
+    step: float
+    token: float
+
+
+class SimModel(FakeModel):
+    """Takes virtual time for its steps.
+
+    Attributes:
+        fault: returns which of `MODEL_FAULTS` it has now; "" = none.
+    """
+
+    def __init__(self, block_size: int, pace: Pace, name: str) -> None:
+        super().__init__(block_size)
+        self._name = name
+        self.fault: Callable[[], str] = lambda: ""
+        self.vocab_size = VOCAB_SIZE
+        self._pace = pace
+        self.is_warm = False
+
+    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
+        num_tokens = len(inputs.input_ids)
+        thread = current()
+        firsts = inputs.input_ids[(inputs.position_ids == 0) | (inputs.position_ids == 2)]
+        if not self.is_warm:
+            self.is_warm = num_tokens == 1  # the second step of the engine's warm-up
+            firsts = firsts[:0]
+        if thread is not None:
+            seconds = self._pace.step + self._pace.token * num_tokens
+            if STALL in firsts:
+                seconds += STALL_SECONDS
+            if self.fault() == "hang":
+                seconds += HANG_SECONDS
+            thread.world.sleep(seconds)
+            thread.world.note("step", *inputs.past_lens, "tokens", *inputs.input_ids)
+        if self.fault() == "raise":
+            raise RuntimeError("the device is gone")
+        tables, begins = inputs.block_indices, inputs.subsequence_begins
+        sampled = {int(t): row for row, t in enumerate(inputs.sampled_token_indices)}
+        logits = np.zeros((len(sampled), self.vocab_size), np.float32)
+        for s in range(len(inputs.past_lens)):
+            table = tables[inputs.block_indices_begins[s] : inputs.block_indices_begins[s + 1]]
+            for t in range(begins[s], begins[s + 1]):
+                position, token = int(inputs.position_ids[t]), int(inputs.input_ids[t])
+                before = self._checksum_at(table, position - 1)
+                block, offset = divmod(position, self.block_size)
+                self._cache[table[block], offset] = token
+                self._checksums[table[block], offset] = checksum_after(before, token)
+                if t in sampled:
+                    context = self._cache[table].reshape(-1)[: position + 1].tolist()
+                    assert -1 not in context, "reads a position that was never written"
+                    checksum = self._checksum_at(table, position)
+                    logits[sampled[t]] = self._logits(context, checksum)
+        return logits
+
+    def allocate_cache(self, num_blocks: int) -> None:
+        super().allocate_cache(num_blocks)
+        self._checksums = np.zeros((num_blocks, self.block_size), np.int64)
+
+    def copy_blocks(self, copies: Iterable[BlockCopy]) -> None:
+        copies = list(copies)
+        super().copy_blocks(copies)
+        for source, target in copies:
+            self._checksums[target] = self._checksums[source]
+
+    def _checksum_at(self, table: NDArray[np.int32], position: int) -> int:
+        if position < 0:
+            return first_checksum(self._name)
+        block, offset = divmod(position, self.block_size)
+        return int(self._checksums[table[block], offset])
+
+    def _logits(self, context: Sequence[int], checksum: int) -> NDArray[np.float32]:
+        logits = np.full(self.vocab_size, -30, np.float32)
+        token = next_token(checksum, context[-1], context[-7] if len(context) > 7 else -1)
+        logits[token] = 3
+        others = np.array(
+            [97 + (token * 7 + len(context) * step) % 26 for step in (1, 3, 5)], np.int64
+        )
+        logits[others] = np.maximum(logits[others], [2.5, 2.0, 1.5])
+        if self.fault() == "nan" or (fault_of(context) == NAN and len(context) > 12):
+            logits[:] = np.nan
+        return logits
+
+
+def model_info(name: str, max_model_len: int) -> ModelInfo:
+    return ModelInfo(
+        name=name,
+        created=1_700_000_000,
+        max_model_len=max_model_len,
+        vocab_size=VOCAB_SIZE,
+        eos_token_ids=frozenset({EOS}),
+        defaults=SamplingDefaults(),
+    )

@@ -1,0 +1,378 @@
+"""Faults to plant, one at a time, to see whether the simulation finds them.
+
+python -m tests.simulation.planted [NAME...] [--seconds 300] [--jobs 2] [--table FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_BACKEND: Final = "fastovms.backends.paged.backend"
+_THREAD: Final = "fastovms.backends.engine_thread"
+_BLOCKS: Final = "fastovms.engine.blocks"
+_SCHEDULER: Final = "fastovms.engine.scheduler"
+_ENGINE: Final = "fastovms.engine.engine"
+_GENERATE: Final = "fastovms.api.generate"
+_PROTOCOL: Final = "fastovms.http.protocol"
+_STORED: Final = "fastovms.api.responses.stored"
+_OPERATIONS: Final = "fastovms.state.operations"
+_WRITERS: Final = "fastovms.http.writers"
+
+
+class Fault(NamedTuple):
+    """A text of a module that is replaced by another one."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+
+
+FAULTS: Final = (
+    Fault(
+        "the engine is not told of an abort",
+        _BACKEND,
+        "            self._commands.put(Abort(request_id, index))",
+        "            pass",
+    ),
+    Fault(
+        "a generation that is left is not aborted",
+        _GENERATE,
+        "        if self._num_unfinished:\n            for request",
+        "        if False:\n            for request",
+    ),
+    Fault(
+        "a permit is lost where a step has no output",
+        _BACKEND,
+        "        self._undelivered.release()",
+        "        if step.outputs:\n            self._undelivered.release()",
+    ),
+    Fault(
+        "the engine waits for commands while it has work",
+        _THREAD,
+        "receive(not engine.has_work)",
+        "receive(True)",
+    ),
+    Fault(
+        "closing does not end the engine's thread",
+        _BACKEND,
+        "        self._commands.put(Close())",
+        "        pass",
+    ),
+    Fault(
+        "an engine that fails ends no request",
+        _BACKEND,
+        "            self._requests.end_all(FinishReason.ERROR, reason)",
+        "            pass",
+    ),
+    Fault(
+        "a request whose samples are all aborted is kept",
+        _THREAD,
+        "        if index is None or not request.unfinished:",
+        "        if index is None:",
+    ),
+    Fault(
+        "waiting samples are counted as one",
+        _THREAD,
+        "        self._num_submitted += request.params.n",
+        "        self._num_submitted += 1",
+    ),
+    Fault(
+        "the first block of a table is not freed",
+        _BLOCKS,
+        "in reversed(block_table):",
+        "in reversed(block_table[1:]):",
+    ),
+    Fault(
+        "a shared block has one reference",
+        _BLOCKS,
+        "            self._ref_counts[block_id] += 1",
+        "            self._ref_counts[block_id] = 1",
+    ),
+    Fault(
+        "a prompt is found in the cache to its last token",
+        _BLOCKS,
+        "(len(token_ids) - 1) // size",
+        "len(token_ids) // size",
+    ),
+    Fault(
+        "the key of a cached block lacks its parent",
+        _BLOCKS,
+        "    return parent_node, tokens + salt",
+        "    return ROOT, tokens + salt",
+    ),
+    Fault(
+        "an evicted block is still found",
+        _BLOCKS,
+        "            del self._entries[self._keys.pop(block_id)]",
+        "            self._keys.pop(block_id)",
+    ),
+    Fault(
+        "a block is registered before it is computed",
+        _SCHEDULER,
+        "range(sequence.num_registered_blocks, sequence.num_computed_tokens // size)",
+        "range(sequence.num_registered_blocks, sequence.num_tokens // size)",
+    ),
+    Fault(
+        "a block that two read is written to",
+        _BLOCKS,
+        "        return self._ref_counts[block_id] > 1",
+        "        return self._ref_counts[block_id] > 2",
+    ),
+    Fault(
+        "a forked block is not copied",
+        _SCHEDULER,
+        "        plan.block_copies.append(BlockCopy(source, target))",
+        "        pass",
+    ),
+    Fault(
+        "drafts are accepted unseen",
+        _ENGINE,
+        "index == num_drafts or token_id != drafts[index]",
+        "index == num_drafts",
+    ),
+    Fault(
+        "drafts count as computed",
+        _SCHEDULER,
+        "            sequence.num_computed_tokens = min(end, sequence.num_tokens)",
+        "            sequence.num_computed_tokens = end",
+    ),
+    Fault(
+        "a preempted sequence counts as computed",
+        _SCHEDULER,
+        "        sequence.num_computed_tokens = 0\n        sequence.num_registered_blocks = 0",
+        "        sequence.num_registered_blocks = 0",
+    ),
+    Fault(
+        "a sequence that stops still counts as running",
+        _SCHEDULER,
+        "        self.waiting.note_running(sequence.owner, -1)",
+        "        pass",
+    ),
+    Fault(
+        "one sequence too many runs",
+        _SCHEDULER,
+        "            if num_seqs + num_new > self.max_num_seqs:",
+        "            if num_seqs + num_new > self.max_num_seqs + 1:",
+    ),
+    Fault(
+        "all samples draw with one seed",
+        "fastovms.engine.sampler",
+        "np.random.SeedSequence((seed % 2**64, index))",
+        "np.random.SeedSequence((seed % 2**64, 0))",
+    ),
+    Fault(
+        "the rows of a draft are drawn at one place",
+        "fastovms.engine.sampler",
+        "rows.add(index, sequence, num_tokens + index - start)",
+        "rows.add(index, sequence, num_tokens)",
+    ),
+    Fault(
+        "tokens behind a stop string count",
+        _GENERATE,
+        "            num_tokens = delta.num_tokens",
+        "            pass",
+    ),
+    Fault(
+        "a stop string does not end its sample in the engine",
+        _GENERATE,
+        "                self._backend.abort(self._requests[position].request_id, output.index)",
+        "                pass",
+    ),
+    Fault(
+        "half a character is sent",
+        "fastovms.text.detokenizer",
+        "        text, self._incomplete = decode_utf8(data, final=False)\n        if begin",
+        "        text, self._incomplete = decode_utf8(data, final=True)\n        if begin",
+    ),
+    Fault(
+        "a disconnect cancels no handler",
+        _PROTOCOL,
+        "        if task is not None:\n            task.cancel()",
+        "        pass",
+    ),
+    Fault(
+        "the memory of a body is not given back",
+        _PROTOCOL,
+        "        assert request is not None\n        server.give_back_body(request)",
+        "        assert request is not None",
+    ),
+    Fault(
+        "a lost connection stays registered",
+        _PROTOCOL,
+        "        self._server.remove(self)",
+        "        pass",
+    ),
+    Fault(
+        "an ended handler stays registered",
+        _PROTOCOL,
+        "        self._server.tasks.discard(task)",
+        "        pass",
+    ),
+    Fault(
+        "a reader that catches up gets nothing more",
+        _PROTOCOL,
+        "            stream.on_writable()",
+        "            pass",
+    ),
+    Fault(
+        "a pipelined request is forgotten",
+        _PROTOCOL,
+        "                self._respond(response)\n        self._go_on()",
+        "                self._respond(response)",
+    ),
+    Fault(
+        "requests wait at a turnstile that stays shut",
+        _WRITERS,
+        "        self._start_pass()\n        while self._waiting:",
+        "        while False:",
+    ),
+    Fault(
+        "an answer is written in two chunks with one length",
+        _WRITERS,
+        'data = b"%x\\r\\n%b\\r\\n0\\r\\n\\r\\n" % (len(data), data)',
+        'data = b"%x\\r\\n%b\\r\\n\\r\\n" % (len(data), data)',
+    ),
+    Fault(
+        "a commit is not synced",
+        "fastovms.state.sqlite.database",
+        '"PRAGMA synchronous = FULL"',
+        '"PRAGMA synchronous = OFF"',
+    ),
+    Fault(
+        "a response is acknowledged before it is stored",
+        "fastovms.api.responses.create",
+        "        await background.accepted()",
+        "        pass",
+    ),
+    Fault(
+        "events are told before they are stored",
+        _STORED,
+        "        self._unsent += frames\n        if self._has_ended:",
+        "        self._unsent += frames\n        if True:",
+    ),
+    Fault(
+        "events are stored without what they were made of",
+        _STORED,
+        "        said = pack_outputs(outputs) if outputs else None",
+        "        said = None",
+    ),
+    Fault(
+        "what was told before a restart is told again",
+        "fastovms.api.responses.background",
+        "        self._run.skip_events(self.log.num_events)",
+        "        pass",
+    ),
+    Fault(
+        "the numbers of stored events have a gap",
+        _STORED,
+        "        self._num_kept += len(frames)",
+        "        self._num_kept += len(frames) + (len(frames) > 3)",
+    ),
+    Fault(
+        "responses are not resumed",
+        "fastovms.api.responses.resumption",
+        "MAX_ATTEMPTS: Final = 3",
+        "MAX_ATTEMPTS: Final = 0",
+    ),
+    Fault(
+        "a stored response lacks its output",
+        _OPERATIONS,
+        "(ItemOrigin.OUTPUT, response.output)]",
+        "(ItemOrigin.OUTPUT, ())]",
+    ),
+    Fault(
+        "a turn does not see the one before the last",
+        _OPERATIONS,
+        "chain = self._tables.chain(tenant, id, MAX_CHAIN - 1)",
+        "chain = self._tables.chain(tenant, id, MAX_CHAIN - 1)[:1]",
+    ),
+    Fault(
+        "a replay stops where more was logged meanwhile",
+        _STORED,
+        "            loop.call_soon(send)  # others are served first",
+        "            pass",
+    ),
+    Fault(
+        "the state's thread is not woken",
+        "fastovms.state.state_store",
+        "            self._jobs.append(_QueuedOperation(operation, future))\n"
+        "            self._changed.notify()",
+        "            self._jobs.append(_QueuedOperation(operation, future))",
+    ),
+    Fault(
+        "a place in the background is not given back",
+        "fastovms.api.responses.background",
+        "            self._places.give_back(run.owner)",
+        "            pass",
+    ),
+    Fault(
+        "a watch is not ended",
+        "fastovms.state.store",
+        "            self._watches[topic].discard(watch)",
+        "            pass",
+    ),
+    Fault(
+        "a reader of a log is not forgotten",
+        _STORED,
+        "        log.forget(stream)",
+        "        pass",
+    ),
+)
+
+
+class Found(NamedTuple):
+    """How a fault was found: the number of worlds and of seconds; None = it was not."""
+
+    fault: Fault
+    num_seeds: int | None
+    seconds: float
+    kind: str
+
+
+def find(fault: Fault, seconds: float) -> Found:
+    """Runs worlds with a fault until one fails."""
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", "1000000", "--no-shrink"]
+    command += ["--fault", fault.name, "--seconds", f"{seconds:g}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    taken = time.perf_counter() - start
+    found = re.search(r"^seed (\d+) fails:\n  (\w+):", done.stdout, re.MULTILINE)
+    if found is None:
+        kind = "" if "worlds" in done.stdout else done.stderr.strip().splitlines()[-1][:80]
+        return Found(fault, None, taken, kind)
+    return Found(fault, int(found[1]) + 1, taken, found[2])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of the faults' names; none = all")
+    parser.add_argument("--seconds", type=float, default=300.0, help="for each fault, at most")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--table", type=Path, help="where to write the table")
+    arguments = parser.parse_args()
+    names = arguments.names
+    chosen = [f for f in FAULTS if not names or any(name in f.name for name in names)]
+    rows = ["| fault | worlds | seconds | seen as |", "|---|---|---|---|"]
+    num_found = 0
+    with ThreadPoolExecutor(arguments.jobs) as executor:
+        for found in executor.map(lambda fault: find(fault, arguments.seconds), chosen):
+            seeds = "not found" if found.num_seeds is None else str(found.num_seeds)
+            num_found += found.num_seeds is not None
+            rows.append(f"| {found.fault.name} | {seeds} | {found.seconds:.1f} | {found.kind} |")
+            print(rows[-1], flush=True)
+    print(f"{num_found} of {len(chosen)} found")
+    if arguments.table is not None:
+        arguments.table.write_text("\n".join(rows) + "\n")
+    return 0 if num_found == len(chosen) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

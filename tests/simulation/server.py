@@ -1,0 +1,511 @@
+"""One simulated process of the server: the real `serve._run`, over simulated threads, sockets and
+models."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from fastovms import files, prefix_cache
+from fastovms.api.model_pool import ModelPlan
+from fastovms.api.responses.background import BackgroundRuns
+from fastovms.api.served import KnownModel, ServedModel, ServedModels
+from fastovms.app import serve, supply
+from fastovms.app.supply import ModelSupply
+from fastovms.backends.engine_thread import StepReport
+from fastovms.backends.paged import backend
+from fastovms.backends.paged.backend import BackendParts, PagedBackend
+from fastovms.batches import records
+from fastovms.config import EngineConfig, ModelConfig, ModelSource, ResidencyConfig, StateConfig
+from fastovms.errors import StateFailed
+from fastovms.http import wire
+from fastovms.http.listeners import Listener
+from fastovms.http.protocol import Connection
+from fastovms.http.server import HttpServer
+from fastovms.service import lifecycle
+from fastovms.state.opening import open_store
+from fastovms.state.operations import Operations
+from fastovms.state.running_responses import Replica
+from fastovms.state.sqlite import location
+from fastovms.state.sqlite.database import Database
+from fastovms.state.state_store import Operation, OperationOutcome, StateBounds, StateStore
+from fastovms.state.tables import Tables
+from fastovms.system.disk import lock_file
+from fastovms.telemetry.metrics import GenerationMetrics
+from tests.api.chat_models import chat_model
+from tests.fakes import ByteTokenizer
+from tests.simulation.disk import Disk, cut_off
+from tests.simulation.loop import SimLoop
+from tests.simulation.model import Pace, SimModel, model_info
+from tests.simulation.network import Line, Link, ServerTransport
+from tests.simulation.world import Process, World, current
+
+STATE_DIR: Final = Path(f"/dev/shm/fastovms-simulation-{os.getpid()}")
+
+
+MODELS: Final = ("sim", "other", "third")
+
+_MOST_VAIN: Final = 14
+"""How many steps the engine may compute for requests that are over: those that were under way."""
+
+
+class _Connection(Connection):
+    """Sets of connections have an order that does not depend on addresses."""
+
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _Socket:
+    """Stands for a listening socket, and for the server over it."""
+
+    def close(self) -> None:
+        pass
+
+
+class Port:
+    """Where clients connect: passes connections on to one of the servers that listen."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.links: list[Link] = []
+        self.graveyard: list[object] = []
+        self.accepts: dict[SimServer, Callable[[Link], None]] = {}
+
+    def connect(self, line: Line) -> Link:
+        link = Link(self.world, len(self.links) + 1, line, self._arrive)
+        self.links.append(link)
+        return link
+
+    def _arrive(self, link: Link) -> None:
+        if not self.accepts:
+            link.refuse()
+            return
+        link.owner = self.world.chance.choice(list(self.accepts))
+        self.accepts[link.owner](link)
+
+
+class SimHttpServer(HttpServer):
+    """Listens at a port of the simulation."""
+
+    def bind(self) -> None:
+        if self._listeners:
+            return
+        self._server = server = _own_server()
+        self._port, server.http = server.port, self
+        self._queued: deque[Link] = deque()
+        self.addresses = ["http://127.0.0.1:8000"]
+        self.is_local = True
+        self._listeners = [Listener(_Socket(), self.addresses[0])]  # type: ignore[arg-type]
+
+    async def _listen(self, sock: Any, state: Any) -> None:
+        loop = state.loop
+
+        def accept(link: Link) -> None:
+            self._queued.append(link)
+            loop.inject(self._accept, state)
+
+        self._port.accepts[self._server] = accept
+
+    def _accept(self, state: Any) -> None:
+        if not self._queued:
+            return
+        link = self._queued.popleft()
+        if link.is_client_reset:
+            return
+        connection = _Connection.__new__(_Connection)
+        connection.number = link.number
+        connection.__init__(state)  # type: ignore[misc]
+        link.transport = ServerTransport(link, state.loop, connection)
+        link.up.on_data()
+
+    async def _accept_queued(self, seconds: float) -> None:
+        while self._queued:  # noqa: ASYNC110 (as the real one)
+            await asyncio.sleep(0)
+
+    def _stop_listening(self) -> None:
+        if self._listeners:
+            self._port.accepts.pop(self._server, None)
+        for link in self._queued:
+            link.refuse()
+        self._queued.clear()
+        self._listeners.clear()
+
+
+class _NoCollector(Collector):
+    def __init__(self, registry: None) -> None:
+        pass
+
+    def collect(self) -> list[Metric]:
+        return []
+
+
+class _AccessLog:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def write_line(self, line: str) -> None:
+        self._world.note("access", line)
+
+    def reopen(self) -> None:
+        pass
+
+
+class _ProcessorTime:
+    """The process can always run."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._process = _own_server().process
+        self._at = self._process.monotonic()
+
+    def take(self, interval: float) -> float:
+        now = self._process.monotonic()
+        seconds, self._at = now - self._at, now
+        return min(interval, seconds)
+
+
+def install_server() -> None:
+    """Replaces what a server has of the system and no thread makes."""
+    serve.HttpServer = SimHttpServer  # type: ignore[misc]
+    serve.find_trim = lambda: lambda: None  # type: ignore[assignment]
+    serve.load_extensions = lambda group, name=None: []  # type: ignore[assignment]
+    serve.os = SimpleNamespace(  # type: ignore[attr-defined]
+        environ={"HOME": "/nonexistent"}, getpid=lambda: 1, write=lambda file, data: len(data)
+    )
+    lifecycle.signal = SimpleNamespace(  # type: ignore[attr-defined]
+        **{**vars(signal), "signal": lambda *given: _own_server().set_handler(*given)}
+    )
+    backend.forget_compiler = lambda: None
+    supply.plan_models = _plan_models
+    supply.check_models = lambda configs: None
+    supply.settle_memory = lambda: None
+    supply.find_trim = lambda: lambda: None
+    supply.OneModelLoader._available = lambda *_: 1 << 30  # type: ignore[method-assign]
+    serve.greeting = _greeting
+    serve.open_store = _open_store
+    serve.BackgroundRuns = _Runs  # type: ignore[misc]
+    location.Database = SimDatabase  # type: ignore[misc]
+    for module in (location, files, prefix_cache, records):
+        module.lock_file = _lock_file  # type: ignore[attr-defined]
+    serve.ProcessCollector = _NoCollector  # type: ignore[misc, assignment]
+    lifecycle.ProcessorTime = _ProcessorTime  # type: ignore[misc]
+
+
+def _plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> list[ModelPlan]:
+    return [
+        ModelPlan(config, KnownModel(config.name, (), 1_700_000_000), 1, 1) for config in configs
+    ]
+
+
+def _greeting(*_: object, **__: object) -> str:
+    _own_server().is_ready = True
+    return ""
+
+
+class _Runs(BackgroundRuns):
+    def __init__(self, max_num: int) -> None:
+        super().__init__(max_num)
+        _own_server().runs.append(self)
+
+
+class SimBackend(PagedBackend):
+    """Checks the engine's books after each step."""
+
+    num_vain = 0
+
+    def _publish(self, step: StepReport) -> None:
+        try:
+            self._engine.check()
+        except AssertionError as error:
+            _own_server().world.fail("books", str(error), error)
+        self._check_wanted()
+        super()._publish(step)
+
+    def _check_wanted(self) -> None:
+        """Checks that the engine computes only for requests that are still wanted."""
+        server, known = _own_server(), self._requests._requests
+        unknown = self._engine._requests.keys() - known.keys()
+        num_wanted = server.http.num_requests + sum(runs.num_running for runs in server.runs)
+        is_vain = bool(unknown) or len(known) > num_wanted
+        self.num_vain = self.num_vain + 1 if is_vain else 0
+        if self.num_vain == _MOST_VAIN:
+            server.world.fail("vain", f"{len(known)} requests, {num_wanted} wanted, {unknown}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a server is configured.
+
+    Attributes:
+        num_blocks: the number of blocks of its cache.
+        high_water: the bytes that a connection may buffer before its stream is held back.
+        disk_seconds: how long a transaction of the state takes, at most twice.
+    """
+
+    block_size: int
+    num_blocks: int
+    max_model_len: int
+    pace: Pace
+    engine: EngineConfig
+    disk_seconds: float = 0.0
+    high_water: int = 65536
+    num_replicas: int = 1
+    drifts: tuple[float, ...] = (0.0,)
+    num_models: int = 1
+    max_loaded_models: int | None = None
+    idle_unload: float = 0.0
+    load_seconds: float = 0.0
+    config: serve.ServerConfig = field(default_factory=lambda: serve.ServerConfig(models=()))
+
+    def described(self) -> str:
+        """Returns what differs from the usual, for people."""
+        engine, http = self.engine, self.config.http
+        of_engine = {
+            "max_num_seqs": engine.max_num_seqs,
+            "budget": engine.max_num_batched_tokens,
+            "queue": engine.max_num_queued_requests,
+            "prefixes": engine.enable_prefix_caching,
+            "lookup": engine.enable_prompt_lookup,
+            "suffixes": engine.suffix_index_tokens,
+        }
+        of_http = {"write_buffer": http.max_write_buffer, "ping": http.ping_interval}
+        return (
+            f"{self.num_blocks} blocks of {self.block_size}, context {self.max_model_len}, "
+            f"{self.pace}, {of_engine | of_http}"
+        )
+
+
+class SimServer:
+    """A server process, from its start to its end.
+
+    Attributes:
+        backends: the backends of all models that it has loaded.
+        outcome: None = it runs or was killed; "" = it has ended in order; else the error.
+    """
+
+    def __init__(
+        self, world: World, port: Port, disk: Disk, settings: Settings, name: str, **clock: float
+    ) -> None:
+        self.world = world
+        self.disk = disk
+        self.locks: list[tuple[int, int]] = []
+        self.port = port
+        self.settings = settings
+        self.process = Process(world, name, **clock)
+        self.process.server = self  # type: ignore[attr-defined]
+        self.backends: list[PagedBackend] = []
+        self.fault = ""
+        self.is_cut = self.is_ready = False
+        self.supply: ModelSupply | None = None
+        self.runs: list[BackgroundRuns] = []
+        self.store: StateStore | None = None
+        self.outcome: str | None = None
+        self.loop: SimLoop | None = None
+        self.http: Any = None
+        self.handlers: dict[int, Any] = {}
+        self.main = self.process.start(self._run, "loop")
+
+    def set_handler(self, number: int, handler: Any) -> None:
+        self.handlers[number] = handler
+
+    def terminate(self) -> None:
+        """Sends SIGTERM."""
+        handler = self.handlers.get(signal.SIGTERM)
+        if callable(handler) and self.loop is not None:
+            self.loop.inject(handler, signal.SIGTERM, None)
+
+    def kill(self, *, loses_power: bool = False) -> None:
+        """Ends the process as SIGKILL does, or a loss of power."""
+        self.port.accepts.pop(self, None)
+        for link in self.port.links:
+            if link.owner is self:
+                link.server_resets()
+        cut_off(self.process)
+        if self.settings.num_replicas == 1:
+            self.disk.crash(loses_power=loses_power)
+        self.process.kill()
+        for descriptor, inode in self.locks:
+            with suppress(OSError):
+                if os.fstat(descriptor).st_ino == inode:
+                    os.close(descriptor)
+
+    def wake(self, topic: str) -> None:
+        """Tells the server of a change of the shared state."""
+        if self.store is not None and self.loop is not None and not self.is_cut:
+            self.loop.inject(self.store._watchers.wake, topic)
+
+    # The server's thread
+
+    def _run(self) -> None:
+        def new_loop() -> SimLoop:
+            self.loop = SimLoop(self.process)
+            return self.loop
+
+        log = _AccessLog(self.world)
+        config = self.settings.config
+        wire._HIGH_WATER = self.settings.high_water
+        wire._LOW_WATER = self.settings.high_water // 4
+        directory = str(STATE_DIR / self.process.name.replace(" ", "-"))
+        if self.settings.num_replicas > 1:
+            config = replace(config, state=replace(config.state, state_dir=directory))
+        try:
+            with asyncio.Runner(loop_factory=new_loop) as runner:
+                if self.settings.num_models > 1:
+                    self.supply = self._make_supply()
+                load = self._load if self.supply is None else self.supply.load
+                runner.run(serve._run(config, log, log, None, load, self.supply))  # type: ignore[arg-type]
+            self.outcome = ""
+        except Exception as error:
+            self.outcome = f"{type(error).__name__}: {error}"
+        self.world.note("server ends", self.outcome)
+
+    def _load(self) -> ServedModels:
+        return ServedModels([self.make_model(MODELS[0])])
+
+    def _make_supply(self) -> ModelSupply:
+        configs = {name: ModelConfig(STATE_DIR / name, (name,)) for name in MODELS}
+
+        def load_models(models: Sequence[ModelConfig], **_: object) -> ServedModels:
+            self.world.sleep(self.settings.load_seconds)
+            return ServedModels([self.make_model(model.name) for model in models])
+
+        sources = [ModelSource(name) for name in MODELS[: self.settings.num_models]]
+        residency = ResidencyConfig(
+            max_loaded_models=self.settings.max_loaded_models,
+            idle_unload=self.settings.idle_unload,
+        )
+        return ModelSupply(
+            sources,
+            lambda source: configs[source.location],
+            load_models,
+            residency,
+            open_blocks=lambda: None,
+        )
+
+    def make_model(self, name: str) -> ServedModel:
+        settings = self.settings
+        model = SimModel(settings.block_size, settings.pace, name)
+        model.fault = lambda: self.fault
+        info = model_info(name, settings.max_model_len)
+        engine = replace(settings.engine, cache_size=settings.num_blocks * 1024 / 2**30)
+        served = SimBackend.from_model(model, info, engine, BackendParts(), available=1 << 30)
+        served._engine._maker._new_seed = lambda: self.world.secrets.getrandbits(64)
+        self.backends.append(served)
+        metrics = GenerationMetrics(info.name, served.stats)
+        return ServedModel(served, ByteTokenizer(), metrics, chat=chat_model())
+
+
+def _own_server() -> SimServer:
+    thread = current()
+    assert thread is not None
+    return thread.process.server  # type: ignore[attr-defined, no-any-return]
+
+
+def _lock_file(path: Path) -> int:
+    """Locks a file until the descriptor is closed or the simulated process is dead."""
+    descriptor = lock_file(path)
+    _own_server().locks.append((descriptor, os.fstat(descriptor).st_ino))
+    return descriptor
+
+
+class SimDatabase(Database):
+    """Takes its time before and after a transaction."""
+
+    def close(self) -> None:
+        if _own_server().process.is_dead:
+            _own_server().port.graveyard.append(self)  # as what is shared must not be closed
+        else:
+            super().close()
+
+    def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
+        world, seconds = _own_server().world, _own_server().settings.disk_seconds
+        world.sleep(seconds * world.chance.random())
+        if _own_server().is_cut:
+            error = StateFailed("the state cannot be reached")
+            return [OperationOutcome(error=error) for _ in operations]
+        outcomes = super().transact(operations)
+        world.note("transaction", len(operations), [repr(error) for _, error in outcomes if error])
+        world.sleep(seconds * world.chance.random())
+        return outcomes
+
+
+class SharedDatabase(SimDatabase):
+    """The connection of one of several replicas to the state that they share: SQLite in the place
+    of PostgreSQL, by whose clock leases go. Notifications come late, or never."""
+
+    def __init__(self, server: SimServer, replica: Replica, bounds: StateBounds) -> None:
+        self._server = server
+        release, Tables.release_running = Tables.release_running, lambda _: None
+        try:
+            super().__init__("/shared/state.db", bounds, server.world.unix_time)
+        finally:
+            Tables.release_running = release
+        self._operations = Operations(self._tables, replica, self._notify)
+
+    def _notify(self, topic: str) -> None:
+        world = self._server.world
+        for server in list(self._server.port.accepts):
+            if world.chance.random() < 0.9:
+                world.at(world.now + world.chance.random(), partial(server.wake, topic))
+
+
+def _open_store(config: StateConfig, *given: Any) -> StateStore | None:
+    server = _own_server()
+    if server.settings.num_replicas == 1:
+        server.store = open_store(config, *given)
+        return server.store
+    replica = Replica(secrets.token_hex(8), config.lease)
+    bounds = StateBounds(config.max_age, config.max_objects, config.max_bytes)
+    server.store = StateStore(SharedDatabase(server, replica, bounds), replica=replica)
+    return server.store
+
+
+class LogWatch(logging.Handler):
+    """Takes the product's log into the trace, and holds errors with tracebacks against it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        thread = current()
+        if thread is None or thread.process.is_dead:
+            return
+        text = record.getMessage().split("\n")[0].replace(str(STATE_DIR), "STATE")
+        thread.world.note("log", record.levelname, record.name, text)
+        if record.levelno >= logging.ERROR and not is_expected(record, text):
+            error = record.exc_info[1] if record.exc_info else None
+            thread.world.fail("log", f"{record.name}: {text}: {error!r}", error)
+
+
+_EXPECTED = (
+    " is lost: ",
+    "the state cannot be",
+    "the state is not kept",
+    "the device is gone",
+    "not finite",
+    "not numbers",
+    "the engine has failed",
+    "is still in a step",
+    "the engines takes too long",
+)
+
+
+def is_expected(record: logging.LogRecord, text: str) -> bool:
+    error = repr(record.exc_info[1]) if record.exc_info else ""
+    return any(part in text or part in error for part in _EXPECTED)

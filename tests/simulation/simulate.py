@@ -1,0 +1,448 @@
+"""Runs one world from its seed, and checks what must hold in it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tests.simulation.client import (
+    Answer,
+    BadAnswer,
+    ClientConnection,
+    FrameLimit,
+    Gone,
+    connect,
+    read_answer,
+    render,
+)
+from tests.simulation.dialogues import (
+    Dialogue,
+    Kept,
+    KeptConversation,
+    look_again,
+    look_at_conversation,
+    wait_for_resumption,
+)
+from tests.simulation.disk import DISK_FAULTS, Disk, use_disk
+from tests.simulation.expected import faults_of
+from tests.simulation.loop import SimLoop
+from tests.simulation.network import FAST
+from tests.simulation.server import STATE_DIR, LogWatch, Port, SimServer
+from tests.simulation.workload import Accident, Action, Scenario, make_scenario
+from tests.simulation.world import World
+
+_MOST_SECONDS: Final = 20_000.0
+_MOST_TO_FIRST: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What has come of a world.
+
+    Attributes:
+        failures: kinds and texts; none = all invariants hold.
+        trace: the hash of all that has happened.
+    """
+
+    seed: int
+    failures: tuple[tuple[str, str], ...]
+    trace: str
+    num_answers: int
+    num_switches: int
+    seconds: float
+    lines: tuple[str, ...] = ()
+
+
+class Simulation:
+    """One world: a server, and clients that act on it."""
+
+    def __init__(self, scenario: Scenario, *, record: bool = False) -> None:
+        self._scenario = scenario
+        self.world = World(scenario.seed, record=record)
+        self._port = Port(self.world)
+        self._answers: list[Answer] = []
+        self._disk = Disk(self.world.chance)
+        self._kept: list[Kept | KeptConversation] = []
+        self._servers: dict[int, SimServer] = {}
+        self._num_servers = 0
+        self._changing = asyncio.Lock()
+
+    def run(self) -> Outcome:
+        world = self.world
+        watch = LogWatch()
+        root = logging.getLogger()
+        handlers, level = root.handlers[:], root.level
+        root.handlers[:] = [watch]
+        root.setLevel(logging.INFO)
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # of killed processes
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        gc.disable()
+        shutil.rmtree(STATE_DIR, ignore_errors=True)
+        use_disk(self._disk)
+        try:
+            world.run(self._main, _MOST_SECONDS)
+            gc.collect()  # what a killed process leaves behind
+        finally:
+            sys.unraisablehook = hook
+            use_disk(None)
+            shutil.rmtree(STATE_DIR, ignore_errors=True)
+            root.handlers[:] = handlers
+            root.setLevel(level)
+            gc.enable()
+        return Outcome(
+            world.seed,
+            tuple((kind, text) for kind, text, _ in world.failures),
+            world.trace.hexdigest(),
+            len(self._answers),
+            world.num_switches,
+            world.now,
+            tuple(world.lines or ()),
+        )
+
+    def _main(self) -> None:
+        process = self.world.threads[0].process
+        with asyncio.Runner(loop_factory=lambda: SimLoop(process)) as runner:
+            runner.run(self._live())
+
+    async def _live(self) -> None:
+        world, scenario = self.world, self._scenario
+        for slot in range(scenario.settings.num_replicas):
+            self._start_server(slot)
+        clients = [asyncio.create_task(self._act(action)) for action in scenario.actions]
+        await self._finish([asyncio.create_task(self._meet(a)) for a in scenario.accidents])
+        await self._finish(clients)
+        async with asyncio.timeout(60):
+            await until(lambda: all(server.is_ready for server in self._servers.values()))
+        for kept in self._kept:
+            if isinstance(kept, Kept) and scenario.has_bad_disk:
+                await wait_for_resumption(world, self._port, kept)
+        for kept in self._kept:
+            if isinstance(kept, KeptConversation):
+                await look_at_conversation(world, self._port, FAST, kept)
+            else:
+                await look_again(world, self._port, kept)
+        if scenario.ends_by == "idle":
+            await asyncio.sleep(30)
+            for server in self._servers.values():
+                await self._check_idle(server)
+        for server in self._servers.values():
+            await self._stop_server(server)
+
+    def _start_server(self, slot: int) -> None:
+        name = f"server {self._num_servers}"
+        self._num_servers += 1
+        settings = self._scenario.settings
+        drift = self.world.chance.choice(settings.drifts)
+        server = SimServer(self.world, self._port, self._disk, settings, name, drift=drift)
+        self._servers[slot] = server
+
+    async def _stop_server(self, server: SimServer) -> None:
+        await until(lambda: bool(server.handlers))
+        server.terminate()
+        async with asyncio.timeout(300):
+            await until(lambda: server.main.has_ended)
+        self._check_end(server)
+
+    async def _meet(self, accident: Accident) -> None:
+        """Has the server meet with an accident, and starts it again."""
+        await asyncio.sleep(accident.at)
+        if accident.kind in DISK_FAULTS:
+            self.world.note("accident", accident)
+            self._disk.fault = accident.kind
+            await asyncio.sleep(accident.pause)
+            self._disk.fault = ""
+            return
+        async with self._changing:
+            self.world.note("accident", accident)
+            server = self._servers[accident.slot]
+            if accident.kind == "cut":
+                server.is_cut = True
+                await asyncio.sleep(accident.pause)
+                server.is_cut = False
+                return
+            if accident.kind in ("kill", "power"):
+                server.kill(loses_power=accident.kind == "power")
+            elif accident.kind == "stop":
+                await self._stop_server(server)
+            else:
+                await self._break_model(server, accident.kind)
+            await asyncio.sleep(accident.pause)
+            self._start_server(accident.slot)
+
+    async def _break_model(self, server: SimServer, fault: str) -> None:
+        """Has the model of a server fail. The server must notice it at the next step, and end."""
+        await until(lambda: bool(server.backends) and server.backends[-1]._warm.is_set())
+        server.fault = fault
+        for _ in range(100):
+            if server.main.has_ended:
+                break
+            connection = connect(self.world, self._port, FAST)
+            body = {"model": "sim", "prompt": "a", "max_tokens": 1}
+            connection.send(render("POST", "/v1/completions", body))
+            await asyncio.sleep(1)
+            connection.close()
+            failed = [] if server.main.has_ended else [b for b in server.backends if b.failure]
+            if any(backend._requests._requests for backend in failed):
+                self.world.fail("kept", "an engine that has failed still has requests")
+        if not (server.outcome or "").startswith("EngineFailed"):
+            self.world.fail("end", f"a model has failed by {fault}: {server.outcome!r}")
+        server.kill()
+
+    async def _finish(self, clients: Iterable[asyncio.Task[None]]) -> None:
+        for client in clients:
+            try:
+                await client
+            except Exception as error:
+                self.world.fail("client", f"{type(error).__name__}: {error}", error)
+
+    # Clients
+
+    async def _act(self, action: Action) -> None:
+        world = self.world
+        await asyncio.sleep(0.2 + action.at)
+        if action.api == "responses":
+            length = self._scenario.settings.max_model_len
+            is_strict = not self._scenario.has_bad_disk
+            await Dialogue(world, self._port, action, length, self._kept, is_strict=is_strict).run()
+            return
+        connection = connect(world, self._port, action.line, action.sip)
+        request = _request(action)
+        try:
+            if action.pipelines:
+                await self._send(action, connection, request * (1 + action.repeats))
+            for _ in range(1 + action.repeats):
+                if not action.pipelines:
+                    await self._send(action, connection, request)
+                if not await self._ask(action, connection):
+                    break
+        except FrameLimit:
+            pass
+        finally:
+            if action.leaves == "reset":
+                connection.reset()
+            else:
+                connection.close()
+
+    async def _send(self, action: Action, connection: ClientConnection, data: bytes) -> None:
+        if action.drip is None:
+            connection.send(data)
+            return
+        size, seconds = action.drip
+        for start in range(0, len(data), size):
+            connection.send(data[start : start + size])
+            await asyncio.sleep(seconds)
+
+    async def _ask(self, action: Action, connection: ClientConnection) -> bool:
+        """Asks once. Returns whether the connection can be used again."""
+        world = self.world
+        answer = Answer(asked_at=world.now)
+        self._answers.append(answer)
+        reading = read_answer(world, connection, answer, action.after_frames or None)
+        try:
+            if action.leaves and not action.after_frames:
+                try:
+                    async with asyncio.timeout(action.after_seconds):
+                        await reading
+                except TimeoutError:
+                    if action.leaves == "half-close":
+                        connection.half_close()
+                        await connection.rest()
+                    return False
+            else:
+                await reading
+        except Gone as gone:
+            answer.gone = str(gone)
+            if not self._may_lose(action):
+                world.fail("lost", f"{action}: the connection ends: {gone}")
+            return False
+        except BadAnswer as error:
+            world.fail("answer", f"{action}: {error}")
+            return False
+        world.note("answer", action.number, answer.status, len(answer.body))
+        self._check(action, answer)
+        return answer.headers.get("connection") != "close"
+
+    def _may_lose(self, action: Action) -> bool:
+        # What reads too slowly is cut, and what never was a request is not answered.
+        settings = self._scenario.settings
+        is_small = settings.config.http.max_write_buffer < 10_000
+        return bool(action.sip or self._scenario.accidents) or is_small or action.api == "garbage"
+
+    def _check(self, action: Action, answer: Answer) -> None:
+        settings = self._scenario.settings
+        if answer.status == 503 and self._scenario.accidents:
+            return
+        if action.api == "garbage":
+            if not 400 <= answer.status <= 501:
+                self.world.fail("garbage", f"{action}: {answer.status}")
+            return
+        if action.api == "unload" and answer.status == 503:
+            return  # it is in use
+        if action.api in ("health", "load", "unload"):
+            if answer.status != 200:
+                self.world.fail("status", f"{action}: {answer.status} {answer.body[:200]!r}")
+            return
+        if settings.engine.max_num_queued_requests < 100 and is_refused(answer):
+            return
+        if self._scenario.accidents and ends_by_accident(answer):
+            return
+        for fault in faults_of(action, answer, settings):
+            self.world.fail("answer", f"{action}: {fault}")
+        first = (answer.first_at or answer.ended_at) - answer.asked_at
+        if first > _MOST_TO_FIRST + (1000 if action.sip else 0):
+            self.world.fail("late", f"{action}: first token after {first:.1f} s")
+
+    # What the server keeps
+
+    async def _check_idle(self, server: SimServer) -> None:
+        """Some seconds after the last client, nothing of them is left."""
+        assert server.loop is not None
+        done = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+
+        def look() -> None:
+            http = server.http
+            if http is not None and http._state is not None:
+                if http._state.connections or http._state.tasks:
+                    kept = (len(http._state.connections), len(http._state.tasks))
+                    self.world.fail("kept", f"{kept} connections and tasks")
+                if http.num_body_bytes:
+                    self.world.fail("kept", f"{http.num_body_bytes} bytes of bodies")
+            for backend in server.backends:
+                if backend.failure is None and not backend._closing:
+                    self._check_backend(backend)
+            for resident in () if server.supply is None else server.supply._residency:
+                if resident.num_uses or resident.num_waiting:
+                    self.world.fail("kept", f"the model is in use: {resident}")
+            for runs in server.runs:
+                if runs.num_running or runs._places.used:
+                    self.world.fail("kept", f"{runs.num_running} responses, {runs._places.used}")
+            if server.store is not None and len(server.store._watchers._watches) > 1:
+                self.world.fail("kept", f"{len(server.store._watchers._watches)} watches")
+            loop.inject(done.set)
+
+        if server.main.has_ended:
+            return
+        server.loop.inject(look)
+        await done.wait()
+
+    def _check_backend(self, backend) -> None:  # type: ignore[no-untyped-def]
+        fail, engine = self.world.fail, backend._engine
+        if engine.has_work or backend._requests._requests:
+            fail("kept", "requests are still in the engine")
+        if engine.blocks.num_free_blocks != engine.blocks.num_blocks:
+            fail("kept", f"{engine.blocks.num_free_blocks} of {engine.blocks.num_blocks} are free")
+        if backend._undelivered._free.qsize() != 8:
+            fail("kept", f"{backend._undelivered._free.qsize()} permits")
+        if backend._requests._num_waiting:
+            fail("kept", f"{backend._requests._num_waiting} requests count as waiting")
+        try:
+            engine.check()
+        except AssertionError as error:
+            fail("books", str(error), error)
+
+    def _check_end(self, server: SimServer) -> None:
+        if server.outcome is None or server.outcome:
+            self.world.fail("end", f"the server ends with {server.outcome!r}")
+        left = [thread.name for thread in server.process.threads if thread.name != "executor"]
+        if left:
+            self.world.fail("threads", f"threads are left: {left}")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Returns some time after a condition has come true."""
+    while not condition():  # noqa: ASYNC110 (no event is made for it)
+        await asyncio.sleep(0.01)
+
+
+_REASONS: Final = (
+    "shutting down",
+    "has failed",
+    "no step has ended",
+    "the device is gone",
+    "it does not stop",
+    "not finite",
+    "not numbers",
+    "the state cannot be",
+)
+
+
+def is_refused(answer: Answer) -> bool:
+    """Returns whether an answer says that too many requests wait."""
+    if answer.status == 429:
+        return True
+    frames = [frame for frame in answer.frames if frame != "[DONE]" and "error" in frame]
+    return any("which is the limit" in str(frame["error"]) for frame in frames)
+
+
+def ends_by_accident(answer: Answer) -> bool:
+    """Returns whether an answer is the error of a server that ends."""
+    if answer.status in (500, 503):
+        return any(reason in answer.body.decode() for reason in _REASONS)
+    errors = [frame["error"] for frame in answer.frames if frame != "[DONE]" and "error" in frame]
+    return len(errors) == 1 and any(reason in str(errors[0]) for reason in _REASONS)
+
+
+def _request(action: Action) -> bytes:
+    if action.api == "garbage":
+        return action.prompt.encode()
+    if action.api == "health":
+        return render("GET", "/health", None)
+    if action.api in ("load", "unload"):
+        return render("POST", f"/v1/models/{action.model}/{action.api}", {})
+    if action.api == "messages":
+        fields = {name: value for name, value in action.fields.items() if name != "stop"}
+        if "stop" in action.fields:
+            fields["stop_sequences"] = action.fields["stop"]
+        messages = [{"role": "user", "content": action.prompt}]
+        return render(
+            "POST", "/v1/messages", {"model": action.model, "messages": messages, **fields}
+        )
+    if action.api == "chat":
+        messages = [{"role": "user", "content": action.prompt}]
+        return render(
+            "POST",
+            "/v1/chat/completions",
+            {"model": action.model, "messages": messages, **action.fields},
+        )
+    return render(
+        "POST", "/v1/completions", {"model": action.model, "prompt": action.prompt, **action.fields}
+    )
+
+
+def simulate(scenario: Scenario, *, record: bool = False) -> Outcome:
+    return Simulation(scenario, record=record).run()
+
+
+def shrink(scenario: Scenario, outcome: Outcome, most_runs: int = 200) -> Scenario:
+    """Returns the scenario with as few actions as still fail in the same way."""
+    kinds = {kind for kind, _ in outcome.failures}
+
+    def fails(candidate: Scenario) -> bool:
+        return bool(kinds & {kind for kind, _ in simulate(candidate).failures})
+
+    numbers = sorted(scenario.numbers)
+    size, runs = max(1, len(numbers) // 2), 0
+    while runs < most_runs:
+        for start in range(0, len(numbers), size):
+            kept = numbers[:start] + numbers[start + size :]
+            runs += 1
+            if kept and fails(candidate := scenario.only(set(kept))):
+                scenario, numbers = candidate, kept
+                break
+        else:
+            if size == 1:
+                break
+            size //= 2
+    return scenario
+
+
+__all__ = ["Outcome", "make_scenario", "replace", "shrink", "simulate"]

@@ -1,0 +1,328 @@
+"""What happens in a world, chosen by its seed: settings, actions of clients, accidents."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fastovms.app.serve import ServerConfig
+from fastovms.config import EngineConfig, HttpConfig, SecurityConfig, ServiceConfig, StateConfig
+from tests.simulation.disk import DISK_FAULTS
+from tests.simulation.model import MODEL_FAULTS, Pace
+from tests.simulation.network import FAST, Line
+from tests.simulation.server import MODELS, STATE_DIR, Settings
+
+
+@dataclass(frozen=True)
+class Action:
+    """One client, and what it does from some time on.
+
+    Attributes:
+        at: seconds after the server's start.
+        api: "completions", "chat", "messages", "responses", "health", "load", "unload" or
+            "garbage".
+        prompt: the text of the prompt, or the bytes of garbage.
+        fields: further fields of the body.
+        leaves: how the client leaves before the end: "reset", "close", "half-close"; "" = it stays.
+        after_frames: with how many frames it leaves; 0 = after `after_seconds`.
+        sip: see `ClientConnection`.
+        repeats: how often it asks again on the same connection.
+        pipelines: whether it asks all at once.
+        model: the model that it asks.
+        ends: how a response in the background is ended: "cancel", "delete" or "".
+        converses: whether the turns are kept in a conversation.
+        drip: the bytes that it sends at a time, and the seconds between; None = all at once.
+    """
+
+    number: int
+    at: float
+    api: str
+    prompt: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
+    leaves: str = ""
+    after_frames: int = 0
+    after_seconds: float = 0.0
+    sip: tuple[int, float] | None = None
+    repeats: int = 0
+    pipelines: bool = False
+    ends: str = ""
+    converses: bool = False
+    drip: tuple[int, float] | None = None
+    model: str = MODELS[0]
+    line: Line = FAST
+
+    @property
+    def streams(self) -> bool:
+        return bool(self.fields.get("stream"))
+
+    def __str__(self) -> str:
+        words = [
+            f"{self.number}: at {self.at:.3f} {self.api} {self.model}",
+            f"{self.prompt[:40]!r} {self.fields}",
+        ]
+        if self.leaves:
+            words.append(f"leaves by {self.leaves} after {self.after_frames} frames")
+            words.append(f"or {self.after_seconds:.3f} s")
+        if self.sip:
+            words.append(f"sips {self.sip}")
+        if self.repeats:
+            words.append(f"asks {self.repeats} times more {'at once' * self.pipelines}")
+        if self.ends:
+            words.append(self.ends)
+        if self.converses:
+            words.append("in a conversation")
+        if self.drip:
+            words.append(f"drips {self.drip}")
+        return " ".join(words)
+
+
+@dataclass(frozen=True)
+class Accident:
+    """What happens to a server.
+
+    Attributes:
+        kind: "kill", "power" (it loses its power), "stop" (it is sent SIGTERM), or what its model
+            does: "raise", "hang" or "nan"; or what its disk does for some time: "full" (it takes
+            nothing more), "write" or "sync" (which fail). A replica may be "cut" off the state.
+        slot: which of the replicas it is.
+        pause: seconds until it is started again, or its disk is in order.
+    """
+
+    number: int
+    at: float
+    kind: str
+    pause: float
+    slot: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.number}: at {self.at:.3f} {self.kind} of {self.slot}, {self.pause} s of pause"
+        )
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A world's settings, its actions and its accidents."""
+
+    seed: int
+    settings: Settings
+    actions: tuple[Action, ...]
+    accidents: tuple[Accident, ...]
+    ends_by: str
+
+    @property
+    def has_bad_disk(self) -> bool:
+        return any(accident.kind in (*DISK_FAULTS, "cut") for accident in self.accidents)
+
+    @property
+    def numbers(self) -> set[int]:
+        return {event.number for event in self.events}
+
+    @property
+    def events(self) -> tuple[Action | Accident, ...]:
+        return (*self.actions, *self.accidents)
+
+    def only(self, numbers: set[int]) -> Scenario:
+        actions = tuple(action for action in self.actions if action.number in numbers)
+        accidents = tuple(one for one in self.accidents if one.number in numbers)
+        return Scenario(self.seed, self.settings, actions, accidents, self.ends_by)
+
+
+_APIS = {
+    "engine": ("completions", "completions", "chat"),
+    "state": ("responses", "responses", "responses", "chat"),
+    "all": (*2 * ("completions", "chat"), "messages", *3 * ("responses",), "health", "garbage"),
+}
+"""The endpoints that are asked in worlds which are hard for one part of the server, or for all."""
+
+_WORDS = "the quick brown fox jumps over lazy dogs and sings of summer rain".split()  # noqa: SIM905
+
+
+def make_scenario(seed: int) -> Scenario:
+    chance = random.Random(f"scenario {seed}")
+    profile = chance.choice(("engine", "state", "all", "all"))
+    block_size = chance.choice((4, 8, 16))
+    max_model_len = chance.choice((128, 256))
+    least = -(-max_model_len // block_size)
+    num_models = chance.choice((1, 1, 1, 2, 3))
+    num_replicas = 1
+    if profile == "state" and num_models == 1:
+        num_replicas = chance.choice((1, 1, 2, 3))
+    more = chance.choice((1, least // 4) if profile == "engine" else (1, least // 2, 3 * least))
+    settings = Settings(
+        block_size=block_size,
+        num_blocks=least + more,
+        max_model_len=max_model_len,
+        pace=Pace(
+            chance.choice((0.01, 0.05) if profile == "state" else (1e-3, 0.01)),
+            chance.choice((1e-5, 1e-3)),
+        ),
+        num_models=num_models,
+        high_water=chance.choice((65536, 65536, 2000)),
+        num_replicas=num_replicas,
+        drifts=chance.choice(((0.0,), (-0.01, 0.0, 0.01))),
+        max_loaded_models=chance.choice((1, 2)) if num_models > 1 else None,
+        idle_unload=chance.choice((0.0, 1.0)),
+        load_seconds=chance.choice((0.01, 1.0)),
+        disk_seconds=chance.choice((0.0, 0.001, 0.05)),
+        engine=EngineConfig(
+            max_num_seqs=chance.choice((4, 16) if profile == "engine" else (2, 4, 16)),
+            max_num_batched_tokens=chance.choice((16, 64, 256)),
+            max_num_queued_requests=chance.choice((3, 1024, 1024)),
+            enable_prefix_caching=chance.random() < 0.8,
+            suffix_index_tokens=chance.choice((64, 4096)),
+            enable_prompt_lookup=chance.choice((None, None, False)),
+        ),
+        config=ServerConfig(
+            models=(),
+            http=HttpConfig(
+                max_write_buffer=chance.choice((2000, 4 << 20)),
+                ping_interval=chance.choice((0.05, 15.0)),
+            ),
+            security=SecurityConfig(enable_docs=False, ui=False, allowed_hosts="*"),
+            service=ServiceConfig(engine_timeout=20.0),
+            state=StateConfig(state_dir=str(STATE_DIR)),
+        ),
+    )
+    chunks = [_text(chance, 16).ljust(16, "-") for _ in range(2)]
+    stems = [
+        _text(chance, chance.randint(1, max_model_len // 3)),
+        *("".join(chance.choices(chunks, k=chance.randint(1, 4))) for _ in range(3)),
+    ]
+    hurry = chance.choice((0.0, 0.05) if profile == "engine" else (0.0, 0.05, 1.0))
+    num_actions = chance.choice((8, 16) if profile == "engine" else (1, 4, 8, 16))
+    line = FAST if profile == "engine" else Line.choose(chance)
+    actions = tuple(
+        _make_action(chance, number, stems, hurry, line, profile) for number in range(num_actions)
+    )
+    if settings.num_models > 1:
+        names = MODELS[: settings.num_models]
+        actions = tuple(replace(action, model=chance.choice(names)) for action in actions)
+        actions = tuple(
+            replace(action, api=chance.choice(("load", "unload")))
+            if action.api == "health"
+            else action
+            for action in actions
+        )
+    accidents: tuple[Accident, ...] = ()
+    kinds: tuple[str, ...] = ("kill", "kill", "power", "power", "stop", *DISK_FAULTS)
+    if settings.num_replicas > 1:
+        kinds = ("kill", "kill", "stop", "cut", "cut")
+    elif settings.num_models == 1:
+        kinds += MODEL_FAULTS
+    if chance.random() < {"engine": 0.1, "state": 0.8, "all": 0.5}[profile]:
+        accidents = tuple(
+            Accident(
+                num_actions + number,
+                chance.uniform(0.05, 1.5 if profile == "state" else 0.3 + hurry),
+                chance.choice(kinds),
+                chance.choice((0.1, 2.0) if settings.num_replicas == 1 else (0.1, 2.0, 15.0)),
+                chance.randrange(settings.num_replicas),
+            )
+            for number in range(chance.choice((1, 1, 2)))
+        )
+    ends_by = chance.choice(("drain", "idle", "idle"))
+    return Scenario(seed, settings, actions, accidents, ends_by)
+
+
+def _text(chance: random.Random, size: int) -> str:
+    words = []
+    while sum(map(len, words)) + len(words) < size:
+        words.append(chance.choice(_WORDS))
+    return " ".join(words)[:size] or "a"
+
+
+def _make_action(
+    chance: random.Random,
+    number: int,
+    stems: list[str],
+    hurry: float,
+    line: Line,
+    profile: str,
+) -> Action:
+    at = chance.uniform(0.0, hurry)
+    api = chance.choice(_APIS[profile])
+    if profile != "engine" and chance.random() < 0.2:
+        line = Line.choose(chance)
+    if api == "garbage":
+        return Action(number, at, api, chance.choice(_GARBAGE), line=line)
+    if api == "health":
+        return Action(number, at, api, line=line, repeats=chance.choice((0, 2)))
+    prompt = chance.choice(stems) + _text(chance, chance.randint(1, 12))
+    if api == "responses":
+        return Action(
+            number,
+            at,
+            api,
+            prompt,
+            {
+                "max_output_tokens": chance.choice((16, 20, 40, 60)),
+                "temperature": 0,
+                "stream": chance.random() < 0.6,
+                "background": chance.random() < 0.7,
+                "store": True,
+            },
+            after_frames=chance.choice((0, 0, 2, 5)),
+            after_seconds=chance.choice((0.01, 0.3)),
+            repeats=chance.choice((0, 0, 1, 2)),
+            ends=chance.choice(("", "", "", "cancel", "delete")),
+            converses=chance.random() < 0.4,
+            line=line,
+        )
+    fields: dict[str, Any] = {"max_tokens": chance.choice((1, 3, 10, 25, 40, 100))}
+    if chance.random() < 0.6:
+        fields["stream"] = True
+        if chance.random() < 0.6:
+            fields["stream_options"] = {"include_usage": True}
+    fields |= chance.choice(
+        (
+            {"temperature": 0},
+            {"temperature": 0},
+            {"temperature": 0, "n": 2},
+            {"temperature": 1.0, "seed": chance.randrange(100)},
+            {"temperature": 0.8, "seed": 7, "n": 3, "top_p": 0.9},
+            {"temperature": 0, "use_beam_search": True, "n": chance.choice((2, 3))},
+        )
+    )
+    if chance.random() < 0.4:
+        fields["priority"] = chance.choice((-2, -1, 1))
+    if api == "messages":
+        fields = {"temperature": 0, "max_tokens": fields["max_tokens"]} | (
+            {"stream": True} if fields.get("stream") else {}
+        )
+    if chance.random() < 0.35 and "use_beam_search" not in fields:
+        fields["stop"] = [chance.choice(("e", "ox", "and", "\u00e4"))]
+    if chance.random() < 0.05:
+        prompt = chance.choice("\x01\x01\x02") + prompt
+    leaves = chance.choice(("", "", "", "reset", "close", "half-close"))
+    if profile == "engine" and chance.random() < 0.7:
+        leaves = ""
+    sip = None
+    if chance.random() < 0.1:
+        sip = (chance.choice((10, 100, 1000)), chance.choice((0.001, 0.5)))
+    return Action(
+        number,
+        at,
+        api,
+        prompt,
+        fields,
+        leaves,
+        chance.choice((0, 0, 1, 3)) if fields.get("stream") else 0,
+        chance.choice((0.0, 0.001, 0.02, 0.2)),
+        sip,
+        0 if leaves else chance.choice((0, 0, 1, 2)),
+        chance.random() < 0.3,
+        drip=(chance.choice((1, 50)), 0.01) if chance.random() < 0.1 else None,
+        line=line,
+    )
+
+
+_GARBAGE = (
+    "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "hello\r\n\r\n",
+    "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    "Content-Length: 3\r\n\r\n{x}",
+    "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
+    "GET /health HTTP/1.1\r\nHost: x\r\nX: " + 70_000 * "y" + "\r\n\r\n",
+)

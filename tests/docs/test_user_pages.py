@@ -203,7 +203,8 @@ OF_OTHERS: Final = frozenset(
     ("--weight-format", "--group-size", "--sym", "--ratio", "--library", "--merge",  # of exports
      "--alias", "--chat-template-file", "--jinja", "--slot-save-path", "--embedding", "--reranking",
      "--base-url", "--url",  # of llama.cpp and vLLM
-     "--cpus", "--memory", "--read-only", "--tmpfs", "--stop-timeout", "--now", "--live")
+     "--cpus", "--memory", "--read-only", "--tmpfs", "--stop-timeout", "--now", "--live",
+     "--stream")
 )  # fmt: skip
 """Flags of other programs that pages name in their text."""
 

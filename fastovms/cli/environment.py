@@ -180,7 +180,10 @@ def _read(given: Iterable[_Given]) -> Found:
     for source, flag, value in given:
         parser = parser or _flag_parser()
         arguments = parser.read(source, flag, value)
-        settings |= mapped_flags(arguments) | read_flags(arguments)
+        try:
+            settings |= mapped_flags(arguments) | read_flags(arguments)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{source}: {error}") from None
         if arguments.model is not None:
             settings |= Settings({SOURCE.location: arguments.model})
         if arguments.names:

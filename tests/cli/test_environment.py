@@ -253,7 +253,7 @@ def test_a_file_of_vllms(tmp_path: Path):
         ("no-such: 5", "no-such in {path} is not a flag that a file or a variable may set"),
         ("config: a", "config in {path} is not a flag that a file or a variable may set"),
         ("lora-modules: [a]", "lora-modules in {path} must be NAME=PATH"),
-        ("lora-modules: [a=b, a=c]", "--lora-modules has a twice: b and c"),
+        ("lora-modules: [a=b, a=c]", "lora-modules in {path}: --lora-modules has a twice: b and c"),
         ("!!python/object/apply:os.system [ls]", "cannot be read: could not determine a constr"),
     ],
 )

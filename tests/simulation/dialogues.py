@@ -21,7 +21,7 @@ from tests.simulation.client import (
     render,
 )
 from tests.simulation.model import continue_greedily
-from tests.simulation.network import Line
+from tests.simulation.network import FAST, Line
 from tests.simulation.server import Port
 from tests.simulation.workload import Action
 from tests.simulation.world import World
@@ -329,7 +329,7 @@ async def look_again(world: World, port: Port, kept: Kept) -> None:
             return
         path = f"{PATH}/{kept.id}{'?stream=true' * streams}"
         answer = Answer(asked_at=world.now)
-        connection = connect(world, port, kept.action.line)
+        connection = connect(world, port, FAST)
         connection.send(render("GET", path, None))
         try:
             await read_answer(world, connection, answer)

@@ -272,7 +272,7 @@ class Simulation:
     def _may_lose(self, action: Action) -> bool:
         # What reads too slowly is cut, and what never was a request is not answered.
         settings = self._scenario.settings
-        is_small = settings.config.http.max_write_buffer < 10_000
+        is_small = settings.config.http.max_write_buffer < 100_000
         return bool(action.sip or self._scenario.accidents) or is_small or action.api == "garbage"
 
     def _check(self, action: Action, answer: Answer) -> None:

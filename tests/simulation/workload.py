@@ -177,7 +177,7 @@ def make_scenario(seed: int) -> Scenario:
         config=ServerConfig(
             models=(),
             http=HttpConfig(
-                max_write_buffer=chance.choice((2000, 4 << 20)),
+                max_write_buffer=chance.choice((30_000, 4 << 20)),
                 ping_interval=chance.choice((0.05, 15.0)),
             ),
             security=SecurityConfig(enable_docs=False, ui=False, allowed_hosts="*"),

@@ -89,6 +89,7 @@ _TASK_ALIASES: Final = {
     "embed": "embeddings",
     "embedding": "embeddings",
     "score": "rerank",
+    "transcription": "speech2text",
 }
 """vLLM's names for tasks."""
 
@@ -209,9 +210,10 @@ CHAT_FLAGS: Final = (
 
 ENCODER_FLAGS: Final = (
     Flag("--task", ENCODER.task, "TASK",
-         choice("auto", "text_generation", "embeddings", "rerank", aliases=_TASK_ALIASES),
-         "what the model does: text_generation, embeddings, rerank, or auto = as its files say, of "
-         "which rerankers that are decoders look like models that generate"),
+         choice("auto", "text_generation", "embeddings", "rerank", "speech2text",
+                aliases=_TASK_ALIASES),
+         "what the model does: text_generation, embeddings, rerank, speech2text, or auto = as its "
+         "files say, of which rerankers that are decoders look like models that generate"),
     Flag("--pooling", ENCODER.pooling, "POOLING", choice("auto", "cls", "mean", "last"),
          "how the states of a text's tokens become its vector: cls, mean, last, or auto = as "
          "1_Pooling/config.json says, else cls, or last of a decoder"),
@@ -230,6 +232,13 @@ ENCODER_FLAGS: Final = (
          "fit the model"),
     Flag("--max-batch-tokens", ENCODER.max_batch_tokens, "TOKENS", integer(1),
          "tokens of texts that are computed together"),
+)  # fmt: skip
+
+SPEECH_FLAGS: Final = (
+    Flag("--max-audio-size", API.max_audio_size, "SIZE", size,
+         "of a file to transcribe; 413 beyond it", show_size),
+    Flag("--max-audio-seconds", API.max_audio_seconds, "SECONDS", integer(1),
+         "seconds of audio in a file to transcribe"),
 )  # fmt: skip
 
 IMAGES_FLAGS: Final = (
@@ -468,6 +477,7 @@ GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     ENGINE_GROUP: ENGINE_FLAGS,
     "chat": CHAT_FLAGS,
     "embeddings and rerank": ENCODER_FLAGS,
+    "speech": SPEECH_FLAGS,
     "images": IMAGES_FLAGS,
     "limits": LIMITS_FLAGS,
     "operation": OPERATION_FLAGS,

@@ -18,7 +18,8 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS, DONE, OVMS, Dialect, error_response, frame
 from fastovms.api.endpoint import Route, endpoint
 from fastovms.api.files import FormReader, Uploads, UploadSink, read_form
-from fastovms.api.served import KnownModel, ServedModels, ServedSpeech
+from fastovms.api.served import KnownModel, ServedModels
+from fastovms.api.served_speech import ServedSpeech
 from fastovms.api.typed_body import hold_model
 from fastovms.backends.audio_decoder import DecodedAudio
 from fastovms.encoding import Task

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from fastovms.api.body import FairThread, show, wrong
 from fastovms.api.dialect import Dialect, model_not_found
-from fastovms.backend import EncoderBackend, GenerationBackend, SpeechBackend
-from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
+from fastovms.api.served_speech import Release, ServedSpeech, no_hold
+from fastovms.backend import EncoderBackend, GenerationBackend
 from fastovms.config import ChatConfig, EncoderConfig, ModelLimits, ResidencyConfig
 from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError, InvalidField, ModelNotFound
@@ -29,15 +29,6 @@ from fastovms.text.tokenizer import TextEncoder, Tokenizer
 from fastovms.text.tools import TOOL_FORMATS, detect_tool_format
 from fastovms.text.tools.json_formats import PLAIN_JSON
 from fastovms.text.tools.tool_format import ToolFormat
-
-Release = Callable[[], None]
-"""Releases a held model. Call it once."""
-
-
-def no_hold() -> Release:
-    """Returns a function that does nothing, as the release of a model that is never unloaded."""
-    return lambda: None
-
 
 # Reads the parts of requests that bring images, and finds a model's own tokens that stand for
 # them.
@@ -326,37 +317,6 @@ class ServedEncoder:
         """Whether the model is a reranker that reads a pair as one joined text."""
         is_pairless = self.texts.pair is None or self.backend.encoder.joins_pairs
         return self.task is Task.RERANK and is_pairless
-
-    @property
-    def capabilities(self) -> tuple[str, ...]:
-        return CAPABILITIES[self.task]
-
-
-@dataclass(frozen=True, slots=True)
-class ServedSpeech:
-    """A model in memory that transcribes speech.
-
-    Attributes:
-        decoder: decodes audio files; None = the extra `speech` is not installed.
-        decoding: runs the decoder; clients take turns.
-        aliases: names that requests may use in place of the model's.
-        hold: holds the model in memory until released.
-    """
-
-    backend: SpeechBackend
-    metrics: GenerationMetrics
-    decoder: AudioDecoder | None
-    decoding: FairThread[DecodedAudio]
-    aliases: tuple[str, ...] = ()
-    hold: Callable[[], Release] = no_hold
-
-    @property
-    def info(self) -> ModelInfo:
-        return self.backend.model
-
-    @property
-    def task(self) -> Task:
-        return Task.SPEECH
 
     @property
     def capabilities(self) -> tuple[str, ...]:

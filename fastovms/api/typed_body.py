@@ -15,9 +15,9 @@ from fastovms.api.served import (
     KnownModel,
     ServedEncoder,
     ServedModels,
-    ServedSpeech,
     TextServed,
 )
+from fastovms.api.served_speech import ServedSpeech
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request

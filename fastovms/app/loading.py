@@ -22,8 +22,8 @@ from fastovms.api.served import (
     ServedEncoder,
     ServedModel,
     ServedModels,
-    ServedSpeech,
 )
+from fastovms.api.served_speech import ServedSpeech
 from fastovms.backend import GenerationBackend
 from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
 from fastovms.backends.choice import compile_backend

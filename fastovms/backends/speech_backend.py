@@ -42,6 +42,10 @@ logger = logging.getLogger(__name__)
 
 _WINDOW: Final = WINDOW_SECONDS * SAMPLE_RATE
 
+_FOLLOWING: Final = SAMPLE_RATE
+"""Samples after a window that the pipeline gets, too: without them the window's last frames would be
+those of an end, and Whisper would end a sentence there."""
+
 _QUIET: Final = 0.02
 """The loudness of the rest of a window, relative to the window, below which it has no speech. If it
 is louder, the next window begins where the last segment ends, which the rest may continue."""
@@ -291,8 +295,9 @@ class WhisperBackend:
         if job.started_at is None:
             job.started_at = now
         try:
-            samples = job.audio.read(job.position, _WINDOW)
+            samples = job.audio.read(job.position, _WINDOW + _FOLLOWING)
             answer = self._read(job, ReadWindow(samples, job.params, job.has_times))
+            samples = samples[:_WINDOW]
         except (EOFError, ConnectionError) as error:
             self._revive(job, error)
             return

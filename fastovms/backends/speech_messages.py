@@ -27,6 +27,7 @@ class ReadWindow:
     times, and in the end a `WindowText` or `WorkerFailed`.
 
     Attributes:
+        samples: those of the window, and a few that follow it.
         has_times: whether the text is divided into segments.
     """
 

@@ -17,7 +17,7 @@ from fastovms.backends.genai.worker_messages import WorkerFailed
 from fastovms.backends.processes import connect_to_parent, receive, send
 from fastovms.backends.speech_messages import LoadSpeech, ReadWindow, WindowText
 from fastovms.engine.model.paging import reason_of
-from fastovms.speech import SAMPLE_RATE, Segment, SpeechInfo, Word
+from fastovms.speech import SAMPLE_RATE, WINDOW_SECONDS, Segment, SpeechInfo, Word
 from fastovms.system.memory import find_trim
 from fastovms.telemetry.log_format import log_handler, start_log
 
@@ -69,18 +69,26 @@ class Whisper:
         samples = np.pad(samples, (0, max(0, _SHORTEST - len(samples))))
 
         def on_text(text: str) -> genai.StreamingStatus:
+            if window.has_times:
+                # What follows the window is only there for its last frames to be the same.
+                return genai.StreamingStatus.STOP
             send(connection, text)
             return genai.StreamingStatus.RUNNING
 
-        streamer = None if window.has_times else on_text
-        found = self._pipeline.generate(samples, self._config(window), streamer)
+        found = self._pipeline.generate(samples, self._config(window), on_text)
+        chunks = [chunk for chunk in found.chunks or () if chunk.start_ts < WINDOW_SECONDS]
         segments = [
             Segment(chunk.start_ts, chunk.end_ts, chunk.text, 0.0, self._tokens(chunk.text))
-            for chunk in found.chunks or ()
+            for chunk in chunks
         ]
-        words = [Word(word.start_ts, word.end_ts, word.word) for word in found.words or ()]
+        words = [
+            Word(word.start_ts, word.end_ts, word.word)
+            for word in found.words or ()
+            if word.start_ts < WINDOW_SECONDS
+        ]
+        text = "".join(chunk.text for chunk in chunks) if window.has_times else found.texts[0]
         num_tokens = found.perf_metrics.get_num_generated_tokens()
-        return WindowText(found.texts[0], found.language, segments, words, num_tokens)
+        return WindowText(text, found.language, segments, words, num_tokens)
 
     def _tokens(self, text: str) -> tuple[int, ...]:
         encoded = self._tokenizer.encode(text, add_special_tokens=False)

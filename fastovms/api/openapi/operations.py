@@ -19,6 +19,7 @@ from fastovms.api.messages.request import CountTokensRequest, MessagesRequest
 from fastovms.api.ollama.models import OllamaEmbeddingsRequest, OllamaEmbedRequest
 from fastovms.api.ollama.request import OllamaChatRequest, OllamaGenerateRequest, OllamaNamed
 from fastovms.api.openapi import examples
+from fastovms.api.openapi.audio_schemas import AUDIO_OPERATIONS
 from fastovms.api.openapi.other_schemas import (
     BatchList,
     BatchObject,
@@ -423,6 +424,7 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
         "POST /score": _SCORE,
         "POST /v1/score": _SCORE,
     },
+    "Audio": AUDIO_OPERATIONS,
     "Decisions": {
         "POST /decisions": Operation(
             "Answers typed questions about an input with probabilities, in OpenAI's form.",

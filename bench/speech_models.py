@@ -35,7 +35,7 @@ _TYPES: Final = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.floa
 
 _NUM_TIMES: Final = 1501
 _RARITY: Final = 6.0
-_END: Final = 5.2
+_END: Final = 4.0
 """How much less likely times are than letters in random models, and how much more the end."""
 
 _NUM_ENGLISH: Final = 51_864

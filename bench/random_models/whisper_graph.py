@@ -84,8 +84,8 @@ def random_weights(shape: WhisperShape, seed: int, biases: NDArray[Any]) -> Weig
     for number in (1, 2):
         found[f"model.encoder.conv{number}.bias"] = rng.normal(0, 0.05, size).astype(np.float32)
     matrix("model.encoder.embed_positions", shape.max_source_positions, size, std=0.1)
-    matrix("model.decoder.embed_positions", shape.max_target_positions, size, std=0.3)
-    matrix("model.decoder.embed_tokens", shape.vocab_size, size, std=0.5)
+    matrix("model.decoder.embed_positions", shape.max_target_positions, size, std=1.0)
+    matrix("model.decoder.embed_tokens", shape.vocab_size, size, std=0.4)
     # The first number of a hidden state is about the same for all, and carries the biases.
     found["model.decoder.layer_norm.bias"][0] = _BIASED
     found["model.decoder.embed_tokens.weight"][:, 0] = biases / _BIASED

@@ -295,7 +295,9 @@ class WhisperBackend:
         if job.started_at is None:
             job.started_at = now
         try:
-            samples = job.audio.read(job.position, _WINDOW + _FOLLOWING)
+            # The pipeline finds no words if it is ended after the window.
+            following = 0 if job.params.has_words else _FOLLOWING
+            samples = job.audio.read(job.position, _WINDOW + following)
             answer = self._read(job, ReadWindow(samples, job.params, job.has_times))
             samples = samples[:_WINDOW]
         except (EOFError, ConnectionError) as error:

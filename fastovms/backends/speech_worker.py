@@ -69,10 +69,11 @@ class Whisper:
         samples = np.pad(samples, (0, max(0, _SHORTEST - len(samples))))
 
         def on_text(text: str) -> genai.StreamingStatus:
-            if window.has_times:
+            if not window.has_times:
+                send(connection, text)
+            elif len(samples) > WINDOW_SECONDS * SAMPLE_RATE:
                 # What follows the window is only there for its last frames to be the same.
                 return genai.StreamingStatus.STOP
-            send(connection, text)
             return genai.StreamingStatus.RUNNING
 
         found = self._pipeline.generate(samples, self._config(window), on_text)

@@ -21,6 +21,7 @@ from bench.random_models.weights import Node
 Weights = Mapping[str, NDArray[Any]]
 _EPSILON = 1e-5
 _BIASED = 10.0
+_ATTENTIVENESS = 4.0
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,9 @@ def random_weights(shape: WhisperShape, seed: int, biases: NDArray[Any]) -> Weig
     matrix("model.encoder.embed_positions", shape.max_source_positions, size, std=0.1)
     matrix("model.decoder.embed_positions", shape.max_target_positions, size, std=1.0)
     matrix("model.decoder.embed_tokens", shape.vocab_size, size, std=0.4)
+    for layer in range(shape.decoder_layers):  # or all audio would sound alike
+        found[f"model.decoder.layers.{layer}.encoder_attn.out_proj.weight"] *= _ATTENTIVENESS
+        found[f"model.decoder.layers.{layer}.self_attn.out_proj.weight"] *= _ATTENTIVENESS
     # The first number of a hidden state is about the same for all, and carries the biases.
     found["model.decoder.layer_norm.bias"][0] = _BIASED
     found["model.decoder.embed_tokens.weight"][:, 0] = biases / _BIASED

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import openvino_genai
-from numpy.typing import NDArray
 
 from bench.common.report import machine, ratio
 from bench.embeddings import NUM_CHATS, Chats
@@ -76,7 +75,7 @@ def word_errors(found: str, said: str) -> tuple[int, int]:
 def by_pipeline(pipeline: openvino_genai.WhisperPipeline, samples: Samples) -> tuple[str, float]:
     """Returns the text and the seconds of computing for a second of audio."""
     start = time.perf_counter()
-    given: NDArray[np.float32] = samples.astype(np.float32) / 2**15
+    given = samples.astype(np.float32) / np.float32(2**15)
     text = pipeline.generate(given).texts[0]
     return text.strip(), (time.perf_counter() - start) * SAMPLE_RATE / len(samples)
 

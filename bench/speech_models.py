@@ -225,7 +225,7 @@ def write_whisper(
     graphs = WhisperGraphs(shape, weights)
     for name, graph in (("encoder", graphs.encoder()), ("decoder", graphs.decoder())):
         ov.save_model(graph, directory / f"openvino_{name}_model.xml")
-    ends = {"eos": generation["eos_token_id"], "pad": generation["pad_token_id"]}
+    ends = {name: int(str(generation[f"{name}_token_id"])) for name in ("eos", "pad")}
     model = {"byte_fallback": False, "ignore_merges": False, **tokenizer["model"]}
     models = build_tokenizer({**tokenizer, **_PLAIN, "model": model}, ends)
     for name, model in zip(("tokenizer", "detokenizer"), models, strict=True):

@@ -30,8 +30,9 @@ from fastovms.api.endpoint import Operation
 from fastovms.api.model_pool import ModelCollector, ModelPool
 from fastovms.api.openapi.operations import OPERATIONS, operation_name
 from fastovms.api.openapi.page import DocsRoutes, add_docs_routes
+from fastovms.api.residency import Residency
 from fastovms.api.routes import add_health_routes, add_model_routes
-from fastovms.api.served import KnownModel, Residency, ServedModels
+from fastovms.api.served import KnownModel, ServedModels
 from fastovms.app.loading import load_models
 from fastovms.app.serve import BatchService
 from fastovms.app.supply import OneModelLoader

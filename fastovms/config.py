@@ -137,7 +137,8 @@ class EngineConfig:
     """The settings of the engine.
 
     Attributes:
-        device: OpenVINO device name.
+        device: OpenVINO's name of the device; "AUTO" = a discrete GPU, else an integrated one, else
+            the CPU.
         plugin_config: properties handed to `compile_model` unchanged.
         cache_size: KV cache in GB; 0 = a share of the memory that is free at start.
         max_num_seqs: sequences that run in one step.
@@ -159,9 +160,14 @@ class EngineConfig:
         max_model_len: context length to use; None = the model's.
         backend: "paged", "genai", or "auto" = genai only for models that the paged backend cannot
             run.
+        enable_lora: serve adapters (LoRA), which operators load while the server runs; also on with
+            `lora_modules`.
+        lora_modules: directories of the adapters to load at start, by their names for clients.
+        max_loras: adapters in memory at the same time.
+        max_lora_rank: the highest rank of an adapter.
     """
 
-    device: str = "CPU"
+    device: str = "AUTO"
     plugin_config: Mapping[str, object] = field(default_factory=dict)
     cache_size: float = 0.0
     max_num_seqs: int = 256
@@ -177,6 +183,14 @@ class EngineConfig:
     cache_dir: str | None = None
     max_model_len: int | None = None
     backend: str = "auto"
+    enable_lora: bool = False
+    lora_modules: Mapping[str, Path] = field(default_factory=dict)
+    max_loras: int = 8
+    max_lora_rank: int = 64
+
+    @property
+    def serves_adapters(self) -> bool:
+        return self.enable_lora or bool(self.lora_modules)
 
     @property
     def token_budget(self) -> int:
@@ -290,7 +304,7 @@ class ApiConfig:
 
 @dataclass(frozen=True, slots=True)
 class MediaConfig:
-    """The limits on images in requests.
+    """The limits on images and documents in requests.
 
     Attributes:
         allowed_media_domains: hosts of images, separated by commas; "all" = any, None = none.
@@ -305,6 +319,8 @@ class MediaConfig:
         shrink_images_to: maximum pixels of an image for the model; larger images are shrunk. All
             images of a request together get at most twice as many.
         max_image_memory: maximum bytes of all images that are decoded or wait for a model.
+        max_document_bytes: maximum size of a document of a request.
+        max_document_pages: maximum number of pages of a document.
     """
 
     allowed_media_domains: str | None = None
@@ -317,6 +333,8 @@ class MediaConfig:
     max_image_pixels: int = 32 * 1024 * 1024
     shrink_images_to: int = 1024 * 1024
     max_image_memory: int = 2 * 1024 * 1024 * 1024
+    max_document_bytes: int = 20 * 1024 * 1024
+    max_document_pages: int = 200
 
 
 @dataclass(frozen=True, slots=True)

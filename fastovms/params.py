@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,17 +19,21 @@ GREEDY_TEMPERATURE: Final = 1e-5
 """The temperature at and below which the most likely token is taken: dividing by less only
 overflows."""
 
+LOWEST_PRIORITY: Final = 2**62
+"""The priority that puts a request after all others that wait."""
+
 MAX_DRAFT_TOKENS: Final = 32
 """The maximum number of tokens of one draft, from any source. Requests for more get as many."""
 
 
 class FinishReason(Enum):
-    """Why a sample ended. `STOP` and `LENGTH` carry OpenAI's wire names."""
+    """Why a sample ended, by the names of OpenAI and vLLM."""
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    REPETITION = "repetition"
 
 
 class GrammarKind(Enum):
@@ -273,6 +278,32 @@ class ReasoningBudget:
     token_bytes: Sequence[bytes] = field(compare=False, repr=False)
 
 
+class RepetitionDetection(NamedTuple):
+    """Ends a sample that repeats itself.
+
+    Attributes:
+        max_size, min_size: the number of tokens of a pattern; `min_size` is at least 1.
+        min_count: how many times in a row the pattern must stand at the end, at least twice.
+    """
+
+    max_size: int
+    min_size: int
+    min_count: int
+
+    def finds(self, token_ids: array[int], first: int) -> bool:
+        """Returns whether the tokens from `first` on end with a repeated pattern."""
+        end = len(token_ids)
+        longest = min(self.max_size, (end - first) // self.min_count)
+        for size in range(self.min_size, longest + 1):
+            if token_ids[end - 1] != token_ids[end - 1 - size]:
+                continue
+            start = end - size * self.min_count
+            # The text has this period where it equals itself, moved by the period.
+            if token_ids[start + size : end] == token_ids[start : end - size]:
+                return True
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """The parameters for choosing tokens. Values are validated; the defaults mean "off".
@@ -314,6 +345,7 @@ class SamplingParams:
         stop_strings: a hint: the reader of the text cuts it where one of them begins, and aborts
             the sample. A backend that sees them itself may end it.
         reasoning_budget: the limit on reasoning; None = there is none.
+        repetition_detection: ends a sample that repeats itself; None = nothing does.
     """
 
     max_tokens: int | None = None
@@ -343,6 +375,7 @@ class SamplingParams:
     assistant_confidence_threshold: float | None = None
     stop_strings: tuple[str, ...] = ()
     reasoning_budget: ReasoningBudget | None = None
+    repetition_detection: RepetitionDetection | None = None
 
 
 def sampling_numbers(
@@ -408,6 +441,32 @@ class TextPrompt:
     image_names: Sequence[str] = ()
 
 
+ADAPTER_MARK: Final = b"\xff"
+"""Begins the salt of an adapter. No text in UTF-8 has this byte."""
+
+ADAPTER_DIGEST_SIZE: Final = 32
+"""Bytes of an adapter's digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A low-rank adapter (LoRA) of a model, in memory.
+
+    Attributes:
+        name: the name clients use in place of the model's.
+        path: its directory.
+        digest: SHA-256 of its files.
+        number: tells it from all others that the model has had; from 1.
+        created: unix seconds.
+    """
+
+    name: str
+    path: str
+    digest: bytes
+    number: int
+    created: int
+
+
 EndsText = Callable[[int, Iterable[int]], bool]
 """Returns whether a text of this number of tokens, given from its last one backwards, is complete
 with that last token, which is part of it."""
@@ -430,6 +489,7 @@ class GenerationRequest:
             texts cannot be aborted. Called on the engine thread.
         generated_token_ids: tokens of its only sample that an earlier process has generated. The
             sample continues after them; they are not sent again.
+        adapter: the adapter to compute it with; None = the model as it is.
     """
 
     request_id: str
@@ -442,6 +502,14 @@ class GenerationRequest:
     ends_text: EndsText | None = None
     generated_token_ids: Sequence[int] = ()
     owner: str = ""
+    adapter: Adapter | None = None
+
+    @property
+    def prefix_salt(self) -> bytes:
+        """The adapter and the `cache_salt`, as bytes. Cached prompt beginnings are shared only by
+        requests with equal ones."""
+        salt = (self.cache_salt or "").encode("utf-8", "surrogatepass")
+        return salt if self.adapter is None else ADAPTER_MARK + self.adapter.digest + salt
 
 
 @dataclass(frozen=True, slots=True)

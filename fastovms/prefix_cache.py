@@ -89,7 +89,7 @@ class PrefixNamespace(NamedTuple):
 
     Attributes:
         tenant: the tenant that may use them; "" without keys.
-        salt: the `cache_salt` of the requests.
+        salt: the adapter and the `cache_salt` of the requests: their `prefix_salt`.
         root: the root of the prefix cache in memory; see `engine.scheduling.blocks`.
     """
 

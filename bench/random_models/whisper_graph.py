@@ -173,15 +173,12 @@ class WhisperGraphs:
             attended = self._attention(normed, keys, values, f"{part}.self_attn", heads, mask)
             hidden = ops.add(hidden, attended)
             normed = self._norm(hidden, f"{part}.encoder_attn_layer_norm")
-            found = []
-            for kind, node in zip(
-                ("key", "value"),
-                self._keys_values(audio, f"{part}.encoder_attn", heads),
-                strict=True,
-            ):
-                found.append(self._state(node, f"{part}.encoder_attn.{kind}", beam_idx))
-                self._keep(found[-1], f"{part}.encoder_attn.{kind}")
-            attended = self._attention(normed, *found, f"{part}.encoder_attn", heads, None)
+            found = self._keys_values(audio, f"{part}.encoder_attn", heads)
+            names = [f"{part}.encoder_attn.{kind}" for kind in ("key", "value")]
+            keys, values = map(self._state, found, names, [beam_idx] * 2)
+            for node, kept in ((keys, names[0]), (values, names[1])):
+                self._keep(node, kept)
+            attended = self._attention(normed, keys, values, f"{part}.encoder_attn", heads, None)
             hidden = self._feed(ops.add(hidden, attended), part)
         hidden = self._norm(hidden, f"{name}.layer_norm")
         logits = ops.matmul(hidden, embeddings, False, True)

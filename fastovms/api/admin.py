@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from inspect import isawaitable
@@ -11,22 +11,26 @@ from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import parse_qs
 
 import msgspec
-import orjson
+from msgspec import UNSET, UnsetType
 from prometheus_client import CollectorRegistry
 
 from fastovms.api.body import BodyReader, show
 from fastovms.api.dialect import (
     ANTHROPIC,
     OVMS,
+    AnswerSchema,
     Dialect,
+    OvmsError,
     dialect_of,
     error_response,
     last_frames,
     model_not_found,
+    or_unset,
     render_error,
 )
-from fastovms.api.endpoint import UrlQuery, list_page
-from fastovms.api.served import KnownModel, ModelState, ServedModels
+from fastovms.api.endpoint import ListPage, UrlQuery, json_response, list_page
+from fastovms.api.residency import ModelState
+from fastovms.api.served import KnownModel, ServedModels
 from fastovms.encoding import Task
 from fastovms.errors import (
     BackendUnavailable,
@@ -84,7 +88,7 @@ class WorkRoutes:
             return refusal
         query = UrlQuery(request)
         found = await self._find(query)
-        return Response(200, list_page(found, query.page(usual=100, most=_MOST), _describe))
+        return json_response(list_page(found, query.page(usual=100, most=_MOST), _describe))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
         """Cancels all running work with this id. Clients may choose ids, so several API keys may
@@ -101,8 +105,8 @@ class WorkRoutes:
             raise NotFound(f"no work with the id {show(id)} runs", param="id")
         for item in found:
             await item.cancel()
-        data = [_describe(item) | {"status": "cancelled"} for item in found]
-        return Response(200, orjson.dumps({"object": "list", "data": data}))
+        data = [_describe(item._replace(status="cancelled")) for item in found]
+        return json_response(CancelledWork(data=data))
 
     async def _find(self, query: UrlQuery) -> list[WorkItem]:
         kind, key = query.text("kind"), query.text("key")
@@ -114,16 +118,39 @@ class WorkRoutes:
         ]
 
 
-def _describe(item: WorkItem) -> dict[str, object]:
-    return {
-        "object": "work",
-        "kind": item.kind,
-        "id": item.id,
-        "key": item.tenant[:KEY_LENGTH] or None,
-        "status": item.status,
-        "detail": item.detail,
-        "created_at": item.created_at,
-    }
+class Work(AnswerSchema, kw_only=True):
+    """A request, a background response or a batch that is running. `key` is the beginning of the
+    SHA-256 digest of its API key; empty without a key. `detail` is its path, model or endpoint."""
+
+    object: Literal["work"] = "work"
+    kind: Literal["request", "response", "batch"]
+    id: str
+    key: str | None
+    status: str
+    detail: str
+    created_at: int | None
+
+
+class WorkList(ListPage[Work]):
+    """A page of the list of work."""
+
+
+class CancelledWork(AnswerSchema, kw_only=True):
+    """The work that was cancelled."""
+
+    object: Literal["list"] = "list"
+    data: list[Work]
+
+
+def _describe(item: WorkItem) -> Work:
+    return Work(
+        kind=item.kind,
+        id=item.id,
+        key=item.tenant[:KEY_LENGTH] or None,
+        status=item.status,
+        detail=item.detail,
+        created_at=item.created_at,
+    )
 
 
 # Lets requests wait while the models are loaded at start: agents give up after a few refusals.
@@ -214,16 +241,28 @@ _OK: Final = Response(200)
 _MAX_NAMES: Final = 200
 
 
+class VersionAnswer(AnswerSchema):
+    """The answer of `GET /version`."""
+
+    version: str
+
+
+class ServerMetadata(AnswerSchema, kw_only=True):
+    """Describes the server, in KServe's form."""
+
+    name: str = "fastovms"
+    version: str
+    extensions: list[str]
+
+
 class HealthRoutes:
     """Answers load balancers, orchestrators and monitoring."""
 
     def __init__(self, status: ServerStatus, registry: CollectorRegistry, version: str) -> None:
         self._status = status
         self._registry = registry
-        self._version = Response(200, orjson.dumps({"version": version}))
-        self._server = Response(
-            200, orjson.dumps({"name": "fastovms", "version": version, "extensions": []})
-        )
+        self._version = json_response(VersionAnswer(version))
+        self._server = json_response(ServerMetadata(version=version, extensions=[]))
 
     def health(self, request: Request) -> Response:
         """Answers 200 with an empty body; 503 while a model loads or after its backend has
@@ -375,6 +414,40 @@ class ServerStatus:
 # Answers `GET /models` and `/models/{id}`, and loads and unloads models for operators.
 
 
+class ModelPlace(AnswerSchema):
+    """The state of a model, in the form of llama.cpp's router; `reason` is why it could not be
+    loaded."""
+
+    value: Literal["unloaded", "loading", "loaded", "unloading"]
+    failed: bool | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+
+
+class ModelCard(AnswerSchema, kw_only=True):
+    """Describes a model; below `/v1` with vLLM's members and its capabilities: `completion`,
+    `chat`, `tools`, `thinking`, `vision`."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str
+    root: str | UnsetType = UNSET
+    parent: str | UnsetType | None = UNSET
+    permission: list[Any] | UnsetType = UNSET
+    status: ModelPlace | UnsetType = UNSET
+    max_model_len: int | UnsetType = UNSET
+    capabilities: Sequence[str] | UnsetType = UNSET
+
+
+class ModelList(AnswerSchema, kw_only=True):
+    """The answer of `GET /models`; below `/v1`, `models` has an entry per name for Codex and
+    Ollama's clients."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+    models: list[dict[str, Any]] | UnsetType = UNSET
+
+
 class ModelRoutes:
     """The handlers for loading, unloading and listing models in one dialect."""
 
@@ -383,25 +456,24 @@ class ModelRoutes:
         self._dialect = dialect
 
     def list(self, request: Request) -> Response:
-        known = self._models.known
+        known = self._models.named
         if _is_anthropics(request):
-            return _json(anthropic_list(known))
-        data = [_card(model, self._dialect) for model in known]
-        answer: dict[str, object] = {"object": "list", "data": data}
+            return json_response(anthropic_list(known))
+        answer = ModelList(data=[_card(model, self._dialect) for model in known])
         if self._dialect.describes_models:
-            answer["models"] = [card for model in known for card in client_cards(model)]
-        return _json(answer)
+            answer.models = [card for model in known for card in client_cards(model)]
+        return json_response(answer)
 
     def get(self, request: Request) -> Response:
         name, dialect = request.path_params["id"], self._dialect
         model = self._models.get(name)
         if _is_anthropics(request):
             if model is not None:
-                return _json(anthropic_card(model))
+                return json_response(anthropic_card(model))
             dialect = ANTHROPIC
         if model is None:
             return error_response(model_not_found(name, dialect), dialect, request.id)
-        return _json(_card(model, dialect))
+        return json_response(_card(model, dialect))
 
     async def load(self, request: Request, dialect: Dialect) -> Response:
         """Loads a model, and answers when it is in memory.
@@ -414,8 +486,8 @@ class ModelRoutes:
             return refusal
         model = self._models.find(request.path_params["id"], dialect)
         if self._models.holder is not None:
-            await self._models.holder.load(model.name)
-        return _json(_card(model, dialect))
+            await self._models.holder.load(model.resident)
+        return json_response(_card(model, dialect))
 
     async def unload(self, request: Request, dialect: Dialect) -> Response:
         """Unloads a model when the requests on it have ended, and answers when its memory is freed.
@@ -427,9 +499,13 @@ class ModelRoutes:
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         model = self._models.find(request.path_params["id"], dialect)
+        if model.parent is not None:
+            raise RequestError(
+                f"{model.name} is an adapter of {model.parent.name}: POST /v1/unload_lora_adapter"
+            )
         if self._models.holder is not None:
             await self._models.holder.unload(model.name)
-        return _json(_card(model, dialect))
+        return json_response(_card(model, dialect))
 
 
 def operator_refusal(request: Request) -> Response | None:
@@ -455,37 +531,22 @@ def _is_anthropics(request: Request) -> bool:
     return "anthropic-version" in request.headers
 
 
-def _json(content: dict[str, object]) -> Response:
-    return Response(200, orjson.dumps(content))
-
-
-def _card(model: KnownModel, dialect: Dialect) -> dict[str, object]:
-    card: dict[str, object] = {
-        "id": model.name,
-        "object": "model",
-        "created": model.created,
-        "owned_by": dialect.owned_by,
-    }
+def _card(model: KnownModel, dialect: Dialect) -> ModelCard:
+    card = ModelCard(id=model.name, created=model.created, owned_by=dialect.owned_by)
     if dialect.describes_models:
-        card |= {
-            "root": model.name,
-            "parent": None,
-            "permission": [],
-            "status": _status(model),
-        }
-        if model.max_model_len is not None:
-            card["max_model_len"] = model.max_model_len
-        if model.capabilities is not None:
-            card["capabilities"] = model.capabilities
+        card.root, card.permission = model.root or model.name, []
+        card.parent = None if model.parent is None else model.parent.name
+        card.status = _status(model)
+        card.max_model_len = or_unset(model.max_model_len)
+        card.capabilities = or_unset(model.capabilities)
     return card
 
 
-def _status(model: KnownModel) -> dict[str, object]:
-    """Returns where a model is, in the form of llama.cpp's router."""
+def _status(model: KnownModel) -> ModelPlace:
     state = model.state
     if state is ModelState.FAILED:
-        return {"value": "unloaded", "failed": True, "reason": model.reason}
-    return {"value": "loaded" if state is ModelState.AVAILABLE else state.value}
+        return ModelPlace("unloaded", failed=True, reason=model.reason)
+    return ModelPlace("loaded" if state is ModelState.AVAILABLE else state.value)
 
 
 _INSTRUCTIONS: Final = (
@@ -592,6 +653,53 @@ Reload = Callable[[], Awaitable[ReloadOutcome]]
 """Reads the list of models again. Raises ConfigurationError: it cannot be read."""
 
 
+class TensorMetadata(AnswerSchema, kw_only=True):
+    """Describes a tensor, in KServe's form."""
+
+    name: str
+    datatype: str = "INVALID"
+    shape: list[int]
+
+
+class ModelMetadata(AnswerSchema, kw_only=True):
+    """Describes a model, in KServe's form. The tensors are those of OVMS's LLM graph, which have no
+    type."""
+
+    name: str
+    versions: list[str]
+    platform: str = "OpenVINO"
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+ServableState = Literal["LOADING", "AVAILABLE", "UNLOADING", "END"]
+
+
+class VersionStatusDetails(AnswerSchema):
+    """The error of a model, if it has one."""
+
+    error_code: str
+    error_message: str
+
+
+class VersionStatus(AnswerSchema):
+    """The status of a model's only version."""
+
+    version: str
+    state: ServableState
+    status: VersionStatusDetails
+
+
+class ModelStatus(AnswerSchema):
+    """The status of a model, in OVMS's form."""
+
+    model_version_status: list[VersionStatus]
+
+
+ServerConfigStatus = dict[str, ModelStatus]
+"""The status of every model, by its name."""
+
+
 class ServableRoutes:
     """The handlers of KServe's and OVMS's requests about models. Errors are in OVMS's form."""
 
@@ -604,20 +712,13 @@ class ServableRoutes:
         self._reload = reload
 
     def metadata(self, request: Request) -> Response:
-        """Answers with KServe's model metadata. The tensors are those of OVMS's LLM graph, which
-        have no type."""
-        model = self._find(request)
-        if model is None:
+        """Answers with KServe's model metadata."""
+        if self._find(request) is None:
             return _unknown(request)
-        return _servable_json(
-            200,
-            {
-                "name": request.path_params["name"],
-                "versions": [_VERSION],
-                "platform": "OpenVINO",
-                "inputs": [{"name": "input", "datatype": "INVALID", "shape": []}],
-                "outputs": [{"name": "output", "datatype": "INVALID", "shape": []}],
-            },
+        inputs, outputs = ([TensorMetadata(name=name, shape=[])] for name in ("input", "output"))
+        name = request.path_params["name"]
+        return json_response(
+            ModelMetadata(name=name, versions=[_VERSION], inputs=inputs, outputs=outputs)
         )
 
     def ready(self, request: Request) -> Response:
@@ -642,7 +743,7 @@ class ServableRoutes:
 
     def config(self, request: Request) -> Response:
         """Answers with the status of every model."""
-        return _servable_json(200, self._statuses())
+        return json_response(self._statuses())
 
     async def reload(self, request: Request) -> Response:
         """Reads the list of models again, and answers when the new models are loaded: 201 with the
@@ -655,12 +756,12 @@ class ServableRoutes:
         try:
             outcome = await self._reload()
         except ConfigurationError as error:
-            return _servable_json(412, {"error": f"the list of models is not reloaded: {error}"})
+            return json_response(OvmsError(f"the list of models is not reloaded: {error}"), 412)
         if outcome.faults:
-            return _servable_json(412, {"error": "; ".join(outcome.faults)})
-        return _servable_json(201 if outcome.has_changed else 200, self._statuses())
+            return json_response(OvmsError("; ".join(outcome.faults)), 412)
+        return json_response(self._statuses(), 201 if outcome.has_changed else 200)
 
-    def _statuses(self) -> dict[str, object]:
+    def _statuses(self) -> ServerConfigStatus:
         return {model.name: _servable_status(model) for model in self._models.known}
 
     def _find(self, request: Request) -> KnownModel | None:
@@ -669,7 +770,7 @@ class ServableRoutes:
         return self._models.get(request.path_params["name"])
 
 
-_STATES: Final = {
+_STATES: Final[Mapping[ModelState, ServableState]] = {
     ModelState.UNLOADED: "END",
     ModelState.LOADING: "LOADING",
     ModelState.AVAILABLE: "AVAILABLE",
@@ -679,13 +780,12 @@ _STATES: Final = {
 """OVMS's words. It has none for a model that is out of memory, and comes back when it is asked."""
 
 
-def _servable_status(model: KnownModel) -> dict[str, object]:
-    state, code, message = _STATES[model.state], "OK", "OK"
+def _servable_status(model: KnownModel) -> ModelStatus:
+    state, status = _STATES[model.state], VersionStatusDetails("OK", "OK")
     fault = model.failure or model.reason
     if fault:
-        state, code, message = "END", "UNKNOWN", fault
-    status = {"error_code": code, "error_message": message}
-    return {"model_version_status": [{"version": _VERSION, "state": state, "status": status}]}
+        state, status = "END", VersionStatusDetails("UNKNOWN", fault)
+    return ModelStatus([VersionStatus(_VERSION, state, status)])
 
 
 def _unknown(request: Request) -> Response:
@@ -693,7 +793,3 @@ def _unknown(request: Request) -> Response:
     if version != _VERSION:
         name = f"{name}, version {version[:20]}"
     return error_response(model_not_found(name, OVMS), OVMS)
-
-
-def _servable_json(status: int, value: object) -> Response:
-    return Response(status, orjson.dumps(value))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Literal, Protocol, cast
 
-import orjson
-from msgspec import UNSET, Struct, UnsetType, to_builtins
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from fastovms import __version__
 from fastovms.api import offload
-from fastovms.api.dialect import END, Dialect, log_fields_of
+from fastovms.api.dialect import END, AnswerSchema, Dialect, log_fields_of
 from fastovms.api.endpoint import warning_headers
 from fastovms.api.fields import is_streamed
 from fastovms.api.generate import (
@@ -27,7 +27,7 @@ from fastovms.api.logprobs import TokenReport, num_values
 from fastovms.api.request_schemas import StreamOptions
 from fastovms.errors import FastovmsError
 from fastovms.http.messages import EVENT_STREAM, HeaderPairs, Request, Response, Stream
-from fastovms.params import ModelInfo
+from fastovms.params import FinishReason, ModelInfo
 from fastovms.telemetry.metrics import SampleTimings
 
 Run = Callable[[DeltaCallback], Awaitable[None]]
@@ -89,7 +89,7 @@ async def write_answer(
         Exception: errors of `run`; once a stream has begun, it ends with an error event instead.
     """
     run = run or generation.run
-    headers = warning_headers(job.warnings, request.id)
+    headers = warning_headers(job.warnings, request)
     if is_streamed(job.preparation.body):
         frames = writer.frames()
         stream = request.stream(
@@ -141,17 +141,32 @@ class Envelope:
     system_fingerprint: str
     dialect: Dialect
 
-    def members(self, kind: str) -> dict[str, object]:
+    def members(self, kind: str) -> dict[str, Any]:
         """Returns the members before `choices`; `kind` is the value of `object`."""
-        members: dict[str, object] = {"object": kind, "created": self.created, "model": self.model}
+        members: dict[str, Any] = {"object": kind, "created": self.created, "model": self.model}
         if not self.dialect.has_ids:
             return members
         return {"id": self.id, **members, "system_fingerprint": self.system_fingerprint}
 
 
-class AnswerSchema(Struct, forbid_unknown_fields=True):
-    """The base of all types of answers. Answers have only the declared members. Optional members
-    are `UNSET` by default."""
+class AnswerPart(AnswerSchema, kw_only=True):
+    """The members of an `Envelope` in an answer or a frame."""
+
+    id: str | UnsetType = UNSET
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str | UnsetType = UNSET
+
+
+FinishWord = Literal[
+    "stop", "length", "tool_calls", "function_call", "content_filter", "repetition"
+]
+
+
+def finish_word(reason: FinishReason) -> FinishWord:
+    """Returns the `finish_reason` of a sample that has not failed and does not call a tool."""
+    return cast(FinishWord, reason.value)
 
 
 class CachedTokens(AnswerSchema, kw_only=True):
@@ -186,29 +201,26 @@ class RequestMetrics(AnswerSchema, kw_only=True):
     tokens_per_second: float | None
 
 
-def usage_body(usage: Usage) -> dict[str, object]:
-    """Returns the `usage` member of an answer: `TokenUsage` as builtins."""
+def usage_body(usage: Usage) -> TokenUsage:
+    """Returns the `usage` member of an answer."""
     reasoning = usage.reasoning_tokens
-    body: dict[str, object] = to_builtins(
-        TokenUsage(
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            total_tokens=usage.prompt_tokens + usage.completion_tokens,
-            prompt_tokens_details=CachedTokens(cached_tokens=usage.cached_tokens),
-            completion_tokens_details=UNSET
-            if reasoning is None
-            else ReasoningTokens(reasoning_tokens=reasoning),
-        )
+    return TokenUsage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        prompt_tokens_details=CachedTokens(cached_tokens=usage.cached_tokens),
+        completion_tokens_details=UNSET
+        if reasoning is None
+        else ReasoningTokens(reasoning_tokens=reasoning),
     )
-    return body
 
 
-def closing_members(usage: Usage) -> dict[str, object]:
+def closing_members(usage: Usage) -> dict[str, Any]:
     """Returns the members that report a request's cost, after the last token."""
     return {"usage": usage_body(usage), **metrics_member(usage.timings)}
 
 
-def metrics_member(timings: SampleTimings | None) -> dict[str, object]:
+def metrics_member(timings: SampleTimings | None) -> dict[str, RequestMetrics]:
     """Returns `metrics` in vLLM's form, in milliseconds; an empty dict if the request does not ask
     for it."""
     if timings is None:
@@ -221,7 +233,7 @@ def metrics_member(timings: SampleTimings | None) -> dict[str, object]:
         mean_itl_ms=None if per_token is None else _milliseconds(per_token),
         tokens_per_second=None if rate is None else round(rate, 3),
     )
-    return {"metrics": to_builtins(metrics)}
+    return {"metrics": metrics}
 
 
 def _milliseconds(seconds: float) -> float:
@@ -251,7 +263,7 @@ class StreamUsage:
             return b""
         if choice is None or not self.is_continuous:
             return b',"usage":null'
-        return b',"usage":' + orjson.dumps(usage_body(self._generation.usage_of(choice)))
+        return b',"usage":' + msgspec.json.encode(usage_body(self._generation.usage_of(choice)))
 
     def last_frame(self, head: bytes) -> bytes:
         """Returns the last frame, with the usage of all choices, optionally the duration, and no
@@ -262,7 +274,7 @@ class StreamUsage:
         """
         if not self._is_told:
             return b""
-        members = orjson.dumps(closing_members(self._generation.usage))
+        members = msgspec.json.encode(closing_members(self._generation.usage))
         return head + b"]," + members[1:] + END
 
 

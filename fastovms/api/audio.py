@@ -9,17 +9,17 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
+from msgspec import UNSET, UnsetType
 
 from fastovms.api.body import one_of, wrong
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import DIALECTS, DONE, OVMS, Dialect, error_response, frame
+from fastovms.api.dialect import DIALECTS, DONE, OVMS, AnswerSchema, Dialect, error_response, frame
 from fastovms.api.endpoint import Route, endpoint
 from fastovms.api.files import FormReader, Uploads, UploadSink, read_form
-from fastovms.api.served import KnownModel, ServedModels
-from fastovms.api.served_speech import ServedSpeech
+from fastovms.api.served import KnownModel, ServedModels, ServedSpeech
 from fastovms.api.typed_body import hold_model
 from fastovms.backends.audio_decoder import DecodedAudio
 from fastovms.encoding import Task
@@ -51,6 +51,26 @@ length. A quarter as many are left for other clients if one has filled them."""
 
 
 # Reads the fields of a request.
+
+
+class TranslationForm(AnswerSchema, kw_only=True):
+    """The form of a translation: `file` is a part with a file name."""
+
+    file: str
+    model: str | UnsetType = UNSET
+    prompt: str | UnsetType = UNSET
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] | UnsetType = UNSET
+    temperature: float | UnsetType = UNSET
+    seed: int | UnsetType = UNSET
+    stream: bool | UnsetType = UNSET
+
+
+class TranscriptionForm(TranslationForm, kw_only=True):
+    """The form of a transcription: `file` is a part with a file name."""
+
+    language: str | UnsetType = UNSET
+    keywords: list[str] | UnsetType = UNSET
+    timestamp_granularities: list[Literal["word", "segment"]] | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +188,57 @@ def find_model(name: str | None, models: ServedModels, dialect: Dialect) -> Know
 
 
 # Makes the answers.
+
+
+class AudioUsage(AnswerSchema, kw_only=True):
+    """The length of the audio."""
+
+    type: Literal["duration"]
+    seconds: int
+
+
+class TranscriptSegment(AnswerSchema, kw_only=True):
+    """A part of a transcript. Probabilities are 0: the pipeline gives none."""
+
+    id: int
+    seek: int
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+
+
+class TranscriptWord(AnswerSchema, kw_only=True):
+    """A word of a transcript."""
+
+    word: str
+    start: float
+    end: float
+
+
+class TranscriptObject(AnswerSchema, kw_only=True):
+    """A transcript; with `response_format` `verbose_json` it has the optional members."""
+
+    text: str
+    usage: AudioUsage
+    task: Literal["transcribe", "translate"] | UnsetType = UNSET
+    language: str | UnsetType = UNSET
+    duration: float | UnsetType = UNSET
+    segments: list[TranscriptSegment] | UnsetType = UNSET
+    words: list[TranscriptWord] | UnsetType = UNSET
+
+
+class TranscriptEvent(AnswerSchema, kw_only=True):
+    """An event of a streamed transcript: further text, or the whole text at the end."""
+
+    type: Literal["transcript.text.delta", "transcript.text.done"]
+    delta: str | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    usage: AudioUsage | UnsetType = UNSET
 
 
 def _usage(seconds: float) -> dict[str, object]:

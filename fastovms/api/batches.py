@@ -5,68 +5,108 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
-import orjson
 
 from fastovms.api.admin import WorkItem
+from fastovms.api.answer import CachedTokens, ReasoningTokens
 from fastovms.api.body import BodyReader, scan, show, wrong
-from fastovms.api.dialect import DIALECTS, Dialect, dialect_of, error_response
-from fastovms.api.endpoint import UrlQuery, endpoint, list_page, read_metadata
+from fastovms.api.dialect import DIALECTS, AnswerSchema, Dialect, dialect_of, error_response
+from fastovms.api.endpoint import (
+    ListPage,
+    UrlQuery,
+    endpoint,
+    json_response,
+    list_page,
+    read_metadata,
+)
 from fastovms.api.files import BATCH_AGE, Files, KeptFiles, seconds_of
 from fastovms.api.served import ServedModels
 from fastovms.batches.input import InputRules
-from fastovms.batches.records import BatchRecord, BatchUsage
+from fastovms.batches.records import BatchError, BatchRecord, BatchStatus
 from fastovms.batches.runner import BatchRunner
 from fastovms.errors import InvalidField, NotFound, RequestError, StateFailed
 from fastovms.http.messages import Request, Response, UploadHandler
 from fastovms.http.routing import Match, Router
 
 
-def batch_object(record: BatchRecord) -> dict[str, Any]:
-    """Returns the batch object."""
-    errors = None
-    if record.errors:
-        errors = {"object": "list", "data": msgspec.to_builtins(record.errors)}
-    return {
-        "id": record.id,
-        "object": "batch",
-        "endpoint": record.endpoint,
-        "model": record.model,
-        "errors": errors,
-        "input_file_id": record.input_file_id,
-        "completion_window": record.completion_window,
-        "status": str(record.status),
-        "output_file_id": record.output_file_id,
-        "error_file_id": record.error_file_id,
-        "created_at": record.created_at,
-        "in_progress_at": record.in_progress_at,
-        "expires_at": record.expires_at,
-        "finalizing_at": record.finalizing_at,
-        "completed_at": record.completed_at,
-        "failed_at": record.failed_at,
-        "expired_at": record.expired_at,
-        "cancelling_at": record.cancelling_at,
-        "cancelled_at": record.cancelled_at,
-        "request_counts": {
-            "total": record.total,
-            "completed": record.completed,
-            "failed": record.failed,
-        },
-        "usage": _usage(record.usage),
-        "metadata": record.metadata,
-    }
+class BatchErrors(AnswerSchema, kw_only=True):
+    """The errors in the input of a batch, at most 100."""
+
+    object: Literal["list"] = "list"
+    data: list[BatchError]
 
 
-def _usage(usage: BatchUsage) -> dict[str, Any]:
-    return {
-        "input_tokens": usage.input_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.input_tokens + usage.output_tokens,
+class BatchCounts(AnswerSchema):
+    """The numbers of requests of a batch by outcome so far."""
+
+    total: int
+    completed: int
+    failed: int
+
+
+class BatchTokens(AnswerSchema):
+    """The tokens of all requests that were answered."""
+
+    input_tokens: int
+    input_tokens_details: CachedTokens
+    output_tokens: int
+    output_tokens_details: ReasoningTokens
+    total_tokens: int
+
+
+class BatchObject(AnswerSchema, kw_only=True):
+    """A batch: its status and its output files."""
+
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    model: str | None
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: str
+    status: BatchStatus
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: BatchCounts
+    usage: BatchTokens
+    metadata: dict[str, str] | None
+
+
+class BatchList(ListPage[BatchObject]):
+    """A page of the list of batches."""
+
+
+def batch_object(record: BatchRecord) -> BatchObject:
+    """Returns the batch object. Most of its members are the record's."""
+    members = {
+        name: getattr(record, name)
+        for name in BatchObject.__struct_fields__
+        if hasattr(record, name)
     }
+    usage = record.usage
+    members |= {
+        "errors": BatchErrors(data=record.errors) if record.errors else None,
+        "request_counts": BatchCounts(record.total, record.completed, record.failed),
+        "usage": BatchTokens(
+            usage.input_tokens,
+            CachedTokens(cached_tokens=usage.cached_tokens),
+            usage.output_tokens,
+            ReasoningTokens(reasoning_tokens=usage.reasoning_tokens),
+            usage.input_tokens + usage.output_tokens,
+        ),
+    }
+    return BatchObject(**members)
 
 
 # Answers `/batches`: makes, describes, lists and cancels batches.
@@ -192,15 +232,15 @@ class Batches:
             await runner.add(record)
         except OSError as error:
             raise _not_kept(error) from None
-        return _answer(record)
+        return json_response(batch_object(record))
 
     async def get(self, request: Request, dialect: Dialect) -> Response:
-        return _answer(self._find(request))
+        return json_response(batch_object(self._find(request)))
 
     async def list(self, request: Request, dialect: Dialect) -> Response:
         page = UrlQuery(request).page()
         records = [*self._kept.runner.list(request.caller.tenant)]
-        return Response(200, list_page(records, page, batch_object))
+        return json_response(list_page(records, page, batch_object))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
         """Cancels a batch. Cancelling it again changes nothing.
@@ -211,7 +251,7 @@ class Batches:
         record = self._find(request)
         if record.has_ended and record.cancelled_at is None:
             raise RequestError(f"the batch cannot be cancelled: it is {record.status}")
-        return _answer(await _cancel(self._kept.runner, record))
+        return json_response(batch_object(await _cancel(self._kept.runner, record)))
 
     def _find(self, request: Request) -> BatchRecord:
         id = request.path_params["id"]
@@ -254,10 +294,6 @@ def _window(given: str | None) -> int:
     if not 0 < seconds <= _LONGEST:
         raise wrong("completion_window", 'minutes, hours or days up to "30d", such as "24h"', given)
     return seconds
-
-
-def _answer(record: BatchRecord) -> Response:
-    return Response(200, orjson.dumps(batch_object(record)))
 
 
 def _not_kept(error: OSError) -> StateFailed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 import re
 import secrets
@@ -17,9 +18,12 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
+from fastovms.api.unread import unread_names
 from fastovms.errors import BackendUnavailable, InvalidField, MalformedBody, Overloaded
 from fastovms.fair_queue import FairQueue
 from fastovms.http.messages import Request
+
+logger = logging.getLogger(__name__)
 
 # Weighs a JSON text without decoding it: how many values it has, how deep they are, and where its
 # long strings are.
@@ -428,6 +432,9 @@ _MAX_PATH: Final = 100
 _MAX_KEY: Final = 20
 """Characters of a key that an error repeats."""
 
+_MAX_LOGGED: Final = 1000
+"""The number of unknown members that are logged, each once."""
+
 _MISSING: Final = object()
 _WORDS: Final = {
     "int": "an integer",
@@ -445,8 +452,12 @@ _STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def decode(content: bytes | mmap, schema: type[T]) -> T:
+def decode(content: bytes | mmap, schema: type[T], unread: list[str] | None = None) -> T:
     """Parses a JSON body into `schema`.
+
+    Args:
+        unread: is extended by the names of unknown members, if the schema declares which ones it
+            knows (`MEMBERS`).
 
     Raises:
         MalformedBody: the body is not UTF-8, not JSON, not an object, or nested too deeply.
@@ -476,6 +487,9 @@ def decode(content: bytes | mmap, schema: type[T]) -> T:
         raise MalformedBody(f"the body is not valid JSON: {reason}") from None
     if strings:
         put_back(decoded, strings)
+    members = getattr(schema, "MEMBERS", None)
+    if unread is not None and members is not None:
+        unread += unread_names(body, decoded, members)
     return decoded
 
 
@@ -663,9 +677,11 @@ class BodyReader:
     def __init__(self) -> None:
         self._large: FairThread[Any] = FairThread("large bodies", per_client=1024, total=4096)
         self._huge: FairThread[Any] = FairThread("huge bodies", per_client=64, total=256)
+        self._logged: set[str] = set()
 
     async def read(self, request: Request, schema: type[Body], *, default: bytes = b"") -> Body:
-        """Reads and decodes the body; see `decode`.
+        """Reads and decodes the body; see `decode`. Unknown members become a warning of the
+        request, and the first request with each of them is logged.
 
         Args:
             default: the value for an empty body.
@@ -676,11 +692,23 @@ class BodyReader:
             MalformedBody, InvalidField: as `decode` does.
         """
         body = request.body or default
+        unread: list[str] = []
+        decoded: Body
         if len(body) < LARGE:
-            return decode(body, schema)
-        thread = self._large if len(body) < _HUGE_BODY else self._huge
-        decoded: Body = await thread.run(request.sender, partial(decode, body, schema))
+            decoded = decode(body, schema, unread)
+        else:
+            thread = self._large if len(body) < _HUGE_BODY else self._huge
+            decoded = await thread.run(request.sender, partial(decode, body, schema, unread))
+        if unread:
+            self._warn(request, unread)
         return decoded
+
+    def _warn(self, request: Request, unread: Sequence[str]) -> None:
+        request.warnings = (f"unknown, and ignored: {', '.join(unread)}",)
+        if len(self._logged) < _MAX_LOGGED and (new := set(unread) - self._logged):
+            self._logged |= new
+            names = ", ".join(sorted(new))
+            logger.warning("request %s: unknown, and ignored: %s", request.id, names)
 
     def close(self) -> None:
         """Refuses waiting bodies and stops the threads."""

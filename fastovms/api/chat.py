@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+import msgspec
 import orjson
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from fastovms.api import offload
 from fastovms.api.answer import (
+    AnswerPart,
     AnswerWriter,
     Envelope,
+    FinishWord,
+    RequestMetrics,
     StreamUsage,
+    TokenUsage,
     closing_members,
+    finish_word,
     write_answer,
 )
 from fastovms.api.body import wrong
-from fastovms.api.chat_messages import Message, read_messages
+from fastovms.api.chat_messages import Message, given_documents, read_messages
 from fastovms.api.chat_prompt import (
     PromptMaker,
     ShownPieces,
@@ -37,10 +43,12 @@ from fastovms.api.chat_task import (
 )
 from fastovms.api.chat_tools import ToolTarget, ToolUse, read_functions, read_tools
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import DONE, END, START, Dialect, last_frames
-from fastovms.api.fields import TokenBudget, check_num_choices, token_budget
+from fastovms.api.dialect import DONE, END, START, AnswerSchema, Dialect, last_frames
+from fastovms.api.fields import TokenBudget, check_num_choices, prompt_caching, token_budget
 from fastovms.api.generate import SampleDelta, TextGeneration, Usage
 from fastovms.api.logprobs import (
+    ChatLogprobs,
+    PromptLogprobs,
     TokenReport,
     chat_logprobs,
     num_values,
@@ -81,6 +89,39 @@ class Call:
     texts: list[str] = field(default_factory=list)
 
 
+class CalledFunction(AnswerSchema, kw_only=True):
+    """The called function. In a stream, arguments come in pieces."""
+
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class CalledCustomTool(AnswerSchema, kw_only=True):
+    """The called custom tool. In a stream, the input comes in pieces."""
+
+    name: str | UnsetType = UNSET
+    input: str
+
+
+class ToolCall(AnswerSchema, kw_only=True):
+    """A call of one of the client's tools."""
+
+    id: str
+    type: Literal["function", "custom"]
+    function: CalledFunction | UnsetType = UNSET
+    custom: CalledCustomTool | UnsetType = UNSET
+
+
+class ToolCallDelta(AnswerSchema, kw_only=True):
+    """A piece of a call. Its first one has the id and the name."""
+
+    id: str | UnsetType = UNSET
+    type: Literal["function", "custom"] | UnsetType = UNSET
+    index: int
+    function: CalledFunction | UnsetType = UNSET
+    custom: CalledCustomTool | UnsetType = UNSET
+
+
 @dataclass(frozen=True, slots=True)
 class CallForms:
     """Formats the tool calls of one request's answers.
@@ -96,24 +137,24 @@ class CallForms:
     is_legacy: bool = False
 
     @property
-    def finish_reason(self) -> str:
+    def finish_reason(self) -> FinishWord:
         """The finish reason of an answer that calls."""
         return "function_call" if self.is_legacy else "tool_calls"
 
     def members(self, calls: Sequence[Call]) -> dict[str, Any]:
         """Returns the message members for the tool calls. There must be at least one call."""
-        told = [self._told(call.target, "".join(call.texts)) for call in calls]
+        told = [_called(call.target, "".join(call.texts)) for call in calls]
         if self.is_legacy:
             return {"function_call": told[0]["function"]}
-        return {"tool_calls": [{"id": self.new_id(), **call} for call in told]}
+        return {"tool_calls": [ToolCall(id=self.new_id(), **call) for call in told]}
 
     def beginning(self, index: int, target: ToolTarget) -> bytes:
         """Returns the delta that begins a tool call."""
-        told = self._told(target, "")
+        told = _called(target, "")
         if self.is_legacy:
-            return orjson.dumps({"function_call": told["function"]})
-        call = {"id": self.new_id(), "type": told["type"], "index": index, **told}
-        return orjson.dumps({"tool_calls": [call]})
+            return msgspec.json.encode(ChatDelta(function_call=told["function"]))
+        call = ToolCallDelta(id=self.new_id(), index=index, **told)
+        return msgspec.json.encode(ChatDelta(tool_calls=[call]))
 
     def more(self, index: int, target: ToolTarget, text: str) -> bytes:
         """Returns the delta with more of the arguments or input of a tool call."""
@@ -126,9 +167,12 @@ class CallForms:
             orjson.dumps(text),
         )
 
-    def _told(self, target: ToolTarget, text: str) -> dict[str, Any]:
-        kind = target.kind
-        return {"type": kind, kind: {"name": target.function, target.text_member: text}}
+
+def _called(target: ToolTarget, text: str) -> dict[str, Any]:
+    """Returns the members of a call that name the tool and have its arguments or input."""
+    if target.is_custom:
+        return {"type": "custom", "custom": CalledCustomTool(name=target.function, input=text)}
+    return {"type": "function", "function": CalledFunction(name=target.function, arguments=text)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +205,7 @@ class ChatMessageForm:
 
     def finish_reason(
         self, reason: FinishReason, are_whole: Sequence[bool], dialect: Dialect
-    ) -> str:
+    ) -> FinishWord:
         """Returns the `finish_reason` of a choice.
 
         Args:
@@ -172,20 +216,51 @@ class ChatMessageForm:
         has_called = bool(are_whole) and all(are_whole)
         if reason is FinishReason.STOP and has_called and not is_plain_stop:
             return self.calls.finish_reason
-        return reason.value
+        return finish_word(reason)
 
 
 # Writes the body of a whole answer of `/chat/completions`: its choices, and what it tells of the
 # prompt.
 
 
-_VLLM_MEMBERS: Final = (
-    "service_tier",
-    "prompt_logprobs",
-    "prompt_token_ids",
-    "kv_transfer_params",
-)
-"""Members that vLLM's answers always have, null where there is no value."""
+class ChatMessage(AnswerSchema, kw_only=True):
+    """The text, reasoning and calls of the model. Reasoning has two names below `/v1`: clients read
+    either."""
+
+    role: str
+    content: str | None
+    refusal: str | UnsetType | None = UNSET
+    annotations: list[Any] | UnsetType = UNSET
+    audio: UnsetType | None = UNSET
+    function_call: CalledFunction | UnsetType = UNSET
+    reasoning_content: str | UnsetType | None = UNSET
+    reasoning: str | UnsetType | None = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+
+
+class ChatChoice(AnswerSchema, kw_only=True):
+    """One sample of an answer."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishWord | None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType | None = UNSET
+
+
+class ChatCompletion(AnswerPart, kw_only=True):
+    """The answer of `POST /chat/completions`. Below `/v3` it has no `id`, as in OVMS."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    service_tier: str | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET
+    kv_transfer_params: UnsetType | None = UNSET
+    usage: TokenUsage
+    metrics: RequestMetrics | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +271,8 @@ class ChatPromptReport:
     token_ids: Sequence[int] | None = None
     text: str | None = None
 
-    def members(self, report: TokenReport) -> dict[str, object]:
-        members: dict[str, object] = {}
+    def members(self, report: TokenReport) -> dict[str, Any]:
+        members: dict[str, Any] = {}
         if self.logprobs is not None and report.num_prompt_logprobs is not None:
             members["prompt_logprobs"] = prompt_logprobs_body(
                 self.logprobs, report.num_prompt_logprobs, report.names
@@ -216,32 +291,34 @@ def chat_body(
     form: ChatMessageForm,
     report: TokenReport,
     usage: Usage,
-) -> dict[str, object]:
+) -> ChatCompletion:
     """Returns the unary answer. `samples` hold the whole texts, in order."""
     dialect = envelope.dialect
+    # vLLM's answers always have its members, null where there is no value.
+    absent = None if dialect.has_ids else UNSET
     choices = []
     for index, sample in enumerate(samples):
         pieces = [piece for piece in sample.pieces if form.shows(piece)]
-        choice: dict[str, object] = {
-            "index": index,
-            "message": _message(pieces, form, dialect),
-            "logprobs": _sample_logprobs(sample, form, report),
-            "finish_reason": sample.finish_reason
+        token_ids = [token.token_id for token in sample.tokens] if report.has_token_ids else absent
+        choice = ChatChoice(
+            index=index,
+            message=_message(pieces, form, dialect),
+            logprobs=_sample_logprobs(sample, form, report),
+            finish_reason=sample.finish_reason
             and form.finish_reason(sample.finish_reason, _are_whole(pieces), dialect),
-        }
-        if dialect.has_ids:
-            choice["stop_reason"] = sample.stop_reason
-            choice["token_ids"] = None
-        if report.has_token_ids:
-            choice["token_ids"] = [token.token_id for token in sample.tokens]
+            stop_reason=sample.stop_reason if dialect.has_ids else UNSET,
+            token_ids=token_ids,
+        )
         choices.append(choice)
-    return {
+    told = {"prompt_logprobs": absent, "prompt_token_ids": absent, **prompt.members(report)}
+    return ChatCompletion(
         **envelope.members("chat.completion"),
-        "choices": choices,
-        **(dict.fromkeys(_VLLM_MEMBERS) if dialect.has_ids else {}),
+        choices=choices,
+        service_tier="default" if dialect.has_ids else UNSET,
+        kv_transfer_params=absent,
         **closing_members(usage),
-        **prompt.members(report),
-    }
+        **told,
+    )
 
 
 def _are_whole(pieces: Iterable[Piece]) -> list[bool]:
@@ -249,7 +326,7 @@ def _are_whole(pieces: Iterable[Piece]) -> list[bool]:
     return [piece.complete for piece in pieces if isinstance(piece, CallEnd)]
 
 
-def _message(pieces: Iterable[Piece], form: ChatMessageForm, dialect: Dialect) -> dict[str, Any]:
+def _message(pieces: Iterable[Piece], form: ChatMessageForm, dialect: Dialect) -> ChatMessage:
     """Returns the message of a choice.
 
     Args:
@@ -273,22 +350,22 @@ def _message(pieces: Iterable[Piece], form: ChatMessageForm, dialect: Dialect) -
     text = "".join(content)
     is_plain = form.is_named and not form.calls.is_legacy
     is_silent = bool(calls) and dialect.has_null_content and not is_plain
-    message: dict[str, Any] = {"role": form.role, "content": text or (None if is_silent else "")}
+    members: dict[str, Any] = {}
     if dialect.has_ids:
-        message |= {"refusal": None, "annotations": [], "audio": None, "function_call": None}
-        message |= dict.fromkeys(dialect.reasoning_members)
+        members |= {"refusal": None, "annotations": [], "audio": None}
+        members |= dict.fromkeys(dialect.reasoning_members)
     if reasoning:
-        message |= dict.fromkeys(dialect.reasoning_members, "".join(reasoning))
+        members |= dict.fromkeys(dialect.reasoning_members, "".join(reasoning))
     if calls:
-        message |= form.calls.members(calls)
+        members |= form.calls.members(calls)
     elif dialect.lists_no_calls:
-        message["tool_calls"] = []
-    return message
+        members["tool_calls"] = []
+    return ChatMessage(role=form.role, content=text or (None if is_silent else ""), **members)
 
 
 def _sample_logprobs(
     sample: SampleDelta, form: ChatMessageForm, report: TokenReport
-) -> dict[str, object] | None:
+) -> ChatLogprobs | None:
     if report.num_logprobs is None:
         return None
     content = form.new_content_tokens()
@@ -301,11 +378,10 @@ def _sample_logprobs(
     return chat_logprobs_body([*told, *content.rest()], report)
 
 
-def chat_logprobs_body(tokens: Sequence[TextToken], report: TokenReport) -> dict[str, object]:
+def chat_logprobs_body(tokens: Sequence[TextToken], report: TokenReport) -> ChatLogprobs:
     """Returns the `logprobs` of a choice."""
     assert report.num_logprobs is not None
-    content = chat_logprobs(tokens, report.num_logprobs, report.names)
-    return {"content": content, "refusal": None}
+    return ChatLogprobs(chat_logprobs(tokens, report.num_logprobs, report.names))
 
 
 # Writes the frames of a streamed answer of `/chat/completions`, whose constant parts are made
@@ -314,6 +390,39 @@ def chat_logprobs_body(tokens: Sequence[TextToken], report: TokenReport) -> dict
 
 _CHUNK = "chat.completion.chunk"
 _UNFINISHED = b',"logprobs":null,"finish_reason":null'
+
+
+class ChatDelta(AnswerSchema, kw_only=True):
+    """A piece of a message."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+    function_call: CalledFunction | UnsetType = UNSET
+
+
+class ChatChunkChoice(AnswerSchema, kw_only=True):
+    """A piece of one sample."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | UnsetType | None = UNSET
+    finish_reason: FinishWord | None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatCompletionChunk(AnswerPart, kw_only=True):
+    """A frame of a streamed chat. `usage` is present if the request asks for it."""
+
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChatChunkChoice]
+    usage: TokenUsage | UnsetType | None = UNSET
+    metrics: RequestMetrics | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
 
 
 class ChatFrames:
@@ -400,7 +509,9 @@ class ChatFrames:
     ) -> bytes:
         """Returns the members that follow a piece or end the choice: log probabilities, and the ids
         of all tokens not reported yet."""
-        logprobs = orjson.dumps(chat_logprobs_body(tokens, self._report)) if tokens else b"null"
+        logprobs = b"null"
+        if tokens:
+            logprobs = msgspec.json.encode(chat_logprobs_body(tokens, self._report))
         if untold_ids := self._untold_ids[choice]:
             self._untold_ids[choice] = []
             members += b',"token_ids":' + orjson.dumps(untold_ids)
@@ -425,17 +536,18 @@ class ChatFrames:
         tool calls may follow, as in OpenAI's API: some clients show an empty text as a separate
         part (AI SDK 6: `@ai-sdk/openai`)."""
         is_text = not (self._dialect.handshake or self._form.may_call)
-        message = {"role": self._form.role, "content": "" if is_text else None}
+        message = ChatDelta(role=self._form.role, content="" if is_text else None)
         frames = []
         for choice, head in enumerate(self._heads):
             rest = b',"finish_reason":null}]}' + END
             if not self._dialect.handshake:
                 rest = self._rest(_UNFINISHED, choice)
-            frames.append(head + orjson.dumps(message) + rest)
+            frames.append(head + msgspec.json.encode(message) + rest)
             if self._form.prefix:
                 frames.append(head + orjson.dumps({"content": self._form.prefix}) + self._tail)
         if told := prompt.members(self._report):
-            frames[0] = frames[0].removesuffix(b"}" + END) + b"," + orjson.dumps(told)[1:] + END
+            members = msgspec.json.encode(told)[1:]
+            frames[0] = frames[0].removesuffix(b"}" + END) + b"," + members + END
         return b"".join(frames)
 
 
@@ -455,6 +567,7 @@ async def prepare(
     body, model = request.body, request.model
     check_numbers(request)
     _check_modalities(body)
+    prompt_caching(body.prompt_cache_options, body.prompt_cache_retention)
     report = token_report(request, _top_logprobs(body))
     options = generation_options(request, report, _budget(request))
     check_num_choices(options.candidates, request.config)
@@ -598,6 +711,9 @@ class ChatCompletions:
         """
         context = self._context
         preparation = await context.read(request, ChatRequest, dialect, names_of)
+        find = partial(given_documents, preparation.body.messages)
+        added = await context.read_documents(request, find, preparation.size)
+        preparation = replace(preparation, size=preparation.size + added)
         job, form = await prepare(preparation, self._new_call_id)
         envelope, generation = context.begin(request, job, "chatcmpl-")
         with generation:
@@ -629,7 +745,9 @@ def _writer(
     def whole(samples: Sequence[SampleDelta]) -> bytes:
         best = best_samples(samples, options.candidates)
         prompt = prompt_report()
-        return orjson.dumps(chat_body(envelope, best, prompt, form, report, generation.usage))
+        return msgspec.json.encode(
+            chat_body(envelope, best, prompt, form, report, generation.usage)
+        )
 
     def frames() -> ChatFrames:
         stream_options, prompt = options.stream_options, prompt_report()

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from fastovms.api.body import wrong
 from fastovms.api.dialect import Dialect
+from fastovms.api.documents import GivenDocument
 from fastovms.api.prompt import Prompt
 from fastovms.api.served import IMAGE_PARTS, MEDIA_PARTS, UnseenParts, read_image_part, unknown_part
 from fastovms.errors import CONTEXT_EXCEEDED, InvalidField
@@ -90,6 +92,29 @@ def read_messages(
     _add_legacy_ids(given, messages)
     found = () if images is None else images.sources
     return ChatMessages(messages, found, reader.unseen.warnings)
+
+
+def given_documents(given: str | Sequence[Mapping[str, Any]] | None) -> Iterator[GivenDocument]:
+    """Yields the files of messages; each becomes a part with its text, in place."""
+    if given is None or isinstance(given, str):
+        return
+    for position, message in enumerate(given):
+        content = message.get("content")
+        if not isinstance(content, list):
+            continue
+        is_new = position == len(given) - 1 and message.get("role") not in _RESULTS
+        for index, part in enumerate(content):
+            if not isinstance(part, dict) or part.get("type") != "file":
+                continue
+            if isinstance(members := part.get("file"), dict):
+                place = f"messages[{position}].content[{index}].file"
+                take = partial(_become_text, part)
+                yield GivenDocument(place, members, is_new, take)
+
+
+def _become_text(part: dict[str, Any], text: str) -> None:
+    part.clear()
+    part.update(type="text", text=text)
 
 
 class ContentReader:
@@ -338,6 +363,9 @@ def _starts(messages: Sequence[Message], first: int) -> list[int]:
 _SUMMARY: Final = "fastovms-summary-1."
 """The beginning of a sealed summary, which distinguishes it from those of other servers."""
 
+_HISTORY: Final = "fastovms-history-1."
+"""The beginning of a sealed summary that brings the messages that are kept."""
+
 _BEFORE_SUMMARY: Final = "Summary of the conversation so far:"
 
 
@@ -360,9 +388,39 @@ def seal_summary(summary: str) -> str:
     return _SUMMARY + seal(summary)
 
 
+class KeptItems(NamedTuple):
+    """The messages that an automatic compaction keeps, before and after its summary."""
+
+    before: Sequence[Message] = ()
+    after: Sequence[Message] = ()
+
+
+def seal_history(summary: str, before: Sequence[Message], after: Sequence[Message]) -> str:
+    """Returns the `encrypted_content` of an automatic compaction, which stands for all items before
+    it."""
+    return _HISTORY + seal(json.dumps([summary, before, after], ensure_ascii=False))
+
+
 def unseal_summary(content: str) -> str:
     """Decodes a sealed summary; "" if another server has made it."""
+    if content.startswith(_HISTORY):
+        return _unseal_history(content)[0]
     return unseal(content.removeprefix(_SUMMARY)) if content.startswith(_SUMMARY) else ""
+
+
+def kept_items(content: str) -> KeptItems | None:
+    """Returns the messages of an automatic compaction; None for another one."""
+    return _unseal_history(content)[1] if content.startswith(_HISTORY) else None
+
+
+def _unseal_history(content: str) -> tuple[str, KeptItems]:
+    try:
+        summary, before, after = json.loads(unseal(content.removeprefix(_HISTORY)))
+    except (ValueError, TypeError, RecursionError):
+        return "", KeptItems()
+    if not (isinstance(summary, str) and isinstance(before, list) and isinstance(after, list)):
+        return "", KeptItems()
+    return summary, KeptItems(before, after)
 
 
 def told_summary(content: str) -> str:

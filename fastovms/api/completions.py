@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import msgspec
 import orjson
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
+from msgspec.structs import astuple
 
 from fastovms.api import offload
 from fastovms.api.answer import (
+    AnswerPart,
     AnswerWriter,
     Envelope,
+    FinishWord,
+    RequestMetrics,
     StreamUsage,
+    TokenUsage,
     closing_members,
+    finish_word,
     write_answer,
 )
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import DONE, END, START, Dialect, last_frames
+from fastovms.api.dialect import DONE, END, START, AnswerSchema, Dialect, last_frames
 from fastovms.api.fields import TokenBudget, check_num_choices, is_streamed, token_budget
 from fastovms.api.generate import DeltaCallback, Observed, SampleDelta, TextGeneration, Usage
 from fastovms.api.logprobs import (
-    LogprobArrays,
+    CompletionLogprobs,
+    PromptLogprobs,
     TokenReport,
     logprob_arrays,
     num_values,
@@ -133,20 +141,51 @@ class CompletionPromptReport(NamedTuple):
     logprobs: Sequence[TokenLogprobs | None]
 
 
-def echoed_logprobs(echo: Echo, report: TokenReport) -> LogprobArrays | None:
+class CompletionChoice(AnswerSchema, kw_only=True):
+    """One sample of one prompt, or a piece of it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | UnsetType | None = UNSET
+    finish_reason: FinishWord | None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET
+
+
+class Completion(AnswerPart, kw_only=True):
+    """The answer of `POST /completions`. Below `/v3` it has no `id`, as in OVMS."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+    service_tier: UnsetType | None = UNSET
+    kv_transfer_params: UnsetType | None = UNSET
+    usage: TokenUsage
+    metrics: RequestMetrics | UnsetType = UNSET
+
+
+class CompletionChunk(AnswerPart, kw_only=True):
+    """A frame of a streamed completion. `usage` is present if the request asks for it."""
+
+    object: Literal["text_completion", "text_completion.chunk"]
+    choices: list[CompletionChoice]
+    usage: TokenUsage | UnsetType | None = UNSET
+    metrics: RequestMetrics | UnsetType = UNSET
+
+
+def echoed_logprobs(echo: Echo, report: TokenReport) -> CompletionLogprobs | None:
     if report.num_logprobs is None:
         return None
     return logprob_arrays(echo.tokens, report.num_logprobs, report.names)
 
 
-def generated_logprobs(delta: SampleDelta, echo: Echo, report: TokenReport) -> LogprobArrays | None:
+def generated_logprobs(
+    delta: SampleDelta, echo: Echo, report: TokenReport
+) -> CompletionLogprobs | None:
     if report.num_logprobs is None:
         return None
     return logprob_arrays(delta.tokens, report.num_logprobs, report.names, start=echo.length)
-
-
-_CHOICE_MEMBERS: Final = ("token_ids", "prompt_logprobs", "prompt_token_ids")
-"""Members that vLLM's choices always have, null where there is no value."""
 
 
 def completion_body(
@@ -155,27 +194,43 @@ def completion_body(
     prompts: Sequence[CompletionPromptReport],
     report: TokenReport,
     usage: Usage,
-) -> dict[str, object]:
+) -> Completion:
     """Returns the unary answer. `samples` hold the whole texts, in order, equally many for each
     prompt."""
     n = len(samples) // len(prompts)
-    choices: list[dict[str, object]] = []
+    # vLLM's answers always have its members, null where there is no value.
+    absent = None if envelope.dialect.has_ids else UNSET
+    choices: list[CompletionChoice] = []
     for position, prompt in enumerate(prompts):
-        of_prompt = prompt_members(prompt, report)
+        vllms = dict.fromkeys(("token_ids", "prompt_logprobs", "prompt_token_ids"), absent)
+        members = {**vllms, **prompt_members(prompt, report)}
         echoed = echoed_logprobs(prompt.echo, report)
         for sample in samples[position * n : position * n + n]:
-            choice = _choice(sample, prompt.echo, echoed, report, envelope.dialect)
-            choices.append({"index": len(choices), **choice, **of_prompt})
-    return {
+            logprobs = generated_logprobs(sample, prompt.echo, report)
+            if logprobs is not None and echoed is not None:
+                logprobs = echoed.followed_by(logprobs)
+            if report.has_token_ids:
+                members["token_ids"] = [token.token_id for token in sample.tokens]
+            choice = CompletionChoice(
+                index=len(choices),
+                text=prompt.echo.text + sample.text,
+                logprobs=logprobs,
+                finish_reason=sample.finish_reason and finish_word(sample.finish_reason),
+                stop_reason=sample.stop_reason if envelope.dialect.has_ids else UNSET,
+                **members,
+            )
+            choices.append(choice)
+    return Completion(
         **envelope.members("text_completion"),
-        "choices": choices,
-        **({"service_tier": None, "kv_transfer_params": None} if envelope.dialect.has_ids else {}),
+        choices=choices,
+        service_tier=absent,
+        kv_transfer_params=absent,
         **closing_members(usage),
-    }
+    )
 
 
-def prompt_members(prompt: CompletionPromptReport, report: TokenReport) -> dict[str, object]:
-    members: dict[str, object] = {}
+def prompt_members(prompt: CompletionPromptReport, report: TokenReport) -> dict[str, Any]:
+    members: dict[str, Any] = {}
     if report.num_prompt_logprobs is not None:
         members["prompt_logprobs"] = prompt_logprobs_body(
             prompt.logprobs, report.num_prompt_logprobs, report.names
@@ -183,28 +238,6 @@ def prompt_members(prompt: CompletionPromptReport, report: TokenReport) -> dict[
     if report.has_token_ids:
         members["prompt_token_ids"] = list(prompt.token_ids)
     return members
-
-
-def _choice(
-    sample: SampleDelta,
-    echo: Echo,
-    echoed: LogprobArrays | None,
-    report: TokenReport,
-    dialect: Dialect,
-) -> dict[str, object]:
-    logprobs = generated_logprobs(sample, echo, report)
-    if logprobs is not None and echoed is not None:
-        logprobs = echoed.followed_by(logprobs)
-    choice: dict[str, object] = {
-        "text": echo.text + sample.text,
-        "logprobs": logprobs,
-        "finish_reason": None if sample.finish_reason is None else sample.finish_reason.value,
-    }
-    if dialect.has_ids:
-        choice |= {"stop_reason": sample.stop_reason, **dict.fromkeys(_CHOICE_MEMBERS)}
-    if report.has_token_ids:
-        choice["token_ids"] = [token.token_id for token in sample.tokens]
-    return choice
 
 
 # Writes the frames of a streamed answer of `/completions`, whose constant parts are made only
@@ -236,12 +269,12 @@ def make_opening(prompt: CompletionPromptReport, report: TokenReport) -> ChoiceO
     return ChoiceOpening(
         prompt.echo,
         _elements(echoed) if echoed is not None and echoed.tokens else None,
-        b"," + orjson.dumps(members)[1:-1] if members else b"",
+        b"," + msgspec.json.encode(members)[1:-1] if members else b"",
     )
 
 
-def _elements(arrays: LogprobArrays) -> tuple[bytes, ...]:
-    return tuple(orjson.dumps(getattr(arrays, field.name))[1:-1] for field in fields(arrays))
+def _elements(arrays: CompletionLogprobs) -> tuple[bytes, ...]:
+    return tuple(msgspec.json.encode(array)[1:-1] for array in astuple(arrays))
 
 
 class CompletionFrames:
@@ -307,13 +340,13 @@ class CompletionFrames:
     def _logprobs(self, delta: SampleDelta, opening: ChoiceOpening | None) -> bytes:
         arrays = generated_logprobs(delta, self._openings[delta.choice].echo, self._report)
         if arrays is None or opening is None or opening.logprobs is None:
-            return orjson.dumps(arrays)
+            return msgspec.json.encode(arrays)
         members = []
-        for field, before, after in zip(
-            fields(arrays), opening.logprobs, _elements(arrays), strict=True
+        for name, before, after in zip(
+            arrays.__struct_fields__, opening.logprobs, _elements(arrays), strict=True
         ):
             elements = before + b"," + after if before and after else before or after
-            members.append(b'"%s":[%s]' % (field.name.encode(), elements))
+            members.append(b'"%s":[%s]' % (name.encode(), elements))
         return b"{" + b",".join(members) + b"}"
 
     def _rest(
@@ -473,7 +506,8 @@ async def _encode(
 # Answers `POST /completions`: continues prompts, in one answer or as a stream.
 
 
-PromptLogprobs = Sequence[Sequence[TokenLogprobs | None]]
+ScoredPrompts = Sequence[Sequence[TokenLogprobs | None]]
+"""The log probabilities of each prompt's tokens."""
 
 
 class Completions:
@@ -504,7 +538,7 @@ class Completions:
             measure=dialect.text_length,
         )
         with generation:
-            prompt_logprobs: PromptLogprobs | None = None
+            prompt_logprobs: ScoredPrompts | None = None
             if job.num_prompt_logprobs is not None and (is_streamed(body) or not job.generates):
                 scores = await score_prompts(
                     model.backend,
@@ -524,7 +558,7 @@ async def _writer(
     job: CompletionJob,
     envelope: Envelope,
     generation: TextGeneration,
-    prompt_logprobs: PromptLogprobs | None,
+    prompt_logprobs: ScoredPrompts | None,
 ) -> AnswerWriter:
     """Returns the writer of the answer to a completions request.
 
@@ -540,7 +574,8 @@ async def _writer(
             logprobs = generation.prompt_logprobs
         prompts = _prompt_reports(job, logprobs)
         best = best_samples(samples, options.candidates)
-        return orjson.dumps(completion_body(envelope, best, prompts, report, generation.usage))
+        body = completion_body(envelope, best, prompts, report, generation.usage)
+        return msgspec.json.encode(body)
 
     openings: list[ChoiceOpening] = []
     if is_streamed(job.preparation.body):
@@ -552,7 +587,7 @@ async def _writer(
 
 
 def _make_openings(
-    job: CompletionJob, prompt_logprobs: PromptLogprobs | None
+    job: CompletionJob, prompt_logprobs: ScoredPrompts | None
 ) -> list[ChoiceOpening]:
     """Returns the opening of each choice of a stream. The choices of one prompt share theirs."""
     prompts = _prompt_reports(job, prompt_logprobs)
@@ -571,7 +606,7 @@ async def _generate(
 
 
 def _prompt_reports(
-    job: CompletionJob, prompt_logprobs: PromptLogprobs | None
+    job: CompletionJob, prompt_logprobs: ScoredPrompts | None
 ) -> list[CompletionPromptReport]:
     model, dialect = job.preparation.model, job.preparation.dialect
     with_logprobs = job.options.report.num_logprobs is not None and prompt_logprobs is not None

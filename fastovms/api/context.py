@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from fastovms.api import offload
 from fastovms.api.answer import SYSTEM_FINGERPRINT, Envelope
 from fastovms.api.body import BodyReader
 from fastovms.api.dialect import Dialect
+from fastovms.api.documents import Documents, GivenDocument
 from fastovms.api.fields import is_streamed, request_id
 from fastovms.api.generate import BeginSpan, Job, Observed, TextGeneration, generation_of
 from fastovms.api.prompt import FieldNames, Preparation
@@ -32,6 +34,7 @@ class ApiContext:
     Attributes:
         new_id: makes unique ids of 32 random hexadecimal digits.
         tracer: records spans of generations; None = no spans are recorded.
+        documents: reads the files of requests; None = no model can read them.
     """
 
     models: ServedModels
@@ -41,6 +44,23 @@ class ApiContext:
     bodies: BodyReader
     system_fingerprint: str = SYSTEM_FINGERPRINT
     tracer: Tracer | None = None
+    documents: Documents | None = None
+
+    async def read_documents(
+        self, request: Request, find: Callable[[], Iterable[GivenDocument]], size: int
+    ) -> int:
+        """Replaces the documents of a request by their texts. Returns the characters of all texts.
+
+        Args:
+            find: returns the documents, in time proportional to `size`.
+
+        Raises:
+            RequestError: a document of the last message cannot be read.
+        """
+        if self.documents is None:
+            return 0
+        given = await offload.run(lambda: list(find()), size)
+        return await self.documents.read(request, given) if given else 0
 
     async def read(
         self,

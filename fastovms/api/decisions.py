@@ -23,13 +23,12 @@ import msgspec
 import orjson
 
 from fastovms.api import offload
-from fastovms.api.answer import AnswerSchema
 from fastovms.api.body import one_of, wrong
 from fastovms.api.chat_messages import ChatMessages
 from fastovms.api.chat_prompt import TemplateFields, render_prompt, template_options
 from fastovms.api.chat_tools import ToolUse
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import OPENAI, Dialect
+from fastovms.api.dialect import OPENAI, AnswerSchema, Dialect
 from fastovms.api.endpoint import Route, endpoint, warning_headers
 from fastovms.api.fields import Queueing, queueing
 from fastovms.api.prompt import PromptEncoder, check_text, context_exceeded
@@ -704,7 +703,7 @@ class Decisions:
                 total_tokens=usage.num_prompt_tokens + reads,
             ),
         )
-        headers = warning_headers(chat.warnings, request.id)
+        headers = warning_headers(chat.warnings, request)
         return Response(200, msgspec.json.encode(answer), headers=headers)
 
     async def system_one(self, request: Request, dialect: Dialect) -> Response:

@@ -7,9 +7,10 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar
 
-import orjson
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from fastovms.errors import (
     CONTEXT_EXCEEDED,
@@ -56,6 +57,9 @@ DONE: Final = frame(b"[DONE]")
 # stream.
 
 
+T = TypeVar("T")
+
+
 class ToldError(NamedTuple):
     """The details of an error that a client receives.
 
@@ -77,15 +81,83 @@ class ErrorForm:
     """The error format of one family of clients.
 
     Attributes:
-        members: makes the JSON object of an error.
+        kind: the type of the body of an error.
+        answer: makes the body.
         last_frames: makes the frames that end a stream from the error's JSON.
     """
 
-    members: Callable[[ToldError], Mapping[str, Any]]
+    kind: type[AnswerSchema]
+    answer: Callable[[ToldError], AnswerSchema]
     last_frames: Callable[[bytes], bytes]
 
     def body(self, error: ToldError) -> bytes:
-        return orjson.dumps(self.members(error))
+        return msgspec.json.encode(self.answer(error))
+
+
+class AnswerSchema(Struct, forbid_unknown_fields=True):
+    """The base of all types of answers. Answers have only the declared members. Optional members
+    are `UNSET` by default; members with another default are always present."""
+
+
+def or_unset(value: T | None) -> T | UnsetType:
+    """Returns the value of a member that is left out if there is none."""
+    return UNSET if value is None else value
+
+
+class ErrorDetails(AnswerSchema):
+    """An error in OpenAI's form. `param` names the faulty field."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIError(AnswerSchema):
+    """An error as OpenAI's clients read it."""
+
+    error: ErrorDetails
+
+
+class OvmsError(AnswerSchema):
+    """An error in OpenVINO Model Server's form: only a message."""
+
+    error: str
+
+
+class OllamaError(AnswerSchema):
+    """An error as Ollama's clients read it."""
+
+    error: str
+
+
+class AnthropicErrorCode(AnswerSchema):
+    """Why, for programs."""
+
+    error_code: str
+
+
+class AnthropicErrorDetails(AnswerSchema):
+    """An error in Anthropic's form."""
+
+    type: str
+    message: str
+    details: AnthropicErrorCode | UnsetType = UNSET
+
+
+class AnthropicError(AnswerSchema, kw_only=True):
+    """An error as Anthropic's clients read it."""
+
+    type: Literal["error"] = "error"
+    error: AnthropicErrorDetails
+    request_id: str | None
+
+
+class CohereError(AnswerSchema, kw_only=True):
+    """An error as Cohere's clients read it: a message and the id of the request."""
+
+    id: str | UnsetType = UNSET
+    message: str
 
 
 _OPENAI_TYPES: Final[Mapping[int, str]] = {
@@ -105,50 +177,47 @@ _ANTHROPIC_TYPES: Final[Mapping[int, str]] = {
 """Anthropic's error types by status; other 4xx are `invalid_request_error`, 5xx `api_error`."""
 
 
-def _openai_members(error: ToldError) -> dict[str, Any]:
+def _openai_error(error: ToldError) -> OpenAIError:
     usual = "invalid_request_error" if error.status < 500 else "server_error"
     kind = _OPENAI_TYPES.get(error.status, usual)
-    told = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
-    return {"error": told}
+    return OpenAIError(ErrorDetails(error.message, kind, error.param, error.code))
 
 
-def _text_members(error: ToldError) -> dict[str, Any]:
-    return {"error": error.message}
-
-
-def _anthropic_members(error: ToldError) -> dict[str, Any]:
+def _anthropic_error(error: ToldError) -> AnthropicError:
     usual = "invalid_request_error" if error.status < 500 else "api_error"
     kind = _ANTHROPIC_TYPES.get(error.status, usual)
-    message = error.message
+    message, details = (
+        error.message,
+        UNSET if error.code is None else AnthropicErrorCode(error.code),
+    )
     if error.code == CONTEXT_EXCEEDED:
         # Claude Code knows by these words that it has to summarize.
         message = f"prompt is too long: {message}"
-    told: dict[str, Any] = {"type": kind, "message": message}
-    if error.code is not None:
-        told["details"] = {"error_code": error.code}
-    return {"type": "error", "error": told, "request_id": error.request_id or None}
+    told = AnthropicErrorDetails(kind, message, details)
+    return AnthropicError(error=told, request_id=error.request_id or None)
 
 
-def _cohere_members(error: ToldError) -> dict[str, Any]:
-    named = {"id": error.request_id} if error.request_id else {}
-    return {**named, "message": error.message}
+OPENAI_ERRORS: Final = ErrorForm(OpenAIError, _openai_error, lambda body: frame(body) + DONE)
 
+OVMS_ERRORS: Final = ErrorForm(
+    OvmsError, lambda error: OvmsError(error.message), lambda body: frame(body) + DONE
+)
 
-OPENAI_ERRORS: Final = ErrorForm(_openai_members, lambda body: frame(body) + DONE)
-"""`{"error": {"message", "type", "param", "code"}}`"""
+OLLAMA_ERRORS: Final = ErrorForm(
+    OllamaError, lambda error: OllamaError(error.message), lambda body: on_one_line(body) + b"\n"
+)
+"""An error at the end of a stream is a line of its own."""
 
-OVMS_ERRORS: Final = ErrorForm(_text_members, lambda body: frame(body) + DONE)
-"""`{"error": "text"}`"""
+ANTHROPIC_ERRORS: Final = ErrorForm(
+    AnthropicError, _anthropic_error, lambda body: frame(body, "error")
+)
 
-OLLAMA_ERRORS: Final = ErrorForm(_text_members, lambda body: on_one_line(body) + b"\n")
-"""The same, as a line of its own where a stream ends."""
-
-ANTHROPIC_ERRORS: Final = ErrorForm(_anthropic_members, lambda body: frame(body, "error"))
-"""`{"type": "error", "error": {"type", "message", "details"}, "request_id"}`; the event ends a
-stream."""
-
-COHERE_ERRORS: Final = ErrorForm(_cohere_members, frame)
-"""`{"id", "message"}`; nothing that has this form is streamed here."""
+COHERE_ERRORS: Final = ErrorForm(
+    CohereError,
+    lambda error: CohereError(id=error.request_id or UNSET, message=error.message),
+    frame,
+)
+"""Nothing that has this form is streamed here."""
 
 
 # Turns exceptions into responses, in each dialect's form: the status, `code`, `param`, and the

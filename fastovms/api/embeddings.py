@@ -7,17 +7,19 @@ from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 import orjson
+from msgspec import UNSET, UnsetType
 from numpy import float32
 from numpy.typing import NDArray
 
 from fastovms.api import offload
 from fastovms.api.body import wrong
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import Dialect
+from fastovms.api.dialect import AnswerSchema, Dialect
 from fastovms.api.endpoint import check_id
 from fastovms.api.prompt import check_num_chars, check_token_range, context_exceeded
 from fastovms.api.request_schemas import ModelField, Priority, Truncation
@@ -161,9 +163,11 @@ def answer_id(body: EncodingFields, prefix: str, new_id: str) -> str:
     return f"{prefix}{new_id if given is None else check_id(given, 'request_id')}"
 
 
-def encoding_usage(num_tokens: int) -> dict[str, int]:
-    """Returns the usage that an answer reports."""
-    return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+class EncodingUsage(AnswerSchema):
+    """The tokens of all texts of a request."""
+
+    prompt_tokens: int
+    total_tokens: int
 
 
 # Sends the texts of one request to a model that encodes, and tells metrics, the access log and
@@ -644,6 +648,25 @@ _CHOICES: Final = {
 """The values that fields may have which are names."""
 
 
+class Embedding(AnswerSchema, kw_only=True):
+    """The vector of one text: numbers, or base64 of the float32 bytes."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingList(AnswerSchema, kw_only=True):
+    """The answer of `/embeddings`; below `/v1` with vLLM's members."""
+
+    id: str | UnsetType = UNSET
+    object: Literal["list"] = "list"
+    created: int | UnsetType = UNSET
+    model: str
+    data: list[Embedding]
+    usage: EncodingUsage
+
+
 async def answer_embeddings(context: ApiContext, request: Request, dialect: Dialect) -> Response:
     """Answers `POST /embeddings`, for every dialect.
 
@@ -677,24 +700,36 @@ async def answer_embeddings(context: ApiContext, request: Request, dialect: Dial
         form=EncodingFormat(body.dimensions, body.encoding_format),
     )
     found = await embed(call, texts, names, options)
-    head: dict[str, object] = {"object": "list"}
-    if dialect.has_ids:
-        head = {"id": name, **head, "created": int(context.unix_time())}
-    head["model"] = model.info.name
-    write = partial(write_embeddings, found, head, is_base64=body.encoding_format == "base64")
+    is_base64 = body.encoding_format == "base64"
+
+    def write() -> bytes:
+        vectors = np.ascontiguousarray(found.vectors)
+        answer = EmbeddingList(
+            model=model.info.name,
+            data=[
+                Embedding(
+                    index=index,
+                    embedding=b64encode(vector.tobytes()).decode() if is_base64 else vector,
+                )
+                for index, vector in enumerate(vectors)
+            ],
+            usage=EncodingUsage(found.num_tokens, found.num_tokens),
+        )
+        if dialect.has_ids:
+            answer.id, answer.created = name, int(context.unix_time())
+        return encode_vectors(answer)
+
     return Response(200, await offload.run(write, found.vectors.size))
 
 
-def write_embeddings(found: Embeddings, head: dict[str, object], *, is_base64: bool) -> bytes:
-    """Returns the JSON body of the answer. Vectors are written one by one, so that other threads
-    get the GIL in between."""
-    parts = [orjson.dumps(head)[:-1], b',"data":[']
-    for index, vector in enumerate(np.ascontiguousarray(found.vectors)):
-        value: object = b64encode(vector.tobytes()).decode() if is_base64 else vector
-        entry = {"object": "embedding", "index": index, "embedding": value}
-        parts += [b"," if index else b"", orjson.dumps(entry, option=orjson.OPT_SERIALIZE_NUMPY)]
-    parts += [b'],"usage":', orjson.dumps(encoding_usage(found.num_tokens)), b"}"]
-    return b"".join(parts)
+def encode_vectors(answer: AnswerSchema) -> bytes:
+    """Returns the JSON of an answer with NumPy vectors. They are written one by one, so that other
+    threads get the GIL in between."""
+    return msgspec.json.encode(answer, enc_hook=_vector_json)
+
+
+def _vector_json(vector: Vectors) -> msgspec.Raw:
+    return msgspec.Raw(orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
 def read_input(body: EmbeddingRequest, max_inputs: int) -> Sequence[InputText]:

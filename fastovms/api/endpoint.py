@@ -8,15 +8,16 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, takewhile
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qs
 
-import orjson
+import msgspec
 
 from fastovms.api.body import show, wrong
 from fastovms.api.dialect import (
     DIALECTS,
     OPENAI,
+    AnswerSchema,
     Dialect,
     error_response,
     last_frames,
@@ -48,6 +49,11 @@ def endpoint(handler: ApiHandler, dialect: Dialect) -> Handler:
             request.release()
 
     return answer
+
+
+def json_response(answer: object, status: int = 200, *, headers: HeaderPairs = ()) -> Response:
+    """Returns a response whose body is an answer as JSON."""
+    return Response(status, msgspec.json.encode(answer), headers=headers)
 
 
 # Declares endpoints.
@@ -242,14 +248,24 @@ class HasId(Protocol):
 Record = TypeVar("Record", bound=HasId)
 
 
+class ListPage(AnswerSchema, Generic[T], kw_only=True):
+    """A page of a list."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[T]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 def list_page(
-    records: Sequence[Record], page: Page, describe: Callable[[Record], dict[str, Any]]
-) -> bytes:
-    """Returns the JSON of one page of records.
+    records: Sequence[Record], page: Page, describe: Callable[[Record], T]
+) -> ListPage[T]:
+    """Returns one page of records.
 
     Args:
         records: all records, oldest first.
-        describe: returns the JSON object of a record; called only for the records of the page.
+        describe: returns the object of a record; called only for the records of the page.
 
     Raises:
         InvalidField: `after` is not the id of a record.
@@ -262,14 +278,11 @@ def list_page(
             raise InvalidField(f"after: there is no {show(page.after)} in the list", param="after")
         start = ids.index(page.after) + 1
     shown = ordered[start : start + page.limit]
-    return orjson.dumps(
-        {
-            "object": "list",
-            "data": [describe(record) for record in shown],
-            "first_id": shown[0].id if shown else None,
-            "last_id": shown[-1].id if shown else None,
-            "has_more": start + page.limit < len(ordered),
-        }
+    return ListPage(
+        data=[describe(record) for record in shown],
+        first_id=shown[0].id if shown else None,
+        last_id=shown[-1].id if shown else None,
+        has_more=start + page.limit < len(ordered),
     )
 
 
@@ -331,15 +344,13 @@ def passed_over(names: Sequence[str]) -> Sequence[str]:
     return [f"passed over, as this server does not have it: {', '.join(names)}"] if names else ()
 
 
-def warning_headers(warnings: Sequence[str], request_id: str) -> HeaderPairs:
-    """Returns a header with the warnings, if there are any, and logs them.
-
-    Args:
-        request_id: the request's id in the log.
-    """
-    if not warnings:
+def warning_headers(warnings: Sequence[str], request: Request) -> HeaderPairs:
+    """Returns a header with the warnings and those of the request, if there are any. Logs the
+    warnings; those of the request are in the log."""
+    if warnings:
+        logger.warning("request %s: %s", request.id, "; ".join(warnings)[:_MAX_LENGTH])
+    text = "; ".join((*warnings, *request.warnings))[:_MAX_LENGTH]
+    if not text:
         return ()
-    text = "; ".join(warnings)[:_MAX_LENGTH]
-    logger.warning("request %s: %s", request_id, text)
     quoted = text.replace("\\", "").replace('"', "'")
     return (("Warning", f'{_CODE} - "{quoted}"'),)

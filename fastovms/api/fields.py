@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
 
 from fastovms.api import offload
-from fastovms.api.body import show, wrong
+from fastovms.api.body import one_of, show, wrong
 from fastovms.api.dialect import Dialect
 from fastovms.api.endpoint import check_id
 from fastovms.api.prompt import (
@@ -24,7 +24,14 @@ from fastovms.api.prompt import (
 from fastovms.api.request_schemas import GenerationFields, StreamOptions
 from fastovms.config import ApiConfig, ModelLimits
 from fastovms.errors import InvalidField
-from fastovms.params import ALL_LOGPROBS, BeamSearch, EarlyStopping, ModelInfo, SamplingDefaults
+from fastovms.params import (
+    ALL_LOGPROBS,
+    BeamSearch,
+    EarlyStopping,
+    ModelInfo,
+    RepetitionDetection,
+    SamplingDefaults,
+)
 from fastovms.request_fields import ranges_of
 from fastovms.text.tokenizer import Tokenizer
 
@@ -299,6 +306,77 @@ def check_num_choices(chosen: Candidates, config: ApiConfig, num_prompts: int = 
         f"{name} must be at most {most // num_prompts}{prompts}, not {chosen.num_samples}",
         param=name,
     )
+
+
+MAX_PATTERN_SIZE: Final = 1000
+"""The most tokens of a repeated pattern: each size is looked for after each token."""
+
+
+def repetition_detection(body: GenerationFields, chosen: Candidates) -> RepetitionDetection | None:
+    """Reads `repetition_detection`, as in vLLM; a `max_pattern_size` of 0 switches it off.
+
+    Raises:
+        InvalidField: a number is out of range, or the request is a beam search.
+    """
+    name, given = "repetition_detection", body.repetition_detection
+    if given is None:
+        return None
+    numbers = {}
+    for member in ("max_pattern_size", "min_pattern_size", "min_count"):
+        value = given.get(member)
+        if value is None:
+            value = 0
+        if type(value) is not int or not 0 <= value <= MAX_PATTERN_SIZE:
+            raise wrong(f"{name}.{member}", f"an integer from 0 to {MAX_PATTERN_SIZE}", value)
+        numbers[member] = value
+    longest, shortest, count = numbers.values()
+    if shortest > longest:
+        allowed = f"at most max_pattern_size ({longest})"
+        raise wrong(f"{name}.min_pattern_size", allowed, shortest)
+    if not longest:
+        return None
+    if count < 2:
+        raise wrong(f"{name}.min_count", "at least 2", count)
+    if chosen.beam_search is not None:
+        raise InvalidField(f"{name} cannot be used with beam search", param=name)
+    return RepetitionDetection(longest, max(1, shortest), count)
+
+
+_CACHE_MODES: Final = ("implicit", "explicit")
+_CACHE_TTLS: Final = ("30m", "12h")
+_RETENTIONS: Final = ("in_memory", "in-memory", "24h")
+
+
+class PromptCaching(NamedTuple):
+    """What a request says of the prefix cache, which is used in any case.
+
+    Attributes:
+        told: the options as echoed in a response; None = none were given.
+        prewarms: whether the prompt is only computed.
+    """
+
+    told: Mapping[str, str] | None = None
+    prewarms: bool = False
+
+
+def prompt_caching(options: Mapping[str, Any] | None, retention: str | None) -> PromptCaching:
+    """Reads `prompt_cache_options` and `prompt_cache_retention`.
+
+    Raises:
+        InvalidField: a value is not one of OpenAI's.
+    """
+    if retention is not None:
+        one_of(retention, _RETENTIONS, "prompt_cache_retention")
+    if options is None:
+        return PromptCaching()
+    told = {"mode": _CACHE_MODES[0], "ttl": _CACHE_TTLS[0]}
+    for member, allowed in (("mode", _CACHE_MODES), ("ttl", _CACHE_TTLS)):
+        if options.get(member) is not None:
+            told[member] = one_of(options[member], allowed, f"prompt_cache_options.{member}")
+    prewarms = options.get("prewarm")
+    if prewarms is not None and not isinstance(prewarms, bool):
+        raise wrong("prompt_cache_options.prewarm", "true or false", prewarms)
+    return PromptCaching(told, prewarms is True)
 
 
 # Reads the fields that favour, forbid or end at certain tokens: `logit_bias`, `bad_words`,

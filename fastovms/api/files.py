@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-import orjson
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from fastovms.api.body import one_of, show, wrong
-from fastovms.api.dialect import Dialect, error_response
-from fastovms.api.endpoint import UrlQuery, list_page
+from fastovms.api.dialect import AnswerSchema, Dialect, error_response
+from fastovms.api.endpoint import ListPage, UrlQuery, json_response, list_page
 from fastovms.errors import InvalidField, NotFound, Overloaded, RequestError, StateFailed
 from fastovms.fair_queue import Shares
 from fastovms.files import BATCH_OUTPUT, PURPOSES, FileRecord, FileStore
@@ -29,19 +28,49 @@ from fastovms.system.disk import UnnamedFile
 from fastovms.system.threads import DiskThreads
 
 
-def file_object(record: FileRecord) -> dict[str, Any]:
+class FileForm(AnswerSchema, kw_only=True):
+    """The form of an upload: `file` is a part with a file name."""
+
+    file: str
+    purpose: str
+
+
+class FileObject(AnswerSchema, kw_only=True):
+    """Describes a file."""
+
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    expires_at: int | None
+    filename: str
+    purpose: str
+    status: Literal["processed"] = "processed"
+    status_details: None = None
+
+
+class FileList(ListPage[FileObject]):
+    """A page of the list of files."""
+
+
+class DeletedFile(AnswerSchema, kw_only=True):
+    """The answer of `DELETE /files/{id}`."""
+
+    id: str
+    object: Literal["file"] = "file"
+    deleted: Literal[True] = True
+
+
+def file_object(record: FileRecord) -> FileObject:
     """Returns the file object."""
-    return {
-        "id": record.id,
-        "object": "file",
-        "bytes": record.size,
-        "created_at": record.created_at,
-        "expires_at": record.expires_at,
-        "filename": record.name,
-        "purpose": record.purpose,
-        "status": "processed",
-        "status_details": None,
-    }
+    return FileObject(
+        id=record.id,
+        bytes=record.size,
+        created_at=record.created_at,
+        expires_at=record.expires_at,
+        filename=record.name,
+        purpose=record.purpose,
+    )
 
 
 def no_such_file(id: str) -> NotFound:
@@ -638,6 +667,12 @@ class KeptFiles:
             raise RequestError(f"this server keeps no files: {self._reason}")
         return self._store
 
+    def path_for(self, tenant: str, id: str) -> Path:
+        """Returns the path of a tenant's file. Raises RequestError."""
+        if self.store.find(tenant, id) is None:
+            raise no_such_file(id)
+        return self.store.path_of(id)
+
 
 class Files:
     """The handlers of `/files`. Each raises NotFound for a file that is not stored here, or belongs
@@ -703,7 +738,7 @@ class Files:
             raise
         except OSError as error:
             raise StateFailed(f"the file cannot be kept: {error.strerror or error}") from None
-        return _answer(record)
+        return json_response(file_object(record))
 
     async def list(self, request: Request, dialect: Dialect) -> Response:
         query = UrlQuery(request)
@@ -713,10 +748,10 @@ class Files:
             one_of(purpose, (*PURPOSES, BATCH_OUTPUT), "purpose")
         records = self._kept.store.list(request.caller.tenant)
         found = [record for record in records if purpose in (None, record.purpose)]
-        return Response(200, list_page(found, page, file_object))
+        return json_response(list_page(found, page, file_object))
 
     async def get(self, request: Request, dialect: Dialect) -> Response:
-        return _answer(self._find(request))
+        return json_response(file_object(self._find(request)))
 
     async def content(self, request: Request, dialect: Dialect) -> Response | None:
         """Sends the content of a file, or the range that the request asks for."""
@@ -730,8 +765,7 @@ class Files:
             await self._kept.store.delete(request.caller.tenant, record.id)
         except OSError as error:
             raise StateFailed(f"the file cannot be deleted: {error.strerror or error}") from None
-        body = {"id": record.id, "object": "file", "deleted": True}
-        return Response(200, orjson.dumps(body))
+        return json_response(DeletedFile(id=record.id))
 
     def _find(self, request: Request) -> FileRecord:
         id = request.path_params["id"]
@@ -739,10 +773,6 @@ class Files:
         if record is None:
             raise no_such_file(id)
         return record
-
-
-def _answer(record: FileRecord) -> Response:
-    return Response(200, orjson.dumps(file_object(record)))
 
 
 def _expires_after(fields: Mapping[str, str]) -> dict[str, object] | None:

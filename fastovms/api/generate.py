@@ -80,7 +80,8 @@ class SampleDelta(NamedTuple):
         choice: prompt position * n + sample.
         text: new text, empty while it is held back or if the text is parsed into `pieces`.
         finish_reason: set on the sample's last delta only.
-        stop_reason: the stop string that ended the sample, or the id among `stop_token_ids`.
+        stop_reason: the stop string that ended the sample, the id among `stop_token_ids`, or that a
+            repetition did.
         num_tokens: tokens of the sample so far, as usage counts them.
         tokens: the tokens whose text begins in `text`, if tracked; without tokens that a stop
             string has cut off.
@@ -624,7 +625,7 @@ class TextGeneration:
         delta = sample.text.push(token_ids)
         text, stop, pieces = delta.text, delta.stop, delta.pieces
         if finish_reason is not None and stop is None:
-            delta = sample.text.flush(is_cut=finish_reason is FinishReason.LENGTH)
+            delta = sample.text.flush(is_cut=finish_reason is not FinishReason.STOP)
             text, stop = text + delta.text, delta.stop
             pieces = joined([*pieces, *delta.pieces])
         tokens: Sequence[TextToken] = ()
@@ -649,7 +650,9 @@ class TextGeneration:
             self._num_unfinished -= 1
         assert self._on_delta is not None
         assert self._done is not None
-        stop_reason = output.stop_token_id if stop is None else stop
+        stop_reason: str | int | None = output.stop_token_id if stop is None else stop
+        if finish_reason is FinishReason.REPETITION:
+            stop_reason = "repetition_detected"
         self._on_delta(
             SampleDelta(
                 choice, text, finish_reason, stop_reason, num_tokens, tokens, pieces, parsed

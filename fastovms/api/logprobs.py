@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from fastovms.api.dialect import AnswerSchema
 from fastovms.api.fields import is_streamed, num_logprobs
 from fastovms.api.prompt import Preparation, check_token_range
 from fastovms.api.request_schemas import GenerationFields
@@ -23,20 +24,50 @@ LOWEST: Final = -9999.0
 """Replaces minus infinity, which JSON cannot express; vLLM's value."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogprobArrays:
-    """The `logprobs` object of a choice: parallel arrays with an entry for each token.
+class PromptLogprob(AnswerSchema):
+    """The log probability of a token of the prompt, in vLLM's form."""
 
-    An entry without data, such as a prompt's first token, is None.
-    """
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+"""Log probabilities by token id, for each token of the prompt; null for the first one."""
+
+
+class TopLogprob(AnswerSchema):
+    """An alternative to a token."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob):
+    """A token, and the most likely tokens at its position."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(AnswerSchema):
+    """The log probabilities of a message's tokens."""
+
+    content: list[TokenLogprob] | None
+    refusal: None = None
+
+
+class CompletionLogprobs(AnswerSchema):
+    """Parallel arrays with an entry for each token; null for a token without data, such as the
+    first one of a prompt."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
     top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
-    def followed_by(self, other: LogprobArrays) -> LogprobArrays:
-        return LogprobArrays(
+    def followed_by(self, other: CompletionLogprobs) -> CompletionLogprobs:
+        return CompletionLogprobs(
             self.tokens + other.tokens,
             self.token_logprobs + other.token_logprobs,
             self.top_logprobs + other.top_logprobs,
@@ -65,7 +96,7 @@ class TokenNames:
 
 def logprob_arrays(
     tokens: Sequence[TextToken], num_top: int, names: TokenNames, *, start: int = 0
-) -> LogprobArrays:
+) -> CompletionLogprobs:
     """Returns the `logprobs` of a completion's choice.
 
     Args:
@@ -73,7 +104,7 @@ def logprob_arrays(
         start: the offset of the text's beginning.
     """
     entries = [token.logprobs for token in tokens]
-    return LogprobArrays(
+    return CompletionLogprobs(
         tokens=[names(token.token_id) for token in tokens],
         token_logprobs=[None if entry is None else finite(entry.logprob) for entry in entries],
         top_logprobs=[
@@ -94,47 +125,39 @@ def _by_name(entry: TokenLogprobs, num_top: int, names: TokenNames) -> dict[str,
 
 def chat_logprobs(
     tokens: Sequence[TextToken], num_top: int, names: TokenNames
-) -> list[dict[str, object]]:
+) -> list[TokenLogprob]:
     """Returns the `content` of a chat choice's `logprobs`. Each entry lists exactly the `num_top`
     most likely tokens."""
     return [
-        {
-            **_chat_entry(entry.token_id, entry.logprob, names),
-            "top_logprobs": [
-                _chat_entry(token_id, logprob, names)
+        TokenLogprob(
+            *_chat_entry(entry.token_id, entry.logprob, names),
+            [
+                TopLogprob(*_chat_entry(token_id, logprob, names))
                 for token_id, logprob in zip(
                     entry.top_token_ids[: None if num_top == ALL_LOGPROBS else num_top],
                     entry.top_logprobs,
                     strict=False,
                 )
             ],
-        }
+        )
         for token in tokens
         if (entry := token.logprobs) is not None
     ]
 
 
-def _chat_entry(token_id: int, logprob: float, names: TokenNames) -> dict[str, object]:
-    return {
-        "token": names(token_id),
-        "logprob": finite(logprob),
-        "bytes": list(names.token_bytes(token_id)),
-    }
+def _chat_entry(token_id: int, logprob: float, names: TokenNames) -> tuple[str, float, list[int]]:
+    return names(token_id), finite(logprob), list(names.token_bytes(token_id))
 
 
 def prompt_logprobs_body(
     entries: Sequence[TokenLogprobs | None], num_top: int, names: TokenNames
-) -> list[dict[str, dict[str, object]] | None]:
+) -> PromptLogprobs:
     """Returns vLLM's `prompt_logprobs` of a choice."""
     return [
         None
         if entry is None
         else {
-            str(token_id): {
-                "logprob": logprob,
-                "rank": rank,
-                "decoded_token": names.text(token_id),
-            }
+            str(token_id): PromptLogprob(logprob, rank, names.text(token_id))
             for token_id, logprob, rank in likeliest(entry, num_top)
         }
         for entry in entries

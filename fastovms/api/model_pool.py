@@ -17,16 +17,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from fastovms.api.body import show
-from fastovms.api.served import (
-    AnyServed,
-    KnownModel,
-    ModelState,
-    Move,
-    MoveKind,
-    Release,
-    Residency,
-    ServedModels,
-)
+from fastovms.api.residency import ModelState, Move, MoveKind, Residency
+from fastovms.api.served import AnyServed, KnownModel, Release, ServedModels
 from fastovms.config import ModelConfig
 from fastovms.errors import (
     BackendUnavailable,
@@ -81,7 +73,7 @@ def departure(
         try:
             yield Departure(True, True, ())
         finally:
-            holder.dismiss(model.name)
+            holder.dismiss(model.resident)
 
 
 def _warnings(model: KnownModel, reason: str) -> Sequence[str]:

@@ -1,5 +1,5 @@
-"""Declares request bodies as typed structs. Types are strict: nothing is coerced, unknown keys are
-ignored.
+"""Declares request bodies as typed structs. Types are strict: nothing is coerced. Unknown
+members are ignored and named in a warning; `MEMBERS` has the known ones of inner objects.
 
 `5.0` is not an integer and `true` is not a number (msgspec's strict rules). Integers are accepted
 where numbers are expected. The allowed values of each field are in the table of `request_fields`.
@@ -7,10 +7,11 @@ where numbers are expected. The allowed values of each field are in the table of
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Final
 
 from msgspec import UNSET, Struct, UnsetType
 
+from fastovms.api.unread import Members, known
 from fastovms.params import SamplingFields
 from fastovms.request_fields import INT64, UINT32_MAX, Field, Range
 
@@ -101,7 +102,7 @@ class GenerationFields(SamplingFields, frozen=True, kw_only=True):
             range=Range(0, UINT32_MAX, also=-1),
         ),
     ] = None
-    repetition_detection: Annotated[dict[str, Any] | None, NotSupported] = None
+    repetition_detection: dict[str, Any] | None = None
     stream_interval: Annotated[int | None, Field(range=Range(1), neutral=(1,))] = None
     kv_transfer_params: Annotated[dict[str, Any] | None, NotSupported] = None
     ec_transfer_params: Annotated[dict[str, Any] | None, NotSupported] = None
@@ -110,8 +111,63 @@ class GenerationFields(SamplingFields, frozen=True, kw_only=True):
     user: str | None = None
 
 
+STREAM_OPTIONS: Final = known(*StreamOptions.__struct_fields__)
+REPETITION_DETECTION: Final = known("max_pattern_size", "min_pattern_size", "min_count")
+GENERATION_MEMBERS: Final = {
+    "stream_options": STREAM_OPTIONS,
+    "repetition_detection": REPETITION_DETECTION,
+}
+"""The members of inner objects of `GenerationFields`."""
+
+_FUNCTION: Final = known("name", "description", "parameters", "strict")
+_CUSTOM: Final = known("name", "description", "format")
+_CALL: Final = known(
+    "id",
+    "type",
+    "index",
+    function=known("name", "arguments"),
+    custom=known("name", "input"),
+)
+_PART: Final = known(
+    "type",
+    "text",
+    "refusal",
+    "thinking",
+    "detail",
+    "cache_control",
+    "prompt_cache_breakpoint",
+    "filename",
+    "image",
+    "input_audio",
+    "audio_url",
+    "video_url",
+    image_url=known("url", "detail"),
+    file=known("file_data", "file_id", "filename"),
+)
+_MESSAGE: Final = known(
+    "role",
+    "name",
+    "tool_call_id",
+    "refusal",
+    "reasoning_content",
+    "reasoning",
+    "thinking",
+    content=_PART,
+    tool_calls=_CALL,
+    function_call=known("name", "arguments"),
+)
+_TOOLS: Final = Members(
+    kinds={
+        "function": known("type", "cache_control", function=_FUNCTION),
+        "custom": known("type", "cache_control", custom=_CUSTOM),
+    }
+)
+
+
 class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
     """The body of `POST /completions`."""
+
+    MEMBERS: ClassVar[Members] = Members(GENERATION_MEMBERS)
 
     prompt: str | list[str | int | list[int]] | None = None
     prompt_embeds: Annotated[Any, NotSupported] = None
@@ -124,6 +180,16 @@ class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
 
 class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     """The body of `POST /chat/completions`."""
+
+    MEMBERS: ClassVar[Members] = Members(
+        {
+            **GENERATION_MEMBERS,
+            "messages": _MESSAGE,
+            "tools": _TOOLS,
+            "functions": _FUNCTION,
+            "prompt_cache_options": known("mode", "ttl"),
+        }
+    )
 
     messages: str | list[dict[str, Any]] | None = None
     max_tokens: MaxTokens = UNSET
@@ -156,3 +222,5 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     prediction: dict[str, Any] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
+import msgspec
 import numpy as np
-import orjson
+from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from fastovms.api import offload
 from fastovms.api.body import wrong
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import COHERE, DIALECTS, OPENAI, Dialect
+from fastovms.api.dialect import COHERE, DIALECTS, OPENAI, AnswerSchema, Dialect
 from fastovms.api.embeddings import (
     EncodingCall,
     EncodingFields,
+    EncodingUsage,
     InputText,
     RerankRequest,
     ScoreRequest,
@@ -27,7 +29,6 @@ from fastovms.api.embeddings import (
     check_texts,
     default_limit,
     encoding_call,
-    encoding_usage,
     input_names,
     instructed,
     normalized,
@@ -37,7 +38,7 @@ from fastovms.api.embeddings import (
     together_exceeded,
     tokenize,
 )
-from fastovms.api.endpoint import Route, endpoint
+from fastovms.api.endpoint import Route, endpoint, json_response
 from fastovms.api.prompt import context_exceeded
 from fastovms.api.served import ServedEncoder
 from fastovms.encoding import EncoderText, Task
@@ -424,6 +425,50 @@ TASKS: Final = (Task.RERANK, Task.EMBEDDINGS)
 """The capabilities of models that score pairs."""
 
 
+class RerankedDocument(AnswerSchema):
+    """A document as it was sent."""
+
+    text: str
+
+
+class RerankResult(AnswerSchema):
+    """The index of a document in the request, and its relevance score."""
+
+    index: int
+    relevance_score: float
+    document: RerankedDocument | UnsetType = UNSET
+
+
+class ApiVersion(AnswerSchema):
+    """The version of Cohere's API in which an answer is."""
+
+    version: str
+
+
+class RerankedTokens(AnswerSchema):
+    """The tokens of all pairs of a request."""
+
+    input_tokens: int
+
+
+class RerankMeta(AnswerSchema):
+    """Cohere's members in addition to the results, except billed units: nothing is billed."""
+
+    api_version: ApiVersion
+    tokens: RerankedTokens
+
+
+class RerankAnswer(AnswerSchema, kw_only=True):
+    """The answer of `/rerank`, the best first; below `/v1` with vLLM's members, at `/v2/rerank`
+    with those and Cohere's `meta`."""
+
+    id: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    usage: EncodingUsage | UnsetType = UNSET
+    meta: RerankMeta | UnsetType = UNSET
+    results: list[RerankResult]
+
+
 async def answer_rerank(context: ApiContext, request: Request, dialect: Dialect) -> Response:
     """Answers `POST /rerank`, for every dialect.
 
@@ -449,36 +494,29 @@ async def answer_rerank(context: ApiContext, request: Request, dialect: Dialect)
     found = await score_pairs(call, texts, pairs, options)
     # vLLM always returns the documents.
     returns = dialect.has_ids if body.return_documents is None else body.return_documents
-    head: dict[str, object] = {}
-    if dialect.has_ids:
-        usage = encoding_usage(found.num_tokens)
-        head = {"id": name, "model": model.info.name, "usage": usage}
-    if dialect.has_meta:
-        head["meta"] = _meta(found.num_tokens)
 
     def write() -> bytes:
-        return orjson.dumps({**head, "results": _results(found, texts, top_n, returns)})
+        answer = RerankAnswer(results=_results(found, texts, top_n, returns))
+        if dialect.has_ids:
+            answer.id, answer.model = name, model.info.name
+            answer.usage = EncodingUsage(found.num_tokens, found.num_tokens)
+        if dialect.has_meta:
+            answer.meta = RerankMeta(ApiVersion("2"), RerankedTokens(found.num_tokens))
+        return msgspec.json.encode(answer)
 
     cost = sum(map(len, texts.documents)) if returns else len(texts.documents)
     return Response(200, await offload.run(write, cost))
 
 
-def _meta(num_tokens: int) -> dict[str, object]:
-    """Returns the members of Cohere's answer in addition to the results, except billed units:
-    nothing is billed."""
-    return {"api_version": {"version": "2"}, "tokens": {"input_tokens": num_tokens}}
-
-
-def _results(
-    found: PairScores, texts: PairTexts, top_n: int, returns: bool
-) -> list[dict[str, object]]:
-    results = []
-    for index in np.argsort(-found.scores, kind="stable")[:top_n].tolist():
-        result: dict[str, object] = {"index": index, "relevance_score": float(found.scores[index])}
-        if returns:
-            result["document"] = {"text": texts.documents[index]}
-        results.append(result)
-    return results
+def _results(found: PairScores, texts: PairTexts, top_n: int, returns: bool) -> list[RerankResult]:
+    return [
+        RerankResult(
+            index,
+            float(found.scores[index]),
+            RerankedDocument(texts.documents[index]) if returns else UNSET,
+        )
+        for index in np.argsort(-found.scores, kind="stable")[:top_n].tolist()
+    ]
 
 
 def _texts(body: RerankRequest, max_documents: int) -> PairTexts:
@@ -531,6 +569,25 @@ _NAMES: Final = (
 """The pairs of names of the two sides."""
 
 
+class Score(AnswerSchema, kw_only=True):
+    """The score of a pair of texts."""
+
+    index: int
+    object: Literal["score"] = "score"
+    score: float
+
+
+class ScoreList(AnswerSchema, kw_only=True):
+    """The answer of `/score`."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: list[Score]
+    usage: EncodingUsage
+
+
 async def answer_score(context: ApiContext, request: Request, dialect: Dialect) -> Response:
     """Answers `POST /score`, for every dialect.
 
@@ -545,19 +602,15 @@ async def answer_score(context: ApiContext, request: Request, dialect: Dialect) 
         context, request, model, GenerationKind.SCORE, body.model, response_id=name
     )
     found = await score_pairs(call, texts, pairs, options)
-    data = [
-        {"index": index, "object": "score", "score": score}
-        for index, score in enumerate(found.scores.tolist())
-    ]
-    answer = {
-        "id": name,
-        "object": "list",
-        "created": int(context.unix_time()),
-        "model": model.info.name,
-        "data": data,
-        "usage": encoding_usage(found.num_tokens),
-    }
-    return Response(200, orjson.dumps(answer))
+    return json_response(
+        ScoreList(
+            id=name,
+            created=int(context.unix_time()),
+            model=model.info.name,
+            data=[Score(index=i, score=score) for i, score in enumerate(found.scores.tolist())],
+            usage=EncodingUsage(found.num_tokens, found.num_tokens),
+        )
+    )
 
 
 def _read_pairs(body: ScoreRequest, max_inputs: int) -> tuple[PairTexts, list[Pair]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from fastovms.api import audio, decisions, rerank, tokenize
+from fastovms.api import adapters, audio, decisions, rerank, tokenize
 from fastovms.api.admin import (
     HealthRoutes,
     ModelRoutes,
@@ -38,6 +38,7 @@ PARTS: Final = (
     ollama.endpoints,
     decisions.endpoints,
     audio.endpoints,
+    adapters.endpoints,
 )
 """The optional parts of the API. Each returns its routes. Entry points of other packages
 (`extensions.ENDPOINTS`) have the same interface."""

@@ -1,25 +1,25 @@
-"""A served model, the parts that the API needs in addition to the backend, and its residency in
-memory."""
+"""A served model, and the parts that the API needs in addition to the backend."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from fastovms.api.body import FairThread, show, wrong
 from fastovms.api.dialect import Dialect, model_not_found
-from fastovms.api.served_speech import Release, ServedSpeech, no_hold
-from fastovms.backend import EncoderBackend, GenerationBackend
-from fastovms.config import ChatConfig, EncoderConfig, ModelLimits, ResidencyConfig
+from fastovms.api.residency import ModelState
+from fastovms.backend import EncoderBackend, GenerationBackend, SpeechBackend
+from fastovms.backends.adapter_backend import AdapterBackend
+from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
+from fastovms.config import ChatConfig, EncoderConfig, ModelLimits
 from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError, InvalidField, ModelNotFound
 from fastovms.media.decode import PixelBound
 from fastovms.media.loader import GivenImages, ImageLoader, ImageSource
-from fastovms.params import Image, ModelInfo
+from fastovms.params import Adapter, Image, ModelInfo
 from fastovms.system.disk import DiskCache
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.output import check_formats, kept_tags
@@ -29,6 +29,15 @@ from fastovms.text.tokenizer import TextEncoder, Tokenizer
 from fastovms.text.tools import TOOL_FORMATS, detect_tool_format
 from fastovms.text.tools.json_formats import PLAIN_JSON
 from fastovms.text.tools.tool_format import ToolFormat
+
+Release = Callable[[], None]
+"""Releases a held model. Call it once."""
+
+
+def no_hold() -> Release:
+    """Returns a function that does nothing, as the release of a model that is never unloaded."""
+    return lambda: None
+
 
 # Reads the parts of requests that bring images, and finds a model's own tokens that stand for
 # them.
@@ -323,318 +332,35 @@ class ServedEncoder:
         return CAPABILITIES[self.task]
 
 
-# Decides which models are in memory: which one is loaded next, and which makes room. It moves
-# nothing itself, and has no clock.
-
-
-_PATIENCE: Final = 5.0
-"""Seconds that a request waits for a model to become idle. Then one that is in use is chosen to
-leave: it takes no further requests until the one that waits has had its turn."""
-
-_FIRST_RETRY: Final = 2.0
-_LAST_RETRY: Final = 300.0
-"""Seconds from a load that has failed to the next one: they double from the first to the last."""
-
-
-class ModelState(Enum):
-    """The loading state of a model. A model in the state FAILED could not be loaded and is not in
-    memory."""
-
-    UNLOADED = "unloaded"
-    LOADING = "loading"
-    AVAILABLE = "available"
-    UNLOADING = "unloading"
-    FAILED = "failed"
-
-
-class MoveKind(Enum):
-    """The next change of a model."""
-
-    LOAD = "load"
-    UNLOAD = "unload"
-
-
-class Move(NamedTuple):
-    """One load or unload of a model."""
-
-    kind: MoveKind
-    name: str
-
-
-@dataclass(slots=True)
-class Resident:
-    """The loading state and use counts of one model.
+@dataclass(frozen=True, slots=True)
+class ServedSpeech:
+    """A model in memory that transcribes speech.
 
     Attributes:
-        size: its memory in bytes.
-        num_uses: requests that run on it or are about to.
-        num_waiting: requests and operator commands that wait for it to be loaded.
-        last_used: when it was last acquired or released.
-        waits_since: when the oldest waiting request arrived.
-        leaves: whether it accepts no further requests and is unloaded after the last one.
-        is_removed: whether it is removed from the list after unloading.
-        retry_at: when a model that could not be loaded may be tried again.
+        decoder: decodes audio files; None = the extra `speech` is not installed.
+        decoding: runs the decoder; clients take turns.
+        aliases: names that requests may use in place of the model's.
+        hold: holds the model in memory until released.
     """
 
-    name: str
-    size: int = 0
-    state: ModelState = ModelState.UNLOADED
-    num_uses: int = 0
-    num_waiting: int = 0
-    last_used: float = 0.0
-    waits_since: float = 0.0
-    leaves: bool = False
-    is_removed: bool = False
-    num_failures: int = 0
-    retry_at: float = 0.0
+    backend: SpeechBackend
+    metrics: GenerationMetrics
+    decoder: AudioDecoder | None
+    decoding: FairThread[DecodedAudio]
+    aliases: tuple[str, ...] = ()
+    hold: Callable[[], Release] = no_hold
 
     @property
-    def is_away(self) -> bool:
-        """Whether the model uses no memory."""
-        return self.state in (ModelState.UNLOADED, ModelState.FAILED)
+    def info(self) -> ModelInfo:
+        return self.backend.model
 
     @property
-    def is_idle(self) -> bool:
-        return self.state is ModelState.AVAILABLE and not self.num_uses and not self.num_waiting
+    def task(self) -> Task:
+        return Task.SPEECH
 
     @property
-    def may_leave(self) -> bool:
-        return self.leaves and self.state is ModelState.AVAILABLE and not self.num_uses
-
-
-class Residency:
-    """The loading state machine of all models. The caller asks for `next_move`, performs the load
-    or unload, and reports the outcome; one move at a time.
-
-    Args:
-        config: the limits on models and bytes in memory, and the idle time before unloading.
-    """
-
-    def __init__(self, config: ResidencyConfig) -> None:
-        self._config = config
-        self._models: dict[str, Resident] = {}
-        self._move: Move | None = None
-
-    def __iter__(self) -> Iterator[Resident]:
-        return iter(self._models.values())
-
-    def __getitem__(self, name: str) -> Resident:
-        return self._models[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._models
-
-    @property
-    def loads_on_demand(self) -> bool:
-        """Whether a model is loaded when it is first asked for, and not at start."""
-        config = self._config
-        return bool(config.max_loaded_models or config.model_memory or config.idle_unload)
-
-    # What there is
-
-    def add(self, name: str, size: int, *, is_loaded: bool = False, now: float = 0.0) -> None:
-        """Adds a model that no request waits for yet, or keeps one that was about to be removed."""
-        if name in self._models:
-            assert self._models[name].is_removed
-            self._models[name].is_removed = False
-            self.change(name, size)
-            return
-        state = ModelState.AVAILABLE if is_loaded else ModelState.UNLOADED
-        self._models[name] = Resident(name, size, state, last_used=now)
-
-    def change(self, name: str, size: int) -> None:
-        """Records that a model's configuration has changed; the loaded version is unloaded."""
-        model = self._models[name]
-        model.size = size
-        model.num_failures, model.retry_at = 0, 0.0
-        model.leaves = not model.is_away
-        if model.state is ModelState.FAILED:
-            model.state = ModelState.UNLOADED
-
-    def remove(self, name: str) -> None:
-        """Removes a model, at once or when the last request on it has ended. No request may wait
-        for it."""
-        model = self._models[name]
-        assert not model.num_waiting
-        if model.is_away:
-            del self._models[name]
-        else:
-            model.leaves = model.is_removed = True
-
-    # What requests want
-
-    def acquire(self, name: str, now: float) -> bool:
-        """Acquires a model for a request. Returns False if it is not loaded or is being
-        unloaded."""
-        model = self._models[name]
-        if model.state is not ModelState.AVAILABLE or model.leaves:
-            return False
-        model.num_uses += 1
-        model.last_used = now
-        return True
-
-    def hold(self, name: str) -> None:
-        """Acquires a model that is already in use once more."""
-        model = self._models[name]
-        assert model.state is ModelState.AVAILABLE
-        model.num_uses += 1
-
-    def release(self, name: str, now: float) -> None:
-        """Releases an acquired model."""
-        model = self._models[name]
-        assert model.num_uses > 0
-        model.num_uses -= 1
-        model.last_used = now
-
-    def wait(self, name: str, now: float) -> None:
-        """Records one more request that waits for a model."""
-        model = self._models[name]
-        if not model.num_waiting:
-            model.waits_since = now
-        model.num_waiting += 1
-
-    def stop_waiting(self, name: str) -> None:
-        """Records that a request no longer waits, for any reason."""
-        model = self._models[name]
-        assert model.num_waiting > 0
-        model.num_waiting -= 1
-
-    def seconds_to_retry(self, name: str, now: float) -> float:
-        """Returns the seconds until the load of a failed model may be retried; 0 = now."""
-        model = self._models[name]
-        if model.state is not ModelState.FAILED:
-            return 0.0
-        return max(0.0, model.retry_at - now)
-
-    def seconds_to_leave(self, name: str, now: float) -> float | None:
-        """Returns the seconds that a model stays loaded without requests; None = without limit."""
-        idle, model = self._config.idle_unload, self._models[name]
-        if not idle:
-            return None
-        return max(0.0, model.last_used + idle - now) if model.is_idle else idle
-
-    def retry_now(self, name: str) -> None:
-        """Allows an immediate retry of a model that failed to load."""
-        self._models[name].retry_at = 0.0
-
-    def ask_to_leave(self, name: str) -> None:
-        """Marks a model to be unloaded after its last request."""
-        model = self._models[name]
-        if model.state is not ModelState.UNLOADING:
-            model.leaves = not model.is_away
-
-    # What is done
-
-    def next_move(self, now: float) -> Move | None:
-        """Begins the next move and returns it; None = nothing to do at present."""
-        if self._move is not None:
-            return None
-        leaving = next((model for model in self if model.may_leave), None)
-        wanted = self._wanted(now)
-        if leaving is not None:
-            return self._begin(MoveKind.UNLOAD, leaving)
-        if wanted is not None:
-            if self._has_room(wanted):
-                return self._begin(MoveKind.LOAD, wanted)
-            victim = self._victim()
-            if victim is not None:
-                return self._begin(MoveKind.UNLOAD, victim)
-            if now >= wanted.waits_since + _PATIENCE:
-                self._choose_to_leave()
-            return None
-        idle = self._config.idle_unload
-        if idle:
-            for model in self:
-                if model.is_idle and now >= model.last_used + idle:
-                    return self._begin(MoveKind.UNLOAD, model)
-        return None
-
-    def wake_at(self, now: float) -> float | None:
-        """Returns the time at which `next_move` may have work without any request; None = never."""
-        if self._move is not None:
-            return None
-        times = [m.retry_at for m in self if m.num_waiting and m.state is ModelState.FAILED]
-        wanted = self._wanted(now)
-        if wanted is not None and not any(model.leaves for model in self):
-            times.append(wanted.waits_since + _PATIENCE)
-        if self._config.idle_unload:
-            times += [m.last_used + self._config.idle_unload for m in self if m.is_idle]
-        return min((time for time in times if time > now), default=None)
-
-    def loaded(self, now: float) -> None:
-        """Records that the current load has succeeded."""
-        model = self._end(MoveKind.LOAD)
-        model.state = ModelState.AVAILABLE
-        model.num_failures, model.last_used = 0, now
-
-    def failed(self, now: float) -> None:
-        """Records that the current load has failed. The next request retries it, after a delay."""
-        model = self._end(MoveKind.LOAD)
-        model.state, model.leaves = ModelState.FAILED, False
-        model.retry_at = now + min(_FIRST_RETRY * 2**model.num_failures, _LAST_RETRY)
-        model.num_failures = min(model.num_failures + 1, 16)
-        if model.is_removed:
-            del self._models[model.name]
-
-    def unloaded(self) -> None:
-        """Records that the current unload has finished."""
-        model = self._end(MoveKind.UNLOAD)
-        model.state, model.leaves = ModelState.UNLOADED, False
-        if model.is_removed:
-            del self._models[model.name]
-
-    def check(self) -> None:
-        """Raises AssertionError if the states contradict each other."""
-        moving = [m for m in self if m.state in (ModelState.LOADING, ModelState.UNLOADING)]
-        assert [m.name for m in moving] == ([] if self._move is None else [self._move.name])
-        for model in self:
-            assert model.num_uses >= 0
-            assert model.num_waiting >= 0
-            assert not model.num_uses or model.state is ModelState.AVAILABLE
-            assert not (model.is_removed and model.num_waiting)
-            assert not (model.leaves and model.is_away)
-        limit = self._config.max_loaded_models
-        present = [model for model in self if not model.is_away]
-        assert limit is None or len(present) <= limit
-
-    def _begin(self, kind: MoveKind, model: Resident) -> Move:
-        is_load = kind is MoveKind.LOAD
-        model.state = ModelState.LOADING if is_load else ModelState.UNLOADING
-        self._move = Move(kind, model.name)
-        return self._move
-
-    def _end(self, kind: MoveKind) -> Resident:
-        assert self._move is not None
-        assert self._move.kind is kind
-        model = self._models[self._move.name]
-        self._move = None
-        return model
-
-    def _wanted(self, now: float) -> Resident | None:
-        """Returns the model with the oldest waiting request that may be loaded."""
-        waiting = [m for m in self if m.num_waiting and m.is_away and m.retry_at <= now]
-        return min(waiting, key=lambda model: model.waits_since, default=None)
-
-    def _has_room(self, wanted: Resident) -> bool:
-        limit, memory = self._config.max_loaded_models, self._config.model_memory
-        present = [model for model in self if not model.is_away]
-        if limit is not None and len(present) >= limit:
-            return False
-        if memory is None or not present:  # one alone is let in, whatever its size is said to be
-            return True
-        return sum(model.size for model in present) + wanted.size <= memory
-
-    def _victim(self) -> Resident | None:
-        """Returns the idle model that was used least recently."""
-        idle = [model for model in self if model.is_idle]
-        return min(idle, key=lambda model: model.last_used, default=None)
-
-    def _choose_to_leave(self) -> None:
-        """Marks the least recently used model that has requests to be unloaded after them."""
-        if not any(model.leaves for model in self):
-            used = [model for model in self if model.num_uses]
-            if used:
-                min(used, key=lambda model: model.last_used).leaves = True
+    def capabilities(self) -> tuple[str, ...]:
+        return CAPABILITIES[self.task]
 
 
 # Finds the model that a request names, by any of its names, or refuses with 404; with its
@@ -642,6 +368,29 @@ class Residency:
 
 
 _LATEST: Final = ":latest"
+
+
+class AdapterHolder(Protocol):
+    """Loads and unloads the adapters (LoRA) of one model."""
+
+    @property
+    def adapters(self) -> Mapping[str, Adapter]:
+        """Those that requests may name."""
+
+    async def load(self, name: str, path: Path) -> Adapter:
+        """Loads an adapter and returns it when requests may name it.
+
+        Raises:
+            ConfigurationError: it cannot be served, there are too many, or the name is taken.
+            BackendUnavailable: the engine does not run.
+        """
+
+    async def unload(self, name: str) -> None:
+        """Unloads an adapter when its requests have ended, and returns when its memory is freed.
+
+        Raises:
+            BackendUnavailable: the requests do not end in time.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -652,6 +401,7 @@ class ServedModel:
         aliases: names that requests may use in place of the model's and which answers repeat.
         images: None = the model does not support images.
         hold: holds the model in memory until released.
+        adapters: the model's adapters; None = adapters are not served.
     """
 
     backend: GenerationBackend
@@ -662,6 +412,7 @@ class ServedModel:
     aliases: tuple[str, ...] = ()
     images: ImageInput | None = None
     hold: Callable[[], Release] = no_hold
+    adapters: AdapterHolder | None = None
 
     @property
     def info(self) -> ModelInfo:
@@ -710,6 +461,8 @@ class KnownModel:
         metrics: the metrics of its requests, kept across unloads; None = no requests yet.
         size: its approximate memory in bytes; 0 = unknown.
         file_size: the size of its weight files in bytes; 0 = unknown.
+        parent: the model that it is an adapter of; None = it is a model itself.
+        root: the directory of an adapter; "" = it is a model itself.
     """
 
     name: str
@@ -727,6 +480,16 @@ class KnownModel:
     fingerprint: str = ""
     size: int = 0
     file_size: int = 0
+    parent: KnownModel | None = None
+    root: str = ""
+
+    @classmethod
+    def of_adapter(cls, parent: KnownModel, served: ServedModel, adapter: Adapter) -> KnownModel:
+        """Returns the description of a loaded model with an adapter."""
+        backend = AdapterBackend(served.backend, adapter)
+        known = cls(adapter.name, parent=parent, root=adapter.path)
+        known.note_loaded(replace(served, backend=backend, aliases=(), adapters=None))
+        return known
 
     @classmethod
     def of(cls, served: AnyServed) -> KnownModel:
@@ -738,6 +501,11 @@ class KnownModel:
     @property
     def names(self) -> tuple[str, ...]:
         return (self.name, *self.aliases)
+
+    @property
+    def resident(self) -> str:
+        """The name of the model that must be in memory for it."""
+        return self.name if self.parent is None else self.parent.name
 
     @property
     def is_identified(self) -> bool:
@@ -758,6 +526,17 @@ class KnownModel:
         self.capabilities, self.fingerprint = served.capabilities, info.fingerprint
         self.served, self.metrics = served, served.metrics
         self.state, self.reason = ModelState.AVAILABLE, ""
+
+
+def _adapters_of(model: KnownModel, name: str | None = None) -> dict[str, KnownModel]:
+    """Returns the adapters of a model in memory, by their names; only the one with `name` if that
+    is given."""
+    served = model.served
+    if not isinstance(served, ServedModel) or served.adapters is None:
+        return {}
+    adapters = served.adapters.adapters
+    chosen = adapters.values() if name is None else filter(None, [adapters.get(name)])
+    return {one.name: KnownModel.of_adapter(model, served, one) for one in chosen}
 
 
 class ModelHolder(Protocol):
@@ -834,6 +613,13 @@ class ServedModels:
         """All models, in memory or not."""
         return list(self._known.values())
 
+    @property
+    def named(self) -> Sequence[KnownModel]:
+        """All that requests may name: each model, and its adapters after it."""
+        return [
+            one for model in self._known.values() for one in (model, *_adapters_of(model).values())
+        ]
+
     def __iter__(self) -> Iterator[AnyServed]:
         """Yields the models in memory, including those being unloaded."""
         return iter([m.served for m in self._all if m.served is not None])
@@ -841,10 +627,18 @@ class ServedModels:
     def get(self, name: str) -> KnownModel | None:
         """Returns the model with this name, to which Ollama's clients may have added a tag; None =
         unknown."""
-        found = self._by_name.get(name)
+        found = self._by_name.get(name) or self._adapter(name)
         if found is None and name.endswith(_LATEST):
-            return self._by_name.get(name.removesuffix(_LATEST))
+            name = name.removesuffix(_LATEST)
+            return self._by_name.get(name) or self._adapter(name)
         return found
+
+    def _adapter(self, name: str) -> KnownModel | None:
+        for model in self._known.values():
+            found = _adapters_of(model, name)
+            if found:
+                return found[name]
+        return None
 
     def find(self, name: str | None, dialect: Dialect) -> KnownModel:
         """Returns the model that a request names.

@@ -22,6 +22,7 @@ from fastovms.api.fields import (
     fit_max_tokens,
     is_streamed,
     queueing,
+    repetition_detection,
     stopping,
     stream_options,
     token_rules,
@@ -291,6 +292,7 @@ def _sampling_params(
         num_assistant_tokens=_num_drafts(body),
         max_ngram_size=None if ngram_size is None else min(ngram_size, MAX_NGRAM_SIZE),
         assistant_confidence_threshold=body.assistant_confidence_threshold,
+        repetition_detection=repetition_detection(body, chosen),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
-import orjson
+import msgspec
 
 from fastovms.api import offload
 from fastovms.api.body import wrong
@@ -18,7 +18,7 @@ from fastovms.api.chat_prompt import (
 )
 from fastovms.api.chat_tools import read_tools
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import DIALECTS, OPENAI, OVMS, Dialect
+from fastovms.api.dialect import DIALECTS, OPENAI, OVMS, AnswerSchema, Dialect
 from fastovms.api.endpoint import Route, endpoint
 from fastovms.api.logprobs import TokenNames
 from fastovms.api.prompt import check_token_range, encoding_cost
@@ -115,6 +115,12 @@ class OvmsTokenizeRequest(ModelField, frozen=True, kw_only=True):
     add_special_tokens: bool | None = None
 
 
+class OvmsTokens(AnswerSchema):
+    """The answer of OVMS's `POST /tokenize`: one list for one text, a list of lists for several."""
+
+    tokens: Sequence[int | list[int]]
+
+
 class OvmsTokenization:
     """The handler, for every dialect that takes OVMS's form."""
 
@@ -140,9 +146,8 @@ class OvmsTokenization:
             token_lists = [token_ids[: body.max_length] for token_ids in token_lists]
             if padding is not None:
                 token_lists = padding(token_lists, tokenizer.pad_token_id)
-            return orjson.dumps(
-                {"tokens": token_lists[0] if len(token_lists) == 1 else token_lists}
-            )
+            tokens = token_lists[0] if len(token_lists) == 1 else token_lists
+            return msgspec.json.encode(OvmsTokens(tokens))
 
         return Response(200, await offload.run(answer, encoding_cost(texts) + num_padded))
 
@@ -223,6 +228,21 @@ class DetokenizeRequest(ModelField, frozen=True, kw_only=True):
     tokens: list[int] | None = None
 
 
+class Tokens(AnswerSchema):
+    """The answer of vLLM's `POST /tokenize`."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class DetokenizedText(AnswerSchema):
+    """The answer of `POST /detokenize`."""
+
+    prompt: str
+
+
 class Tokenization:
     """The handlers of `/tokenize` and `/detokenize`. OVMS has its own form of `/tokenize`."""
 
@@ -246,13 +266,9 @@ class Tokenization:
             check_length(text, name, model.info)
             token_ids = tokenizer.encode(text, add_special_tokens=special)
             names = TokenNames(tokenizer.token_bytes)
-            return orjson.dumps(
-                {
-                    "count": len(token_ids),
-                    "max_model_len": model.info.max_model_len,
-                    "tokens": token_ids,
-                    "token_strs": [*map(names, token_ids)] if body.return_token_strs else None,
-                }
+            texts = [*map(names, token_ids)] if body.return_token_strs else None
+            return msgspec.json.encode(
+                Tokens(len(token_ids), model.info.max_model_len, token_ids, texts)
             )
 
         return Response(200, await offload.run(answer, len(request.body)))
@@ -274,7 +290,7 @@ class Tokenization:
 
         def answer() -> bytes:
             text = tokenizer.decode(token_ids, skip_special_tokens=False) if token_ids else ""
-            return orjson.dumps({"prompt": text})
+            return msgspec.json.encode(DetokenizedText(text))
 
         return Response(200, await offload.run(answer, len(token_ids)))
 

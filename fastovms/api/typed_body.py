@@ -15,9 +15,9 @@ from fastovms.api.served import (
     KnownModel,
     ServedEncoder,
     ServedModels,
+    ServedSpeech,
     TextServed,
 )
-from fastovms.api.served_speech import ServedSpeech
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request
@@ -171,7 +171,7 @@ async def hold_model(
     if streams:
         request.open_early()
     assert models.holder is not None
-    request.hold(await models.holder.hold(model.name))
+    request.hold(await models.holder.hold(model.resident))
     return loaded_model(model, tasks)
 
 
@@ -189,7 +189,7 @@ def try_model(
     check_task(model, tasks)
     holder = models.holder
     if holder is not None:
-        release = holder.try_hold(model.name)
+        release = holder.try_hold(model.resident)
         if release is None:
             return None
         request.hold(release)

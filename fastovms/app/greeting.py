@@ -22,7 +22,7 @@ in a form."""
 def greeting(addresses: list[str], models: ServedModels, *, needs_key: bool) -> str:
     """Returns the lines that are printed once the models can be asked."""
     lines = [f"fastovms {__version__} is listening on {', '.join(addresses)}"]
-    for model in models.known:
+    for model in models.named:
         later = "" if model.served is not None else ", loaded when it is asked for"
         length = "" if model.max_model_len is None else f": context of {model.max_model_len} tokens"
         lines.append(f"model {model.name}{length}{later}")

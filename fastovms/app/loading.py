@@ -14,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import openvino as ov
+
 from fastovms.api.body import FairThread
 from fastovms.api.served import (
     AnyServed,
@@ -22,8 +24,8 @@ from fastovms.api.served import (
     ServedEncoder,
     ServedModel,
     ServedModels,
+    ServedSpeech,
 )
-from fastovms.api.served_speech import ServedSpeech
 from fastovms.backend import GenerationBackend
 from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
 from fastovms.backends.choice import compile_backend
@@ -40,7 +42,7 @@ from fastovms.backends.model_files import (
     read_speech_info,
 )
 from fastovms.backends.model_task import find_task, read_optional, takes_images
-from fastovms.backends.paged.backend import SharedCores
+from fastovms.backends.paged.backend import PagedBackend, SharedCores
 from fastovms.backends.paged.prefixes import PrefixDirectory
 from fastovms.backends.processes import ChildProcess
 from fastovms.backends.speech_backend import load_whisper
@@ -48,7 +50,14 @@ from fastovms.config import MediaConfig, ModelConfig
 from fastovms.encoding import Task
 from fastovms.engine.model.cache_precision import check_cpu_cache
 from fastovms.engine.model.compilation import check_exact
-from fastovms.engine.model.devices import available_memory, is_gpu, share_memory
+from fastovms.engine.model.devices import (
+    AUTO,
+    available_memory,
+    choose_device,
+    is_gpu,
+    read_devices,
+    share_memory,
+)
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf, model_directory
 from fastovms.media import audio
@@ -114,7 +123,8 @@ def _identified(model: ModelConfig) -> ModelInfo:
 def check_models(models: Sequence[ModelConfig]) -> None:
     """Raises ConfigurationError for the most common configuration errors, without loading a
     model."""
-    for name, count in Counter(name for model in models for name in model.names).items():
+    names = (name for model in models for name in (*model.names, *model.engine.lora_modules))
+    for name, count in Counter(names).items():
         if count > 1:
             raise ConfigurationError(f"{count} models have the name {name}")
     for model in models:
@@ -172,9 +182,9 @@ def load_models(
     for model in models:
         task = task_of(model)
         if task is Task.SPEECH:
-            others[model.name] = _speech(model, cores.turn, closes)
+            others[model.name] = _speech(on_device(model), cores.turn, closes)
         elif task is not Task.TEXT_GENERATION:
-            encoder = others[model.name] = _encoder(model, cores.turn)
+            encoder = others[model.name] = _encoder(on_device(model), cores.turn)
             closes.append(encoder.tokenizing.close)
     generating = [model for model in models if model.name not in others]
     loaded = []
@@ -182,13 +192,23 @@ def load_models(
         for model in generating:
             logger.info("loading %s from %s", model.name, model.path)
             cache = DiskCache(cache_root(model.engine.cache_dir, os.environ))
-            model = _as_directories(model, cache, Path(scratch))
+            model = on_device(_as_directories(given := model, cache, Path(scratch)))
             # Compilation uses one core for most of its time.
             tokenizer = beside.submit(Tokenizer.load, model.path)
             chat = beside.submit(ChatModel.load, model.path, model.chat, cache)
             info = _identified(model)
             log_missing(info)
-            reserve = compile_backend(model.path, info, model.engine, cache, prefixes, cores)
+            compile_on = partial(
+                compile_backend, model.path, info, cache=cache, prefixes=prefixes, cores=cores
+            )
+            try:
+                reserve = compile_on(model.engine)
+            except ConfigurationError as error:
+                if model.engine.device in ("CPU", given.engine.device):
+                    raise
+                logger.warning("%s: AUTO takes the CPU, because %s", model.name, error)
+                model = replace(model, engine=replace(model.engine, device="CPU"))
+                reserve = compile_on(model.engine)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))
         has_vision = any(takes_images(model.path) for model, *_ in loaded)
         loader = _image_loader(media) if has_vision else None
@@ -207,6 +227,22 @@ def load_models(
     return served
 
 
+def on_device(model: ModelConfig, core: ov.Core | None = None) -> ModelConfig:
+    """Returns the configuration with the device that AUTO chooses, which is logged. A device that
+    the operator names stays.
+
+    Args:
+        core: None = a new one.
+    """
+    engine = model.engine
+    if engine.device.upper() != AUTO:
+        return model
+    needs_cpu = "adapters are served on the CPU only" if engine.serves_adapters else ""
+    choice = choose_device(read_devices(core or ov.Core()), needs_cpu)
+    logger.info("%s: AUTO chooses %s: %s", model.name, choice.name, choice.reason)
+    return replace(model, engine=replace(engine, device=choice.name))
+
+
 def _close_all(closes: Sequence[Callable[[], None]]) -> None:
     for close in closes:
         close()
@@ -214,6 +250,11 @@ def _close_all(closes: Sequence[Callable[[], None]]) -> None:
 
 def _encoder(model: ModelConfig, turn: ComputeTurn) -> ServedEncoder:
     logger.info("loading %s from %s", model.name, model.path)
+    if model.engine.serves_adapters:
+        raise ConfigurationError(
+            f"{model.name} is an encoder, which serves no adapters: leave out --enable-lora and "
+            "--lora-modules"
+        )
     info = _identified(model)
     backend, texts = load_encoder(model.path, info, model.engine, model.encoder, turn)
     metrics = GenerationMetrics(
@@ -291,7 +332,16 @@ def _served(
             info, tokenizer, loader, processor if isinstance(processor, dict) else {}
         )
     tokenizer.detokenizer(keep=chat.tags)  # makes its table, for which no request should wait
-    return ServedModel(backend, tokenizer, metrics, model.limits, chat, model.names[1:], images)
+    return ServedModel(
+        backend,
+        tokenizer,
+        metrics,
+        model.limits,
+        chat,
+        model.names[1:],
+        images,
+        adapters=backend.adapters if isinstance(backend, PagedBackend) else None,
+    )
 
 
 def _check_gguf(path: Path) -> None:

@@ -33,6 +33,7 @@ from fastovms.api.batches import (
 from fastovms.api.body import BodyReader
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import render_error
+from fastovms.api.documents import Documents
 from fastovms.api.endpoint import ApiPaths, Operation
 from fastovms.api.files import Files, KeptFiles
 from fastovms.api.model_pool import ModelCollector
@@ -44,6 +45,7 @@ from fastovms.api.served import ServedModels
 from fastovms.app.greeting import greeting
 from fastovms.app.loading import load_models
 from fastovms.app.supply import ModelSupply, ReadList, settle_memory
+from fastovms.backends.document_process import PdfProcesses
 from fastovms.backends.paged.backend import SharedCores
 from fastovms.batches.input import InputChecker, LineSlots
 from fastovms.batches.runner import FOLDER as BATCH_FOLDER
@@ -102,6 +104,9 @@ class BatchService:
     Args:
         directory: None = files and batches are off.
         clock: returns the Unix time.
+
+    Attributes:
+        files: the files.
     """
 
     def __init__(
@@ -125,6 +130,7 @@ class BatchService:
             except ConfigurationError as error:
                 self._reason = str(error)
                 logger.warning("files and batches are not available: %s", error)
+        self.files = KeptFiles(self._store, self._reason)
 
     def start(
         self,
@@ -140,7 +146,6 @@ class BatchService:
             tenants: see `set_tenants`; None = all.
         """
         config = self._config
-        kept = KeptFiles(self._store, self._reason)
         endpoints = BatchEndpoints(router, context.models, config.max_lines)
         if self._store is not None and self._directory is not None:
 
@@ -161,14 +166,14 @@ class BatchService:
         is_fault = self._store is not None
         self._kept = KeptBatches(self._runner, self._reason, is_fault=is_fault)
         batches = Batches(
-            kept,
+            self.files,
             self._kept,
             endpoints,
             context.bodies,
             context.new_id,
             self._clock,
         )
-        add_batch_routes(router, Files(kept, context.new_id, self._clock), batches)
+        add_batch_routes(router, Files(self.files, context.new_id, self._clock), batches)
         if self._runner is not None and self._store is not None:
             self._runner.start(tenants)
             self._store.drop_expired()  # the inputs of unfinished batches are safe by now
@@ -356,13 +361,14 @@ async def _run(
     registry.register(loop_watch)
     trimmer = MemoryTrimmer(find_trim())
     bodies = BodyReader()
+    documents = _documents(config, batches.files)
     router.more_to_come = True
     router.pending = StartWait(status, router, bodies, config.residency.wait_timeout)
 
     def on_loaded(models: ServedModels) -> None:
         loop_watch.start(loop)  # until now a model was loaded, and nobody was served
         trimmer.start(loop)
-        context = api_context(config, models, bodies, tracer)
+        context = api_context(config, models, bodies, tracer, documents)
         registry.register(GenerationCollector(models.metrics))
         reload = None
         if supply is not None:
@@ -435,6 +441,7 @@ async def _run(
         loop_watch.stop()
         trimmer.stop()
         bodies.close()
+        documents.close()
         await waits.wait("the files of batches", batches.close())
         await waits.wait("responses in the background", runs.drain(_LAST_WRITES))
         if keeper is not None:
@@ -510,9 +517,19 @@ def _lease_keeper(
 
 
 def api_context(
-    config: ServerConfig, models: ServedModels, bodies: BodyReader, tracer: Tracer | None
+    config: ServerConfig,
+    models: ServedModels,
+    bodies: BodyReader,
+    tracer: Tracer | None,
+    documents: Documents | None = None,
 ) -> ApiContext:
-    """Returns the dependencies of handlers."""
+    """Returns the dependencies of handlers.
+
+    Args:
+        documents: None = documents are read, but there are no uploaded files.
+    """
+    if documents is None:
+        documents = _documents(config, KeptFiles(None, "there is no server"))
     return ApiContext(
         models,
         config.api,
@@ -520,7 +537,13 @@ def api_context(
         unix_time=time.time,
         bodies=bodies,
         tracer=tracer,
+        documents=documents,
     )
+
+
+def _documents(config: ServerConfig, files: KeptFiles) -> Documents:
+    processes = PdfProcesses()
+    return Documents(config.media, files.path_for, processes.read, processes.close)
 
 
 def _describe(

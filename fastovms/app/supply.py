@@ -15,7 +15,8 @@ from typing import Final, NamedTuple, Protocol
 
 from fastovms.api.admin import ReloadOutcome
 from fastovms.api.model_pool import ModelPlan, ModelPool
-from fastovms.api.served import CAPABILITIES, KnownModel, Residency, ServedModels
+from fastovms.api.residency import Residency
+from fastovms.api.served import CAPABILITIES, KnownModel, ServedModels
 from fastovms.app.loading import check_models, read_info, task_of
 from fastovms.backends.model_files import fingerprint_of
 from fastovms.backends.paged.prefixes import PrefixDirectory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from fastovms.backends.model_task import graph_file
 from fastovms.backends.paged.backend import PagedBackend, SharedCores, read_draft_files
 from fastovms.backends.paged.prefixes import PrefixDirectory, fit_length
 from fastovms.config import EngineConfig
+from fastovms.engine.model.devices import is_npu
 from fastovms.engine.model.paging import read_transformed
 from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.params import ModelInfo
@@ -49,7 +51,8 @@ def compile_backend(
             cannot.
     """
     log_gaps(model)
-    if config.backend == "genai" or (config.backend == "auto" and model.takes_images):
+    needs_genai = model.takes_images or is_npu(config.device.upper())
+    if config.backend == "genai" or (config.backend == "auto" and needs_genai):
         return _genai(model_dir, model, config, cache)
     if model.takes_images:
         raise ConfigurationError(
@@ -91,6 +94,19 @@ def _genai(
     # Imported here because most servers run no model with this backend.
     from fastovms.backends.genai.backend import GenaiBackend, guard_pipeline, pipeline_comparison
 
+    if config.serves_adapters:
+        raise ConfigurationError(
+            f"{model.name} runs with the genai backend, which serves no adapters: leave out "
+            "--enable-lora and --lora-modules"
+        )
+    is_on_npu = is_npu(config.device.upper())
+    if is_on_npu:
+        if model.takes_images:
+            raise ConfigurationError(f"{model.name} takes images, and cannot run on an NPU")
+        logger.warning(
+            "%s runs on an NPU: one request at a time, without a prefix cache", model.name
+        )
+        config = replace(config, max_num_seqs=1, enable_prefix_caching=False)
     _check_drafts(model_dir, model, config)
     graph = read_transformed(ov.Core(), graph_file(model_dir), model.max_model_len)
     if graph.has_other_state and config.draft_model is not None:
@@ -99,7 +115,8 @@ def _genai(
             "genai backend's pipeline would fail"
         )
     model = fit_length(model, graph.max_exact_len)
-    check_graph(pipeline_comparison(model_dir, model), cache or DiskCache(None))
+    if not is_on_npu:
+        check_graph(pipeline_comparison(model_dir, model), cache or DiskCache(None))
     compiler = load_grammar_compiler(model_dir, model)
     grammars = guard_pipeline(None if compiler is None else trial_starter(compiler))
 

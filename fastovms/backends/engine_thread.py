@@ -280,6 +280,7 @@ class _Request:
         unfinished: the samples that have not finished.
         submitted_at: when it was queued; None once it runs.
         queue_time: seconds in the queue; None until known and after it was reported.
+        on_end: called when it is not in flight any more.
         images: the images of its prompt, until the engine has received them; until then they count
             towards `--max-image-memory`.
     """
@@ -287,6 +288,7 @@ class _Request:
     on_output: OutputCallback
     unfinished: set[int]
     submitted_at: float | None
+    on_end: Callable[[], None] | None
     images: Sequence[Image] = ()
     queue_time: float | None = None
 
@@ -333,8 +335,16 @@ class RequestsInFlight:
         engine."""
         return self._stats.num_waiting + self._num_submitted - self._num_received
 
-    def add(self, request: GenerationRequest, on_output: OutputCallback) -> None:
+    def add(
+        self,
+        request: GenerationRequest,
+        on_output: OutputCallback,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
         """Adds a request.
+
+        Args:
+            on_end: called when it is not in flight any more.
 
         Raises:
             Overloaded: too many samples wait.
@@ -348,6 +358,7 @@ class RequestsInFlight:
             on_output,
             set(range(request.params.n)),
             self._clock(),
+            on_end,
             request.prompt.images if request.prompt else (),
         )
         self._num_submitted += request.params.n
@@ -361,7 +372,7 @@ class RequestsInFlight:
         if index is not None:
             request.unfinished.discard(index)
         if index is None or not request.unfinished:
-            del self._requests[request_id]
+            self._end(request_id, request)
         return True
 
     def deliver(self, step: StepReport) -> None:
@@ -395,11 +406,16 @@ class RequestsInFlight:
                     output = GenerationOutput(index, (), reason, 0, error=error)
                     self._tell(request_id, request, output)
 
+    def _end(self, request_id: str, request: _Request) -> None:
+        del self._requests[request_id]
+        if request.on_end is not None:
+            request.on_end()
+
     def _tell(self, request_id: str, request: _Request, output: GenerationOutput) -> None:
         if output.finish_reason is not None:
             request.unfinished.discard(output.index)
             if not request.unfinished:
-                del self._requests[request_id]
+                self._end(request_id, request)
         try:
             request.on_output(output)
         except Exception:

@@ -43,12 +43,12 @@ logger = logging.getLogger(__name__)
 _WINDOW: Final = WINDOW_SECONDS * SAMPLE_RATE
 
 _FOLLOWING: Final = SAMPLE_RATE
-"""Samples after a window that the pipeline gets, too: without them the window's last frames would be
-those of an end, and Whisper would end a sentence there."""
+"""Samples after a window that the pipeline gets, too: without them, the window's last frames would
+be those of an end, and Whisper would end a sentence there."""
 
 _QUIET: Final = 0.02
-"""The loudness of the rest of a window, relative to the window, below which it has no speech. If it
-is louder, the next window begins where the last segment ends, which the rest may continue."""
+"""The loudness of the rest of a window, relative to the window, below which it has no speech.
+After a louder rest, the next window begins where the last segment ends: it may continue there."""
 
 _LEAST: Final = SAMPLE_RATE // 5
 """Samples at the end of an audio that are not worth a window."""

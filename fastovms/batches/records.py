@@ -470,11 +470,7 @@ ENDED: Final = frozenset(
 
 
 class BatchError(msgspec.Struct, frozen=True):
-    """An error of a batch, or of a line of its input.
-
-    Attributes:
-        line: the number of the line, from 1; None = not about a single line.
-    """
+    """An error of a batch, or of a line of its input, whose number counts from 1."""
 
     code: str
     message: str

@@ -47,12 +47,9 @@ from fastovms.fair_queue import Shares
 from fastovms.files import BATCH_OUTPUT, FileRecord, FileStore, RecordFolder
 from fastovms.http.messages import Caller, Headers, Request, Response
 from fastovms.http.routing import Match, Router
+from fastovms.params import LOWEST_PRIORITY
 from fastovms.system.disk import private_directory
 from fastovms.system.threads import DiskThreads, run_to_end
-
-LOWEST_PRIORITY: Final = 2**62
-"""The priority that puts a line after all other waiting requests (see
-`engine.scheduling.waiting`)."""
 
 _SENDER: Final = "batches:0"
 """A placeholder for the address of a client: all batches without a key share what one client may

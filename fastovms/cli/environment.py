@@ -229,7 +229,7 @@ class _FlagParser(argparse.ArgumentParser):
 
 
 _REPEATED: Final = frozenset(
-    ("--served-model-name", *(flag.name for flag in FLAGS if flag.repeats))
+    ("--served-model-name", *(flag.name for flag in FLAGS if flag.repeats or flag.merges))
 )
 
 

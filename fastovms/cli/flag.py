@@ -293,6 +293,34 @@ def json_object(value: str) -> dict[str, object]:
     return parsed
 
 
+def adapters(value: str) -> dict[str, Path]:
+    """Reads the directories of adapters by their names: NAME=PATH, several of them separated by
+    commas, or as JSON in vLLM's form, `{"name": ..., "path": ...}` or a list of such."""
+    wrong = argparse.ArgumentTypeError(
+        'must be NAME=PATH, or JSON such as {"name": "a", "path": "/adapters/a"}, not '
+        + repr(value)
+    )
+    if value.lstrip().startswith(("{", "[")):
+        try:
+            listed = json.loads(value)
+        except (ValueError, RecursionError):
+            raise wrong from None
+        listed = listed if isinstance(listed, list) else [listed]
+        if not all(isinstance(one, dict) for one in listed):
+            raise wrong
+        pairs = [(one.get("name"), one.get("path")) for one in listed]
+    else:
+        parts = [part.partition("=") for part in value.split(",")]
+        pairs = [(name.strip(), location.strip()) for name, _, location in parts]
+    found: dict[str, Path] = {}
+    for name, location in pairs:
+        if not (isinstance(name, str) and isinstance(location, str) and name and location):
+            raise wrong
+        if found.setdefault(name, Path(location)) != Path(location):
+            raise argparse.ArgumentTypeError(f"has {name} twice")
+    return found
+
+
 # Declares a flag: which field of the configuration it sets, how its value reads, what it means.
 
 
@@ -305,6 +333,8 @@ class Flag:
         show: formats the default for the help.
         shows_default: False if the help text describes the default itself.
         repeats: whether it may be given several times; the field is a tuple.
+        merges: whether it takes several values, and may be given several times. Each value is a
+            mapping, as the field is.
         member: the key that it sets in a mapping field; "" = it sets the whole field.
     """
 
@@ -316,6 +346,7 @@ class Flag:
     show: Callable[[object], str] = show_number
     shows_default: bool = True
     repeats: bool = False
+    merges: bool = False
     member: str = ""
 
     @property
@@ -346,6 +377,8 @@ class Flag:
             options |= {"metavar": self.metavar, "type": self.parse}
             if self.repeats:
                 options["action"] = "append"
+            if self.merges:
+                options |= {"action": "extend", "nargs": "+"}
         group.add_argument(self.name, **options)
 
     def settings_of(self, arguments: argparse.Namespace) -> Settings:
@@ -355,7 +388,17 @@ class Flag:
         value = getattr(arguments, self.dest)
         if self.member:
             value = {self.member: value}
+        if self.merges:
+            value = self._merged(value)
         return Settings({self.field: tuple(value) if self.repeats else value})
+
+    def _merged(self, values: Iterable[Mapping[str, object]]) -> dict[str, object]:
+        """Returns one mapping. Raises ConfigurationError if two have different values of a key."""
+        merged: dict[str, object] = {}
+        for key, value in (item for each in values for item in each.items()):
+            if merged.setdefault(key, value) != value:
+                raise ConfigurationError(f"{self.name} has {key} twice: {merged[key]} and {value}")
+        return merged
 
 
 def settings_of(flags: Iterable[Flag], arguments: argparse.Namespace) -> Settings:

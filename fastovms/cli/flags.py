@@ -8,6 +8,7 @@ from typing import Final
 
 from fastovms.cli.flag import (
     Flag,
+    adapters,
     choice,
     duration,
     http_url,
@@ -122,7 +123,9 @@ RESIDENCY_FLAGS: Final = (
 )  # fmt: skip
 
 ENGINE_FLAGS: Final = (
-    Flag("--device", ENGINE.device, "DEVICE", text, "OpenVINO device"),
+    Flag("--device", ENGINE.device, "DEVICE", text,
+         "what runs the model: CPU, GPU, GPU.n, or AUTO = a discrete GPU, else an integrated one, "
+         "else the CPU"),
     Flag("--backend", ENGINE.backend, "NAME", choice("auto", "paged", "genai"),
          "what runs the model: paged = the engine of this server, genai = the pipeline of "
          "openvino_genai, auto = paged where it can"),
@@ -174,6 +177,19 @@ ENGINE_FLAGS: Final = (
     Flag("--cache-dir", ENGINE.cache_dir, "DIR", str,
          "directory for what makes the next start faster; \"\" = none (default: fastovms in "
          "XDG_CACHE_HOME or ~/.cache)", shows_default=False),
+)  # fmt: skip
+
+LORA_FLAGS: Final = (
+    Flag("--enable-lora", ENGINE.enable_lora, "", None,
+         "serve adapters, which an operator may load and unload while the server runs"),
+    Flag("--lora-modules", ENGINE.lora_modules, "NAME=PATH", adapters,
+         "directories of adapters in PEFT's form to load at start, each under a model name of its "
+         "own; several are separated by spaces or commas, and may be JSON as in vLLM "
+         "(default: none)", shows_default=False, merges=True),
+    Flag("--max-loras", ENGINE.max_loras, "N", integer(1),
+         "adapters in memory at the same time"),
+    Flag("--max-lora-rank", ENGINE.max_lora_rank, "N", integer(1, 512),
+         "highest rank of an adapter"),
 )  # fmt: skip
 
 CHAT_FLAGS: Final = (
@@ -265,6 +281,9 @@ IMAGES_FLAGS: Final = (
          "many"),
     Flag("--max-image-memory", MEDIA.max_image_memory, "SIZE", size,
          "memory of all images that are decoded or wait for the model; 429 beyond it", show_size),
+    Flag("--max-document-bytes", MEDIA.max_document_bytes, "SIZE", size,
+         "of one document", show_size),
+    Flag("--max-document-pages", MEDIA.max_document_pages, "N", integer(1), "of one PDF"),
 )  # fmt: skip
 
 
@@ -475,6 +494,7 @@ GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     "access": ACCESS_FLAGS,
     "several models": RESIDENCY_FLAGS,
     ENGINE_GROUP: ENGINE_FLAGS,
+    "adapters (LoRA)": LORA_FLAGS,
     "chat": CHAT_FLAGS,
     "embeddings and rerank": ENCODER_FLAGS,
     "speech": SPEECH_FLAGS,

@@ -75,7 +75,7 @@ _FILES: Final = "the model's files say it"
 _ALWAYS: Final = "it is always so"
 _ONE_SERVER: Final = "one process answers"
 _EXPORT: Final = "the exported graph says it: export the model with it"
-_ADAPTERS: Final = "adapters are not loaded: merge them into the model before it is exported"
+_ADAPTERS: Final = "adapters are served as --lora-modules, --max-loras and --max-lora-rank say"
 
 OVMS_FLAGS: Final = tuple(
     ForeignFlag(
@@ -217,8 +217,7 @@ VLLM_FLAGS: Final = (
     ),
     *_without_use(
         _ADAPTERS,
-        "default-mm-loras lora-dtype lora-extra-vocab-size lora-target-modules max-cpu-loras "
-        "max-lora-rank max-loras",
+        "default-mm-loras lora-dtype lora-extra-vocab-size lora-target-modules max-cpu-loras",
         "enable-lora-bias enable-mixed-moe-lora-format enable-moe-shared-loras "
         "enable-tower-connector-lora fully-sharded-loras specialize-active-lora",
     ),
@@ -275,8 +274,6 @@ REFUSED_FLAGS: Final[Mapping[str, str]] = {
     "--rope-scaling": _EXPORT,
     "--rope-theta": _EXPORT,
     "--hf-overrides": _EXPORT,
-    "--enable-lora": _ADAPTERS,
-    "--lora-modules": _ADAPTERS,
     "--logits-processors": _NO_CODE,
     "--logits-processor-pattern": _NO_CODE,
     "--middleware": _NO_CODE,
@@ -295,7 +292,6 @@ REFUSED_SWITCHES: Final = frozenset(
         "--enable-force-include-usage",
         "--return-tokens-as-token-ids",
         "--exclude-tools-when-tool-choice-none",
-        "--enable-lora",
         "--grpc",
     )
 )
@@ -305,8 +301,9 @@ VLLM_NAMES: Final = (
     "--allow-credentials", "--allowed-headers", "--allowed-local-media-path",
     "--allowed-media-domains", "--allowed-methods", "--allowed-origins", "--chat-template",
     "--chat-template-content-format", "--default-chat-template-kwargs", "--disable-fastapi-docs",
-    "--enable-per-request-metrics", "--enable-prefix-caching", "--generation-config",
-    "--max-logprobs", "--max-model-len", "--max-num-batched-tokens", "--max-num-seqs",
+    "--enable-lora", "--enable-per-request-metrics", "--enable-prefix-caching",
+    "--generation-config", "--lora-modules", "--max-logprobs", "--max-lora-rank", "--max-loras",
+    "--max-model-len", "--max-num-batched-tokens", "--max-num-seqs",
     "--otlp-traces-endpoint", "--override-generation-config", "--reasoning-parser",
     "--response-role", "--revision", "--root-path", "--ssl-certfile", "--ssl-keyfile", "--task",
     "--tool-call-parser", "--trust-request-chat-template", "--uds",

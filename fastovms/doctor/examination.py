@@ -8,10 +8,12 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
+
+import openvino as ov
 
 from fastovms.backends.model_files import read_encoder_info
 from fastovms.backends.model_task import find_pooling, find_task, weights_file
@@ -30,13 +32,21 @@ from fastovms.doctor.facts import (
     InstallationFacts,
     MachineFacts,
     ModelFacts,
+    device_of,
     measure_bandwidth,
     read_installation,
     read_machine,
     read_model,
 )
 from fastovms.encoding import Task
-from fastovms.engine.model.devices import GIB, is_cpu
+from fastovms.engine.model.devices import (
+    AUTO,
+    GIB,
+    DeviceFacts,
+    choose_device,
+    is_cpu,
+    read_devices,
+)
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import model_directory
 from fastovms.system.disk import DiskCache, cache_root
@@ -207,6 +217,28 @@ MACHINE_CHECKS: Final[tuple[MachineCheck, ...]] = (
     check_governor,
     check_numa,
 )
+
+
+def check_devices(devices: Sequence[DeviceFacts], wanted: str) -> Iterator[Finding]:
+    """Lists the devices that OpenVINO sees, and which one a server would use.
+
+    Args:
+        wanted: the value of `--device`.
+    """
+    for device in devices:
+        if device.fault:
+            yield Finding(Level.WARNING, "device", f"{device.name}: {device.fault}", "its driver")
+            continue
+        parts = [device.full_name or "unnamed", device.kind.value]
+        if device.memory:
+            parts.append(f"{device.memory / GIB:.1f} GiB")
+        if device.driver:
+            parts.append(f"driver {device.driver}")
+        yield Finding(Level.OK, "device", f"{device.name}: {', '.join(parts)}")
+    if wanted.upper() == AUTO:
+        choice = choose_device(devices)
+        text = f"AUTO chooses {choice.name}: {choice.reason}"
+        yield Finding(Level.OK, "device", text)
 
 
 def _threads(facts: MachineFacts) -> str:
@@ -519,7 +551,7 @@ def read_encoder(model: ModelConfig, directory: Path) -> EncoderFacts | None:
         pooling=pooling,
         max_model_len=info.max_model_len,
         weights_size=weights_file(directory).stat().st_size,
-        device=model.engine.device,
+        device=device_of(model.engine),
     )
 
 
@@ -582,8 +614,13 @@ def examine(source: ModelSource, settings: Settings, *, runs: bool) -> Examinati
         os.environ,
     )
     findings = [finding for check in MACHINE_CHECKS for finding in check(machine)]
+    devices = read_devices(ov.Core())
+    findings += check_devices(devices, source.settings.section(EngineConfig).device)
     findings += [finding for check in INSTALLATION_CHECKS for finding in check(installation)]
-    figures: dict[str, object] = {"machine": _plain(machine)}
+    figures: dict[str, object] = {
+        "machine": _plain(machine),
+        "devices": [_plain(device) for device in devices],
+    }
     try:
         model = _examine_model(source, settings.section(RepositoryConfig), machine, runs=runs)
     except ConfigurationError as error:
@@ -676,6 +713,8 @@ def _plain(facts: object) -> object:
             return sorted(facts)
         case Path():
             return str(facts)
+        case Enum():
+            return facts.value
         case Mapping():
             return {key: _plain(value) for key, value in facts.items()}
     if hasattr(facts, "__dataclass_fields__"):

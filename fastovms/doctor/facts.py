@@ -24,7 +24,13 @@ from fastovms.backends.paged.tuning import find_kept, read_files
 from fastovms.config import EngineConfig, HttpConfig, ModelConfig, SecurityConfig, StateConfig
 from fastovms.engine.model import tuning
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
-from fastovms.engine.model.devices import MemoryReader, available_memory
+from fastovms.engine.model.devices import (
+    AUTO,
+    MemoryReader,
+    available_memory,
+    choose_device,
+    read_devices,
+)
 from fastovms.engine.model.model import ExportedModel
 from fastovms.errors import FastovmsError, UnsupportedModel
 from fastovms.http.listeners import TcpAddress, parse_address
@@ -133,6 +139,13 @@ def _numbers(text: str) -> set[int]:
 def _size(file: Path) -> int:
     found = _SIZE.fullmatch(_text(file))
     return int(found[1]) * _UNITS[found[2]] if found else 0
+
+
+def device_of(engine: EngineConfig) -> str:
+    """Returns the device that a model runs on, which AUTO may choose."""
+    if engine.device.upper() != AUTO:
+        return engine.device
+    return choose_device(read_devices(ov.Core())).name
 
 
 _MIN_SIZE: Final = 256 * 1024 * 1024
@@ -489,7 +502,7 @@ def read_model(model: ModelConfig, directory: Path, cache: DiskCache, *, runs: b
         name=model.name,
         path=model.path,
         max_model_len=model.engine.max_model_len or info.max_model_len,
-        device=model.engine.device if files is None else files.device,
+        device=device_of(model.engine) if files is None else files.device,
         traffic=read_traffic(graph, info.config),
         backend=backend,
         backend_reason=reason,

@@ -100,7 +100,12 @@ def build_batch(chunks: list[Chunk], block_size: int) -> Batch:
         start = sequence.num_computed_tokens
         end = start + num_tokens
         last = layout.add(
-            sequence.token_ids, start, end, sequence.block_table, sequence.draft_token_ids
+            sequence.token_ids,
+            start,
+            end,
+            sequence.block_table,
+            sequence.draft_token_ids,
+            sequence.adapter,
         )
         num_drafts = end - len(sequence.token_ids)
         if num_drafts >= 0:

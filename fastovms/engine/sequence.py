@@ -98,7 +98,8 @@ class Sequence:
         num_own_cached_tokens: those of them that its tenant had computed or used before.
         is_prefix_counted: whether these two counts are final.
         block_table: int32 ids of the KV blocks, in order. Owned through `BlockManager` only.
-        cache_salt: prefixes are shared only with sequences of the same salt.
+        adapter: the number of the adapter that it is computed with; 0 = none.
+        cache_salt: prefixes are shared only with sequences of the same salt, see `prefix_salt`.
         tenant: cached prefixes on disk, and texts to draft from, are shared only within a tenant.
         owner: the key or address that shares the engine with others.
         priority: the client's value; lower values run first.
@@ -115,6 +116,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "adapter",
         "block_table",
         "cache_salt",
         "draft_token_ids",
@@ -182,7 +184,8 @@ class Sequence:
         self.seed = drawing.seed
         self.priority = request.priority
         self.rank = rank
-        self.cache_salt = (request.cache_salt or "").encode("utf-8", "surrogatepass")
+        self.cache_salt = request.prefix_salt
+        self.adapter = 0 if request.adapter is None else request.adapter.number
         self.tenant = request.tenant
         self.owner = request.owner or request.tenant
         self.draft_token_ids = array("q")
@@ -249,4 +252,11 @@ class Sequence:
             return FinishReason.STOP
         if len(self.token_ids) >= self.token_limit:
             return FinishReason.LENGTH
+        repetition = params.repetition_detection
+        if (
+            repetition is not None
+            and self.num_generated_tokens >= params.min_tokens
+            and repetition.finds(self.token_ids, self.num_prompt_tokens)
+        ):
+            return FinishReason.REPETITION
         return None

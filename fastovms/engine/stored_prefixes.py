@@ -23,7 +23,7 @@ from fastovms.engine.blocks import LONG_ROOT, ROOT, BlockManager, PrefixMatch
 from fastovms.engine.model.model import Model
 from fastovms.engine.sequence import Sequence
 from fastovms.errors import description_of
-from fastovms.params import GenerationRequest
+from fastovms.params import ADAPTER_DIGEST_SIZE, ADAPTER_MARK, GenerationRequest
 from fastovms.prefix_cache import BlockDirectory, Held, NoRoom, PrefixNamespace, prefix_keys
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,10 @@ class ModelBlocks:
         return ROOT if limit is None or num_tokens <= limit else LONG_ROOT
 
     def is_kept(self, salt: bytes) -> bool:
-        """Returns whether prompts with this salt may be cached on disk."""
+        """Returns whether prompts with this salt may be cached on disk. That of an adapter, without
+        a `cache_salt`, may."""
+        if salt.startswith(ADAPTER_MARK):
+            salt = salt[len(ADAPTER_MARK) + ADAPTER_DIGEST_SIZE :]
         return not salt or self._files.keeps_salted
 
     def keys(self, token_ids: array[int], namespace: PrefixNamespace) -> Iterator[bytes]:
@@ -413,7 +416,7 @@ class PrefixRestorer:
 
     def _find(self, request: GenerationRequest) -> _Stored | None:
         """Returns the blocks of a prompt that are only on disk; None = none."""
-        salt = (request.cache_salt or "").encode("utf-8", "surrogatepass")
+        salt = request.prefix_salt
         stored, size = self._stored, self._stored.block_size
         if not stored.directory.num_blocks or not stored.is_kept(salt):
             return None

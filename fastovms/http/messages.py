@@ -185,6 +185,7 @@ class Request:
         trace: the trace context; None = not traced.
         early_stream: the event stream that was opened before the answer; None = none.
         open_stream: opens streams over the connection; None = the request has none.
+        warnings: parts of the request that the server ignores, for the header `Warning`.
         wants_websocket: whether the client asks for an upgrade to WebSocket.
         open_websocket: answers with the upgrade, and returns the WebSocket connection; None = the
             request has no connection.
@@ -212,6 +213,7 @@ class Request:
         "sink",
         "trace",
         "wants_websocket",
+        "warnings",
     )
 
     def __init__(
@@ -245,6 +247,7 @@ class Request:
         self._held: Callable[[], None] | None = None
         self.open_stream: StreamOpener | None = None
         self.wants_websocket = False
+        self.warnings: tuple[str, ...] = ()
         self.open_websocket: Callable[[Request], Any] | None = None
         self._log_fields: dict[str, object] | None = None
 

@@ -37,21 +37,30 @@ _EQUIVALENTS: Final = (
 3986)."""
 
 
-def decode_data_url(url: str, name: str, *, max_bytes: int) -> bytes:
+def decode_data_url(url: str, name: str, *, max_bytes: int, is_image: bool = True) -> bytes:
     """Returns the content of a URL, in time proportional to its length.
 
     Raises:
-        InvalidField: the URL is malformed, is not an image, or has more than `max_bytes`.
+        InvalidField: the URL is malformed, is not an image if it must be one, or has more than
+            `max_bytes`.
     """
     head = _HEAD.match(url[:_MAX_HEAD])
     if head is None:
         raise InvalidField(f"{name} is a malformed data URL", param=name)
     media_type, options = head[1].strip().lower(), head[2].lower().split(";")
-    if media_type not in _UNKNOWN_TYPES and not media_type.startswith("image/"):
+    if is_image and media_type not in _UNKNOWN_TYPES and not media_type.startswith("image/"):
         raise InvalidField(f"{name} must be an image, not {media_type[:80]}", param=name)
     if "base64" not in (option.strip() for option in options):
         raise InvalidField(f"{name} must be a data URL in base64", param=name)
-    encoded = url[head.end() :]
+    return decode_base64(url[head.end() :], name, max_bytes=max_bytes)
+
+
+def decode_base64(encoded: str, name: str, *, max_bytes: int) -> bytes:
+    """Returns the content of a text in base64, in time proportional to its length.
+
+    Raises:
+        InvalidField: the text is malformed, or has more than `max_bytes`.
+    """
     for text, plain in _EQUIVALENTS:
         encoded = encoded.replace(text, plain)
     if len(encoded) // 4 * 3 > max_bytes + 3:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fastovms.api.documents import Documents
 from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.api.served import ChatModel, ImageInput
 from fastovms.config import ApiConfig, ModelLimits
@@ -34,6 +35,7 @@ def make_api() -> Callable[..., Api]:
         images: ImageInput | None = None,
         first_id: int = 0,
         tracer: Tracer | None = None,
+        documents: Documents | None = None,
     ) -> Api:
         if isinstance(script, str):
             tokens = list(script.encode())
@@ -51,6 +53,7 @@ def make_api() -> Callable[..., Api]:
             images,
             first_id,
             tracer,
+            documents,
         )
 
     return make

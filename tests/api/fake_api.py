@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from fastovms.api.admin import HealthRoutes, ServerStatus
 from fastovms.api.body import BodyReader
 from fastovms.api.context import ApiContext
+from fastovms.api.documents import Documents
 from fastovms.api.responses.background import ResponsesState
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.served import ChatModel, ImageInput, ServedModel, ServedModels
@@ -39,6 +40,7 @@ class Api:
         images: ImageInput | None,
         first_id: int,
         tracer: Tracer | None,
+        documents: Documents | None = None,
     ) -> None:
         self.backend = backend
         self.last_request: Request | None = None
@@ -57,6 +59,7 @@ class Api:
             system_fingerprint="fp_test",
             bodies=BodyReader(),
             tracer=tracer,
+            documents=documents,
         )
         self.described = add_model_routes(self.router, self.context, state)
         self.status = ServerStatus.serving(models)

@@ -64,7 +64,7 @@ VALID: dict[str, list[object]] = {
     "ebnf": ['root ::= "a"', None],
     "user": ["me", "", None],
     "session_id": ["s", None],
-    "repetition_detection": [None],
+    "repetition_detection": [{}, {"max_pattern_size": 3, "min_count": 2}, None],
     "stream_interval": [1, None],
     "kv_transfer_params": [None],
     "ec_transfer_params": [None],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import msgspec
 import orjson
 import pytest
 
@@ -70,7 +71,7 @@ def test_only_one_dialect_has_ids(dialect: Dialect, members: dict[str, object]) 
 
 @pytest.mark.parametrize("reasoning", [None, 0, 2])
 def test_reasoning_is_counted_where_it_is_told_apart(reasoning: int | None) -> None:
-    told = usage_body(Usage(3, 4, 1, reasoning))
+    told = msgspec.to_builtins(usage_body(Usage(3, 4, 1, reasoning)))
     details = told.pop("completion_tokens_details", None)
     assert details == (None if reasoning is None else {"reasoning_tokens": reasoning})
     assert told == {
@@ -83,8 +84,8 @@ def test_reasoning_is_counted_where_it_is_told_apart(reasoning: int | None) -> N
 
 def test_timings_are_told_in_milliseconds_beside_usage() -> None:
     usage = Usage(3, 5, 1, None, SampleTimings(0.002, 0.25, 1.0, 5))
-    assert closing_members(usage) == {
-        "usage": usage_body(usage),
+    assert msgspec.to_builtins(closing_members(usage)) == {
+        "usage": msgspec.to_builtins(usage_body(usage)),
         "metrics": {
             "time_to_first_token_ms": 250.0,
             "generation_time_ms": 1000.0,
@@ -119,7 +120,7 @@ ALL: dict[str, Any] = {"include_usage": True, "continuous_usage_stats": True}
         ({}, b"", False),
         ({"continuous_usage_stats": True}, b"", False),
         ({"include_usage": True}, b',"usage":null', True),
-        (ALL, b',"usage":' + orjson.dumps(usage_body(Usage(5, 3, 0, None))), True),
+        (ALL, b',"usage":' + msgspec.json.encode(usage_body(Usage(5, 3, 0, None))), True),
     ],
 )
 def test_frames_with_usage(options: dict[str, bool], of_choice: bytes, has_last: bool) -> None:
@@ -136,7 +137,7 @@ def test_a_frame_for_several_choices_tells_of_none() -> None:
 def test_the_last_frame_tells_of_all_and_has_no_choices() -> None:
     frame = stream_usage(include_usage=True).last_frame(b'data: {"choices":[')
     body = orjson.loads(frame.removeprefix(b"data: "))
-    assert body == {"choices": [], "usage": usage_body(FakeGeneration.usage)}
+    assert body == {"choices": [], "usage": msgspec.to_builtins(usage_body(FakeGeneration.usage))}
 
 
 # Streams: merged while a client does not read, cut where it never does, and ended by errors.

@@ -19,9 +19,7 @@ from fastovms.api import audio
 from fastovms.api.body import BodyReader, FairThread
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import render_error
-from fastovms.api.openapi.audio_schemas import TranscriptEvent, TranscriptObject
-from fastovms.api.served import ServedModels
-from fastovms.api.served_speech import ServedSpeech
+from fastovms.api.served import ServedModels, ServedSpeech
 from fastovms.backend_stats import BackendStats
 from fastovms.backends.audio_decoder import AudioDecoder
 from fastovms.backends.processes import ChildProcess
@@ -220,13 +218,13 @@ async def test_answers_are_as_described(start) -> None:
     site = await start()
     for data in ({}, {"response_format": "verbose_json", "timestamp_granularities[]": "word"}):
         answer = await site.post(data)
-        msgspec.json.decode(answer.content, type=TranscriptObject)
+        msgspec.json.decode(answer.content, type=audio.TranscriptObject)
     answer = await site.post({"stream": "true"})
     assert answer.headers["content-type"].startswith("text/event-stream")
     *frames, end = answer.text.removesuffix("\n\n").split("\n\n")
     assert end == "data: [DONE]"
     for frame in frames:
-        msgspec.json.decode(frame.removeprefix("data: "), type=TranscriptEvent)
+        msgspec.json.decode(frame.removeprefix("data: "), type=audio.TranscriptEvent)
 
 
 @pytest.mark.parametrize(

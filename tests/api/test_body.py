@@ -530,9 +530,9 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     ended = threading.Event()
     decode = body_reader.decode
 
-    def slowly(body: bytes, schema: type[Any]) -> Any:
+    def slowly(body: bytes, schema: type[Any], unread: list[str]) -> Any:
         assert len(body) < 1024 * 1024 or ended.wait(10)
-        return decode(body, schema)
+        return decode(body, schema, unread)
 
     monkeypatch.setattr(body_reader, "decode", slowly)
     yield ended

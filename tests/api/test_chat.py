@@ -151,7 +151,7 @@ async def test_without_a_call_functions_change_nothing(make):
         body = {**BODY, "functions": FUNCTIONS, "function_call": choice}
         _, answer = await make("Hello!").post(V1, body)
         [found] = answer["choices"]
-        message = {"role": "assistant", "content": "Hello!", **NULLS, "function_call": None}
+        message = {"role": "assistant", "content": "Hello!", **NULLS}
         assert found["message"] == message
         assert found["finish_reason"] == "stop"
 
@@ -252,7 +252,6 @@ async def test_unary_body_of_openai(make):
                     "refusal": None,
                     "annotations": [],
                     "audio": None,
-                    "function_call": None,
                     "reasoning_content": None,
                     "reasoning": None,
                 },
@@ -262,7 +261,7 @@ async def test_unary_body_of_openai(make):
                 "token_ids": None,
             }
         ],
-        "service_tier": None,
+        "service_tier": "default",
         "prompt_logprobs": None,
         "prompt_token_ids": None,
         "kv_transfer_params": None,

@@ -68,23 +68,25 @@ TYPES = [
 @pytest.mark.parametrize(("status", "openai", "anthropic"), TYPES)
 def test_members(status: int, openai: str, anthropic: str) -> None:
     error = ToldError(status, "why", "n", "a_code", "r-1")
-    assert OPENAI_ERRORS.members(error) == {
+    assert orjson.loads(OPENAI_ERRORS.body(error)) == {
         "error": {"message": "why", "type": openai, "param": "n", "code": "a_code"}
     }
-    assert OVMS_ERRORS.members(error) == {"error": "why"}
-    assert ANTHROPIC_ERRORS.members(error) == {
+    assert orjson.loads(OVMS_ERRORS.body(error)) == {"error": "why"}
+    assert orjson.loads(ANTHROPIC_ERRORS.body(error)) == {
         "type": "error",
         "error": {"type": anthropic, "message": "why", "details": {"error_code": "a_code"}},
         "request_id": "r-1",
     }
-    assert COHERE_ERRORS.members(error) == {"id": "r-1", "message": "why"}
-    assert COHERE_ERRORS.members(error._replace(request_id="")) == {"message": "why"}
+    assert orjson.loads(COHERE_ERRORS.body(error)) == {"id": "r-1", "message": "why"}
+    assert orjson.loads(COHERE_ERRORS.body(error._replace(request_id=""))) == {"message": "why"}
 
 
 def test_claude_code_knows_a_prompt_that_is_too_long() -> None:
     error = ToldError(400, "why", "n", CONTEXT_EXCEEDED)
-    assert ANTHROPIC_ERRORS.members(error)["error"]["message"] == "prompt is too long: why"
-    assert OPENAI_ERRORS.members(error)["error"]["message"] == "why"
+    assert (
+        orjson.loads(ANTHROPIC_ERRORS.body(error))["error"]["message"] == "prompt is too long: why"
+    )
+    assert orjson.loads(OPENAI_ERRORS.body(error))["error"]["message"] == "why"
 
 
 @pytest.mark.parametrize(

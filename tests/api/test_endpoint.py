@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Any, NamedTuple
 
+import msgspec
 import orjson
 import pytest
 from hypothesis import given
@@ -188,7 +189,7 @@ def describe(record: Named) -> dict[str, Any]:
     ],
 )
 def test_pages(page, ids, has_more) -> None:
-    body = orjson.loads(list_page(RECORDS, page, describe))
+    body = orjson.loads(msgspec.json.encode(list_page(RECORDS, page, describe)))
     assert "".join(found["id"] for found in body["data"]) == ids
     assert (body["first_id"] or "", body["last_id"] or "") == (ids[:1], ids[-1:])
     assert body["has_more"] == has_more
@@ -247,7 +248,7 @@ def test_what_cannot(text: str) -> None:
 )  # fmt: skip
 def test_warnings(warnings, header, caplog):
     with caplog.at_level(logging.WARNING):
-        headers = warning_headers(warnings, "req-1")
+        headers = warning_headers(warnings, make_request("/v1/x"))
     assert dict(headers).get("Warning") == header
     assert [record.levelname for record in caplog.records] == ["WARNING"] * len(headers)
     for record in caplog.records:

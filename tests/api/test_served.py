@@ -14,16 +14,8 @@ import pytest
 
 from fastovms.api.admin import ModelRoutes
 from fastovms.api.dialect import OLLAMA, OPENAI
-from fastovms.api.served import (
-    ChatModel,
-    ImageInput,
-    KnownModel,
-    ModelState,
-    Move,
-    MoveKind,
-    Residency,
-    no_hold,
-)
+from fastovms.api.residency import ModelState, Move, MoveKind, Residency
+from fastovms.api.served import ChatModel, ImageInput, KnownModel, no_hold
 from fastovms.config import DEMO_MODEL, ChatConfig, MediaConfig, ResidencyConfig
 from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError, FieldFault, ModelNotFound, Overloaded

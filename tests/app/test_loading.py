@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fastovms.app.loading import check_models, read_info
-from fastovms.config import DEMO_MODEL, EngineConfig, ModelConfig
+from fastovms.app import loading
+from fastovms.app.loading import check_models, load_models, on_device, read_info
+from fastovms.config import DEMO_MODEL, EngineConfig, MediaConfig, ModelConfig
 from fastovms.errors import ConfigurationError
 from fastovms.params import SamplingDefaults
+from tests.fakes import FakeBackend, model_info
 
 
 def model(*names: str, path: Path = DEMO_MODEL, **engine: object) -> ModelConfig:
@@ -24,6 +28,7 @@ def test_models_that_can_be_served() -> None:
     ("models", "message"),
     [
         ([model("a", "b"), model("b")], "2 models have the name b"),
+        ([model("a", lora_modules={"b": Path("b")}), model("b")], "2 models have the name b"),
         ([model("a"), model("b", path=Path("none"))], "none"),
         (
             [model(precision="exact", plugin_config={"INFERENCE_PRECISION_HINT": "bf16"})],
@@ -56,3 +61,55 @@ def test_defaults_of_the_files_may_be_left_out(tmp_path: Path) -> None:
     for has_defaults, temperature in ((True, 0.5), (False, SamplingDefaults().temperature)):
         asked = ModelConfig(DEMO_MODEL, ("a",), generation_config=path, has_defaults=has_defaults)
         assert read_info(asked).defaults.temperature == temperature
+
+
+class FakeCore:
+    """A machine with a GPU."""
+
+    available_devices = ("CPU", "GPU")
+
+    def get_property(self, device: str, name: str) -> object:
+        return {"DEVICE_TYPE": "Type.DISCRETE", "FULL_DEVICE_NAME": f"the {device}"}.get(name)
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "line"),
+    [
+        ({}, "GPU", "m: AUTO chooses GPU: the GPU is a discrete GPU"),
+        ({"device": "auto"}, "GPU", "m: AUTO chooses GPU: the GPU is a discrete GPU"),
+        ({"device": "CPU"}, "CPU", None),
+        ({"device": "GPU.7"}, "GPU.7", None),
+        ({"enable_lora": True}, "CPU", "m: AUTO chooses CPU: adapters are served on the CPU only"),
+    ],
+)
+def test_what_auto_chooses_is_logged(
+    caplog: pytest.LogCaptureFixture, engine: dict[str, object], device: str, line: str | None
+) -> None:
+    core: Any = FakeCore()
+    with caplog.at_level(logging.INFO):
+        assert on_device(model(**engine), core).engine.device == device
+    assert caplog.messages == ([] if line is None else [line])
+
+
+@pytest.mark.parametrize("device", ["AUTO", "GPU"])
+def test_the_cpu_takes_over_from_a_gpu_that_auto_has_chosen(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, device: str
+) -> None:
+    tried = []
+
+    def compile_backend(path: Path, info: object, engine: EngineConfig, **_: object) -> Any:
+        tried.append(engine.device)
+        if engine.device != "CPU":
+            raise ConfigurationError("GPU cannot run the model: no memory")
+        return lambda available: FakeBackend(lambda request, index: [], model_info())
+
+    monkeypatch.setattr(loading, "compile_backend", compile_backend)
+    monkeypatch.setattr(loading.ov, "Core", FakeCore)
+    if device == "GPU":
+        with pytest.raises(ConfigurationError, match="no memory"):
+            load_models([model(device=device)], MediaConfig())
+        assert tried == ["GPU"]
+        return
+    load_models([model(device=device)], MediaConfig())
+    assert tried == ["GPU", "CPU"]
+    assert "m: AUTO takes the CPU, because GPU cannot run the model: no memory" in caplog.messages

@@ -26,7 +26,6 @@ from fastovms.batches.records import (
     parse_line,
 )
 from fastovms.batches.runner import (
-    LOWEST_PRIORITY,
     MAX_IDLE_STARTS,
     BatchParts,
     BatchRun,
@@ -37,6 +36,7 @@ from fastovms.config import FilesConfig
 from fastovms.files import FileRecord, FileStore
 from fastovms.http.messages import Request, Response
 from fastovms.http.routing import Router
+from fastovms.params import LOWEST_PRIORITY
 from fastovms.system.threads import DiskThreads
 from tests.batches.test_records import new_record
 

@@ -75,6 +75,7 @@ def test_runpods_variables():
         SOURCE.names: ("a", "b"),
         ENGINE.max_model_len: 8000,
         ENGINE.max_num_seqs: 16,
+        ENGINE.enable_lora: False,
         ENGINE.enable_prefix_caching: False,
         ENGINE.draft_model: Path("/draft"),
         REPOSITORY.path: Path("/runpod-volume"),
@@ -114,9 +115,12 @@ def test_the_override_goes_before_the_name():
         ("TOOL_CALL_PARSER", "mine", "must be auto, none, "),
         ("ROOT_PATH", "v2", "must be a path that begins with /"),
         ("DTYPE", "int2", "must be auto, half, "),
-        ("ENABLE_LORA", "true", "is not supported: adapters are not loaded"),
         ("ENABLE_LORA", "perhaps", "must be true or false, not 'perhaps'"),
-        ("LORA_MODULES", "a=b", "is not supported: adapters are not loaded"),
+        ("LORA_MODULES", "a", "must be NAME=PATH, or JSON such as"),
+        ("LORA_MODULES", '{"name": "a"}', "must be NAME=PATH, or JSON such as"),
+        ("LORA_MODULES", "a=/b,a=/c", "has a twice"),
+        ("MAX_LORAS", "0", "must be an integer at least 1, not '0'"),
+        ("MAX_LORA_RANK", "513", "must be an integer from 1 to 512, not '513'"),
         ("MIDDLEWARE", "a.b", "is not supported: code of others"),
         ("LOGPROBS_MODE", "processed_logprobs", "must be raw_logprobs, not"),
         ("SPECULATIVE_CONFIG", '{"method": "mtp"}', 'must have a "model" that drafts'),
@@ -171,6 +175,30 @@ def test_extra_arguments():
         extra_arguments({"VLLM_EXTRA_ARGS": "'"})
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "a=/x,b=/y",
+        '[{"name": "a", "path": "/x"}, {"name": "b", "path": "/y", "base_model_name": "m"}]',
+    ],
+)
+def test_adapters_of_a_worker(value):
+    found = read_environment({"LORA_MODULES": value, "MAX_LORAS": "2", "ENABLE_LORA": "true"})
+    assert found.settings.given == {
+        ENGINE.enable_lora: True,
+        ENGINE.lora_modules: {"a": Path("/x"), "b": Path("/y")},
+        ENGINE.max_loras: 2,
+    }
+
+
+@pytest.mark.parametrize("form", ["a=/x", '{"name": "a", "path": "/x"}', "[a=/x, b=/y]"])
+def test_adapters_of_a_file(tmp_path: Path, form: str):
+    path = tmp_path / "config.yaml"
+    path.write_text(f"lora-modules: {form}")
+    expected = {"a": Path("/x")} | ({"b": Path("/y")} if "b=" in form else {})
+    assert read_config_file(path).settings.given == {ENGINE.lora_modules: expected}
+
+
 def test_a_file_of_vllms(tmp_path: Path):
     path = tmp_path / "config.yaml"
     path.write_text(
@@ -196,6 +224,7 @@ def test_a_file_of_vllms(tmp_path: Path):
         SOURCE.names: ("a", "b"),
         HTTP.port: 8100,
         ENGINE.max_num_seqs: 16,
+        ENGINE.enable_lora: False,
         ENGINE.cache_size: 1.5,
         ENGINE.enable_prefix_caching: False,
         SECURITY.allowed_origins: "https://a,https://b",
@@ -223,7 +252,8 @@ def test_a_file_of_vllms(tmp_path: Path):
         ),
         ("no-such: 5", "no-such in {path} is not a flag that a file or a variable may set"),
         ("config: a", "config in {path} is not a flag that a file or a variable may set"),
-        ("lora-modules: [a=b]", "lora-modules in {path} is not supported: adapters"),
+        ("lora-modules: [a]", "lora-modules in {path} must be NAME=PATH"),
+        ("lora-modules: [a=b, a=c]", "--lora-modules has a twice: b and c"),
         ("!!python/object/apply:os.system [ls]", "cannot be read: could not determine a constr"),
     ],
 )

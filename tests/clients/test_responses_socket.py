@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -154,6 +155,21 @@ def test_a_response_is_cancelled(server, connection):
     found = events(connection)
     assert found[-1].response.status == "cancelled"
     server.wait_until(is_idle)
+    connection.response.create(**GIVEN, input="Hi", max_output_tokens=2)
+    assert events(connection)[-1].response.status == "incomplete"
+
+
+def test_a_response_is_cancelled_while_its_history_is_compacted(connection):
+    """Nothing has been told of it then."""
+    said = {"role": "assistant", "content": "Once upon a time. " * 20}
+    compaction = [{"type": "compaction", "compact_threshold": 5}]
+    create(
+        connection, input=[said, {"role": "user", "content": "Hi"}], context_management=compaction
+    )
+    time.sleep(0.05)
+    connection.send_raw('{"type": "response.cancel"}')
+    last = events(connection)[-1]
+    assert last.type == "error" or last.response.status == "cancelled"
     connection.response.create(**GIVEN, input="Hi", max_output_tokens=2)
     assert events(connection)[-1].response.status == "incomplete"
 

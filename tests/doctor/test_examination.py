@@ -30,6 +30,7 @@ from fastovms.doctor.examination import (
     Finding,
     Level,
     ModelOnMachine,
+    check_devices,
     check_encoder,
     examine,
     read_encoder,
@@ -48,7 +49,7 @@ from fastovms.doctor.facts import (
     WeightTraffic,
     read_machine,
 )
-from fastovms.engine.model.devices import GIB
+from fastovms.engine.model.devices import GIB, DeviceFacts, DeviceKind
 from fastovms.errors import ConfigurationError
 from tests.encoder_models import encoder_dir
 
@@ -310,6 +311,30 @@ QUIET = (
 )
 
 
+@pytest.mark.parametrize(
+    ("wanted", "chosen"),
+    [("AUTO", ["AUTO chooses GPU.1: Arc is a discrete GPU"]), ("CPU", [])],
+)
+def test_devices_are_listed(wanted: str, chosen: list[str]) -> None:
+    devices = [
+        DeviceFacts("CPU", DeviceKind.CPU, "Xeon"),
+        DeviceFacts("GPU.0", DeviceKind.OTHER, fault="it does not answer"),
+        DeviceFacts("GPU.1", DeviceKind.DISCRETE, "Arc", 16 * GIB, "25.1"),
+        DeviceFacts("NPU", DeviceKind.NPU),
+    ]
+    findings = list(check_devices(devices, wanted))
+    assert {finding.topic for finding in findings} == {"device"}
+    assert [finding.text for finding in findings] == [
+        "CPU: Xeon, processor",
+        "GPU.0: it does not answer",
+        "GPU.1: Arc, discrete GPU, 16.0 GiB, driver 25.1",
+        "NPU: unnamed, NPU",
+        *chosen,
+    ]
+    levels = [finding.level for finding in findings]
+    assert levels[:4] == [Level.OK, Level.WARNING, Level.OK, Level.OK]
+
+
 @pytest.mark.slow
 def test_everything_is_examined() -> None:
     examination = examine(ModelSource(), QUIET, runs=False)
@@ -318,6 +343,7 @@ def test_everything_is_examined() -> None:
     assert not examination.has_problems
     found = json.loads(render_json(examination))
     assert found["has_problems"] is False
+    assert found["devices"][0]["name"] == "CPU"
     assert found["machine"]["num_cpus"] >= 1
     assert found["model"]["backend"] == "paged"
     assert found["bytes_per_token"] > 0

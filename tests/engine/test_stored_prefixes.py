@@ -10,6 +10,7 @@ import threading
 import time
 from array import array
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from fastovms.engine.stored_prefixes import (
     ReadingPolicy,
     Restoration,
 )
-from fastovms.params import GenerationRequest
+from fastovms.params import Adapter, GenerationRequest, SamplingParams
 from fastovms.prefix_cache import BlockDirectory, PrefixNamespace
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
 from tests.engine.stored_engine import BLOCK_SIZE, StoredEngine, request, stored_engine
@@ -89,6 +90,10 @@ def test_a_block_moves_to_disk_and_back(tmp_path: Path) -> None:
     assert [stored.root(length) for length in (10, 11)] == [ROOT, LONG_ROOT]
     assert stored.is_kept(b"")
     assert not stored.is_kept(b"salt")
+    adapter = Adapter("a", "", bytes(32), 1, 0)
+    adapted = GenerationRequest("r", [1], SamplingParams(), adapter=adapter)
+    assert stored.is_kept(adapted.prefix_salt)
+    assert not stored.is_kept(replace(adapted, cache_salt="s").prefix_salt)
     directory.close()
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from bench.endurance.body_attack.api_values import FIELDS, GRAMMAR_FIELDS, value_of
 from bench.endurance.body_attack.body_mutations import any_json, change, change_text, encode
+from fastovms.api.adapters import LoadAdapterRequest, UnloadAdapterRequest
 from fastovms.api.decisions import DecisionsRequest, SystemOneRequest
 from fastovms.api.dialect import DIALECTS, OVMS
 from fastovms.api.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
@@ -81,6 +82,8 @@ NO_PREFIX: Final = (
     _endpoint("/detokenize", DetokenizeRequest, "tokens"),
     _endpoint("/v1/config/reload", ConversationUpdate),
     _endpoint("/v1/work/{id}/cancel", ConversationUpdate),
+    _endpoint("/v1/load_lora_adapter", LoadAdapterRequest, "lora_name", "lora_path"),
+    _endpoint("/v1/unload_lora_adapter", UnloadAdapterRequest, "lora_name"),
     _endpoint("/ping", ConversationUpdate),
     _endpoint("/v2/models/demo_model/infer", ConversationUpdate),
     _endpoint("/v2/models/demo_model/versions/1/infer", ConversationUpdate),

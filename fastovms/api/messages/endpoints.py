@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from functools import partial
+from typing import Any, Final, Literal, TypeVar, Union
 
 import msgspec
 import orjson
-from msgspec import to_builtins
 
 from fastovms.api import offload
-from fastovms.api.answer import AnswerSchema, AnswerWriter, Envelope, write_answer
+from fastovms.api.answer import AnswerWriter, Envelope, write_answer
 from fastovms.api.chat_messages import ChatMessages, seal
 from fastovms.api.chat_prompt import (
     PromptMaker,
@@ -23,8 +23,16 @@ from fastovms.api.chat_prompt import (
 )
 from fastovms.api.chat_task import ChatJob, ReadChat, chat_job, constraint, hides_content
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import ANTHROPIC, END, START, Dialect, frame, last_frames
-from fastovms.api.endpoint import Route, endpoint, warning_headers
+from fastovms.api.dialect import (
+    ANTHROPIC,
+    END,
+    START,
+    AnswerSchema,
+    Dialect,
+    frame,
+    last_frames,
+)
+from fastovms.api.endpoint import Route, endpoint, json_response, warning_headers
 from fastovms.api.fields import TokenBudget, token_budget
 from fastovms.api.generate import Observed, SampleDelta, TextGeneration, Usage, generation_of
 from fastovms.api.logprobs import token_report
@@ -33,6 +41,7 @@ from fastovms.api.messages.request import (
     MessageFields,
     MessagesRequest,
     check_filling,
+    given_documents,
     read_fields,
     read_tools,
     to_messages,
@@ -53,9 +62,6 @@ from fastovms.text.scanning import (
 )
 
 # Says how an answer is told in Anthropic's form: its blocks, why it ended and what it has cost.
-
-
-SERVICE_TIER: Final = "standard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +96,8 @@ class AnswerForm:
         stop: str | int | None,
         are_whole: Sequence[bool],
         num_tokens: int,
-    ) -> dict[str, str | None]:
-        """Returns the members `stop_reason` and `stop_sequence`, with unused members as null.
+    ) -> MessageEnding:
+        """Returns the members that tell why an answer has ended.
 
         Args:
             stop: the stop string, or the id of the token, that ended the answer.
@@ -100,31 +106,60 @@ class AnswerForm:
         """
         if reason is FinishReason.LENGTH:
             has_all = num_tokens >= self.max_tokens
-            return ending("max_tokens" if has_all else "model_context_window_exceeded")
+            return MessageEnding("max_tokens" if has_all else "model_context_window_exceeded")
         if isinstance(stop, str):
-            return ending("stop_sequence", stop)
+            return MessageEnding("stop_sequence", stop)
         has_called = bool(are_whole) and all(are_whole)
-        return ending("tool_use" if has_called else "end_turn")
+        return MessageEnding("tool_use" if has_called else "end_turn")
 
 
-def ending(reason: str | None, stop_sequence: str | None = None) -> dict[str, str | None]:
-    """Returns the members `stop_reason` and `stop_sequence`; None = the answer has not ended."""
-    members = {"stop_reason": reason, "stop_sequence": stop_sequence}
-    return {**members, "stop_details": None, "container": None}
+StopWord = Literal[
+    "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"
+]
 
 
-def text_block(text: str) -> dict[str, Any]:
-    """Returns the block of a text."""
-    return {"type": "text", "text": text, "citations": None}
+class MessageEnding(AnswerSchema):
+    """Why a message has ended."""
+
+    stop_reason: StopWord
+    stop_sequence: str | None = None
+    stop_details: None = None
+    container: None = None
 
 
-def tool_use(call_id: str, name: str, arguments: object) -> dict[str, Any]:
-    """Returns the block of a call."""
-    block = {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
-    return {**block, "caller": {"type": "direct"}}
+class TextBlock(AnswerSchema, tag_field="type", tag="text"):
+    """A text of the model."""
+
+    text: str
+    citations: None = None
 
 
-class ThinkingTokens(AnswerSchema, kw_only=True):
+class ThinkingBlock(AnswerSchema, tag_field="type", tag="thinking"):
+    """The reasoning of the model; the signature contains it if it is hidden."""
+
+    thinking: str
+    signature: str
+
+
+class DirectCaller(AnswerSchema):
+    """Marks a tool call as made by the model itself."""
+
+    type: Literal["direct"] = "direct"
+
+
+class ToolUseBlock(AnswerSchema, tag_field="type", tag="tool_use"):
+    """A call of one of the client's tools."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    caller: DirectCaller
+
+
+AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
+
+
+class ThinkingTokens(AnswerSchema):
     """Counts an answer's tokens."""
 
     thinking_tokens: int
@@ -139,30 +174,30 @@ class EndingUsage(AnswerSchema, kw_only=True):
     cache_read_input_tokens: int
     output_tokens: int
     output_tokens_details: ThinkingTokens | None
-    server_tool_use: None
+    server_tool_use: None = None
 
 
 class MessageUsage(EndingUsage, kw_only=True):
     """The token counts of a whole message."""
 
-    cache_creation: None
-    inference_geo: None
-    service_tier: Literal["standard"]
+    cache_creation: None = None
+    inference_geo: None = None
+    service_tier: Literal["standard"] = "standard"
 
 
-def usage_body(usage: Usage) -> dict[str, Any]:
-    """Returns the tokens of an answer: `EndingUsage` as builtins."""
-    body: dict[str, Any] = to_builtins(EndingUsage(**_counts(usage)))
-    return body
+class MessageAnswer(AnswerSchema, kw_only=True):
+    """The answer of `POST /v1/messages`. At the start of a stream `stop_reason` is null."""
 
-
-def message_usage(usage: Usage) -> dict[str, Any]:
-    """Returns the tokens of a whole message: `MessageUsage` as builtins."""
-    counts = _counts(usage)
-    body: dict[str, Any] = to_builtins(
-        MessageUsage(**counts, cache_creation=None, inference_geo=None, service_tier=SERVICE_TIER)
-    )
-    return body
+    id: str
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: list[AnswerBlock]
+    stop_reason: StopWord | None = None
+    stop_sequence: str | None = None
+    stop_details: None = None
+    container: None = None
+    usage: MessageUsage
 
 
 def _counts(usage: Usage) -> dict[str, Any]:
@@ -172,62 +207,138 @@ def _counts(usage: Usage) -> dict[str, Any]:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": None
-        if reasoning is None
-        else ThinkingTokens(thinking_tokens=reasoning),
-        "server_tool_use": None,
+        "output_tokens_details": None if reasoning is None else ThinkingTokens(reasoning),
     }
 
 
 def message_body(
     envelope: Envelope, sample: SampleDelta, form: AnswerForm, usage: Usage
-) -> dict[str, Any]:
+) -> MessageAnswer:
     """Returns a message. `sample` holds the whole answer."""
     pieces = [piece for piece in sample.pieces if form.shown.shows(piece)]
     are_whole = [piece.complete for piece in pieces if isinstance(piece, CallEnd)]
     reason = sample.finish_reason or FinishReason.STOP
-    return {
-        **opening_members(envelope),
-        "content": _blocks(pieces, form),
-        **form.ending(reason, sample.stop_reason, are_whole, usage.completion_tokens),
-        "usage": message_usage(usage),
-    }
+    ended = form.ending(reason, sample.stop_reason, are_whole, usage.completion_tokens)
+    return MessageAnswer(
+        id=envelope.id,
+        model=envelope.model,
+        content=_blocks(pieces, form),
+        stop_reason=ended.stop_reason,
+        stop_sequence=ended.stop_sequence,
+        usage=MessageUsage(**_counts(usage)),
+    )
 
 
-def opening_members(envelope: Envelope) -> dict[str, Any]:
-    """Returns the members at the beginning of a message."""
-    return {
-        "id": envelope.id,
-        "type": "message",
-        "role": "assistant",
-        "model": envelope.model,
-    }
+def _tool_use(call_id: str, name: str) -> ToolUseBlock:
+    return ToolUseBlock(call_id, name, {}, DirectCaller())
 
 
-def _blocks(pieces: Iterable[Piece], form: AnswerForm) -> list[dict[str, Any]]:
-    blocks: list[dict[str, Any]] = []
+def _blocks(pieces: Iterable[Piece], form: AnswerForm) -> list[AnswerBlock]:
+    blocks: list[AnswerBlock] = []
     arguments: list[str] = []
     for piece in pieces:
         match piece:
             case Content(text=text):
-                blocks.append(text_block(text))
+                blocks.append(TextBlock(text))
             case Reasoning(text=text):
-                shown, signature = form.thinking(text), form.signature(text)
-                blocks.append({"type": "thinking", "thinking": shown, "signature": signature})
+                blocks.append(ThinkingBlock(form.thinking(text), form.signature(text)))
             case CallBegin(name=name):
                 arguments = []
-                blocks.append(tool_use(form.new_call_id(), name, {}))
+                call = _tool_use(form.new_call_id(), name)
+                blocks.append(call)
             case CallArguments(text=text):
                 arguments.append(text)
             case CallEnd(complete=True):
-                blocks[-1]["input"] = orjson.Fragment("".join(arguments) or "{}")
+                written: Any = msgspec.Raw("".join(arguments) or "{}")
+                call.input = written
     return blocks
 
 
 # Writes the events of a streamed message.
 
 
-_PING: Final = frame(b'{"type":"ping"}', "ping")
+class TextBlockDelta(AnswerSchema, tag_field="type", tag="text_delta"):
+    """More of a text."""
+
+    text: str
+
+
+class ThinkingBlockDelta(AnswerSchema, tag_field="type", tag="thinking_delta"):
+    """A piece of the model's reasoning."""
+
+    thinking: str
+
+
+class SignatureDelta(AnswerSchema, tag_field="type", tag="signature_delta"):
+    """The signature of the reasoning, at its end."""
+
+    signature: str
+
+
+class InputJsonDelta(AnswerSchema, tag_field="type", tag="input_json_delta"):
+    """More of the JSON text of a call's input."""
+
+    partial_json: str
+
+
+class MessageStart(AnswerSchema, tag_field="type", tag="message_start"):
+    """Begins a stream."""
+
+    message: MessageAnswer
+
+
+class ContentBlockStart(AnswerSchema, tag_field="type", tag="content_block_start"):
+    """Begins a block."""
+
+    index: int
+    content_block: AnswerBlock
+
+
+class ContentBlockDelta(AnswerSchema, tag_field="type", tag="content_block_delta"):
+    """A piece of a content block."""
+
+    index: int
+    delta: TextBlockDelta | ThinkingBlockDelta | SignatureDelta | InputJsonDelta
+
+
+class ContentBlockStop(AnswerSchema, tag_field="type", tag="content_block_stop"):
+    """Ends a block."""
+
+    index: int
+
+
+class MessageDelta(AnswerSchema, tag_field="type", tag="message_delta"):
+    """The stop reason and the usage, at the end of a message."""
+
+    delta: MessageEnding
+    usage: EndingUsage
+
+
+class MessageStop(AnswerSchema, tag_field="type", tag="message_stop"):
+    """Ends a stream."""
+
+
+class Ping(AnswerSchema, tag_field="type", tag="ping"):
+    """Shows that the stream is alive."""
+
+
+MESSAGE_EVENT: Final[Any] = Union[  # noqa: UP007
+    MessageStart,
+    ContentBlockStart,
+    ContentBlockDelta,
+    ContentBlockStop,
+    MessageDelta,
+    MessageStop,
+    Ping,
+]
+"""Any event of a message's stream, but for errors."""
+
+
+def _event(event: AnswerSchema) -> bytes:
+    return frame(msgspec.json.encode(event), str(event.__struct_config__.tag))
+
+
+_PING: Final = _event(Ping())
 _DELTA: Final = b"event: content_block_delta\n" + START + b'{"type":"content_block_delta","index":'
 
 
@@ -270,8 +381,8 @@ class MessageFrames:
         ended = self._form.ending(
             self._reason, self._stop, self._are_whole, usage.completion_tokens
         )
-        told = _event("message_delta", delta=ended, usage=usage_body(usage))
-        return told + _event("message_stop")
+        told = MessageDelta(ended, EndingUsage(**_counts(usage)))
+        return _event(told) + _event(MessageStop())
 
     def failure(self, error: Exception) -> bytes:
         return last_frames(error, self._envelope.dialect, self._request_id)
@@ -280,42 +391,38 @@ class MessageFrames:
         if self._is_open:
             return b""
         self._is_open = True
-        message = {
-            **opening_members(self._envelope),
-            "content": [],
-            **ending(None),
-            "usage": message_usage(self._generation.usage),
-        }
-        return _event("message_start", message=message) + _PING
+        usage = MessageUsage(**_counts(self._generation.usage))
+        envelope = self._envelope
+        message = MessageAnswer(id=envelope.id, model=envelope.model, content=[], usage=usage)
+        return _event(MessageStart(message)) + _PING
 
     def _events(self, piece: Piece) -> list[bytes]:
         match piece:
             case Content(text=text):
-                begun = self._begin(Content, text_block(""))
+                begun = self._begin(Content, TextBlock(""))
                 return [*begun, self._more(b"text_delta", b"text", text)]
             case Reasoning(text=text):
-                block = {"type": "thinking", "thinking": "", "signature": ""}
-                begun = self._begin(Reasoning, block)
+                begun = self._begin(Reasoning, ThinkingBlock("", ""))
                 self._thoughts.append(text)
                 if not self._form.thinking(text):
                     return begun
                 return [*begun, self._more(b"thinking_delta", b"thinking", text)]
             case CallBegin(name=name):
-                return self._begin(CallBegin, tool_use(self._form.new_call_id(), name, {}))
+                return self._begin(CallBegin, _tool_use(self._form.new_call_id(), name))
             case CallArguments(text=text):
                 return [self._more(b"input_json_delta", b"partial_json", text)]
             case CallEnd(complete=is_whole):
                 self._are_whole.append(is_whole)
                 return self._close()
 
-    def _begin(self, kind: type[Piece], block: dict[str, Any]) -> list[bytes]:
+    def _begin(self, kind: type[Piece], block: AnswerBlock) -> list[bytes]:
         """Begins a content block, unless the open block has the same kind."""
         if self._kind is kind:
             return []
         closed = self._close()
         self._kind = kind
         self._index += 1
-        return [*closed, _event("content_block_start", index=self._index, content_block=block)]
+        return [*closed, _event(ContentBlockStart(self._index, block))]
 
     def _more(self, kind: bytes, member: bytes, text: str) -> bytes:
         return b'%b%d,"delta":{"type":"%b","%b":%b}}%b' % (
@@ -336,11 +443,7 @@ class MessageFrames:
             frames.append(self._more(b"signature_delta", b"signature", signature))
             self._thoughts.clear()
         self._kind = None
-        return [*frames, _event("content_block_stop", index=self._index)]
-
-
-def _event(kind: str, **members: object) -> bytes:
-    return frame(orjson.dumps({"type": kind, **members}), kind)
+        return [*frames, _event(ContentBlockStop(self._index))]
 
 
 # Checks every field of a request for a message, and makes what runs it.
@@ -506,6 +609,14 @@ def _budget(request: Preparation[MessagesRequest]) -> TokenBudget:
 
 _CALL_ID_LENGTH: Final = 24
 
+Asked = TypeVar("Asked", bound=MessagesRequest)
+
+
+class CountedTokens(AnswerSchema):
+    """The answer of `POST /v1/messages/count_tokens`."""
+
+    input_tokens: int
+
 
 class Messages:
     """The handlers of the Messages API."""
@@ -524,6 +635,7 @@ class Messages:
         fields = read_fields(preparation.body)
         if preparation.body.max_tokens == 0:
             check_filling(preparation.body)
+        preparation = await self._with_documents(request, preparation)
         job, form = await prepare(preparation, fields, self._new_call_id)
         envelope, generation = context.begin(request, job, "msg_")
         with generation:
@@ -540,6 +652,7 @@ class Messages:
             BackendError: the prompt has images, which cannot be computed now.
         """
         preparation = await self._context.read(request, CountTokensRequest, dialect, names_of)
+        preparation = await self._with_documents(request, preparation)
 
         async def compute(job: MessagesJob) -> Usage:
             new_id = self._context.new_id()
@@ -548,7 +661,14 @@ class Messages:
                 return generation.usage
 
         num_tokens = await count_tokens(preparation, compute)
-        return Response(200, orjson.dumps({"input_tokens": num_tokens}))
+        return json_response(CountedTokens(num_tokens))
+
+    async def _with_documents(
+        self, request: Request, preparation: Preparation[Asked]
+    ) -> Preparation[Asked]:
+        find = partial(given_documents, preparation.body.messages)
+        added = await self._context.read_documents(request, find, preparation.size)
+        return replace(preparation, size=preparation.size + added)
 
     def _new_call_id(self) -> str:
         return f"toolu_{self._context.new_id()[-_CALL_ID_LENGTH:]}"
@@ -567,7 +687,7 @@ class Messages:
         usage = generation.usage._replace(completion_tokens=0)
         nothing = SampleDelta(0, "", FinishReason.LENGTH)
         body = message_body(envelope, nothing, form, usage)
-        return Response(200, orjson.dumps(body), headers=warning_headers(job.warnings, request.id))
+        return json_response(body, headers=warning_headers(job.warnings, request))
 
 
 def _writer(
@@ -577,7 +697,7 @@ def _writer(
 
     def whole(samples: Sequence[SampleDelta]) -> bytes:
         [sample] = samples
-        return orjson.dumps(message_body(envelope, sample, form, generation.usage))
+        return msgspec.json.encode(message_body(envelope, sample, form, generation.usage))
 
     return AnswerWriter(whole, lambda: MessageFrames(envelope, generation, form, request.id))
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from fastovms.api.body import one_of, show, wrong
 from fastovms.api.chat_messages import (
@@ -26,16 +26,57 @@ from fastovms.api.chat_tools import (
     read_function,
     read_name,
 )
-from fastovms.api.request_schemas import GenerationFields, Uint32
+from fastovms.api.documents import GivenDocument
+from fastovms.api.request_schemas import GENERATION_MEMBERS, GenerationFields, Uint32
 from fastovms.api.served import UnseenParts
+from fastovms.api.unread import Members, known
 from fastovms.errors import InvalidField
 from fastovms.media.loader import GivenImages, ImageSource
 from fastovms.text.template_messages import PlacedMessage
 
 
+def _block(*names: str, **inner: Members) -> Members:
+    return known("type", "cache_control", *names, **inner)
+
+
+_PARTS: Final = {
+    "text": _block("text", "citations"),
+    "image": _block(source=known("type", "media_type", "data", "url", "file_id")),
+    "document": _block(
+        "title",
+        "context",
+        "citations",
+        source=known("type", "media_type", "data", "url", "file_id", "content"),
+    ),
+    "search_result": _block("content", "title", "source", "citations"),
+}
+_BLOCKS: Final = Members(
+    kinds={
+        **_PARTS,
+        "thinking": _block("thinking", "signature"),
+        "tool_use": _block("id", "name", "input", "caller"),
+        "tool_result": _block("tool_use_id", "is_error", content=Members(kinds=_PARTS)),
+    }
+)
+_TOOL: Final = _block("name", "description", "input_schema", "strict", "eager_input_streaming")
+
+
 class MessagesRequest(GenerationFields, frozen=True, kw_only=True):
     """The body of `POST /messages`. The fields of the server's other endpoints are accepted in
     addition to Anthropic's."""
+
+    MEMBERS: ClassVar[Members] = Members(
+        {
+            **GENERATION_MEMBERS,
+            "messages": known("role", content=_BLOCKS),
+            "system": Members(kinds=_PARTS),
+            "tools": Members(kinds={"": _TOOL, "custom": _TOOL}),
+            "tool_choice": known("type", "name", "disable_parallel_tool_use"),
+            "thinking": known("type", "budget_tokens", "display"),
+            "output_config": known("effort", "format"),
+            "context_management": known("edits"),
+        }
+    )
 
     messages: list[dict[str, Any]] | None = None
     system: str | list[dict[str, Any]] | None = None
@@ -413,6 +454,31 @@ def _blocks(given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Bloc
         blocks = read_blocks(message.get("content"), f"{place}.content")
         is_last = position == len(given) - 1 and role == "user"
         yield role, _with_new(blocks) if is_last else blocks
+
+
+def given_documents(given: Sequence[Mapping[str, Any]] | None) -> Iterator[GivenDocument]:
+    """Yields the files of messages; each becomes a source with its text, in place."""
+    for _, blocks in _blocks(given or ()):
+        for block in blocks:
+            if block.kind == "tool_result" and isinstance(block.members.get("content"), list):
+                inner = read_blocks(block.members["content"], f"{block.place}.content")
+                yield from filter(None, map(_given_document, inner))
+            elif (document := _given_document(block)) is not None:
+                yield document
+
+
+def _given_document(block: Block) -> GivenDocument | None:
+    source = block.members.get("source")
+    if block.kind != "document" or not isinstance(source, dict):
+        return None
+    if source.get("type") not in ("base64", "file"):
+        return None
+
+    def take(text: str) -> None:
+        source.clear()
+        source.update(type="text", data=text)
+
+    return GivenDocument(f"{block.place}.source", source, block.is_new, take, "data")
 
 
 def _with_new(blocks: Sequence[Block]) -> list[Block]:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import orjson
 
 from fastovms.api import offload
@@ -212,7 +213,7 @@ class OllamaAnswer:
         """Returns the answer as one object. `sample` holds the whole text."""
         told = self.members(self.collector.take(sample))
         body = {**self.head, **told, **self._end(sample.finish_reason), **self.logprobs(sample)}
-        return orjson.dumps(body)
+        return msgspec.json.encode(body)
 
     def last_line(self, reason: FinishReason | None) -> bytes:
         """Returns the object that ends a stream."""
@@ -236,7 +237,7 @@ class OllamaAnswer:
 
     @staticmethod
     def _line(members: Members) -> bytes:
-        return on_one_line(orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE))
+        return on_one_line(msgspec.json.encode(members) + b"\n")
 
     def _end(self, reason: FinishReason | None) -> Members:
         """Returns the members by which the last object differs. Times are nanoseconds."""
@@ -654,7 +655,7 @@ class OllamaGeneration:
         head = part_head(body.model or known.name, self._context.unix_time)
         told = door.members(Told())
         end = {"done": True, "done_reason": "load" if stays else "unload"}
-        headers = warning_headers(leaving.warnings, request.id)
+        headers = warning_headers(leaving.warnings, request)
         return Response(200, orjson.dumps({**head, **told, **end}), headers=headers)
 
     def _new_call_id(self) -> str:

@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 import numpy as np
-import orjson
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from fastovms.api import offload
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import OLLAMA, Dialect
+from fastovms.api.dialect import OLLAMA, AnswerSchema, Dialect, or_unset
 from fastovms.api.embeddings import (
     EmbeddingOptions,
     Embeddings,
@@ -22,12 +24,13 @@ from fastovms.api.embeddings import (
     TextLimit,
     default_limit,
     embed,
+    encode_vectors,
     encoding_call,
     input_names,
 )
-from fastovms.api.endpoint import Route, endpoint, warning_headers
+from fastovms.api.endpoint import Route, endpoint, json_response, warning_headers
 from fastovms.api.model_pool import departure
-from fastovms.api.ollama.generation import JSON_LINES, OllamaGeneration, timestamp
+from fastovms.api.ollama.generation import JSON_LINES, OllamaGeneration, nanoseconds, timestamp
 from fastovms.api.ollama.request import OllamaNamed, OllamaOptions, option_values
 from fastovms.api.request_schemas import ModelField
 from fastovms.api.served import KnownModel, ServedEncoder, ServedModel
@@ -67,35 +70,80 @@ _CONFIG_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 
 _INTEGER: Final = re.compile(r"[iu](\d+)")
 
-Members = dict[str, Any]
+
+class OllamaDetails(AnswerSchema, kw_only=True):
+    """The kind of a model."""
+
+    parent_model: str = ""
+    format: str
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
 
 
-def list_card(model: KnownModel, name: str) -> Members:
+class OllamaModel(AnswerSchema, kw_only=True):
+    """A model in a list. `size` is its approximate memory in bytes."""
+
+    name: str
+    model: str
+    modified_at: str | UnsetType = UNSET
+    size: int
+    digest: str
+    details: OllamaDetails
+    expires_at: str | UnsetType = UNSET
+    size_vram: int | UnsetType = UNSET
+    context_length: int | UnsetType = UNSET
+
+
+class OllamaModelList(AnswerSchema):
+    """A list of models."""
+
+    models: list[OllamaModel]
+
+
+class OllamaModelCard(AnswerSchema, kw_only=True):
+    """The full description of one model."""
+
+    modelfile: str
+    parameters: str
+    template: str
+    details: OllamaDetails
+    model_info: dict[str, Any]
+    capabilities: list[str]
+    modified_at: str
+
+
+def list_card(model: KnownModel, name: str) -> OllamaModel:
     """Returns the entry of a model in lists, under one of its names."""
-    return {
-        "name": name,
-        "model": name,
-        "modified_at": timestamp(model.created),
-        "size": model.file_size,
-        "digest": _digest(model),
-        "details": _details(model),
-    }
+    return OllamaModel(
+        name=name,
+        model=name,
+        modified_at=timestamp(model.created),
+        size=model.file_size,
+        digest=_digest(model),
+        details=_details(model),
+    )
 
 
-def running_card(model: KnownModel, now: float, seconds_left: float | None) -> Members:
+def running_card(model: KnownModel, now: float, seconds_left: float | None) -> OllamaModel:
     """Returns the `/api/ps` entry of a loaded model.
 
     Args:
         seconds_left: how long the model stays loaded without requests; None = without limit.
     """
-    card = {**list_card(model, model.name), "size": model.size}
-    del card["modified_at"]
     expires_at = now + (_FOR_EVER if seconds_left is None else seconds_left)
-    context = {} if model.max_model_len is None else {"context_length": model.max_model_len}
-    return {**card, "expires_at": timestamp(expires_at), "size_vram": 0, **context}
+    return replace(
+        list_card(model, model.name),
+        modified_at=UNSET,
+        size=model.size,
+        expires_at=timestamp(expires_at),
+        size_vram=0,
+        context_length=or_unset(model.max_model_len),
+    )
 
 
-def full_card(model: KnownModel, *, fills_in: bool) -> Members:
+def full_card(model: KnownModel, *, fills_in: bool) -> OllamaModelCard:
     """Returns the full description of a model.
 
     Args:
@@ -106,15 +154,15 @@ def full_card(model: KnownModel, *, fills_in: bool) -> Members:
     capabilities = {*_PURPOSES.get(model.task, ()), *(model.capabilities or ())}
     if fills_in:
         capabilities.add("insert")
-    return {
-        "modelfile": f"FROM {model.name}\n",
-        "parameters": "" if info is None else _parameters(info),
-        "template": "" if template is None else template.source,
-        "details": _details(model),
-        "model_info": _model_info(model),
-        "capabilities": [word for word in _WORDS if word in capabilities],
-        "modified_at": timestamp(model.created),
-    }
+    return OllamaModelCard(
+        modelfile=f"FROM {model.name}\n",
+        parameters="" if info is None else _parameters(info),
+        template="" if template is None else template.source,
+        details=_details(model),
+        model_info=_model_info(model),
+        capabilities=[word for word in _WORDS if word in capabilities],
+        modified_at=timestamp(model.created),
+    )
 
 
 def _config(model: KnownModel) -> Mapping[str, object]:
@@ -126,24 +174,23 @@ def _family(model: KnownModel) -> str:
     return str(_config(model).get("model_type") or "")
 
 
-def _details(model: KnownModel) -> Members:
+def _details(model: KnownModel) -> OllamaDetails:
     family, info = _family(model), model.info
     weights = None if info is None else info.weights
-    return {
-        "parent_model": "",
-        "format": FORMAT,
-        "family": family,
-        "families": [family] if family else [],
-        "parameter_size": "" if weights is None else _short(weights.num_parameters),
-        "quantization_level": "" if weights is None else _level(weights.element_type),
-    }
+    return OllamaDetails(
+        format=FORMAT,
+        family=family,
+        families=[family] if family else [],
+        parameter_size="" if weights is None else _short(weights.num_parameters),
+        quantization_level="" if weights is None else _level(weights.element_type),
+    )
 
 
-def _model_info(model: KnownModel) -> Members:
+def _model_info(model: KnownModel) -> dict[str, Any]:
     family, config, info = _family(model) or FORMAT, _config(model), model.info
     inner = config.get("text_config")
     scopes = [config, inner] if isinstance(inner, Mapping) else [config]
-    general: Members = {"general.architecture": family, "general.basename": model.name}
+    general: dict[str, Any] = {"general.architecture": family, "general.basename": model.name}
     if info is not None and info.weights is not None:
         general["general.parameter_count"] = info.weights.num_parameters
     numbers = {key: _first(scopes, names) for key, names in _CONFIG_KEYS.items()}
@@ -189,7 +236,17 @@ def _digest(model: KnownModel) -> str:
 OLLAMA_VERSION: Final = "0.12.11"
 """The version of Ollama whose API this is: some clients ask for one at least."""
 
-_LINES: Final = ({"status": "pulling manifest"}, {"status": "success"})
+
+class OllamaVersion(AnswerSchema):
+    """The version of Ollama's API that is implemented."""
+
+    version: str
+
+
+class OllamaStatus(AnswerSchema):
+    """The progress of a pull."""
+
+    status: str
 
 
 class OllamaModels:
@@ -200,24 +257,23 @@ class OllamaModels:
         self._fim = FimFinder()
 
     def version(self, request: Request) -> Response:
-        return _json({"version": OLLAMA_VERSION})
+        return json_response(OllamaVersion(OLLAMA_VERSION))
 
     def tags(self, request: Request) -> Response:
         """Lists the models, under all of their names."""
-        known = self._context.models.known
-        return _json(
-            {"models": [list_card(model, name) for model in known for name in model.names]}
-        )
+        known = self._context.models.named
+        cards = [list_card(model, name) for model in known for name in model.names]
+        return json_response(OllamaModelList(cards))
 
     def ps(self, request: Request) -> Response:
         """Lists the models in memory."""
         now, holder = self._context.unix_time(), self._context.models.holder
         cards = []
-        for model in self._context.models.known:
+        for model in self._context.models.named:
             if model.served is not None:
-                seconds = None if holder is None else holder.seconds_to_leave(model.name)
+                seconds = None if holder is None else holder.seconds_to_leave(model.resident)
                 cards.append(running_card(model, now, seconds))
-        return _json({"models": cards})
+        return json_response(OllamaModelList(cards))
 
     async def show(self, request: Request, dialect: Dialect) -> Response:
         """Describes one model.
@@ -228,7 +284,7 @@ class OllamaModels:
         _, model = await self._find(request, dialect)
         served = model.served
         fills_in = isinstance(served, ServedModel) and self._fim(served.tokenizer) is not None
-        return _json(full_card(model, fills_in=fills_in))
+        return json_response(full_card(model, fills_in=fills_in))
 
     async def pull(self, request: Request, dialect: Dialect) -> Response:
         """Answers success if the model is already served; nothing is downloaded. Raises as `show`
@@ -241,9 +297,10 @@ class OllamaModels:
                 "started with",
                 param=error.param,
             ) from None
+        done = OllamaStatus("success")
         if body.stream is False:
-            return _json({"status": "success"})
-        lines = b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in _LINES)
+            return json_response(done)
+        lines = msgspec.json.Encoder().encode_lines([OllamaStatus("pulling manifest"), done])
         return Response(200, lines, JSON_LINES)
 
     async def refuse(self, request: Request, dialect: Dialect) -> Response:
@@ -256,10 +313,6 @@ class OllamaModels:
     async def _find(self, request: Request, dialect: Dialect) -> tuple[OllamaNamed, KnownModel]:
         body = await self._context.bodies.read(request, OllamaNamed)
         return body, self._context.models.find(body.model or body.name, dialect)
-
-
-def _json(content: object) -> Response:
-    return Response(200, orjson.dumps(content))
 
 
 # Answers `POST /api/embed` and the older `/api/embeddings` as Ollama does.
@@ -290,6 +343,22 @@ class OllamaEmbeddingsRequest(OllamaEncoderFields, frozen=True, kw_only=True):
     prompt: str | None = None
 
 
+class OllamaVectors(AnswerSchema, kw_only=True):
+    """The answer of `POST /api/embed`."""
+
+    model: str
+    embeddings: Sequence[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class OllamaVector(AnswerSchema):
+    """The answer of `POST /api/embeddings`."""
+
+    embedding: list[float]
+
+
 class OllamaEmbed:
     """The handlers of the endpoints for vectors."""
 
@@ -313,14 +382,15 @@ class OllamaEmbed:
             model = await self._hold(request, known)
             load_time = now() - began
             found = await _embedded(body, self._call(request, model, body.model))
-        end = {
-            "total_duration": round((now() - request.received_at) * 1e9),
-            "load_duration": round(load_time * 1e9),
-            "prompt_eval_count": found.num_tokens,
-        }
-        head = {"model": body.model}
-        written = await offload.run(partial(_written, head, found, end), found.vectors.size)
-        return Response(200, written, headers=warning_headers(leaving.warnings, request.id))
+        answer = OllamaVectors(
+            model=body.model or "",
+            embeddings=[*np.ascontiguousarray(found.vectors)],
+            total_duration=nanoseconds(now() - request.received_at),
+            load_duration=nanoseconds(load_time),
+            prompt_eval_count=found.num_tokens,
+        )
+        written = await offload.run(partial(encode_vectors, answer), found.vectors.size)
+        return Response(200, written, headers=warning_headers(leaving.warnings, request))
 
     async def embeddings(self, request: Request, dialect: Dialect) -> Response:
         """Answers with the vector of one prompt, scaled as the operator configured. Raises as
@@ -330,7 +400,7 @@ class OllamaEmbed:
             request, OllamaEmbeddingsRequest, context.models, dialect, context.bodies
         )
         option_values(body.options or OllamaOptions())
-        vector = np.empty(0, np.float32)
+        vector: Any = []
         with departure(body.keep_alive, request, known, context.models) as leaving:
             model = await self._hold(request, known)
             if body.prompt:
@@ -338,8 +408,8 @@ class OllamaEmbed:
                 call = self._call(request, model, body.model)
                 found = await embed(call, [body.prompt], ["prompt"], options)
                 vector = np.ascontiguousarray(found.vectors[0])
-        written = orjson.dumps({"embedding": vector}, option=orjson.OPT_SERIALIZE_NUMPY)
-        return Response(200, written, headers=warning_headers(leaving.warnings, request.id))
+        written = encode_vectors(OllamaVector(vector))
+        return Response(200, written, headers=warning_headers(leaving.warnings, request))
 
     def _call(
         self, request: Request, model: ServedEncoder, asked_model: str | None
@@ -371,15 +441,6 @@ async def _embedded(body: OllamaEmbedRequest, call: EncodingCall) -> Embeddings:
 
 def _options(model: ServedEncoder, limit: TextLimit) -> EmbeddingOptions:
     return EmbeddingOptions(limit, instruction=model.config.document_instruction)
-
-
-def _written(head: dict[str, Any], found: Embeddings, end: dict[str, Any]) -> bytes:
-    """Returns the JSON body of the answer. Vectors are written one by one, so that other threads
-    get the GIL in between."""
-    rows = np.ascontiguousarray(found.vectors)
-    vectors = [orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) for row in rows]
-    start = orjson.dumps(head)[:-1] + b',"embeddings":['
-    return start + b",".join(vectors) + b"]," + orjson.dumps(end)[1:]
 
 
 def endpoints(context: ApiContext) -> Iterator[Route]:

@@ -1,5 +1,5 @@
 """Describes the API to programs and people: the OpenAPI document, and the page that shows it.
 
-Requests are described by the types that read them, answers by types of their own, which a test
-compares with real answers.
+Requests are described by the types that read them, answers by the types that they are written
+from.
 """

@@ -13,7 +13,6 @@ from fastovms.api.admin import DOCS_PATHS, HEALTH_PATHS
 from fastovms.api.dialect import OPENAI, Dialect, dialect_of
 from fastovms.api.endpoint import Nothing, Operation
 from fastovms.api.openapi.operations import OPERATIONS, operation_name
-from fastovms.api.openapi.other_schemas import ERRORS
 from fastovms.request_fields import Range, Row, rows_of
 
 Json = dict[str, Any]
@@ -192,6 +191,8 @@ class _Components:
         """Returns the schema of a type."""
         if kind not in self._known:
             self._known[kind], components = _schemas(kind)
+            for component in components.values():
+                _require_defaults(component)
             self.schemas |= components
         return self._known[kind]
 
@@ -215,10 +216,10 @@ class _Components:
         """Returns the answer of a status in the form of the dialect."""
         name = f"{dialect.name}_{status}"
         if name not in self.responses:
-            kind = ERRORS[dialect.error_form]
+            schema = self.schema(dialect.error_form.kind)
             refusal: Json = {
                 "description": _REFUSALS[status],
-                "content": {"application/json": {"schema": self.schema(kind)}},
+                "content": {"application/json": {"schema": schema}},
             }
             if header := _WITH_HEADERS.get(status):
                 refusal["headers"] = {header: {"schema": {"type": "string"}}}
@@ -237,6 +238,17 @@ def _schemas(kind: Any) -> tuple[Json, dict[str, Json]]:
     for component in components.values():
         component["description"] = " ".join(component.get("description", "").split())
     return schema, components
+
+
+def _require_defaults(answer: Json) -> None:
+    """Requires the members of an answer that have a default: they are always sent."""
+    required = {*answer.get("required", ())}
+    for name, schema in answer.get("properties", {}).items():
+        if "default" in schema:
+            del schema["default"]
+            required.add(name)
+    if required:
+        answer["required"] = [name for name in answer["properties"] if name in required]
 
 
 def _operation(

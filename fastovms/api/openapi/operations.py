@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, Literal
 
-from fastovms.api.batches import BatchRequest
+from fastovms.api.adapters import LoadAdapterRequest, UnloadAdapterRequest
+from fastovms.api.admin import (
+    CancelledWork,
+    ModelCard,
+    ModelList,
+    ModelMetadata,
+    ServerConfigStatus,
+    ServerMetadata,
+    VersionAnswer,
+    WorkList,
+)
+from fastovms.api.audio import (
+    TranscriptEvent,
+    TranscriptionForm,
+    TranscriptObject,
+    TranslationForm,
+)
+from fastovms.api.batches import BatchList, BatchObject, BatchRequest
+from fastovms.api.chat import ChatCompletion, ChatCompletionChunk
+from fastovms.api.completions import Completion, CompletionChunk
 from fastovms.api.decisions import (
     Decision,
     DecisionsRequest,
@@ -13,70 +33,60 @@ from fastovms.api.decisions import (
     SystemOneRequest,
 )
 from fastovms.api.dialect import DIALECTS
-from fastovms.api.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
-from fastovms.api.endpoint import Nothing, Operation
-from fastovms.api.messages.request import CountTokensRequest, MessagesRequest
-from fastovms.api.ollama.models import OllamaEmbeddingsRequest, OllamaEmbedRequest
-from fastovms.api.ollama.request import OllamaChatRequest, OllamaGenerateRequest, OllamaNamed
-from fastovms.api.openapi import examples
-from fastovms.api.openapi.audio_schemas import AUDIO_OPERATIONS
-from fastovms.api.openapi.other_schemas import (
-    BatchList,
-    BatchObject,
-    CancelledWork,
-    DeletedFile,
-    DetokenizedText,
+from fastovms.api.embeddings import (
     EmbeddingList,
-    FileForm,
-    FileList,
-    FileObject,
-    ModelCard,
-    ModelList,
-    ModelMetadata,
-    OllamaChatAnswer,
-    OllamaGenerateAnswer,
+    EmbeddingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
+from fastovms.api.endpoint import Nothing, Operation
+from fastovms.api.files import DeletedFile, FileForm, FileList, FileObject
+from fastovms.api.messages.endpoints import MESSAGE_EVENT, CountedTokens, MessageAnswer
+from fastovms.api.messages.request import CountTokensRequest, MessagesRequest
+from fastovms.api.ollama.models import (
+    OllamaEmbeddingsRequest,
+    OllamaEmbedRequest,
     OllamaModelCard,
     OllamaModelList,
     OllamaStatus,
     OllamaVector,
     OllamaVectors,
     OllamaVersion,
-    OvmsTokens,
-    RerankAnswer,
-    ScoreList,
-    ServerConfigStatus,
-    ServerMetadata,
-    Tokens,
-    VersionAnswer,
-    WorkList,
 )
+from fastovms.api.ollama.request import OllamaChatRequest, OllamaGenerateRequest, OllamaNamed
+from fastovms.api.openapi import examples
 from fastovms.api.openapi.schemas import (
-    MESSAGE_EVENT,
     RESPONSE_EVENT,
-    ChatCompletion,
-    ChatCompletionChunk,
     CompactedResponse,
-    Completion,
-    CompletionChunk,
     ConversationItem,
-    ConversationList,
-    ConversationObject,
-    CountedTokens,
-    DeletedConversation,
-    DeletedResponse,
-    InputTokens,
     ItemList,
-    MessageAnswer,
+    OllamaChatAnswer,
+    OllamaGenerateAnswer,
     ResponseObject,
 )
 from fastovms.api.request_schemas import ChatRequest, CompletionRequest
+from fastovms.api.rerank import RerankAnswer, ScoreList
+from fastovms.api.responses.conversations import (
+    ConversationList,
+    ConversationObject,
+    DeletedConversation,
+    DeletedResponse,
+)
+from fastovms.api.responses.create import InputTokens
 from fastovms.api.responses.request import (
     ConversationRequest,
     ConversationUpdate,
     ItemsRequest,
     ResponsesRequest,
 )
-from fastovms.api.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from fastovms.api.tokenize import (
+    DetokenizedText,
+    DetokenizeRequest,
+    OvmsTokenizeRequest,
+    OvmsTokens,
+    TokenizeRequest,
+    Tokens,
+)
 
 _PAGE: Final[Mapping[str, Any]] = {
     "limit": int,
@@ -266,6 +276,13 @@ _OVMS_TOKENIZE: Final = Operation(
     examples={"A text": {"text": "Once upon a time"}},
     answered={"tokens": [1, 403, 378]},
 )
+_AUDIO: Final = Operation(
+    "Transcribes speech.",
+    TranscriptObject,
+    body_type="multipart/form-data",
+    required=("file",),
+    events=TranscriptEvent,
+)
 _RERANK: Final = Operation(
     "Sorts documents by how well they answer a query, in Cohere's form.",
     RerankAnswer,
@@ -424,7 +441,14 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
         "POST /score": _SCORE,
         "POST /v1/score": _SCORE,
     },
-    "Audio": AUDIO_OPERATIONS,
+    "Audio": {
+        "POST /audio/transcriptions": replace(_AUDIO, body=TranscriptionForm),
+        "POST /audio/translations": replace(
+            _AUDIO,
+            summary="Transcribes speech and translates it to English.",
+            body=TranslationForm,
+        ),
+    },
     "Decisions": {
         "POST /decisions": Operation(
             "Answers typed questions about an input with probabilities, in OpenAI's form.",
@@ -496,6 +520,20 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
         ),
         "POST /models/{id}/unload": Operation(
             "Unloads a model when the requests on it have ended, for operators.", ModelCard
+        ),
+        "POST /v1/load_lora_adapter": Operation(
+            "Loads an adapter (LoRA), for operators, and answers when requests may name it.",
+            str,
+            media_type="text/plain",
+            body=LoadAdapterRequest,
+            required=("lora_name", "lora_path"),
+        ),
+        "POST /v1/unload_lora_adapter": Operation(
+            "Unloads an adapter when the requests with it have ended, for operators.",
+            str,
+            media_type="text/plain",
+            body=UnloadAdapterRequest,
+            required=("lora_name",),
         ),
         "GET /v1/config": Operation(
             "Returns the status of every model, as OVMS does.", ServerConfigStatus

@@ -1,4 +1,5 @@
-"""Schemas of generation: chat, completions, responses, messages."""
+"""Schemas of the answers whose bodies are not made of structs: those of the Responses API, and
+Ollama's texts."""
 
 from __future__ import annotations
 
@@ -6,221 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Union
 
 from msgspec import UNSET, Struct, UnsetType, defstruct
 
-from fastovms.api.answer import (
-    AnswerSchema,
-    RequestMetrics,
-    TokenUsage,
-)
-from fastovms.api.messages.endpoints import EndingUsage, MessageUsage
+from fastovms.api.answer import RequestMetrics
+from fastovms.api.dialect import AnswerSchema
+from fastovms.api.endpoint import ListPage
+from fastovms.api.logprobs import TokenLogprob
 from fastovms.api.responses.output import ResponseUsage
 from fastovms.params import SamplingFields
 from fastovms.request_fields import rows_of
 
-# Declares the answers of `/completions` and `/chat/completions`, whole and as frames of a stream.
-
-
-FinishWord = Literal["stop", "length", "tool_calls", "function_call", "content_filter"]
-
-
-class PromptLogprob(AnswerSchema, kw_only=True):
-    """The log probability of a token of the prompt, in vLLM's form."""
-
-    logprob: float
-    rank: int
-    decoded_token: str
-
-
-PromptLogprobs = list[dict[str, PromptLogprob] | None]
-"""Log probabilities by token id, for each token of the prompt; null for the first one."""
-
-
-class CompletionLogprobs(AnswerSchema, kw_only=True):
-    """Parallel arrays with an entry for each token; null for a token without data."""
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-    text_offset: list[int]
-
-
-class CompletionChoice(AnswerSchema, kw_only=True):
-    """One sample of one prompt, or a piece of it."""
-
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | UnsetType | None = UNSET
-    finish_reason: FinishWord | None
-    stop_reason: int | str | UnsetType | None = UNSET
-    token_ids: list[int] | UnsetType | None = UNSET
-    prompt_token_ids: list[int] | UnsetType | None = UNSET
-    prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
-
-
-class Completion(AnswerSchema, kw_only=True):
-    """The answer of `POST /completions`. Below `/v3` it has no `id`, as in OVMS."""
-
-    id: str | UnsetType = UNSET
-    object: Literal["text_completion"]
-    created: int
-    model: str
-    system_fingerprint: str | UnsetType = UNSET
-    choices: list[CompletionChoice]
-    service_tier: UnsetType | None = UNSET
-    kv_transfer_params: UnsetType | None = UNSET
-    usage: TokenUsage
-    metrics: RequestMetrics | UnsetType = UNSET
-
-
-class CompletionChunk(AnswerSchema, kw_only=True):
-    """A frame of a streamed completion. `usage` is present if the request asks for it."""
-
-    id: str | UnsetType = UNSET
-    object: Literal["text_completion", "text_completion.chunk"]
-    created: int
-    model: str
-    system_fingerprint: str | UnsetType = UNSET
-    choices: list[CompletionChoice]
-    usage: TokenUsage | UnsetType | None = UNSET
-    metrics: RequestMetrics | UnsetType = UNSET
-
-
-class TopLogprob(AnswerSchema, kw_only=True):
-    """An alternative to a token."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprob(TopLogprob, kw_only=True):
-    """A token, and the most likely tokens at its position."""
-
-    top_logprobs: list[TopLogprob]
-
-
-class ChatLogprobs(AnswerSchema, kw_only=True):
-    """The log probabilities of a message's tokens."""
-
-    content: list[TokenLogprob] | None
-    refusal: None
-
-
-class CalledFunction(AnswerSchema, kw_only=True):
-    """The called function. In a stream, arguments come in pieces."""
-
-    name: str | UnsetType = UNSET
-    arguments: str
-
-
-class CalledCustomTool(AnswerSchema, kw_only=True):
-    """The called custom tool. In a stream, the input comes in pieces."""
-
-    name: str | UnsetType = UNSET
-    input: str
-
-
-class ToolCall(AnswerSchema, kw_only=True):
-    """A call of one of the client's tools."""
-
-    id: str
-    type: Literal["function", "custom"]
-    function: CalledFunction | UnsetType = UNSET
-    custom: CalledCustomTool | UnsetType = UNSET
-
-
-class ToolCallDelta(AnswerSchema, kw_only=True):
-    """A piece of a call. Its first one has the id and the name."""
-
-    index: int
-    id: str | UnsetType = UNSET
-    type: Literal["function", "custom"] | UnsetType = UNSET
-    function: CalledFunction | UnsetType = UNSET
-    custom: CalledCustomTool | UnsetType = UNSET
-
-
-class ChatMessage(AnswerSchema, kw_only=True):
-    """The text, reasoning and calls of the model. Reasoning has two names below `/v1`: clients read
-    either."""
-
-    role: str
-    content: str | None
-    refusal: str | UnsetType | None = UNSET
-    annotations: list[Any] | UnsetType = UNSET
-    audio: UnsetType | None = UNSET
-    reasoning_content: str | UnsetType | None = UNSET
-    reasoning: str | UnsetType | None = UNSET
-    tool_calls: list[ToolCall] | UnsetType = UNSET
-    function_call: CalledFunction | UnsetType | None = UNSET
-
-
-class ChatDelta(AnswerSchema, kw_only=True):
-    """A piece of a message."""
-
-    role: str | UnsetType = UNSET
-    content: str | UnsetType | None = UNSET
-    reasoning_content: str | UnsetType = UNSET
-    reasoning: str | UnsetType = UNSET
-    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
-    function_call: CalledFunction | UnsetType = UNSET
-
-
-class ChatChoice(AnswerSchema, kw_only=True):
-    """One sample of an answer."""
-
-    index: int
-    message: ChatMessage
-    logprobs: ChatLogprobs | None
-    finish_reason: FinishWord | None
-    stop_reason: int | str | UnsetType | None = UNSET
-    token_ids: list[int] | UnsetType | None = UNSET
-
-
-class ChatChunkChoice(AnswerSchema, kw_only=True):
-    """A piece of one sample."""
-
-    index: int
-    delta: ChatDelta
-    logprobs: ChatLogprobs | UnsetType | None = UNSET
-    finish_reason: FinishWord | None
-    stop_reason: int | str | UnsetType | None = UNSET
-    token_ids: list[int] | UnsetType = UNSET
-
-
-class ChatCompletion(AnswerSchema, kw_only=True):
-    """The answer of `POST /chat/completions`. Below `/v3` it has no `id`, as in OVMS."""
-
-    id: str | UnsetType = UNSET
-    object: Literal["chat.completion"]
-    created: int
-    model: str
-    system_fingerprint: str | UnsetType = UNSET
-    choices: list[ChatChoice]
-    service_tier: UnsetType | None = UNSET
-    kv_transfer_params: UnsetType | None = UNSET
-    usage: TokenUsage
-    metrics: RequestMetrics | UnsetType = UNSET
-    prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
-    prompt_token_ids: list[int] | UnsetType | None = UNSET
-    prompt_text: str | UnsetType = UNSET
-
-
-class ChatCompletionChunk(AnswerSchema, kw_only=True):
-    """A frame of a streamed chat. `usage` is present if the request asks for it."""
-
-    id: str | UnsetType = UNSET
-    object: Literal["chat.completion.chunk"]
-    created: int
-    model: str
-    system_fingerprint: str | UnsetType = UNSET
-    choices: list[ChatChunkChoice]
-    usage: TokenUsage | UnsetType | None = UNSET
-    metrics: RequestMetrics | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
-    prompt_text: str | UnsetType = UNSET
-
-
-# Declares the answers of the Responses API: the object, its items, the events of its stream,
-# conversations and lists.
+# Declares the answers of the Responses API: the object, its items and the events of its stream.
 
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -268,7 +63,17 @@ class SummaryText(AnswerSchema, tag_field="type", tag="summary_text", kw_only=Tr
     text: str
 
 
-ContentPart = InputText | InputImage | OutputText | RefusalPart
+class InputFile(AnswerSchema, tag_field="type", tag="input_file", kw_only=True):
+    """A file from the client."""
+
+    detail: str | UnsetType = UNSET
+    file_data: str | UnsetType = UNSET
+    file_id: str | UnsetType = UNSET
+    file_url: str | UnsetType = UNSET
+    filename: str | UnsetType = UNSET
+
+
+ContentPart = InputText | InputImage | InputFile | OutputText | RefusalPart
 
 
 # Items
@@ -281,6 +86,7 @@ class MessageItem(AnswerSchema, tag_field="type", tag="message", kw_only=True):
     status: ItemStatus
     role: Literal["user", "assistant", "system", "developer"]
     content: list[ContentPart]
+    phase: Literal["commentary", "final_answer"] | UnsetType = UNSET
 
 
 class FunctionCallItem(AnswerSchema, tag_field="type", tag="function_call", kw_only=True):
@@ -355,14 +161,8 @@ ConversationItem = (
 )
 
 
-class ItemList(AnswerSchema, kw_only=True):
+class ItemList(ListPage[ConversationItem]):
     """A page of items."""
-
-    object: Literal["list"]
-    data: list[ConversationItem]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 # Responses
@@ -428,6 +228,7 @@ class ResponseObject(EchoedParams, kw_only=True):
     parallel_tool_calls: bool
     previous_response_id: str | None
     prompt_cache_key: str | None
+    prompt_cache_options: dict[str, str] | UnsetType = UNSET
     prompt_cache_retention: str | None
     reasoning: dict[str, Any]
     safety_identifier: str | None
@@ -449,48 +250,6 @@ class CompactedResponse(AnswerSchema, kw_only=True):
     created_at: int
     output: list[ConversationItem]
     usage: ResponseUsage
-
-
-class DeletedResponse(AnswerSchema, kw_only=True):
-    """The answer of `DELETE /responses/{id}`."""
-
-    id: str
-    object: Literal["response"]
-    deleted: Literal[True]
-
-
-class InputTokens(AnswerSchema, kw_only=True):
-    """The answer of `POST /responses/input_tokens`."""
-
-    object: Literal["response.input_tokens"]
-    input_tokens: int
-
-
-class ConversationObject(AnswerSchema, kw_only=True):
-    """A conversation, without its items."""
-
-    id: str
-    object: Literal["conversation"]
-    created_at: int
-    metadata: dict[str, str]
-
-
-class ConversationList(AnswerSchema, kw_only=True):
-    """A page of conversations."""
-
-    object: Literal["list"]
-    data: list[ConversationObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-
-class DeletedConversation(AnswerSchema, kw_only=True):
-    """The answer of `DELETE /conversations/{id}`."""
-
-    id: str
-    object: Literal["conversation.deleted"]
-    deleted: Literal[True]
 
 
 # Events
@@ -555,151 +314,60 @@ RESPONSE_EVENT: Final[Any] = Union[
 """Any event of a response's stream."""
 
 
-# Declares the answers of the Messages API: the message, its blocks, the events of its stream.
+# Declares Ollama's answers with texts, whole and as lines of a stream.
 
 
-StopWord = Literal[
-    "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"
-]
+class OllamaFunction(AnswerSchema, kw_only=True):
+    """The called function, with its arguments as an object."""
 
-
-class TextBlock(AnswerSchema, tag_field="type", tag="text", kw_only=True):
-    """A text of the model."""
-
-    text: str
-    citations: None
-
-
-class ThinkingBlock(AnswerSchema, tag_field="type", tag="thinking", kw_only=True):
-    """The reasoning of the model; the signature contains it if it is hidden."""
-
-    thinking: str
-    signature: str
-
-
-class DirectCaller(AnswerSchema, kw_only=True):
-    """Marks a tool call as made by the model itself."""
-
-    type: Literal["direct"]
-
-
-class ToolUseBlock(AnswerSchema, tag_field="type", tag="tool_use", kw_only=True):
-    """A call of one of the client's tools."""
-
-    id: str
+    index: int
     name: str
-    input: dict[str, Any]
-    caller: DirectCaller
+    arguments: dict[str, Any]
 
 
-AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
-
-
-class MessageAnswer(AnswerSchema, kw_only=True):
-    """The answer of `POST /v1/messages`. At the start of a stream `stop_reason` is null."""
+class OllamaCall(AnswerSchema, kw_only=True):
+    """A call of one of the client's tools. It is always sent whole."""
 
     id: str
-    type: Literal["message"]
+    function: OllamaFunction
+
+
+class OllamaMessage(AnswerSchema, kw_only=True):
+    """The text, reasoning and calls of the model."""
+
     role: Literal["assistant"]
+    content: str
+    thinking: str | UnsetType = UNSET
+    tool_calls: list[OllamaCall] | UnsetType = UNSET
+
+
+class OllamaPart(AnswerSchema, kw_only=True):
+    """The members of answers and lines of both endpoints. The members after `done` are in the last
+    line and in whole answers; times are nanoseconds."""
+
     model: str
-    content: list[AnswerBlock]
-    stop_reason: StopWord | None
-    stop_sequence: str | None
-    stop_details: None
-    container: None
-    usage: MessageUsage
+    created_at: str
+    done: bool
+    done_reason: Literal["stop", "length", "load", "unload"] | UnsetType = UNSET
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    prompt_eval_duration: int | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
 
 
-class CountedTokens(AnswerSchema, kw_only=True):
-    """The answer of `POST /v1/messages/count_tokens`."""
+class OllamaChatAnswer(OllamaPart, kw_only=True):
+    """The answer of `POST /api/chat`, and each line of its stream."""
 
-    input_tokens: int
-
-
-# Events
+    message: OllamaMessage
 
 
-class TextBlockDelta(AnswerSchema, tag_field="type", tag="text_delta", kw_only=True):
-    """More of a text."""
+class OllamaGenerateAnswer(OllamaPart, kw_only=True):
+    """The answer of `POST /api/generate`, and each line of its stream. `context` has the tokens of
+    the prompt and of the answer."""
 
-    text: str
-
-
-class ThinkingBlockDelta(AnswerSchema, tag_field="type", tag="thinking_delta", kw_only=True):
-    """A piece of the model's reasoning."""
-
-    thinking: str
-
-
-class SignatureDelta(AnswerSchema, tag_field="type", tag="signature_delta", kw_only=True):
-    """The signature of the reasoning, at its end."""
-
-    signature: str
-
-
-class InputJsonDelta(AnswerSchema, tag_field="type", tag="input_json_delta", kw_only=True):
-    """More of the JSON text of a call's input."""
-
-    partial_json: str
-
-
-class MessageEnding(AnswerSchema, kw_only=True):
-    """Why a message has ended."""
-
-    stop_reason: StopWord
-    stop_sequence: str | None
-    stop_details: None
-    container: None
-
-
-class MessageStart(AnswerSchema, tag_field="type", tag="message_start", kw_only=True):
-    """Begins a stream."""
-
-    message: MessageAnswer
-
-
-class ContentBlockStart(AnswerSchema, tag_field="type", tag="content_block_start", kw_only=True):
-    """Begins a block."""
-
-    index: int
-    content_block: AnswerBlock
-
-
-class ContentBlockDelta(AnswerSchema, tag_field="type", tag="content_block_delta", kw_only=True):
-    """A piece of a content block."""
-
-    index: int
-    delta: TextBlockDelta | ThinkingBlockDelta | SignatureDelta | InputJsonDelta
-
-
-class ContentBlockStop(AnswerSchema, tag_field="type", tag="content_block_stop", kw_only=True):
-    """Ends a block."""
-
-    index: int
-
-
-class MessageDelta(AnswerSchema, tag_field="type", tag="message_delta", kw_only=True):
-    """The stop reason and the usage, at the end of a message."""
-
-    delta: MessageEnding
-    usage: EndingUsage
-
-
-class MessageStop(AnswerSchema, tag_field="type", tag="message_stop", kw_only=True):
-    """Ends a stream."""
-
-
-class Ping(AnswerSchema, tag_field="type", tag="ping", kw_only=True):
-    """Shows that the stream is alive."""
-
-
-MESSAGE_EVENT: Final[Any] = Union[  # noqa: UP007
-    MessageStart,
-    ContentBlockStart,
-    ContentBlockDelta,
-    ContentBlockStop,
-    MessageDelta,
-    MessageStop,
-    Ping,
-]
-"""Any event of a message's stream, but for errors."""
+    response: str
+    thinking: str | UnsetType = UNSET
+    context: list[int] | UnsetType = UNSET

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
+import msgspec
 import orjson
 from msgspec import UNSET
 
 from fastovms.api import offload
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import Dialect
-from fastovms.api.endpoint import read_metadata
+from fastovms.api.dialect import AnswerSchema, Dialect
+from fastovms.api.endpoint import ListPage, json_response, read_metadata
 from fastovms.api.responses.background import ResponsesState, stream_kept
 from fastovms.api.responses.create import with_affinity
 from fastovms.api.responses.input import ItemRules, distinct, read_items
@@ -39,6 +40,14 @@ from fastovms.state.store import ItemPage, Page, ResponseProgress, StoredItem, U
 
 # Answers `/responses/{id}`: gets, streams again, cancels and deletes a response, and lists its
 # input.
+
+
+class DeletedResponse(AnswerSchema, kw_only=True):
+    """The answer of `DELETE /responses/{id}`."""
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
 
 
 class StoredResponses:
@@ -77,7 +86,7 @@ class StoredResponses:
         await cancel_anywhere(state, request.caller.tenant, id)
         if not await state.store.run(Operations.delete_response, request.caller.tenant, id):
             raise not_found("Response", id)
-        return Response(200, orjson.dumps({"id": id, "object": "response", "deleted": True}))
+        return json_response(DeletedResponse(id=id))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
         """Cancels a response. Cancelling it again changes nothing.
@@ -151,6 +160,27 @@ _MAX_ITEMS: Final = 20
 T = TypeVar("T")
 
 
+class ConversationObject(AnswerSchema, kw_only=True):
+    """A conversation, without its items."""
+
+    id: str
+    object: Literal["conversation"] = "conversation"
+    created_at: int
+    metadata: dict[str, str]
+
+
+class ConversationList(ListPage[ConversationObject]):
+    """A page of conversations."""
+
+
+class DeletedConversation(AnswerSchema, kw_only=True):
+    """The answer of `DELETE /conversations/{id}`."""
+
+    id: str
+    object: Literal["conversation.deleted"] = "conversation.deleted"
+    deleted: Literal[True] = True
+
+
 class Conversations:
     """The handlers of conversations. Each raises NotFound for a conversation or an item that is not
     stored."""
@@ -167,14 +197,9 @@ class Conversations:
         items = await self._items(asked.items or (), request, dialect)
         digits = with_affinity(self._context.new_id(), request.headers)
         id = f"conv{dialect.responses.id_separator}{digits}"
-        body = orjson.dumps(
-            {
-                "id": id,
-                "object": "conversation",
-                "created_at": int(self._context.unix_time()),
-                "metadata": metadata,
-            }
-        )
+        created_at = int(self._context.unix_time())
+        conversation = ConversationObject(id=id, created_at=created_at, metadata=metadata)
+        body = msgspec.json.encode(conversation)
         await store.run(Operations.add_conversation, request.caller.tenant, id, body, items)
         return Response(200, body)
 
@@ -209,8 +234,8 @@ class Conversations:
         is_deleted = await self._store().run(
             Operations.delete_conversation, request.caller.tenant, id
         )
-        body = {"id": id, "object": "conversation.deleted", "deleted": True}
-        return Response(200, orjson.dumps(_found(body if is_deleted else None, request)))
+        body = DeletedConversation(id=id)
+        return json_response(_found(body if is_deleted else None, request))
 
     async def add_items(self, request: Request, dialect: Dialect) -> Response:
         store, tenant, id = self._store(), request.caller.tenant, _id(request)

@@ -7,18 +7,25 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import partial
+from typing import Final, Literal
 
 import orjson
 
 from fastovms.api import offload
 from fastovms.api.answer import ClientTooSlow, DeltaSender, Envelope, collect, format_cost
-from fastovms.api.chat_messages import seal_summary
+from fastovms.api.chat_messages import seal_history, seal_summary
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import DONE, Dialect, log_fields_of
-from fastovms.api.endpoint import warning_headers
+from fastovms.api.dialect import DONE, AnswerSchema, Dialect, log_fields_of
+from fastovms.api.endpoint import json_response, warning_headers
 from fastovms.api.fields import is_streamed
-from fastovms.api.generate import Observed, SampleDelta, TextGeneration, merged
+from fastovms.api.generate import (
+    Observed,
+    SampleDelta,
+    TextGeneration,
+    generation_of,
+    merged,
+)
 from fastovms.api.prompt import Preparation, context_exceeded
 from fastovms.api.responses.background import (
     BackgroundRun,
@@ -27,13 +34,14 @@ from fastovms.api.responses.background import (
     ResponsesState,
     id_is_taken,
 )
-from fastovms.api.responses.input import Item, ItemRules, NewId
+from fastovms.api.responses.input import Item, ItemRules, NewId, given_documents, told_items
 from fastovms.api.responses.job import (
     ANY_FILES,
     Answering,
     ResponsesJob,
     answering,
     count_tokens,
+    is_longer,
     item_ids,
     model_key,
     names_of,
@@ -67,7 +75,7 @@ from fastovms.api.typed_body import hold_model, loaded_model, read_named, try_mo
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField, StateFailed, TooLarge
 from fastovms.http.messages import HeaderPairs, Headers, Request, Response
-from fastovms.params import ModelInfo
+from fastovms.params import LOWEST_PRIORITY, ModelInfo
 from fastovms.state.operations import Operations
 from fastovms.state.store import Resumption, StoredItem, UnknownPrevious
 from fastovms.telemetry.tracing import GenerationKind
@@ -118,6 +126,9 @@ are kept as they are."""
 _MARGIN: Final = 64
 """Tokens that are left free: two texts may have more together than each by itself."""
 
+_MIN_SIZE: Final = 256
+"""The least size, in tokens, that a conversation is compacted to: less holds no summary."""
+
 _TASK: Final = (
     "Below is a conversation between a user and an assistant that works with tools. Write a "
     "summary that replaces it: whoever goes on with the work will have this summary and the "
@@ -150,6 +161,8 @@ class Compaction:
         context = self._context
         preparation = await context.read(request, ResponsesRequest, dialect, names_of)
         body = preparation.body
+        if body.model is None:
+            raise InvalidField("model is required", param="model")
         if is_streamed(body):
             raise InvalidField(
                 "stream must be false: a compaction cannot be streamed", param="stream"
@@ -162,27 +175,13 @@ class Compaction:
         if not history.items:
             raise InvalidField("input has nothing that could be compacted", param="input")
         new_item_id = item_ids(context.new_id, dialect)
-        asked = replace(preparation, body=_summary_body(preparation))
-        fields = replace(read_fields(asked.body, dialect, keeps=False), reasoning=fields.reasoning)
-        room = await _room(asked, history, new_item_id)
-        tokenizer = preparation.model.tokenizer
-
-        def count(text: str) -> int:
-            return len(tokenizer.encode(text, add_special_tokens=False))
-
-        def read() -> tuple[str, list[Item]]:
-            most = preparation.model.info.max_model_len // _SHARE
-            return transcript(history.items, room, count), newest(history.items, most, count)
-
-        told, kept = await offload.run(read, item_cost(history.size) + history.size)
-        job = await prepare(asked, fields, _question(told, new_item_id))
+        size = info.max_model_len
+        job, kept = await _summary_job(preparation, fields, history, new_item_id, size)
         envelope, generation = context.begin(request, job, id_prefix(body, dialect))
-        with generation:
-            [deltas] = await collect(generation.run, generation.num_samples)
         compaction = {
             "id": new_item_id("cmp"),
             "type": "compaction",
-            "encrypted_content": seal_summary(_summary(merged(deltas))),
+            "encrypted_content": seal_summary(await _summary(generation)),
         }
         answer = {
             "id": envelope.id,
@@ -192,18 +191,91 @@ class Compaction:
             "usage": usage_body(generation.usage),
         }
         data = await offload.run(lambda: orjson.dumps(answer), item_cost(history.size))
-        return Response(200, data)
+        return Response(200, data, headers=warning_headers((), request))
 
 
-def _summary_body(preparation: Preparation[ResponsesRequest]) -> ResponsesRequest:
+async def compacted(
+    context: ApiContext,
+    preparation: Preparation[ResponsesRequest],
+    fields: ResponseFields,
+    history: History,
+) -> Item | None:
+    """Returns the compaction that `context_management` asks for: of all items but the messages at
+    the end that the model has not answered. Returns None if the prompt is short enough, or has
+    nothing that a summary could replace.
+
+    Raises:
+        RequestError: a field is invalid.
+        BackendError: the model cannot write a summary now.
+    """
+    most = preparation.model.info.max_model_len
+    threshold = min(fields.compact_threshold or most * 3 // 4, most * 7 // 8)
+    if not await is_longer(preparation, fields, history, threshold):
+        return None
+    end = len(history.items)
+    while end and _is_given(history.items[end - 1]):
+        end -= 1
+    older, newer = history.items[:end], history.items[end:]
+    if not any(map(_is_replaceable, older)):
+        return None
+    new_item_id = item_ids(context.new_id, preparation.dialect)
+    past = History(older, older, history.size)
+    size = max(threshold, _MIN_SIZE)
+    job, kept = await _summary_job(preparation, fields, past, new_item_id, size)
+    summary = await _summary(generation_of(job, Observed(context.new_id(), {})))
+    sealed = seal_history(summary, kept, newer)
+    return {"id": new_item_id("cmp"), "type": "compaction", "encrypted_content": sealed}
+
+
+def _is_given(item: Item) -> bool:
+    return bool(item["type"] == "message" and item["role"] != "assistant")
+
+
+def _is_replaceable(item: Item) -> bool:
+    return item["type"] != "compaction" and not _is_given(item)
+
+
+async def _summary_job(
+    preparation: Preparation[ResponsesRequest],
+    fields: ResponseFields,
+    history: History,
+    new_item_id: NewId,
+    size: int,
+) -> tuple[ResponsesJob, list[Item]]:
+    """Returns the job that writes a summary of the history, and the messages that are kept.
+
+    Args:
+        size: tokens that a conversation may have, of which summary and messages get a quarter each.
+
+    Raises:
+        RequestError: a field is invalid.
+    """
+    asked = replace(preparation, body=_summary_body(preparation, size))
+    own = read_fields(asked.body, preparation.dialect, keeps=False)
+    room = await _room(asked, history, new_item_id)
+    tokenizer = preparation.model.tokenizer
+
+    def count(text: str) -> int:
+        return len(tokenizer.encode(text, add_special_tokens=False))
+
+    def read() -> tuple[str, list[Item]]:
+        most = size // _SHARE
+        return transcript(history.items, room, count), newest(history.items, most, count)
+
+    told, kept = await offload.run(read, item_cost(history.size) + history.size)
+    own = replace(own, reasoning=fields.reasoning)
+    return await prepare(asked, own, _question(told, new_item_id)), kept
+
+
+def _summary_body(preparation: Preparation[ResponsesRequest], size: int) -> ResponsesRequest:
     """Returns the request for a summary. Reasoning is off unless the client asks for it, because it
     would use up the summary's tokens."""
-    body, context = preparation.body, preparation.model.info.max_model_len
+    body = preparation.body
     effort = (body.reasoning or {}).get("effort")
     return ResponsesRequest(
         model=body.model,
         instructions=body.instructions,
-        max_output_tokens=max(1, min(MAX_SUMMARY, context // _SHARE)),
+        max_output_tokens=max(1, min(MAX_SUMMARY, size // _SHARE)),
         chat_template_kwargs=body.chat_template_kwargs,
         enable_thinking=body.enable_thinking if effort is not None else bool(body.enable_thinking),
         store=False,
@@ -244,8 +316,12 @@ def _question(told: str, new_item_id: NewId) -> History:
     return History([item], [item], len(text))
 
 
-def _summary(sample: SampleDelta) -> str:
-    """Returns the text of a summary; the reasoning if the model wrote nothing else."""
+async def _summary(generation: TextGeneration) -> str:
+    """Runs the generation. Returns the text of a summary; the reasoning if the model wrote nothing
+    else."""
+    with generation:
+        [deltas] = await collect(generation.run, generation.num_samples)
+    sample = merged(deltas)
     for kind in (Content, Reasoning):
         text = "".join(piece.text for piece in sample.pieces if isinstance(piece, kind)).strip()
         if text:
@@ -281,6 +357,13 @@ class _Task:
     resumption: Resumption | None
 
 
+class InputTokens(AnswerSchema, kw_only=True):
+    """The answer of `POST /responses/input_tokens`."""
+
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
 class Responses:
     """The handlers that create responses, for every dialect."""
 
@@ -311,8 +394,10 @@ class Responses:
             if state is not None and fields.store and body.request_id is not None:
                 await _check_free(state, request.caller.tenant, envelope.id)
             model = try_model(request, known, models, _TASKS)
-            if model is None and not (fields.background or is_streamed(body)):
-                model = await hold_model(request, known, models, _TASKS, streams=False)
+            streams = is_streamed(body) and not fields.background
+            is_prepared = fields.caching.prewarms or fields.compact_threshold is not None
+            if model is None and (is_prepared or not (fields.background or streams)):
+                model = await hold_model(request, known, models, _TASKS, streams=streams)
             request.log_fields["stream"] = is_streamed(body)
             info = (known.info or _unknown_info(known)) if model is None else model.info
             history = await history_of(context, state, request, body, info, fields, dialect)
@@ -320,9 +405,18 @@ class Responses:
             if model is None:
                 return await self._queue(request, body, known, fields, history, new_id, envelope)
             assert isinstance(model, ServedModel)
-            preparation = context.preparation(request, body, model, dialect, names_of(body))
+            preparation = self._preparation(request, body, model, fields, dialect)
+            first = None
+            if is_prepared and streams and request.early_stream is None:
+                request.open_early()
+            if fields.compact_threshold is not None:
+                first = await compacted(context, preparation, fields, history)
+                if first is not None:
+                    history = replace(history, items=told_items([first]))
             job = await prepare(preparation, fields, history)
-            task = self._task(request, new_id, envelope, fields, history, job)
+            task = self._task(request, new_id, envelope, fields, history, job, first=first)
+            if fields.caching.prewarms:
+                return await self._prewarm(task)
             if fields.background:
                 given, run, generation = await _stored(history), task.run, task.generation
                 return await self._accept(
@@ -354,11 +448,11 @@ class Responses:
 
         async def begin() -> _Task:
             assert context.models.holder is not None
-            release = await context.models.holder.hold(known.name)
+            release = await context.models.holder.hold(known.resident)
             try:
                 model = loaded_model(known, _TASKS)
                 assert isinstance(model, ServedModel)
-                preparation = context.preparation(request, body, model, dialect, names_of(body))
+                preparation = self._preparation(request, body, model, fields, dialect)
                 job = await prepare(preparation, fields, history)
                 task = self._task(request, new_id, envelope, fields, history, job, id_key)
                 task.generation.__enter__()
@@ -380,7 +474,21 @@ class Responses:
             return Answering(task.generation, task.run)
 
         given = await _stored(history)
-        return await self._accept(request, fields, given, run, begin_answering, resumption)
+        headers = warning_headers((), request)
+        return await self._accept(request, fields, given, run, begin_answering, resumption, headers)
+
+    def _preparation(
+        self,
+        request: Request,
+        body: ResponsesRequest,
+        model: ServedModel,
+        fields: ResponseFields,
+        dialect: Dialect,
+    ) -> Preparation[ResponsesRequest]:
+        made = self._context.preparation(request, body, model, dialect, names_of(body))
+        if fields.may_wait and made.priority is None:
+            return replace(made, priority=LOWEST_PRIORITY)
+        return made
 
     async def count_input(self, request: Request, dialect: Dialect) -> Response:
         """Answers with the number of tokens that a request's prompt would have.
@@ -396,8 +504,7 @@ class Responses:
         body, fields = _configured(body, fields, history, dialect, keeps=keeps)
         preparation = replace(preparation, body=body)
         count = await count_tokens(preparation, fields, history)
-        counted = {"object": "response.input_tokens", "input_tokens": count}
-        return Response(200, orjson.dumps(counted))
+        return json_response(InputTokens(input_tokens=count))
 
     def _task(
         self,
@@ -408,6 +515,7 @@ class Responses:
         history: History,
         job: ResponsesJob,
         id_key: str = "",
+        first: Item | None = None,
     ) -> _Task:
         context, dialect = self._context, envelope.dialect
         id_key = id_key or (context.new_id() if fields.background else "")
@@ -423,12 +531,40 @@ class Responses:
             job,
             numbered_ids(id_key) if fields.background else context.new_id,
             Observed(new_id, log_fields, span),
+            first,
         )
         resumption = None
-        if fields.background and self._state is not None and self._state.resumes:
+        resumes = self._state is not None and self._state.resumes and first is None
+        if fields.background and resumes:
             resumption = resumption_of(job, dialect, envelope.created, id_key)
-        headers = warning_headers(job.warnings, request.id)
+        headers = warning_headers(job.warnings, request)
         return _Task(request, fields, history, job, generation, run, headers, resumption)
+
+    async def _prewarm(self, task: _Task) -> Response | None:
+        """Computes the prompt, which the prefix cache then has, and answers with a response without
+        output. The one token that this takes is dropped."""
+        generation, run = task.generation, task.run
+        with generation:
+            if not is_streamed(task.job.preparation.body):
+                await generation.run(_drop)
+                run.end_prewarmed()
+                await self._keep(task.request, task.fields, task.history, run)
+                return Response(200, orjson.dumps(run.body()), headers=task.headers)
+            stream = task.request.stream(headers=task.headers)
+            generation.submit(_drop)
+            run.open()
+            stream.send(b"".join(run.take_events()))
+            try:
+                await generation.finished()
+            except Exception as error:
+                task.request.log_fields.update(log_fields_of(error))
+                run.fail(error)
+            else:
+                run.end_prewarmed()
+            await self._keep(task.request, task.fields, task.history, run)
+            run.end()
+            stream.finish(b"".join(run.take_events()) + DONE)
+        return None
 
     async def _complete(self, task: _Task) -> Response:
         generation, run, job = task.generation, task.run, task.job
@@ -499,7 +635,7 @@ class Responses:
         Args:
             begin: waits for the model, and begins the generation.
         """
-        stream = request.stream()
+        stream = request.stream(headers=warning_headers((), request))
         request.early_stream = stream
         run.open(is_queued=True)
         stream.send(b"".join(run.take_events()))
@@ -579,6 +715,10 @@ class Responses:
             run.note_not_kept()
 
 
+def _drop(delta: SampleDelta) -> None:
+    """Takes an unused token."""
+
+
 class _Frames:
     """Implements `answer.DeltaFrames` for a response."""
 
@@ -647,6 +787,10 @@ async def history_of(
     does."""
     rules = ItemRules(dialect, item_ids(context.new_id, dialect))
     store = None if state is None else state.store
-    return await read_history(
+    history = await read_history(
         body, len(request.body), model, fields, rules, request.caller.tenant, store
     )
+    items = [*history.items]
+    find = partial(given_documents, items, len(items) - len(history.input))
+    added = await context.read_documents(request, find, item_cost(history.size))
+    return replace(history, items=items, size=history.size + added) if added else history

@@ -14,12 +14,15 @@ from fastovms.api.chat_messages import (
     ContentPart,
     Message,
     join_parts,
+    kept_items,
+    seal_history,
     told_summary,
     unseal,
     unseal_summary,
 )
 from fastovms.api.chat_tools import ToolReader, check_number_of_tools, flat_name
 from fastovms.api.dialect import Dialect
+from fastovms.api.documents import GivenDocument
 from fastovms.api.endpoint import MAX_ID, check_id
 from fastovms.api.served import IMAGE_PARTS, UnseenParts, read_image_part, unknown_part
 from fastovms.errors import InvalidField
@@ -162,6 +165,47 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def told_items(items: Sequence[Item]) -> Sequence[Item]:
+    """Returns the items that the model is told: the last compaction of an automatic one stands for
+    all items before it, and brings the messages that are kept."""
+    for place in range(len(items) - 1, -1, -1):
+        item = items[place]
+        if item["type"] == "compaction" and (kept := kept_items(item["encrypted_content"])):
+            return [*kept.before, item, *kept.after, *items[place + 1 :]]
+    return items
+
+
+def given_documents(
+    items: list[Item], num_earlier: int, members: Sequence[str] = ("content", "output")
+) -> Iterator[GivenDocument]:
+    """Yields the files of items. Each becomes a part with its text, in a copy of its item.
+
+    Args:
+        items: is changed.
+        num_earlier: the number of items before the request's own input.
+    """
+    for position, item in enumerate(items):
+        for member in members:
+            content = item.get(member)
+            if not isinstance(content, list):
+                continue
+            is_new = position == len(items) - 1 and item.get("role") == "user"
+            for index, part in enumerate(content):
+                if not isinstance(part, dict) or part.get("type") != FILE:
+                    continue
+                name = f"input[{position - num_earlier}]" if position >= num_earlier else "input"
+                place = f"{name}.{member}[{index}]"
+                take = partial(_become_text, items, position, member, index)
+                yield GivenDocument(place, part, is_new, take)
+
+
+def _become_text(items: list[Item], position: int, member: str, index: int, text: str) -> None:
+    item = items[position]
+    parts = [*item[member]]
+    parts[index] = {"type": "input_text", "text": text}
+    items[position] = {**item, member: parts}
+
+
 def text_of(
     parts: str | Sequence[Mapping[str, Any]],
     name: str = "input",
@@ -222,6 +266,7 @@ Read = TypeVar("Read")
 FILE: Final = "input_file"
 
 ROLES: Final = ("user", "assistant", "system", "developer")
+PHASES: Final = ("commentary", "final_answer")
 STATUSES: Final = ("in_progress", "completed", "incomplete")
 TEXT_PARTS: Final = {
     "input_text": "text",
@@ -304,7 +349,10 @@ def _kind(item: object, name: str) -> str:
 
 def _message(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     role = one_of(item.get("role"), ROLES, f"{name}.role")
-    return {
+    phase = item.get("phase")
+    if phase is not None:
+        one_of(phase, PHASES, f"{name}.phase")
+    read = {
         "id": _id(item, name, "message", rules),
         "type": "message",
         "status": _status(item, name),
@@ -313,6 +361,9 @@ def _message(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
             item.get("content"), f"{name}.content", rules, is_output=role == "assistant"
         ),
     }
+    if phase is not None and role == "assistant":
+        read["phase"] = phase
+    return read
 
 
 def _call(item: Mapping[str, Any], name: str, rules: ItemRules, *, kind: str, member: str) -> Item:
@@ -372,6 +423,12 @@ def _compaction(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     if not unseal_summary(sealed):
         # Passing it over would silently lose all that came before.
         raise InvalidField(f"{name} is not a summary of this server", param=name)
+    if kept := kept_items(sealed):
+        read = [read_items(items, name, rules) for items in kept]
+        for message in (*read[0], *read[1]):
+            if message["type"] != "message":
+                raise wrong(name, "a summary with messages", message["type"])
+        sealed = seal_history(unseal_summary(sealed), *read)
     item_id = _id(item, name, "compaction", rules)
     return {"id": item_id, "type": "compaction", "encrypted_content": sealed}
 

@@ -49,7 +49,7 @@ from fastovms.api.task import (
     generation_options,
     kept_images,
 )
-from fastovms.errors import InvalidField
+from fastovms.errors import CONTEXT_EXCEEDED, InvalidField
 from fastovms.media.loader import ImageSource
 from fastovms.params import SamplingDefaults, SamplingFields, SamplingParams, sampling_numbers
 from fastovms.request_fields import rows_of
@@ -265,6 +265,8 @@ def response_form(
         "truncation": "auto" if fields.truncates else "disabled",
         "user": body.user,
     }
+    if fields.caching.told is not None:
+        members["prompt_cache_options"] = fields.caching.told
     dialect = envelope.dialect
     for name, row in rows_of(SamplingFields).items():
         is_given = row.field.echo == dialect.name and getattr(body, name) is not None
@@ -284,7 +286,7 @@ def output_form(
 
     def tell(tokens: Sequence[TextToken]) -> list[bytes]:
         assert num_top is not None
-        return [orjson.dumps(entry) for entry in chat_logprobs(tokens, num_top, report.names)]
+        return [*map(msgspec.json.encode, chat_logprobs(tokens, num_top, report.names))]
 
     tells = num_top is not None
     return OutputForm(
@@ -361,7 +363,11 @@ async def prepare(
         return ReadChat(prompt, maker.tools, images, maker.options, wanted, unseen)
 
     chat = await offload.run(read, history.size)
-    return await chat_job(request, options, chat)
+    job = await chat_job(request, options, chat)
+    if fields.caching.prewarms:
+        params = replace(job.task.params, max_tokens=1, grammar=None)
+        job = replace(job, task=job.task._replace(params=params))
+    return job
 
 
 async def count_tokens(
@@ -378,6 +384,29 @@ async def count_tokens(
     if images:
         raise image_tokens_unknown(images[0])
     return len(prompt.token_ids)
+
+
+async def is_longer(
+    request: Preparation[ResponsesRequest],
+    fields: ResponseFields,
+    history: History,
+    num_tokens: int,
+) -> bool:
+    """Returns whether the whole prompt of a request has more than so many tokens, without those of
+    images.
+
+    Raises:
+        RequestError: a field is invalid.
+    """
+    maker = _prompt_maker(request, replace(fields, truncates=False), history)
+    make = partial(_make_prompt, request, maker, history, TokenBudget(None, None))
+    try:
+        prompt, _, _ = await offload.run(make, history.size)
+    except InvalidField as error:
+        if error.code != CONTEXT_EXCEEDED:
+            raise
+        return True
+    return len(prompt.token_ids) > num_tokens
 
 
 def names_of(body: ResponsesRequest) -> FieldNames:
@@ -625,16 +654,19 @@ def answering(
     job: ResponsesJob,
     new_id: Callable[[], str],
     observed: Observed,
+    first: Item | None = None,
 ) -> Answering:
     """Returns the generation and the run of a request.
 
     Args:
         new_id: makes the ids of items and calls.
+        first: the item that the output begins with, before the model's; None = there is none.
     """
     dialect = envelope.dialect
     form = output_form(
         job, fields, item_ids(new_id, dialect), lambda: f"call_{new_id()[-_CALL_ID_LENGTH:]}"
     )
+    form = replace(form, first=first)
     generation = generation_of(job, observed)
     run = ResponseRun(
         response_form(job.preparation.body, job.task.params, fields, envelope),

@@ -10,10 +10,10 @@ from typing import Any, Final
 import orjson
 from msgspec import to_builtins
 
-from fastovms.api.answer import AnswerSchema, CachedTokens, ReasoningTokens, metrics_member
+from fastovms.api.answer import CachedTokens, ReasoningTokens, metrics_member
 from fastovms.api.chat_messages import seal
 from fastovms.api.chat_tools import ToolTarget
-from fastovms.api.dialect import Dialect, describe, frame
+from fastovms.api.dialect import AnswerSchema, Dialect, describe, frame
 from fastovms.api.generate import SampleDelta, Usage
 from fastovms.api.responses.input import Item, NewId
 from fastovms.api.scoring import TokenAligner
@@ -59,7 +59,7 @@ class ResponseStatus:
             "error": self.error,
             "incomplete_details": None if reason is None else {"reason": reason},
             "usage": None if self.usage is None else usage_body(self.usage),
-            **metrics_member(None if self.usage is None else self.usage.timings),
+            **to_builtins(metrics_member(None if self.usage is None else self.usage.timings)),
         }
 
 
@@ -93,12 +93,12 @@ class ResponseForm:
     def ended(
         self, reason: FinishReason, usage: Usage, now: float, *, has_cut_call: bool
     ) -> ResponseStatus:
-        """Returns the status after the last token. An incomplete tool call, for example one cut by
-        a stop string, makes the response incomplete, because agents run the calls of completed
-        responses."""
+        """Returns the status after the last token. A text that repeats itself, or an incomplete
+        tool call, for example one cut by a stop string, makes the response incomplete, because
+        agents run the calls of completed responses."""
         if reason is FinishReason.LENGTH:
             return ResponseStatus("incomplete", usage=usage, incomplete_reason=self.length_reason)
-        if has_cut_call:
+        if has_cut_call or reason is FinishReason.REPETITION:
             return ResponseStatus("incomplete", usage=usage, incomplete_reason=reason.value)
         return ResponseStatus("completed", completed_at=int(now), usage=usage)
 
@@ -231,6 +231,8 @@ class ResponseRun:
             self.status = ResponseStatus("queued")
         self._tell("created")
         self._tell(self.status.name)
+        if not is_queued:
+            self.output.begin()
 
     def adopt(self, other: ResponseRun) -> None:
         """Copies the data that is known once the model is loaded.
@@ -246,6 +248,7 @@ class ResponseRun:
         if self.status.name == "queued":
             self.status = ResponseStatus("in_progress")
             self._tell("in_progress")
+            self.output.begin()
 
     def push(self, delta: SampleDelta) -> None:
         self.output.push(delta.pieces, delta.parsed, delta.tokens)
@@ -259,6 +262,11 @@ class ResponseRun:
             self.output.finish(ended.name)
             if self.status.name != "incomplete":  # another sample may have left it incomplete
                 self.status = ended
+
+    def end_prewarmed(self) -> None:
+        """Records that the prompt is computed, and nothing else was asked for."""
+        usage = self._usage()._replace(completion_tokens=0, reasoning_tokens=None)
+        self.status = ResponseStatus("completed", int(self._unix_time()), usage)
 
     def cancel(self) -> None:
         self.output.end_item("incomplete")
@@ -348,6 +356,7 @@ class OutputForm:
         tell_logprobs: encodes log probabilities.
         max_logprobs_length: the maximum size in bytes of the log probabilities in events that
             repeat a whole text; larger ones are left out.
+        first: an item before those of the answer.
     """
 
     new_id: NewId
@@ -360,6 +369,7 @@ class OutputForm:
     aligner: TokenAligner | None = None
     tell_logprobs: TellLogprobs | None = None
     max_logprobs_length: int | None = None
+    first: Item | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,8 +451,18 @@ class OutputBuilder:
         self._emit = emit
         self._open: _OpenText | _OpenCall | None = None
         self._skips_call = False
+        self._num_earlier = 0
         self.items: list[Item] = []
         self.has_cut_call = False
+
+    def begin(self) -> None:
+        """Adds the item that comes before the answer, once."""
+        first = self._form.first
+        if first is not None and not self._num_earlier:
+            self._num_earlier = 1
+            self.items.append(first)
+            for event in ("added", "done"):
+                self._emit(f"output_item.{event}", {"output_index": 0, "item": first})
 
     def push(
         self, pieces: Iterable[Piece], text: str = "", tokens: Sequence[TextToken] = ()
@@ -453,6 +473,7 @@ class OutputBuilder:
             text: the raw text that was parsed; it may come before its pieces.
             tokens: the tokens that begin in `text`, with offsets in characters.
         """
+        self.begin()
         aligner = self._form.aligner
         if aligner is not None:
             aligner.push(text, tokens)
@@ -489,13 +510,19 @@ class OutputBuilder:
         """
         if self._is_empty:
             self._text(_MESSAGE)
-        self.end_item(status)
+        self.end_item(status, "final_answer" if status == "completed" else None)
         self.has_cut_call = False
 
-    def end_item(self, status: str) -> None:
+    def end_item(self, status: str, phase: str | None = None) -> None:
+        """Ends the open item.
+
+        Args:
+            phase: what a message is: "commentary", if more of the answer follows, or
+                "final_answer"; None = unknown.
+        """
         if self._open is not None:
             opened, self._open = self._open, None
-            self.items.append(opened.end(status))
+            self.items.append(opened.end(status, phase))
 
     def snapshot(self) -> list[Item]:
         """Returns the items including the open one."""
@@ -503,7 +530,7 @@ class OutputBuilder:
 
     @property
     def _is_empty(self) -> bool:
-        return not self.items and self._open is None
+        return len(self.items) == self._num_earlier and self._open is None
 
     def _say(self, text: str) -> None:
         if not self._is_empty and not isinstance(self._open, _OpenText):
@@ -516,12 +543,12 @@ class OutputBuilder:
     def _text(self, kind: _TextKind) -> _OpenText:
         if isinstance(self._open, _OpenText) and self._open.kind is kind:
             return self._open
-        self.end_item("completed")
+        self.end_item("completed", "commentary")
         self._open = opened = _OpenText(kind, len(self.items), self._form, self._emit)
         return opened
 
     def _begin_call(self, name: str) -> None:
-        self.end_item("completed")
+        self.end_item("completed", "commentary")
         target = self._form.target(name)
         self._open = _OpenCall(target, len(self.items), self._form, self._emit)
 
@@ -567,8 +594,10 @@ class _OpenText:
             item["encrypted_content"] = seal(text)
         return item
 
-    def end(self, status: str) -> Item:
+    def end(self, status: str, phase: str | None) -> Item:
         item = self.snapshot(status)
+        if self.kind is _MESSAGE and phase is not None:
+            item["phase"] = phase
         [part] = item[self.kind.member]
         members: dict[str, object] = {**self._place, "text": part["text"]}
         if self.kind is _MESSAGE:
@@ -606,7 +635,7 @@ class _OpenCall:
     def snapshot(self, status: str) -> Item:
         return {**self._item, "status": status, self._member: "".join(self._texts)}
 
-    def end(self, status: str) -> Item:
+    def end(self, status: str, phase: str | None) -> Item:
         item = self.snapshot(status)
         text = {self._member: item[self._member]}
         self._emit(f"{self._kind.event}.done", {**self._place, **text})

@@ -4,23 +4,87 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from fastovms.api.body import one_of, wrong
+from fastovms.api.body import one_of, show, wrong
 from fastovms.api.dialect import Dialect
 from fastovms.api.endpoint import check_id, read_metadata
-from fastovms.api.fields import is_streamed
-from fastovms.api.request_schemas import GenerationFields, PositiveUint32, TopLogprobs
+from fastovms.api.fields import PromptCaching, is_streamed, prompt_caching
+from fastovms.api.request_schemas import (
+    GENERATION_MEMBERS,
+    GenerationFields,
+    PositiveUint32,
+    TopLogprobs,
+)
 from fastovms.api.responses.input import Item
+from fastovms.api.unread import Members, known
 from fastovms.errors import InvalidField
+
+_PART: Final = known(
+    "type",
+    "text",
+    "refusal",
+    "annotations",
+    "logprobs",
+    "detail",
+    "file_data",
+    "file_id",
+    "file_url",
+    "filename",
+    "prompt_cache_breakpoint",
+    image_url=known("url", "detail"),
+)
+_ITEM: Final = ("id", "type", "status")
+_MESSAGE: Final = known(*_ITEM, "role", "phase", content=_PART)
+_CALL: Final = (*_ITEM, "call_id", "name", "namespace")
+_OUTPUT: Final = known(*_ITEM, "call_id", output=_PART)
+_ITEMS: Final = Members(
+    kinds={
+        "": _MESSAGE,
+        "message": _MESSAGE,
+        "function_call": known(*_CALL, "arguments"),
+        "custom_tool_call": known(*_CALL, "input"),
+        "function_call_output": _OUTPUT,
+        "custom_tool_call_output": _OUTPUT,
+        "reasoning": known(*_ITEM, "encrypted_content", content=_PART, summary=_PART),
+        "compaction": known("id", "type", "encrypted_content"),
+        "item_reference": known("id", "type"),
+    }
+)
+_FUNCTION: Final = ("type", "name", "description", "parameters", "strict", "cache_control")
+_CUSTOM: Final = ("type", "name", "description", "format")
+_TOOL_KINDS: Final = {
+    "function": known(*_FUNCTION, function=known(*_FUNCTION)),
+    "custom": known(*_CUSTOM, custom=known(*_CUSTOM)),
+}
+_TOOLS: Final = Members(
+    kinds={
+        **_TOOL_KINDS,
+        "namespace": known("type", "name", "description", tools=Members(kinds=_TOOL_KINDS)),
+    }
+)
 
 
 class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
     """The body of `POST /responses` and, for the fields of the prompt, of `POST
     /responses/input_tokens`."""
+
+    MEMBERS: ClassVar[Members] = Members(
+        {
+            **GENERATION_MEMBERS,
+            "input": _ITEMS,
+            "tools": _TOOLS,
+            "text": known("format", "verbosity"),
+            "reasoning": known("effort", "summary", "generate_summary"),
+            "conversation": known("id"),
+            "prompt_cache_options": known("mode", "ttl", "prewarm"),
+            "background_options": known("completion_window", "continuation_id"),
+            "context_management": known("type", "compact_threshold"),
+        }
+    )
 
     input: str | list[dict[str, Any]] | None = None
     instructions: str | None = None
@@ -50,6 +114,10 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    background_options: dict[str, Any] | None = None
+    context_management: list[dict[str, Any]] | None = None
+    client_metadata: dict[str, Any] | None = None
 
 
 class ConversationRequest(Struct, frozen=True, kw_only=True):
@@ -92,6 +160,7 @@ _TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast", "ultraf
 _TRUNCATIONS: Final = ("auto", "disabled")
 _VERBOSITIES: Final = ("low", "medium", "high")
 _SUMMARIES: Final = ("auto", "concise", "detailed")
+_WINDOWS: Final = ("soonest", "2h", "8h")
 _MAX_IDENTIFIER: Final = 64
 
 
@@ -107,6 +176,10 @@ class ResponseFields:
         reasoning: `reasoning` as echoed in the response.
         logprobs: the number of log probabilities reported for each token of the text; None = none.
         seals_reasoning: whether reasoning is written as `encrypted_content` too.
+        caching: what the request says of the prefix cache.
+        may_wait: whether everything else goes before a response in the background.
+        compact_threshold: tokens of a prompt beyond which the history is compacted; 0 = three
+            quarters of the context, None = it never is.
     """
 
     store: bool
@@ -121,6 +194,9 @@ class ResponseFields:
     service_tier: str
     logprobs: bool
     seals_reasoning: bool
+    caching: PromptCaching
+    may_wait: bool
+    compact_threshold: int | None
 
 
 def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> ResponseFields:
@@ -146,6 +222,12 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
         raise InvalidField(f"background cannot be used {reason}", param="background")
     include = check_include(body.include or ())
     text, response_format = _text_options(body, dialect)
+    caching = prompt_caching(body.prompt_cache_options, body.prompt_cache_retention)
+    if caching.prewarms and body.background:
+        raise InvalidField(
+            "prompt_cache_options.prewarm cannot be used with background",
+            param="prompt_cache_options.prewarm",
+        )
     return ResponseFields(
         store=store,
         background=body.background is True,
@@ -159,7 +241,40 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
         service_tier=_choice(body.service_tier, "service_tier", _TIERS, "default"),
         logprobs=LOGPROBS in include,
         seals_reasoning=SEALED_REASONING in include,
+        caching=caching,
+        may_wait=_may_wait(body),
+        compact_threshold=_compact_threshold(body.context_management),
     )
+
+
+def _may_wait(body: ResponsesRequest) -> bool:
+    """Reads `background_options`. Returns whether the response has hours to be finished."""
+    given, name = body.background_options or {}, "background_options.completion_window"
+    continuation = given.get("continuation_id")
+    if continuation is not None and not isinstance(continuation, str):
+        raise wrong("background_options.continuation_id", "a string", continuation)
+    window = _choice(given.get("completion_window"), name, _WINDOWS, _WINDOWS[0])
+    if window == _WINDOWS[0]:
+        return False
+    if not body.background or is_streamed(body):
+        raise InvalidField(
+            f"{name} {show(window)} is only allowed when background is true and stream is not",
+            param=name,
+        )
+    return True
+
+
+def _compact_threshold(given: Sequence[Mapping[str, Any]] | None) -> int | None:
+    """Reads `context_management`. Returns as `ResponseFields.compact_threshold` is described."""
+    thresholds = []
+    for position, entry in enumerate(given or ()):
+        place = f"context_management[{position}]"
+        one_of(entry.get("type"), ("compaction",), f"{place}.type")
+        threshold = entry.get("compact_threshold")
+        if threshold is not None and (type(threshold) is not int or threshold < 1):
+            raise wrong(f"{place}.compact_threshold", "an integer of at least 1", threshold)
+        thresholds.append(threshold or 0)
+    return min(thresholds, default=None)
 
 
 def with_configuration(body: ResponsesRequest, items: Sequence[Item]) -> ResponsesRequest:

@@ -96,7 +96,7 @@ class RunRestorer:
     def models(self) -> list[str]:
         """Returns the identities of the models whose responses this server can resume, loaded or
         not."""
-        known = self._context.models.known
+        known = self._context.models.named
         identified = [model_key(one.fingerprint, one.name) for one in known if one.is_identified]
         return [*identified, *(model_key(ANY_FILES, one.name) for one in known)]
 
@@ -116,7 +116,7 @@ class RunRestorer:
         known = models.get(name)
         if known is None:
             raise CannotGoOn(f"the model {name} is no longer served since the response was begun")
-        release = None if models.holder is None else await models.holder.hold(known.name)
+        release = None if models.holder is None else await models.holder.hold(known.resident)
         try:
             model = known.served
             keys = [model_key(files, name) for files in (known.fingerprint, ANY_FILES)]

@@ -34,29 +34,24 @@ _WITH_RESPONSE: Final = (
     b"event: response.incomplete\n",
     b"event: response.failed\n",
 )
-_NO_CONTENT: Final = ("response.created", "response.in_progress", "response.completed")
 
 
 class _EventStream:
     """Implements `http.messages.Stream`: sends each event as a message.
 
     Args:
-        on_event: returns what is sent in place of an event with a response; None = nothing is.
-        is_quiet: whether only such events are sent.
+        on_event: returns what is sent in place of an event with a response.
         stream_id: is added to each event; None = nothing is.
     """
 
     def __init__(
         self,
         socket: WebSocket,
-        on_event: Callable[[dict[str, Any]], dict[str, Any] | None],
+        on_event: Callable[[dict[str, Any]], dict[str, Any]],
         stream_id: str | None,
-        *,
-        is_quiet: bool,
     ) -> None:
         self._socket = socket
         self._on_event = on_event
-        self._is_quiet = is_quiet
         self._suffix = "}"
         if stream_id is not None:
             self._suffix = f',"stream_id":{orjson.dumps(stream_id).decode()}}}'
@@ -90,12 +85,7 @@ class _EventStream:
             if not rest.startswith(b"{"):
                 continue  # a comment, or the end of the stream
             if event in _WITH_RESPONSE:
-                told = self._on_event(orjson.loads(rest))
-                if told is None:
-                    continue
-                rest = orjson.dumps(told)
-            elif self._is_quiet:
-                continue
+                rest = orjson.dumps(self._on_event(orjson.loads(rest)))
             self._socket.send(rest[:-1].decode() + self._suffix)
 
     def finish(self, data: bytes = b"") -> None:
@@ -116,29 +106,26 @@ class _Turn:
 
     Attributes:
         response: the last response object that an event had; empty before the first one.
+        is_cancelled: whether the client has cancelled it.
     """
 
     def __init__(self, body: dict[str, Any], input_items: Sequence[Any], *, previous: str | None):
         self.body = body
         self.input_items = input_items
-        self.generates = body.pop("generate", None) is not False
+        if body.pop("generate", None) is False:
+            options = body.get("prompt_cache_options")
+            options = options if isinstance(options, dict) else {}
+            body["prompt_cache_options"] = {**options, "prewarm": True}
         self.stream_id = body.pop("stream_id", None)
         self._previous = previous
         self.response: dict[str, Any] = {}
+        self.is_cancelled = False
 
-    def on_event(self, event: dict[str, Any]) -> dict[str, Any] | None:
+    def on_event(self, event: dict[str, Any]) -> dict[str, Any]:
         response = self.response = event["response"]
         if self._previous is not None:
             response["previous_response_id"] = self._previous
-        if self.generates or event["type"] == "response.failed":
-            return event
-        if event["type"] in ("response.completed", "response.incomplete"):
-            response |= {"status": "completed", "incomplete_details": None, "output": []}
-            usage = response.get("usage") or {}
-            usage["total_tokens"] = usage.get("input_tokens", 0)
-            usage["output_tokens"] = 0
-            event["type"] = "response.completed"
-        return event if event["type"] in _NO_CONTENT else None
+        return event
 
 
 class _Session:
@@ -258,6 +245,7 @@ class _Session:
         if self._running is None or turn is None or given not in (None, running):
             self._refuse("no such response is running", param="response_id")
             return
+        turn.is_cancelled = True
         self._running.cancel()
 
     def _refuse(
@@ -278,7 +266,7 @@ class _Session:
         """Answers one message as `POST /responses` is answered."""
         self._expand(turn)
         socket, start = self._socket, self._socket.num_sent
-        stream = _EventStream(socket, turn.on_event, turn.stream_id, is_quiet=not turn.generates)
+        stream = _EventStream(socket, turn.on_event, turn.stream_id)
         request = self._new_request(turn, stream)
         status, is_complete = 200, False
         try:
@@ -293,7 +281,7 @@ class _Session:
                 self._tell(500, {**error, "param": None}, turn.stream_id)
         except asyncio.CancelledError:
             status = 499
-            if not socket.is_open or self._running is None or not turn.response:
+            if not (socket.is_open and turn.is_cancelled):
                 raise
             self._tell_cancelled(turn)
         finally:
@@ -339,8 +327,6 @@ class _Session:
             items = [*self._last[1], *items]
             body["input"] = items
         turn.input_items = items
-        if not turn.generates:
-            body["max_output_tokens"] = 1
 
     def _remember(self, turn: _Turn) -> None:
         """Keeps the last response, if it is not stored."""
@@ -350,6 +336,11 @@ class _Session:
         self._last = response["id"], [*turn.input_items, *response.get("output", ())]
 
     def _tell_cancelled(self, turn: _Turn) -> None:
+        if not turn.response:
+            message = "the response was cancelled before it began"
+            error = {"type": "invalid_request_error", "code": "cancelled", "message": message}
+            self._tell(400, {**error, "param": None}, turn.stream_id)
+            return
         response = {
             **turn.response,
             "status": "cancelled",

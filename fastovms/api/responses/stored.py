@@ -17,9 +17,9 @@ import orjson
 
 from fastovms.api import offload
 from fastovms.api.dialect import DONE, END, Dialect, split_frame, without_name
-from fastovms.api.endpoint import UrlQuery
+from fastovms.api.endpoint import ListPage, UrlQuery
 from fastovms.api.prompt import context_exceeded
-from fastovms.api.responses.input import Item, ItemRules, distinct, read_input
+from fastovms.api.responses.input import Item, ItemRules, distinct, read_input, told_items
 from fastovms.api.responses.output import ResponseForm, ResponseStatus, failed
 from fastovms.api.responses.request import ResponseFields, ResponsesRequest, check_include
 from fastovms.errors import InvalidField, NotFound, StateFailed, TooLarge
@@ -141,13 +141,14 @@ class Query(UrlQuery):
 def list_body(page: ItemPage) -> bytes:
     """Returns the body of the answer."""
     ids = [item.id for item in page.items]
-    rest = {
-        "first_id": ids[0] if ids else None,
-        "last_id": ids[-1] if ids else None,
-        "has_more": page.has_more,
-    }
-    data = b",".join(item.body for item in page.items)
-    return b'{"object":"list","data":[' + data + b"]," + orjson.dumps(rest)[1:]
+    return msgspec.json.encode(
+        ListPage(
+            data=[msgspec.Raw(item.body) for item in page.items],
+            first_id=ids[0] if ids else None,
+            last_id=ids[-1] if ids else None,
+            has_more=page.has_more,
+        )
+    )
 
 
 # Reads all items that a model is told for one request: those that came before, by
@@ -174,7 +175,7 @@ class History:
     """The model's whole input as items.
 
     Attributes:
-        items: all items, oldest first.
+        items: all items that the model is told, oldest first.
         input: the items of this request, the last ones.
         size: the approximate size of all items in bytes.
     """
@@ -224,7 +225,7 @@ async def read_history(
         taken = (item.id for item in past) if fields.conversation_id is not None else ()
         given = distinct(resolved, rules.new_id, taken)
         earlier = [orjson.loads(item.body) for item in past]
-        return History([*earlier, *given], given, size)
+        return History(told_items([*earlier, *given]), given, size)
 
     return await offload.run(build, item_cost(size))
 
@@ -249,7 +250,7 @@ async def history_again(
 
     def build() -> History:
         items = [orjson.loads(item.body) for item in (*past, *given)]
-        return History(items, items[len(past) :], size)
+        return History(told_items(items), items[len(past) :], size)
 
     return await offload.run(build, item_cost(size))
 

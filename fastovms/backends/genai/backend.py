@@ -55,7 +55,14 @@ from fastovms.backends.model_files import Comparison, NotComparable, fit_cache
 from fastovms.backends.model_task import graph_file, weights_file
 from fastovms.backends.processes import ChildProcess, receive, send
 from fastovms.config import EngineConfig
-from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, RequestError
+from fastovms.engine.model.devices import is_npu
+from fastovms.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    EngineFailed,
+    InvalidField,
+    RequestError,
+)
 from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
 from fastovms.telemetry.log_format import form_in_use, level_in_use
 
@@ -275,6 +282,8 @@ class GenaiBackend:
 
     def check(self, params: SamplingParams) -> None:
         check_supported(params, self._assistance, self._config.max_num_seqs)
+        if params.logprobs is not None and is_npu(self._config.device.upper()):
+            raise InvalidField("logprobs are not supported on an NPU", param="logprobs")
 
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
         if self._failure is not None:

@@ -12,6 +12,7 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
+from fastovms.backends.genai.one_request import OneRequestPipeline, load_one_request_pipeline
 from fastovms.backends.genai.support import (
     Assistance,
     has_prefix_cache,
@@ -28,6 +29,7 @@ from fastovms.engine.model.devices import (
     find_device,
     is_cpu,
     is_gpu,
+    is_npu,
     share_of_cpu,
 )
 from fastovms.engine.model.paging import reason_of
@@ -111,7 +113,7 @@ class CacheCapacity:
 
 def load_pipeline(
     model_dir: Path, config: EngineConfig, *, available: int
-) -> tuple[genai.ContinuousBatchingPipeline, CacheCapacity]:
+) -> tuple[genai.ContinuousBatchingPipeline | OneRequestPipeline, CacheCapacity]:
     """Loads a pipeline; takes seconds or minutes.
 
     Args:
@@ -120,7 +122,9 @@ def load_pipeline(
     Raises:
         ConfigurationError: the pipeline cannot run the model on the device.
     """
-    device = find_device(ov.Core(), config.device)
+    device = find_device(ov.Core(), config.device, allows_npu=True)
+    if is_npu(device):
+        return _load_on_npu(model_dir, config, device)
     if is_gpu(device):
         available = device_memory(ov.Core(), device)
     size = config.cache_size * GIB if config.cache_size else available * FREE_MEMORY_SHARE
@@ -144,6 +148,19 @@ def load_pipeline(
         raise ConfigurationError(
             f"the genai backend cannot run the model in {model_dir}: {reason_of(error)}"
         ) from error
+
+
+def _load_on_npu(
+    model_dir: Path, config: EngineConfig, device: str
+) -> tuple[OneRequestPipeline, CacheCapacity]:
+    try:
+        pipeline, lengths = load_one_request_pipeline(model_dir, config, device)
+        _warm_up(pipeline, Assistance())
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"{device} cannot run the model in {model_dir}: {reason_of(error)}"
+        ) from error
+    return pipeline, CacheCapacity(-(-sum(lengths) // _BLOCK_SIZE), _BLOCK_SIZE)
 
 
 def _load(
@@ -191,7 +208,9 @@ def _share_of(device: str) -> dict[str, object]:
     return share_of_cpu() if is_cpu(device) else {}
 
 
-def _warm_up(pipeline: genai.ContinuousBatchingPipeline, assistance: Assistance) -> None:
+def _warm_up(
+    pipeline: genai.ContinuousBatchingPipeline | OneRequestPipeline, assistance: Assistance
+) -> None:
     """Generates one token, so that the first request is fast and a model that cannot run is
     detected now."""
     config = genai.GenerationConfig()

@@ -452,6 +452,7 @@ SAMPLING_FIELDS: Final[Mapping[str, FieldDecision]] = {
     "assistant_confidence_threshold": _ASSISTED,
     "stop_strings": _CONFIG,
     "reasoning_budget": _refused(lambda p: p.reasoning_budget is not None, "thinking_token_budget"),
+    "repetition_detection": _refused(lambda p: p.repetition_detection is not None),
 }
 """Every field of `SamplingParams`."""
 

@@ -42,6 +42,7 @@ from fastovms.backends.model_files import (
     load_grammar_compiler,
     read_model_info,
 )
+from fastovms.backends.paged.adapters import AdapterTable
 from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_few_rows
 from fastovms.backends.paged.prefixes import (
     PrefixDirectory,
@@ -298,6 +299,7 @@ class BackendParts(NamedTuple):
         prepare: is run in a thread of its own when the engine is warm. Its argument waits, between
             two pieces of work, until no engine works or for some seconds, and tells whether the
             backend is still open. None = nothing is run.
+        adapters: the model's adapters; None = it has none.
     """
 
     grammars: GrammarCompiler | None = None
@@ -305,6 +307,7 @@ class BackendParts(NamedTuple):
     cores: SharedCores | None = None
     clock: Callable[[], float] = time.perf_counter
     prepare: Callable[[Callable[[], bool]], None] | None = None
+    adapters: AdapterTable | None = None
 
 
 class PagedBackend:
@@ -314,6 +317,9 @@ class PagedBackend:
     one `call_soon_threadsafe`. While the loop decodes them, the thread runs the next inference
     without the GIL. Without work it manages memory, then sleeps on the command queue, so that
     tuning may run.
+
+    Attributes:
+        adapters: the model's adapters; None = adapters are not served.
     """
 
     def __init__(
@@ -338,6 +344,7 @@ class PagedBackend:
         self._tidy = tidy
         self._measurement = parts.measurement
         self._prepare = parts.prepare
+        self.adapters = parts.adapters
         self._cores = parts.cores or SharedCores.create()
         self._grammars = None if parts.grammars is None else guard_compiler(parts.grammars)
         self._model = model
@@ -398,6 +405,12 @@ class PagedBackend:
         measurement = Measurement(model_dir, config, cache) if is_to_be_measured else None
         if config.max_num_batched_tokens is None:
             config = replace(config, max_num_batched_tokens=token_budget)
+        adapters = None
+        if config.serves_adapters:
+            adapters = AdapterTable(
+                paged_model, max_adapters=config.max_loras, max_rank=config.max_lora_rank
+            )
+            adapters.load_first(config.lora_modules)
         model = fit_vocabulary(model, paged_model.vocab_size)
         draft_model = None if draft is None else load_draft_model(draft, model_dir, model, config)
         grammars = load_grammar_compiler(model_dir, model)
@@ -419,7 +432,7 @@ class PagedBackend:
                 paged_model,
                 model,
                 config,
-                BackendParts(grammars, measurement, cores, prepare=prepare),
+                BackendParts(grammars, measurement, cores, prepare=prepare, adapters=adapters),
                 draft_model=draft_model,
                 available=available,
                 prefixes=stored,
@@ -472,6 +485,8 @@ class PagedBackend:
 
     def start(self) -> None:
         self._link.start()
+        if self.adapters is not None:
+            self.adapters.switch = self._call_and_wait
         if self._stored is not None:
             self._prefixes = PrefixEngine(
                 self._engine, self._stored, call=self._call, call_later=self._call_later
@@ -505,7 +520,16 @@ class PagedBackend:
             raise BackendUnavailable("the server is not ready to generate")
         check_length(request, self._model)
         self._engine.validate(request)
-        self._requests.add(request, on_output)
+        if request.adapter is None:
+            self._requests.add(request, on_output)
+        else:
+            assert self.adapters is not None
+            release = self.adapters.hold(request.adapter)
+            try:
+                self._requests.add(request, on_output, release)
+            except BaseException:
+                release()
+                raise
         self._commands.put(Submit(request))
 
     def abort(self, request_id: str, index: int | None = None) -> None:
@@ -526,6 +550,8 @@ class PagedBackend:
             return
         self._closing = True
         self._commands.put(Close())
+        if self.adapters is not None:
+            self.adapters.switch = None
         if self._measurement is not None:
             self._cores.idle_tuning.drop(self._measurement)
         if self._grammars is not None:
@@ -610,6 +636,28 @@ class PagedBackend:
     def _call(self, function: Callable[[], None]) -> None:
         """Calls a function on the engine's thread."""
         self._commands.put(EngineCall(function))
+
+    async def _call_and_wait(self, function: Callable[[], None]) -> None:
+        """Calls a function on the engine's thread, between two steps, and returns afterwards.
+
+        Raises:
+            BackendUnavailable: the engine ends before.
+        """
+        done = asyncio.Event()
+
+        def call() -> None:
+            function()
+            self._link.call(done.set)
+
+        self._call(call)
+        waiting = [asyncio.ensure_future(event.wait()) for event in (done, self._link.stopped)]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
+        if not done.is_set():
+            raise BackendUnavailable("the engine has ended")
 
     def _call_later(self, seconds: float, function: Callable[[], None]) -> None:
         self._link.call(self._link.loop.call_later, seconds, self._call, function)

@@ -46,7 +46,9 @@ class Opcode(IntEnum):
     """Attends with queries A over the paged cache, to which it adds keys B and values C first. `P0`
     is the index of the layer's caches in the step, `P1` and `P2` the number and size of heads of
     keys, `P3` the bits of the f32 scale, `P4` the window (0 = none), `P5` the tokens of a block,
-    and `P6` the bits of a number in the cache."""
+    and `P6` the bits of a number in the cache. A cache of 8 bits is OpenVINO's: each head of a
+    block of keys begins with an f32 scale and an f32 zero point for each column, each row of values
+    with one of each for itself; a number is scale * (integer - zero point)."""
     GATHER = 12
     """Takes the rows of A whose logits are wanted. What follows has these rows alone."""
 
@@ -410,7 +412,7 @@ def _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk):
 
 
 @_helper
-def _load_cached(address, target, count, bits):
+def _load_plain(address, target, count, bits):
     t = _floats(target)
     if bits == 16:
         halves = _shorts(address)
@@ -423,13 +425,7 @@ def _load_cached(address, target, count, bits):
 
 
 @_helper
-def _request(address, size):
-    for line in range(0, size, 64):
-        _prefetch(address + line)
-
-
-@_helper
-def _store_cached(source, address, count, bits):
+def _store_plain(source, address, count, bits):
     x = _floats(source)
     if bits == 16:
         halves = _shorts(address)
@@ -439,6 +435,120 @@ def _store_cached(source, address, count, bits):
         t = _floats(address)
         for k in range(count):
             t[k] = x[k]
+
+
+@_helper
+def _load_keys8(address, target, first, count, size):
+    """Reads keys from the rows `first` to `first + count` - 1 of a head's 8-bit block."""
+    scales, zeros = _floats(address), _floats(address + 4 * size)
+    for row in range(count):
+        q, t = _bytes(address + (8 + first + row) * size), _floats(target + 4 * row * size)
+        for k in range(size):
+            t[k] = (np.float32(np.uint8(q[k])) - zeros[k]) * scales[k]
+
+
+@_helper
+def _load_values8(address, target, first, count, size):
+    for row in range(count):
+        at = address + (first + row) * (size + 8)
+        scale, zero = _floats(at)[0], _floats(at)[1]
+        q, t = _bytes(at + 8), _floats(target + 4 * row * size)
+        for k in range(size):
+            t[k] = (np.float32(np.uint8(q[k])) - zero) * scale
+
+
+@_helper
+def _scale_of(low, high):
+    """Returns the scale of the 8-bit integers that stand for the numbers from `low` to `high`."""
+    scale = (high - low) / np.float32(255)
+    return scale if scale > 0 else np.float32(1e-4)
+
+
+@_helper
+def _integer_of(x):
+    return np.int8(np.uint8(min(max(np.rint(x), np.float32(0)), np.float32(255))))
+
+
+@_helper
+def _store_key8(source, address, row, size):
+    """Writes a row of a head's 8-bit block of keys, and adapts the scales of the rows before it to
+    the numbers of this one."""
+    x, scales, zeros = _floats(source), _floats(address), _floats(address + 4 * size)
+    data = address + 8 * size
+    low, high = np.empty(size, np.float32), np.empty(size, np.float32)
+    for k in range(size):
+        low[k] = high[k] = x[k]
+    for before in range(row):
+        q = _bytes(data + before * size)
+        for k in range(size):
+            value = (np.float32(np.uint8(q[k])) - zeros[k]) * scales[k]
+            low[k], high[k] = min(low[k], value), max(high[k], value)
+    for k in range(size):
+        high[k] = _scale_of(low[k], high[k])
+        low[k] = -low[k] / high[k]
+    for before in range(row):
+        q = _bytes(data + before * size)
+        for k in range(size):
+            value = (np.float32(np.uint8(q[k])) - zeros[k]) * scales[k]
+            q[k] = _integer_of(value / high[k] + low[k])
+    q = _bytes(data + row * size)
+    for k in range(size):
+        scales[k], zeros[k] = high[k], low[k]
+        q[k] = _integer_of(x[k] / high[k] + low[k])
+
+
+@_helper
+def _store_value8(source, address, row, size):
+    x, at = _floats(source), address + row * (size + 8)
+    low = high = x[0]
+    for k in range(size):
+        low, high = min(low, x[k]), max(high, x[k])
+    scale = _scale_of(low, high)
+    zero = -low / scale
+    _floats(at)[0], _floats(at)[1] = scale, zero
+    q = _bytes(at + 8)
+    for k in range(size):
+        q[k] = _integer_of(x[k] / scale + zero)
+
+
+@_helper
+def _load_keys(address, target, first, count, size, bits):
+    """Reads the keys of the tokens `first` to `first + count` - 1 of a block, of one head."""
+    if bits == 8:
+        _load_keys8(address, target, first, count, size)
+    else:
+        _load_plain(address + first * size * (bits // 8), target, count * size, bits)
+
+
+@_helper
+def _load_values(address, target, first, count, size, bits):
+    if bits == 8:
+        _load_values8(address, target, first, count, size)
+    else:
+        _load_plain(address + first * size * (bits // 8), target, count * size, bits)
+
+
+@_helper
+def _store_key(source, address, row, size, bits):
+    """Writes the key of a token of a block, of one head."""
+    if bits == 8:
+        _store_key8(source, address, row, size)
+    else:
+        _store_plain(source, address + row * size * (bits // 8), size, bits)
+
+
+@_helper
+def _store_value(source, address, row, size, bits):
+    if bits == 8:
+        _store_value8(source, address, row, size)
+    else:
+        _store_plain(source, address + row * size * (bits // 8), size, bits)
+
+
+@_helper
+def _request(address, size):
+    for line in range(0, size, 64):
+        _prefetch(address + line)
 
 
 @_helper
@@ -524,11 +634,20 @@ def _sequence_of(step, row):
 
 
 @_helper
-def _cached_at(step, sequence, position, heads, head, size, block_size):
-    """Returns where in a cache the numbers of a token's head are, counted in numbers."""
+def _head_bytes(block_size, size, bits):
+    """Returns the bytes of a block's head of keys, and of one of values."""
+    if bits == 8:
+        return (block_size + 8) * size, block_size * (size + 8)
+    return block_size * size * (bits // 8), block_size * size * (bits // 8)
+
+
+@_helper
+def _head_at(step, sequence, position, heads, head, block_size):
+    """Returns the index of a token's block and head among the heads of all blocks, and the token's
+    place in the block."""
     blocks, begins = _integers(step[2]), _integers(step[3])
     block = np.int64(blocks[begins[sequence] + position // block_size])
-    return ((block * heads + head) * block_size + position % block_size) * size
+    return block * heads + head, position % block_size
 
 
 @_helper
@@ -536,6 +655,7 @@ def _cache_tokens(program, buffers, num_rows, step, i):
     """Adds the keys and values of a step to the cache."""
     cache, heads, size = program[i, 8], program[i, 9], program[i, 10]
     block_size, bits = program[i, 13], program[i, 14]
+    key_bytes, value_bytes = _head_bytes(block_size, size, bits)
     begins, past_lens = _integers(step[0]), _integers(step[1])
     keys, values = program[i, 3], program[i, 20]
     for row in range(num_rows):
@@ -544,9 +664,10 @@ def _cache_tokens(program, buffers, num_rows, step, i):
         key = buffers[keys, 0] + 4 * (program[i, 4] + row * buffers[keys, 1])
         value = buffers[values, 0] + 4 * (program[i, 21] + row * buffers[values, 1])
         for head in range(heads):
-            at = _cached_at(step, sequence, position, heads, head, size, block_size) * (bits // 8)
-            _store_cached(key + 4 * head * size, step[cache] + at, size, bits)
-            _store_cached(value + 4 * head * size, step[cache + 1] + at, size, bits)
+            at, place = _head_at(step, sequence, position, heads, head, block_size)
+            _store_key(key + 4 * head * size, step[cache] + at * key_bytes, place, size, bits)
+            at_value = step[cache + 1] + at * value_bytes
+            _store_value(value + 4 * head * size, at_value, place, size, bits)
 
 
 @_helper
@@ -572,12 +693,14 @@ def _attend_chunk(program, buffers, step, i, chunk):
     keys, scores = tile.ctypes.data, weights.ctypes.data
     for q in range(num_queries):
         _clear(result + 4 * q * size, size)
+    key_bytes, value_bytes = _head_bytes(block_size, size, bits)
     position = start
     while position < end:
         count = min(end, (position // block_size + 1) * block_size) - position
-        at = _cached_at(step, sequence, position, heads, head, size, block_size) * (bits // 8)
-        _load_cached(step[cache] + at, keys, count * size, bits)
-        _request(step[cache + 1] + at, count * size * (bits // 8))
+        at, place = _head_at(step, sequence, position, heads, head, block_size)
+        _load_keys(step[cache] + at * key_bytes, keys, place, count, size, bits)
+        at_values = step[cache + 1] + at * value_bytes
+        _request(at_values, value_bytes * (place + count) // block_size)
         for q in range(num_queries):
             of_query = scores + 4 * q * block_size
             top = _score_keys(query + 4 * q * size, keys, count, size, scale, of_query)
@@ -587,11 +710,11 @@ def _attend_chunk(program, buffers, step, i, chunk):
             if position > start and top > largest[q]:
                 _scale(result + 4 * q * size, shrunk, size)
             largest[q] = top
-        _load_cached(step[cache + 1] + at, keys, count * size, bits)
+        _load_values(at_values, keys, place, count, size, bits)
         position += count
         if position < end:
-            at = _cached_at(step, sequence, position, heads, head, size, block_size) * (bits // 8)
-            _request(step[cache] + at, min(block_size, end - position) * size * (bits // 8))
+            at, _ = _head_at(step, sequence, position, heads, head, block_size)
+            _request(step[cache] + at * key_bytes, key_bytes)
         for q in range(num_queries):
             of_query = scores + 4 * q * block_size
             _add_values(of_query, keys, count, size, result + 4 * q * size)

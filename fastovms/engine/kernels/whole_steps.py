@@ -49,10 +49,11 @@ class _UnknownError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """The shape of all key and value caches: [blocks, heads, block_size, head_size].
+    """The shape of all key and value caches: [blocks, heads, block_size, head_size], and more room
+    in those of 8 bits; see `Opcode.ATTEND`.
 
     Attributes:
-        bits: of a number, 16 or 32.
+        bits: of a number: 8, 16 or 32.
     """
 
     heads: int

@@ -318,7 +318,7 @@ def compile_variants(
     if has_single_rows:
         models.append((single, precisions.for_few_tokens))
     with ThreadPoolExecutor(2) as beside:  # compilation uses one core for most of its time
-        compiled = list(beside.map(lambda way: _compile(core, way[0], device, way[1]), models))
+        compiled = list(beside.map(lambda way: compile_model(core, way[0], device, way[1]), models))
     if len({cache_layout(one) for one in compiled}) != 1:
         raise RuntimeError("the variants of the model cannot share a KV cache")
     large, small = compiled[0], compiled[precisions.small is not None]
@@ -334,10 +334,12 @@ def compile_single_rows(
         RuntimeError: the device does not support the model.
     """
     model = model.clone()
-    return _compile(core, model, device, precisions.for_few_tokens) if fix_shapes(model) else None
+    return (
+        compile_model(core, model, device, precisions.for_few_tokens) if fix_shapes(model) else None
+    )
 
 
-def _compile(
+def compile_model(
     core: ov.Core, model: ov.Model, device: str, properties: Mapping[str, object]
 ) -> ov.CompiledModel:
     """Compiles `model`; the model is modified."""

@@ -6,8 +6,10 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import openvino as ov
@@ -59,17 +61,129 @@ def share_memory(cache_sizes: Sequence[float], available: int) -> int:
     return int(max(0.0, available - given) / num_automatic)
 
 
-def find_device(core: ov.Core, name: str) -> str:
-    """Returns OpenVINO's name of the device that an operator means: "cpu" and "AUTO" are the CPU.
+class DeviceKind(Enum):
+    """The kind of a device. The values are for messages."""
+
+    CPU = "processor"
+    DISCRETE = "discrete GPU"
+    INTEGRATED = "integrated GPU"
+    NPU = "NPU"
+    OTHER = "device"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """The properties of a device that OpenVINO sees.
+
+    Attributes:
+        name: OpenVINO's name of it, such as "GPU.1".
+        full_name: the product; "" = unknown.
+        memory: bytes of a GPU's or an NPU's memory; 0 = unknown, or the host's.
+        driver: the version of its driver; "" = unknown, or none is needed.
+        fault: why it cannot be used; "" = it can.
+    """
+
+    name: str
+    kind: DeviceKind
+    full_name: str = ""
+    memory: int = 0
+    driver: str = ""
+    fault: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.full_name})" if self.full_name else self.name
+
+
+class DeviceChoice(NamedTuple):
+    """A device and why it was chosen; "" = the operator has named it."""
+
+    name: str
+    reason: str = ""
+
+
+def read_devices(core: ov.Core) -> list[DeviceFacts]:
+    """Returns the devices that OpenVINO sees, in its order. One that fails to describe itself has a
+    fault."""
+    return [_read_device(core, name) for name in core.available_devices]
+
+
+def _read_device(core: ov.Core, name: str) -> DeviceFacts:
+    def read(key: str) -> Any:
+        try:
+            return core.get_property(name, key)
+        except RuntimeError:  # it has no such property
+            return None
+
+    family = name.partition(".")[0]
+    kind = {"CPU": DeviceKind.CPU, "NPU": DeviceKind.NPU}.get(family, DeviceKind.OTHER)
+    if is_gpu(name):
+        try:
+            is_integrated = "INTEGRATED" in str(core.get_property(name, "DEVICE_TYPE")).upper()
+        except RuntimeError as error:
+            fault = " ".join(str(error).split()) or "it does not answer"
+            return DeviceFacts(name, DeviceKind.OTHER, fault=fault)
+        kind = DeviceKind.INTEGRATED if is_integrated else DeviceKind.DISCRETE
+    return DeviceFacts(
+        name,
+        kind,
+        str(read("FULL_DEVICE_NAME") or ""),
+        int(read(f"{family}_DEVICE_TOTAL_MEM_SIZE") or 0) if kind is not DeviceKind.CPU else 0,
+        str(read(f"{family}_DRIVER_VERSION") or "") if kind is not DeviceKind.CPU else "",
+    )
+
+
+def choose_device(devices: Sequence[DeviceFacts], needs_cpu: str = "") -> DeviceChoice:
+    """Returns the device for `--device AUTO`. The discrete GPU with the most memory goes before an
+    integrated GPU, and that before the CPU. An NPU is never chosen.
+
+    Args:
+        needs_cpu: why nothing but the CPU can be used; "" = anything can.
+    """
+    if needs_cpu:
+        return DeviceChoice("CPU", needs_cpu)
+    for kind in (DeviceKind.DISCRETE, DeviceKind.INTEGRATED):
+        found = [device for device in devices if device.kind is kind]
+        if not found:
+            continue
+        best = max(found, key=lambda device: device.memory)
+        several = f", the one of {len(found)} with the most memory" if len(found) > 1 else ""
+        article = "an" if kind is DeviceKind.INTEGRATED else "a"
+        named = best.full_name or best.name
+        return DeviceChoice(best.name, f"{named} is {article} {kind.value}{several}")
+    broken = [f"{device.name} does not answer" for device in devices if device.fault]
+    return DeviceChoice("CPU", ", ".join(broken) or "OpenVINO sees no GPU")
+
+
+AUTO: Final = "AUTO"
+
+_SEVERAL: Final = ("AUTO:", "HETERO", "MULTI", "BATCH")
+"""How the names of OpenVINO's devices begin that combine others."""
+
+
+def find_device(core: ov.Core, name: str, *, allows_npu: bool = False) -> str:
+    """Returns OpenVINO's name of the device that an operator means, such as "cpu" or "AUTO".
+
+    Args:
+        allows_npu: whether the caller can use an NPU, which has no paged attention.
 
     Raises:
         ConfigurationError: the device does not exist, or does not support paged attention.
     """
     device = name.upper()
-    if device in ("CPU", "AUTO"):
-        return "CPU"
-    if not is_gpu(device):
-        raise ConfigurationError(f"--device must be CPU, GPU or GPU.n, not {name!r}")
+    if device == AUTO:
+        return choose_device(read_devices(core)).name
+    if device.startswith(_SEVERAL):
+        raise ConfigurationError(
+            f"--device {name} is not supported: a model runs on one device, which AUTO chooses"
+        )
+    if is_npu(device) and not allows_npu:
+        raise ConfigurationError(
+            f"--device {name} needs the genai backend, because an NPU has no paged attention"
+        )
+    if is_cpu(device):
+        return device
+    if not is_gpu(device) and not is_npu(device):
+        raise ConfigurationError(f"--device must be AUTO, CPU, GPU, GPU.n or NPU, not {name!r}")
     available = core.available_devices
     if device not in available and not (device == "GPU" and any(map(is_gpu, available))):
         raise ConfigurationError(
@@ -85,6 +199,10 @@ def is_cpu(device: str) -> bool:
 
 def is_gpu(device: str) -> bool:
     return device == "GPU" or device.startswith("GPU.")
+
+
+def is_npu(device: str) -> bool:
+    return device == "NPU" or device.startswith("NPU.")
 
 
 def share_of_cpu(num_cpus: int | None = None) -> dict[str, object]:

@@ -44,8 +44,11 @@ MAX_ROWS: Final = 8
 _MEASURED: Final = (1, 2, 4, 8)
 """The numbers of tokens that are measured. Those between are taken to be like the next larger."""
 
-_BITS: Final = {ov.Type.f16: 16, ov.Type.f32: 32}
+_BITS: Final = {ov.Type.f16: 16, ov.Type.f32: 32, ov.Type.u8: 8}
 """Of the numbers of a cache."""
+
+_SCALE_BYTES: Final = 8
+"""Of a scale and a zero point in a cache of 8 bits: rows of a block of keys, columns of values."""
 
 _MAX_MEMORY_SHARE: Final = 0.25
 """The share of the free memory that packed weights may take."""
@@ -143,12 +146,21 @@ def _whole_step(model: PagedModel, store: WeightStore, *, is_single: bool) -> Ru
 
 
 def _cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
-    """Returns the shape that all caches have; None = they differ, or hold no plain numbers."""
-    shapes = {(one.page_shape, str(one.element_type)) for one in inputs}
-    if len(shapes) != 1 or inputs[0].element_type not in _BITS:
+    """Returns the shape that all caches have; None = they differ, or the kernels do not know how
+    they hold numbers."""
+    types = {str(one.element_type) for one in inputs}
+    bits = _BITS.get(inputs[0].element_type)
+    if len(types) != 1 or bits is None:
         return None
-    heads, block_size, head_size = inputs[0].page_shape
-    return CacheShape(heads, block_size, head_size, _BITS[inputs[0].element_type])
+    extra = _SCALE_BYTES if bits == 8 else 0
+    heads, num_rows, head_size = inputs[0].page_shape
+    block_size = num_rows - extra
+    shapes = {(one.name.partition(".")[0], one.page_shape) for one in inputs}
+    expected = {
+        ("key_cache", (heads, block_size + extra, head_size)),
+        ("value_cache", (heads, block_size, head_size + extra)),
+    }
+    return CacheShape(heads, block_size, head_size, bits) if shapes == expected else None
 
 
 def why_wrong(plain: PagedModel, ours: PagedModel) -> str | None:

@@ -41,7 +41,6 @@ from fastovms.engine.model.paging import (
     PagedGraph,
     activation_group_size,
     int4_group_size,
-    is_cache,
     is_single_row,
     read_paged_graph,
 )
@@ -215,7 +214,7 @@ class StepRunner:
 
     def __init__(self, compiled: ov.CompiledModel, *, is_on_gpu: bool) -> None:
         self._request = compiled.create_infer_request()
-        ports = [port for port in compiled.inputs if not is_cache(port)]
+        ports = [port for port in compiled.inputs if hasattr(StepInputs, port.get_any_name())]
         self._feed = Feed(self._request, ports)
         self._output = compiled.output(0)
         is_bf16 = self._output.get_element_type() == ov.Type.bf16
@@ -340,6 +339,7 @@ class PagedModel:
         if self.has_single_rows:
             self._single_rows = StepRunner(variants.single_rows, is_on_gpu=self.is_on_gpu)
         self._few_rows: Mapping[int, Sequence[Runner]] = {}
+        self._adapted: Runner | None = None
         self._variants = variants
         self._cache_inputs = cache_inputs(variants.large)
         self._cache: KvCache = HostCache([], 0)
@@ -405,6 +405,8 @@ class PagedModel:
         if self._state_rows is not None:
             self._cache.clear_state(self._state_rows.zero_row)
         own: set[Runner] = {self._large, self._small, self._single_rows}
+        if self._adapted is not None:
+            own.add(self._adapted)
         for runner in own.union(*self._few_rows.values()):
             runner.set_tensors(self._cache.tensors)
 
@@ -433,6 +435,13 @@ class PagedModel:
             self._single_rows = self._small
             self._variants = self._variants._replace(single_rows=self._variants.small)
             self.has_single_rows = False
+
+    def use_for_adapters(self, runner: Runner | None) -> None:
+        """Has steps with adapters computed by a runner, from the next step on; None = there are no
+        such steps."""
+        if runner is not None and self._cache.tensors:
+            runner.set_tensors(self._cache.tensors)
+        self._adapted = runner
 
     @property
     def awaits_single_rows(self) -> bool:
@@ -485,6 +494,11 @@ class PagedModel:
     def cache_inputs(self) -> Sequence[CacheInput]:
         """The inputs that are the cache."""
         return self._cache_inputs
+
+    @property
+    def num_pages(self) -> int:
+        """The number of pages of a block."""
+        return self._num_pages
 
     @property
     def num_threads(self) -> int:
@@ -546,6 +560,9 @@ class PagedModel:
         return self._runner_of(inputs).infer(inputs)[:num_rows]
 
     def _runner_of(self, inputs: StepInputs) -> Runner:
+        if len(inputs.adapters):
+            assert self._adapted is not None, "an adapter is used that is not loaded"
+            return self._adapted
         for runner in self._few_rows.get(len(inputs.input_ids), ()):
             limit = runner.max_context_len
             if limit is None or inputs.max_context_len <= limit:

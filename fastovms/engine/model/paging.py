@@ -512,7 +512,7 @@ def _transform(model: ov.Model) -> None:
 
 def _page(model: ov.Model) -> None:
     _transform(model)
-    projection = _vocabulary_projection(model)
+    projection = vocabulary_projection(model)
     if projection is None:
         logger.warning("no vocabulary projection found: every prompt token will pay for its logits")
         return
@@ -532,7 +532,7 @@ def _why_not_fed(model: ov.Model) -> str | None:
     return None
 
 
-def _vocabulary_projection(model: ov.Model) -> Any | None:
+def vocabulary_projection(model: ov.Model) -> Any | None:
     """Returns the last MatMul, which only elementwise operations (bias, scale, soft cap) may
     follow."""
     node = model.output("logits").get_node().input_value(0).get_node()

@@ -32,6 +32,8 @@ class StepInputs(NamedTuple):
         state_row_begins: int32 [S + 1], where each sequence's rows start.
         state_intervals: int32 [S], the interval of positions at which each sequence's state is
             stored.
+        adapters: int32 [S], the number of each sequence's adapter, 0 = none; empty = no sequence
+            has one.
     """
 
     input_ids: NDArray[np.int64]
@@ -46,6 +48,7 @@ class StepInputs(NamedTuple):
     state_rows: NDArray[np.int32] = _NO_ROWS
     state_row_begins: NDArray[np.int32] = _NO_ROWS
     state_intervals: NDArray[np.int32] = _NO_ROWS
+    adapters: NDArray[np.int32] = _NO_ROWS
 
     @property
     def token_sequence_lens(self) -> NDArray[np.int64]:
@@ -81,6 +84,8 @@ class StepLayout:
         self._block_indices_begins = array("i", (0,))
         self._max_context_len = 0
         self._sequence_lens = array("q")
+        self._adapters = array("i")
+        self._has_adapter = False
 
     def add(
         self,
@@ -89,12 +94,15 @@ class StepLayout:
         end: int,
         block_table: array[int],
         draft_token_ids: array[int] = _NO_TOKENS,
+        adapter: int = 0,
     ) -> int:
         """Appends a sequence's tokens `start` to `end` - 1, with drafts after the tokens in
         `token_ids`, and returns the index of the last one in the inputs."""
         input_ids = self._input_ids
         self._past_lens.append(start)
         self._sequence_lens.append(len(token_ids))
+        self._adapters.append(adapter)
+        self._has_adapter |= adapter != 0
         if end - start == 1:
             input_ids.append(token_ids[start])
             self._position_ids.append(start)
@@ -126,4 +134,5 @@ class StepLayout:
             if sampled_token_indices
             else np.empty(0, np.int64),
             sequence_lens=np.frombuffer(self._sequence_lens, np.int64),
+            adapters=np.frombuffer(self._adapters, np.int32) if self._has_adapter else _NO_ROWS,
         )

@@ -6,6 +6,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import orjson
 import pytest
 
@@ -14,7 +15,12 @@ from fastovms.api.chat_messages import seal, unseal
 from fastovms.api.chat_prompt import ShownPieces
 from fastovms.api.dialect import ANTHROPIC
 from fastovms.api.generate import SampleDelta, TextGeneration, Usage
-from fastovms.api.messages.endpoints import AnswerForm, MessageFrames, message_body, usage_body
+from fastovms.api.messages.endpoints import (
+    AnswerForm,
+    MessageEnding,
+    MessageFrames,
+    message_body,
+)
 from fastovms.config import ModelLimits
 from fastovms.errors import BackendUnavailable, Overloaded
 from fastovms.params import FinishReason, GrammarKind
@@ -42,27 +48,30 @@ def test_endings(
     reason: FinishReason, stop: str | int | None, are_whole: list[bool], told: tuple[str, str]
 ) -> None:
     form = AnswerForm(ShownPieces(), str, 9)
-    assert tuple(form.ending(reason, stop, are_whole, 9).values()) == (*told, None, None)
+    assert form.ending(reason, stop, are_whole, 9) == MessageEnding(*told)
 
 
 def test_the_context_may_end_sooner_than_the_request_says() -> None:
     ending = AnswerForm(ShownPieces(), str, 9).ending(FinishReason.LENGTH, None, [], 8)
-    assert ending["stop_reason"] == "model_context_window_exceeded"
+    assert ending.stop_reason == "model_context_window_exceeded"
 
 
-def test_cached_tokens_are_counted_apart() -> None:
-    counted = {
+@pytest.mark.parametrize(("reasoning", "details"), [(None, None), (3, {"thinking_tokens": 3})])
+def test_cached_tokens_are_counted_apart(
+    reasoning: int | None, details: dict[str, int] | None
+) -> None:
+    form, sample = AnswerForm(ShownPieces(), str, 9), SampleDelta(0, "")
+    message = message_body(ENVELOPE, sample, form, Usage(20, 5, 16, reasoning))
+    assert msgspec.to_builtins(message.usage) == {
         "input_tokens": 4,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 16,
         "output_tokens": 5,
-        "output_tokens_details": None,
+        "output_tokens_details": details,
         "server_tool_use": None,
-    }
-    assert usage_body(Usage(20, 5, 16)) == counted
-    assert usage_body(Usage(20, 5, 16, 3)) == {
-        **counted,
-        "output_tokens_details": {"thinking_tokens": 3},
+        "cache_creation": None,
+        "inference_geo": None,
+        "service_tier": "standard",
     }
 
 
@@ -86,7 +95,7 @@ def body(pieces: list[Piece], **shown: bool) -> dict[str, Any]:
     form = AnswerForm(ShownPieces(**shown), lambda: f"toolu_{next(ids)}", 9)
     sample = SampleDelta(0, "", FinishReason.STOP, pieces=pieces)
     told: dict[str, Any] = orjson.loads(
-        orjson.dumps(message_body(ENVELOPE, sample, form, Usage(5, 2, 0)))
+        msgspec.json.encode(message_body(ENVELOPE, sample, form, Usage(5, 2, 0)))
     )
     return told
 

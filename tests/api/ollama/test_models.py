@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import orjson
 import pytest
+from msgspec import UNSET
 
 from fastovms.api.ollama.generation import timestamp
 from fastovms.api.ollama.models import full_card, list_card, running_card
@@ -42,8 +43,8 @@ def test_a_model_in_memory() -> None:
     model = loaded()
     model.size, model.file_size = 50, 5
     card = full_card(model, fills_in=True)
-    assert card["capabilities"] == ["completion", "tools", "insert", "thinking"]
-    assert card["model_info"] == {
+    assert card.capabilities == ["completion", "tools", "insert", "thinking"]
+    assert card.model_info == {
         "general.architecture": "qwen3",
         "general.basename": "fake",
         "general.parameter_count": 751_632_384,
@@ -53,38 +54,38 @@ def test_a_model_in_memory() -> None:
         "qwen3.attention.head_count": 16,
         "qwen3.attention.head_count_kv": 8,
     }
-    assert card["template"] == SOURCE
-    assert [line.split() for line in card["parameters"].splitlines()] == [
+    assert card.template == SOURCE
+    assert [line.split() for line in card.parameters.splitlines()] == [
         ["temperature", "0.6"],
         ["top_k", "20"],
         ["repeat_penalty", "1.1"],
     ]
     listed = list_card(model, "other")
-    assert (listed["name"], listed["model"], listed["size"]) == ("other", "other", 5)
-    assert listed["details"]["families"] == ["qwen3"]
-    assert len(listed["digest"]) == 64
+    assert (listed.name, listed.model, listed.size) == ("other", "other", 5)
+    assert listed.details.families == ["qwen3"]
+    assert len(listed.digest) == 64
     running = running_card(model, 0.0, None)
-    assert running["size"] == 50
-    assert running["context_length"] == 64
-    assert running["expires_at"].startswith("2069-")
-    assert running["digest"] == listed["digest"]
+    assert running.size == 50
+    assert running.context_length == 64
+    assert running.expires_at.startswith("2069-")
+    assert running.digest == listed.digest
 
 
 def test_a_model_is_told_of_alike_when_it_has_left_memory() -> None:
     model = loaded()
-    before = list_card(model, "fake"), full_card(model, fills_in=True)["model_info"]
+    before = list_card(model, "fake"), full_card(model, fills_in=True).model_info
     model.served = None
-    assert (list_card(model, "fake"), full_card(model, fills_in=True)["model_info"]) == before
+    assert (list_card(model, "fake"), full_card(model, fills_in=True).model_info) == before
 
 
 def test_a_model_that_was_never_loaded() -> None:
     model = KnownModel("m", created=5)
     card = full_card(model, fills_in=False)
-    assert card["capabilities"] == ["completion"]
-    assert card["model_info"] == {"general.architecture": "openvino", "general.basename": "m"}
-    assert card["details"]["families"] == []
-    assert list_card(model, "m")["digest"] != list_card(loaded(), "fake")["digest"]
-    assert "context_length" not in running_card(model, 0.0, None)
+    assert card.capabilities == ["completion"]
+    assert card.model_info == {"general.architecture": "openvino", "general.basename": "m"}
+    assert card.details.families == []
+    assert list_card(model, "m").digest != list_card(loaded(), "fake").digest
+    assert running_card(model, 0.0, None).context_length is UNSET
 
 
 @pytest.mark.parametrize(
@@ -98,12 +99,12 @@ def test_a_model_that_was_never_loaded() -> None:
     ],
 )
 def test_what_the_weights_are(weights: WeightCount | None, size: str, level: str) -> None:
-    details = list_card(loaded(weights), "fake")["details"]
-    assert (details["parameter_size"], details["quantization_level"]) == (size, level)
+    details = list_card(loaded(weights), "fake").details
+    assert (details.parameter_size, details.quantization_level) == (size, level)
 
 
 def test_a_model_that_leaves_when_nobody_asks() -> None:
-    assert running_card(loaded(), 0.0, 90.0)["expires_at"] == "1970-01-01T00:01:30.000000Z"
+    assert running_card(loaded(), 0.0, 90.0).expires_at == "1970-01-01T00:01:30.000000Z"
 
 
 # What Ollama's clients ask about models.

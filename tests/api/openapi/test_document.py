@@ -227,6 +227,13 @@ def test_the_body_depends_on_the_dialect(document):
     assert schemas["OvmsCompletionRequest"]["required"] == ["model", "prompt"]
 
 
+def test_what_is_always_sent_is_required_in_an_answer(document):
+    schemas = document["components"]["schemas"]
+    assert schemas["ModelList"]["required"] == ["object", "data"]
+    assert schemas["ModelList"]["properties"]["object"] == {"enum": ["list"]}
+    assert "document" not in schemas["RerankResult"]["required"]
+
+
 def test_where_the_server_is_and_what_it_needs(document, routes):
     assert document["servers"] == [{"url": "/llm"}]
     assert document["security"] == [{"key": []}]

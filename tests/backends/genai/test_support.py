@@ -57,6 +57,7 @@ from fastovms.params import (
     Grammar,
     GrammarKind,
     ReasoningBudget,
+    RepetitionDetection,
     SamplingFields,
     SamplingParams,
 )
@@ -433,6 +434,7 @@ VALUES: Final[dict[str, object]] = {
     "beam_search": BeamSearch(2), "num_assistant_tokens": 3, "max_ngram_size": 2,
     "assistant_confidence_threshold": 0.5, "stop_strings": ("a",),
     "reasoning_budget": ReasoningBudget(5, (), False, False, (), ()),
+    "repetition_detection": RepetitionDetection(2, 1, 3),
 }  # fmt: skip
 """A value of each field that asks for something."""
 

@@ -46,6 +46,7 @@ CLIENTS: Final[Mapping[str, Sequence[str]]] = {
         "llama-index-postprocessor-cohere-rerank>=0.10,<1",
     ),
     "llm": ("llm>=0.36,<0.40",),
+    "llm-comply": ("llm-comply>=0.5,<1",),
     "openai-retrieval": ("openai>=3,<4", "numpy"),
     "outlines": ("outlines>=1.3,<2", "openai>=3,<4"),
     "pydantic-ai": ("pydantic-ai-slim[openai]>=2.68,<3",),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -16,11 +17,15 @@ from fastovms.engine.model import devices
 from fastovms.engine.model.compilation import possible_precisions
 from fastovms.engine.model.devices import (
     GIB,
+    DeviceFacts,
+    DeviceKind,
     MemoryReader,
     available_memory,
+    choose_device,
     device_memory,
     find_device,
     num_cache_blocks,
+    read_devices,
     share_memory,
     share_of_cpu,
 )
@@ -101,16 +106,82 @@ MIB = 1024**2
 
 
 class FakeCore:
-    def __init__(self, *available_devices: str, kind: str = "Type.DISCRETE") -> None:
+    """Devices with their properties; `kind` is that of GPUs of which nothing is given."""
+
+    def __init__(
+        self,
+        *available_devices: str,
+        kind: str = "Type.DISCRETE",
+        properties: Mapping[str, Mapping[str, object]] | None = None,
+    ) -> None:
         self.available_devices = list(available_devices)
         self._kind = kind
+        self._properties = properties or {}
 
     def get_property(self, device: str, name: str) -> object:
-        return {
+        known = {
             "GPU_DEVICE_TOTAL_MEM_SIZE": 1000 * MIB,
             "GPU_MEMORY_STATISTICS": {"usm_device": 300 * MIB, "usm_host": 100 * MIB},
             "DEVICE_TYPE": self._kind,
-        }[name]
+        }
+        known |= self._properties.get(device, {})
+        if name not in known or known[name] is None:
+            raise RuntimeError(f"{device} has no {name}")
+        return known[name]
+
+
+ARC = {
+    "FULL_DEVICE_NAME": "Intel Arc A770",
+    "DEVICE_TYPE": "Type.DISCRETE",
+    "GPU_DEVICE_TOTAL_MEM_SIZE": 16 * GIB,
+    "GPU_DRIVER_VERSION": "25.1",
+}
+IRIS = {**ARC, "FULL_DEVICE_NAME": "Intel Iris Xe", "DEVICE_TYPE": "Type.INTEGRATED"}
+SMALL = {**ARC, "FULL_DEVICE_NAME": "Intel Arc A380", "GPU_DEVICE_TOTAL_MEM_SIZE": 6 * GIB}
+BROKEN = {"DEVICE_TYPE": None}
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({"CPU": {}}, ("CPU", "OpenVINO sees no GPU")),
+        ({"CPU": {}, "GPU": IRIS}, ("GPU", "Intel Iris Xe is an integrated GPU")),
+        ({"CPU": {}, "GPU.0": IRIS, "GPU.1": ARC}, ("GPU.1", "Intel Arc A770 is a discrete GPU")),
+        (
+            {"CPU": {}, "GPU.0": SMALL, "GPU.1": ARC},
+            ("GPU.1", "Intel Arc A770 is a discrete GPU, the one of 2 with the most memory"),
+        ),
+        ({"CPU": {}, "NPU": {}}, ("CPU", "OpenVINO sees no GPU")),
+        ({"CPU": {}, "GPU": BROKEN}, ("CPU", "GPU does not answer")),
+        ({"CPU": {}, "GPU.0": BROKEN, "GPU.1": IRIS}, ("GPU.1", "Intel Iris Xe is an integ")),
+    ],
+)
+def test_auto_chooses(properties: dict[str, dict[str, object]], expected: tuple[str, str]) -> None:
+    core: Any = FakeCore(*properties, properties=properties)
+    found = read_devices(core)
+    assert [device.name for device in found] == list(properties)
+    choice = choose_device(found)
+    assert choice.name == expected[0] == find_device(core, "auto")
+    assert choice.reason.startswith(expected[1])
+    assert choose_device(found, "because") == ("CPU", "because")
+
+
+def test_what_a_device_says_of_itself() -> None:
+    npu = {"FULL_DEVICE_NAME": "Intel AI Boost", "NPU_DRIVER_VERSION": 32}
+    cpu = {"FULL_DEVICE_NAME": "Xeon"}
+    core: Any = FakeCore(
+        "CPU",
+        "GPU.0",
+        "GPU.1",
+        "NPU",
+        properties={"CPU": cpu, "GPU.0": ARC, "NPU": npu} | {"GPU.1": BROKEN},
+    )
+    assert read_devices(core) == [
+        DeviceFacts("CPU", DeviceKind.CPU, "Xeon"),
+        DeviceFacts("GPU.0", DeviceKind.DISCRETE, "Intel Arc A770", 16 * GIB, "25.1"),
+        DeviceFacts("GPU.1", DeviceKind.OTHER, fault="GPU.1 has no DEVICE_TYPE"),
+        DeviceFacts("NPU", DeviceKind.NPU, "Intel AI Boost", driver="32"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +189,7 @@ class FakeCore:
     [
         ("CPU", ["CPU"], "CPU"),
         ("cpu", ["CPU"], "CPU"),
-        ("AUTO", ["CPU", "GPU"], "CPU"),
+        ("AUTO", ["CPU", "GPU"], "GPU"),
         ("GPU", ["CPU", "GPU"], "GPU"),
         ("gpu.1", ["CPU", "GPU.0", "GPU.1"], "GPU.1"),
         ("GPU", ["CPU", "GPU.0", "GPU.1"], "GPU"),
@@ -133,8 +204,15 @@ def test_a_device_is_found(name: str, available: Sequence[str], expected: str) -
     [
         ("GPU", ["CPU"], "there is no device GPU here, or no driver for it; there is CPU"),
         ("GPU.2", ["CPU", "GPU"], r"there is no device GPU\.2 here.* CPU, GPU"),
-        ("NPU", ["CPU", "NPU"], r"--device must be CPU, GPU or GPU\.n, not 'NPU'"),
-        ("HETERO:GPU,CPU", ["CPU"], "--device must be"),
+        ("NPU", ["CPU", "NPU"], "--device NPU needs the genai backend"),
+        (
+            "HETERO:GPU,CPU",
+            ["CPU"],
+            "--device HETERO:GPU,CPU is not supported: a model runs on one",
+        ),
+        ("multi:CPU", ["CPU"], "--device multi:CPU is not supported: a model runs on one device"),
+        ("AUTO:GPU,CPU", ["CPU"], "--device AUTO:GPU,CPU is not supported"),
+        ("BATCH:CPU", ["CPU"], "--device BATCH:CPU is not supported"),
         ("GPUS", ["CPU"], "--device must be"),
     ],
 )
@@ -143,6 +221,13 @@ def test_a_device_that_cannot_be_had_is_named(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         find_device(FakeCore(*available), name)  # type: ignore[arg-type]
+
+
+def test_an_npu_is_for_those_who_can_use_it() -> None:
+    core: Any = FakeCore("CPU", "NPU")
+    assert find_device(core, "npu", allows_npu=True) == "NPU"
+    with pytest.raises(ConfigurationError, match="there is no device NPU here"):
+        find_device(FakeCore("CPU"), "NPU", allows_npu=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

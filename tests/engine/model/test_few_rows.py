@@ -49,11 +49,17 @@ def kernels() -> Kernels:
     return compile_kernels("avx2", 2)
 
 
-@pytest.fixture(scope="module", params=COMPRESSED)
+CACHES = [*((name, "f16") for name in COMPRESSED), ("int8", "u8"), ("window", "u8")]
+"""Models, and the precision of their cache."""
+
+
+@pytest.fixture(scope="module", params=CACHES, ids=", ".join)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PagedModel:
+    name, cache_precision = request.param
     directory = tmp_path_factory.mktemp("model")
-    write_model(COMPRESSED[request.param], directory)
-    return PagedModel.load(directory)
+    write_model(COMPRESSED[name], directory)
+    properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": cache_precision}
+    return PagedModel.load(directory, properties=properties)
 
 
 @pytest.fixture(scope="module")

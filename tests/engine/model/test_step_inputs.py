@@ -9,6 +9,13 @@ import numpy as np
 from fastovms.engine.model.step_inputs import StepLayout
 
 
+def test_adapters_are_those_of_the_sequences() -> None:
+    layout = StepLayout(4)
+    for number in (0, 3, 0, 1):
+        layout.add(array("q", [10, 11]), 0, 2, array("i", [7]), adapter=number)
+    assert layout.finish(array("q")).adapters.tolist() == [0, 3, 0, 1]
+
+
 def test_sequences_are_laid_out_one_after_another() -> None:
     layout = StepLayout(4)
     prompt = layout.add(array("q", range(10, 16)), 0, 5, array("i", [7, 8, 9]))
@@ -26,6 +33,7 @@ def test_sequences_are_laid_out_one_after_another() -> None:
         "max_context_len": 5,
         "sampled_token_indices": [5, 6],
         "sequence_lens": [6, 4, 2],
+        "adapters": [],
     }
     laid_out = {name: value.tolist() for name, value in inputs._asdict().items()}
     states = {name: laid_out.pop(name) for name in list(laid_out) if name.startswith("state_")}

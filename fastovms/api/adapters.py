@@ -1,0 +1,152 @@
+"""Endpoints that load and unload adapters (LoRA), as vLLM has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from fastovms.api.admin import operator_refusal
+from fastovms.api.body import show
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import OPENAI, Dialect
+from fastovms.api.endpoint import Route, endpoint
+from fastovms.api.served import KnownModel, ServedModel
+from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField, ModelNotFound
+from fastovms.http.messages import Request, Response
+
+_MAX_NAME: Final = 256
+_MAX_PATH: Final = 4096
+
+
+class LoadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `/v1/load_lora_adapter`.
+
+    Attributes:
+        lora_path: a directory of the server's machine.
+        base_model_name: the model; None = the only one that serves adapters.
+    """
+
+    lora_name: str | None = None
+    lora_path: str | None = None
+    base_model_name: str | None = None
+    load_inplace: bool = False
+
+
+class UnloadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `/v1/unload_lora_adapter`. Its number in vLLM is ignored."""
+
+    lora_name: str | None = None
+    lora_int_id: int | None = None
+
+
+class AdapterRoutes:
+    """The handlers, for operators."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    async def load(self, request: Request, dialect: Dialect) -> Response:
+        """Loads an adapter, and answers when requests may name it.
+
+        Raises:
+            InvalidField: a field is invalid, or the adapter cannot be served.
+        """
+        if (refusal := operator_refusal(request)) is not None:
+            return refusal
+        body = await self._context.bodies.read(request, LoadAdapterRequest)
+        name = _given(body.lora_name, "lora_name", _MAX_NAME)
+        path = Path(_given(body.lora_path, "lora_path", _MAX_PATH))
+        if body.load_inplace:
+            raise InvalidField(
+                "load_inplace must be false: unload the adapter first", param="load_inplace"
+            )
+        models = self._context.models
+        if models.get(name) is not None:
+            raise InvalidField(
+                f"lora_name is {show(name)}, which is the name of a model or an adapter that is "
+                "served",
+                param="lora_name",
+            )
+        adapters = self._parent(body.base_model_name, dialect).adapters
+        assert adapters is not None
+        try:
+            await adapters.load(name, path)
+        except ConfigurationError as error:
+            raise InvalidField(str(error), param="lora_path") from None
+        return _done(f"Success: LoRA adapter '{name}' added successfully.")
+
+    async def unload(self, request: Request, dialect: Dialect) -> Response:
+        """Unloads an adapter, and answers when its requests have ended and its memory is free.
+
+        Raises:
+            BackendUnavailable: its requests do not end in time.
+            ModelNotFound: there is no such adapter.
+        """
+        if (refusal := operator_refusal(request)) is not None:
+            return refusal
+        body = await self._context.bodies.read(request, UnloadAdapterRequest)
+        name = _given(body.lora_name, "lora_name", _MAX_NAME)
+        for model in self._serving():
+            assert model.adapters is not None
+            if name in model.adapters.adapters:
+                await model.adapters.unload(name)
+                return _done(f"Success: LoRA adapter '{name}' removed successfully.")
+        raise ModelNotFound(
+            f"no adapter {show(name)} is loaded", param="lora_name", code="model_not_found"
+        )
+
+    def _parent(self, name: str | None, dialect: Dialect) -> ServedModel:
+        """Returns the model that an adapter is to be loaded for."""
+        serving = self._serving()
+        if name is not None:
+            known = self._context.models.find(name, dialect)
+            serving = [model for model in serving if model.info.name == known.name]
+            if not serving:
+                raise InvalidField(
+                    f"the model {known.name} serves no adapters, or is not in memory: start the "
+                    "server with --enable-lora",
+                    param="base_model_name",
+                )
+        if not serving:
+            raise InvalidField("adapters are not served: start the server with --enable-lora")
+        if len(serving) > 1:
+            names = ", ".join(model.info.name for model in serving)
+            raise InvalidField(f"base_model_name must be one of {names}", param="base_model_name")
+        return serving[0]
+
+    def _serving(self) -> list[ServedModel]:
+        """Returns the models in memory that serve adapters."""
+        found = [known.served for known in self._context.models.known if _is_available(known)]
+        return [
+            model
+            for model in found
+            if isinstance(model, ServedModel) and model.adapters is not None
+        ]
+
+
+def _is_available(known: KnownModel) -> bool:
+    if known.failure is not None:
+        raise BackendUnavailable(f"the engine has failed: {known.failure}")
+    return known.served is not None
+
+
+def _given(value: str | None, name: str, most: int) -> str:
+    if not value or not value.strip():
+        raise InvalidField(f"{name} is required and must not be empty", param=name)
+    if len(value) > most or not value.isprintable():
+        raise InvalidField(f"{name} must be at most {most} printable characters", param=name)
+    return value
+
+
+def _done(text: str) -> Response:
+    return Response(200, text.encode(), "text/plain; charset=utf-8")
+
+
+def endpoints(context: ApiContext) -> Iterator[Route]:
+    """Yields the routes for adapters."""
+    routes = AdapterRoutes(context)
+    yield Route("POST", "/v1/load_lora_adapter", endpoint(routes.load, OPENAI))
+    yield Route("POST", "/v1/unload_lora_adapter", endpoint(routes.unload, OPENAI))

@@ -1,0 +1,159 @@
+"""Documents of requests: replaces the parts that bring files by their texts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from fastovms.api.body import FairThread, wrong
+from fastovms.config import MediaConfig
+from fastovms.errors import InvalidField, RequestError
+from fastovms.http.messages import Request
+from fastovms.media.documents import can_read_pdf, decode_text, is_pdf
+from fastovms.media.fetch import decode_base64, decode_data_url, too_large
+
+FindFile = Callable[[str, str], Path]
+"""Returns the path of a tenant's file by its id. Raises RequestError."""
+
+ReadPdf = Callable[[bytes, str, int], str]
+"""Returns the text of a PDF, given the field that it comes from and the most pages. Called in a
+thread."""
+
+_MAX_CACHED: Final = 16 * 1024 * 1024
+"""Characters of the texts of PDFs that are kept: clients send a document again with each turn."""
+
+_MAX_TITLE: Final = 200
+
+
+class GivenDocument(NamedTuple):
+    """A part of a request that brings a file.
+
+    Attributes:
+        place: its place in the request.
+        members: the object with the content, or the id of an uploaded file.
+        is_new: whether it comes with this request, not with an older message.
+        take: receives the text.
+        data_member: the member with the content, in base64.
+    """
+
+    place: str
+    members: Mapping[str, Any]
+    is_new: bool
+    take: Callable[[str], None]
+    data_member: str = "file_data"
+
+
+class Documents:
+    """Reads documents in a thread, one at a time; clients take turns. Belongs to one event loop.
+
+    Args:
+        find_file: finds a file that was uploaded.
+        read_pdf: reads a PDF within limits of time and memory.
+        close_reader: ends what `read_pdf` does.
+    """
+
+    def __init__(
+        self,
+        config: MediaConfig,
+        find_file: FindFile,
+        read_pdf: ReadPdf,
+        close_reader: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._config = config
+        self._find_file = find_file
+        self._read_pdf = read_pdf
+        self._close_reader = close_reader
+        self._thread: FairThread[str] = FairThread("documents", per_client=32, total=128)
+        self._texts: OrderedDict[bytes, str] = OrderedDict()
+        self._num_chars = 0
+
+    async def read(self, request: Request, given: Iterable[GivenDocument]) -> int:
+        """Hands each document its text. Returns the number of characters of all texts. An older
+        document that cannot be read stays as it is.
+
+        Raises:
+            RequestError: a new document cannot be read.
+            Overloaded: too many documents wait.
+        """
+        num_chars = 0
+        for document in given:
+            try:
+                text = await self._text(request, document)
+            except RequestError:
+                if document.is_new:
+                    raise
+                continue
+            title = document.members.get("filename")
+            if isinstance(title, str) and title:
+                text = f"File {title[:_MAX_TITLE]}:\n{text}"
+            document.take(text)
+            num_chars += len(text)
+        return num_chars
+
+    def close(self) -> None:
+        self._thread.close()
+        self._close_reader()
+
+    async def _text(self, request: Request, document: GivenDocument) -> str:
+        members, place = document.members, document.place
+        data, file_id = members.get(document.data_member), members.get("file_id")
+        if data is not None:
+            name = f"{place}.{document.data_member}"
+            if not isinstance(data, str):
+                raise wrong(name, "a string", data)
+            call = partial(self._decoded, data, name)
+        elif file_id is not None:
+            name = f"{place}.file_id"
+            if not isinstance(file_id, str):
+                raise wrong(name, "a string", file_id)
+            call = partial(self._stored, self._find_file(request.caller.tenant, file_id), name)
+        else:
+            raise InvalidField(
+                f"{place} must have {document.data_member} or file_id: files are not fetched",
+                param=place,
+            )
+        return await self._thread.run(request.sender, call)
+
+    # Called in the thread
+
+    def _decoded(self, data: str, name: str) -> str:
+        most = self._config.max_document_bytes
+        if data.startswith("data:"):
+            return self._read(decode_data_url(data, name, max_bytes=most, is_image=False), name)
+        return self._read(decode_base64(data, name, max_bytes=most), name)
+
+    def _stored(self, path: Path, name: str) -> str:
+        most = self._config.max_document_bytes
+        try:
+            with path.open("rb") as file:
+                data = file.read(most + 1)
+        except OSError as error:
+            raise InvalidField(f"{name}: the file cannot be read", param=name) from error
+        if len(data) > most:
+            raise too_large(name, most)
+        return self._read(data, name)
+
+    def _read(self, data: bytes, name: str) -> str:
+        if not is_pdf(data):
+            return decode_text(data, name)
+        if not can_read_pdf():
+            raise InvalidField(
+                f"{name} is a PDF, which this server does not read: install fastovms with the "
+                "extra documents",
+                param=name,
+            )
+        key = hashlib.sha256(data).digest()
+        text = self._texts.get(key)
+        if text is None:
+            text = self._read_pdf(data, name, self._config.max_document_pages)
+            self._texts[key] = text
+            self._num_chars += len(text)
+            while self._num_chars > _MAX_CACHED:
+                _, oldest = self._texts.popitem(last=False)
+                self._num_chars -= len(oldest)
+        self._texts.move_to_end(key)
+        return text

@@ -1,0 +1,320 @@
+"""Decides which models are in memory: which one is loaded next, and which makes room. It moves
+nothing itself, and has no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from fastovms.config import ResidencyConfig
+
+_PATIENCE: Final = 5.0
+"""Seconds that a request waits for a model to become idle. Then one that is in use is chosen to
+leave: it takes no further requests until the one that waits has had its turn."""
+
+_FIRST_RETRY: Final = 2.0
+_LAST_RETRY: Final = 300.0
+"""Seconds from a load that has failed to the next one: they double from the first to the last."""
+
+
+class ModelState(Enum):
+    """The loading state of a model. A model in the state FAILED could not be loaded and is not in
+    memory."""
+
+    UNLOADED = "unloaded"
+    LOADING = "loading"
+    AVAILABLE = "available"
+    UNLOADING = "unloading"
+    FAILED = "failed"
+
+
+class MoveKind(Enum):
+    """The next change of a model."""
+
+    LOAD = "load"
+    UNLOAD = "unload"
+
+
+class Move(NamedTuple):
+    """One load or unload of a model."""
+
+    kind: MoveKind
+    name: str
+
+
+@dataclass(slots=True)
+class Resident:
+    """The loading state and use counts of one model.
+
+    Attributes:
+        size: its memory in bytes.
+        num_uses: requests that run on it or are about to.
+        num_waiting: requests and operator commands that wait for it to be loaded.
+        last_used: when it was last acquired or released.
+        waits_since: when the oldest waiting request arrived.
+        leaves: whether it accepts no further requests and is unloaded after the last one.
+        is_removed: whether it is removed from the list after unloading.
+        retry_at: when a model that could not be loaded may be tried again.
+    """
+
+    name: str
+    size: int = 0
+    state: ModelState = ModelState.UNLOADED
+    num_uses: int = 0
+    num_waiting: int = 0
+    last_used: float = 0.0
+    waits_since: float = 0.0
+    leaves: bool = False
+    is_removed: bool = False
+    num_failures: int = 0
+    retry_at: float = 0.0
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the model uses no memory."""
+        return self.state in (ModelState.UNLOADED, ModelState.FAILED)
+
+    @property
+    def is_idle(self) -> bool:
+        return self.state is ModelState.AVAILABLE and not self.num_uses and not self.num_waiting
+
+    @property
+    def may_leave(self) -> bool:
+        return self.leaves and self.state is ModelState.AVAILABLE and not self.num_uses
+
+
+class Residency:
+    """The loading state machine of all models. The caller asks for `next_move`, performs the load
+    or unload, and reports the outcome; one move at a time.
+
+    Args:
+        config: the limits on models and bytes in memory, and the idle time before unloading.
+    """
+
+    def __init__(self, config: ResidencyConfig) -> None:
+        self._config = config
+        self._models: dict[str, Resident] = {}
+        self._move: Move | None = None
+
+    def __iter__(self) -> Iterator[Resident]:
+        return iter(self._models.values())
+
+    def __getitem__(self, name: str) -> Resident:
+        return self._models[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._models
+
+    @property
+    def loads_on_demand(self) -> bool:
+        """Whether a model is loaded when it is first asked for, and not at start."""
+        config = self._config
+        return bool(config.max_loaded_models or config.model_memory or config.idle_unload)
+
+    # What there is
+
+    def add(self, name: str, size: int, *, is_loaded: bool = False, now: float = 0.0) -> None:
+        """Adds a model that no request waits for yet, or keeps one that was about to be removed."""
+        if name in self._models:
+            assert self._models[name].is_removed
+            self._models[name].is_removed = False
+            self.change(name, size)
+            return
+        state = ModelState.AVAILABLE if is_loaded else ModelState.UNLOADED
+        self._models[name] = Resident(name, size, state, last_used=now)
+
+    def change(self, name: str, size: int) -> None:
+        """Records that a model's configuration has changed; the loaded version is unloaded."""
+        model = self._models[name]
+        model.size = size
+        model.num_failures, model.retry_at = 0, 0.0
+        model.leaves = not model.is_away
+        if model.state is ModelState.FAILED:
+            model.state = ModelState.UNLOADED
+
+    def remove(self, name: str) -> None:
+        """Removes a model, at once or when the last request on it has ended. No request may wait
+        for it."""
+        model = self._models[name]
+        assert not model.num_waiting
+        if model.is_away:
+            del self._models[name]
+        else:
+            model.leaves = model.is_removed = True
+
+    # What requests want
+
+    def acquire(self, name: str, now: float) -> bool:
+        """Acquires a model for a request. Returns False if it is not loaded or is being
+        unloaded."""
+        model = self._models[name]
+        if model.state is not ModelState.AVAILABLE or model.leaves:
+            return False
+        model.num_uses += 1
+        model.last_used = now
+        return True
+
+    def hold(self, name: str) -> None:
+        """Acquires a model that is already in use once more."""
+        model = self._models[name]
+        assert model.state is ModelState.AVAILABLE
+        model.num_uses += 1
+
+    def release(self, name: str, now: float) -> None:
+        """Releases an acquired model."""
+        model = self._models[name]
+        assert model.num_uses > 0
+        model.num_uses -= 1
+        model.last_used = now
+
+    def wait(self, name: str, now: float) -> None:
+        """Records one more request that waits for a model."""
+        model = self._models[name]
+        if not model.num_waiting:
+            model.waits_since = now
+        model.num_waiting += 1
+
+    def stop_waiting(self, name: str) -> None:
+        """Records that a request no longer waits, for any reason."""
+        model = self._models[name]
+        assert model.num_waiting > 0
+        model.num_waiting -= 1
+
+    def seconds_to_retry(self, name: str, now: float) -> float:
+        """Returns the seconds until the load of a failed model may be retried; 0 = now."""
+        model = self._models[name]
+        if model.state is not ModelState.FAILED:
+            return 0.0
+        return max(0.0, model.retry_at - now)
+
+    def seconds_to_leave(self, name: str, now: float) -> float | None:
+        """Returns the seconds that a model stays loaded without requests; None = without limit."""
+        idle, model = self._config.idle_unload, self._models[name]
+        if not idle:
+            return None
+        return max(0.0, model.last_used + idle - now) if model.is_idle else idle
+
+    def retry_now(self, name: str) -> None:
+        """Allows an immediate retry of a model that failed to load."""
+        self._models[name].retry_at = 0.0
+
+    def ask_to_leave(self, name: str) -> None:
+        """Marks a model to be unloaded after its last request."""
+        model = self._models[name]
+        if model.state is not ModelState.UNLOADING:
+            model.leaves = not model.is_away
+
+    # What is done
+
+    def next_move(self, now: float) -> Move | None:
+        """Begins the next move and returns it; None = nothing to do at present."""
+        if self._move is not None:
+            return None
+        leaving = next((model for model in self if model.may_leave), None)
+        wanted = self._wanted(now)
+        if leaving is not None:
+            return self._begin(MoveKind.UNLOAD, leaving)
+        if wanted is not None:
+            if self._has_room(wanted):
+                return self._begin(MoveKind.LOAD, wanted)
+            victim = self._victim()
+            if victim is not None:
+                return self._begin(MoveKind.UNLOAD, victim)
+            if now >= wanted.waits_since + _PATIENCE:
+                self._choose_to_leave()
+            return None
+        idle = self._config.idle_unload
+        if idle:
+            for model in self:
+                if model.is_idle and now >= model.last_used + idle:
+                    return self._begin(MoveKind.UNLOAD, model)
+        return None
+
+    def wake_at(self, now: float) -> float | None:
+        """Returns the time at which `next_move` may have work without any request; None = never."""
+        if self._move is not None:
+            return None
+        times = [m.retry_at for m in self if m.num_waiting and m.state is ModelState.FAILED]
+        wanted = self._wanted(now)
+        if wanted is not None and not any(model.leaves for model in self):
+            times.append(wanted.waits_since + _PATIENCE)
+        if self._config.idle_unload:
+            times += [m.last_used + self._config.idle_unload for m in self if m.is_idle]
+        return min((time for time in times if time > now), default=None)
+
+    def loaded(self, now: float) -> None:
+        """Records that the current load has succeeded."""
+        model = self._end(MoveKind.LOAD)
+        model.state = ModelState.AVAILABLE
+        model.num_failures, model.last_used = 0, now
+
+    def failed(self, now: float) -> None:
+        """Records that the current load has failed. The next request retries it, after a delay."""
+        model = self._end(MoveKind.LOAD)
+        model.state, model.leaves = ModelState.FAILED, False
+        model.retry_at = now + min(_FIRST_RETRY * 2**model.num_failures, _LAST_RETRY)
+        model.num_failures = min(model.num_failures + 1, 16)
+        if model.is_removed:
+            del self._models[model.name]
+
+    def unloaded(self) -> None:
+        """Records that the current unload has finished."""
+        model = self._end(MoveKind.UNLOAD)
+        model.state, model.leaves = ModelState.UNLOADED, False
+        if model.is_removed:
+            del self._models[model.name]
+
+    def check(self) -> None:
+        """Raises AssertionError if the states contradict each other."""
+        moving = [m for m in self if m.state in (ModelState.LOADING, ModelState.UNLOADING)]
+        assert [m.name for m in moving] == ([] if self._move is None else [self._move.name])
+        for model in self:
+            assert model.num_uses >= 0
+            assert model.num_waiting >= 0
+            assert not model.num_uses or model.state is ModelState.AVAILABLE
+            assert not (model.is_removed and model.num_waiting)
+            assert not (model.leaves and model.is_away)
+        limit = self._config.max_loaded_models
+        present = [model for model in self if not model.is_away]
+        assert limit is None or len(present) <= limit
+
+    def _begin(self, kind: MoveKind, model: Resident) -> Move:
+        is_load = kind is MoveKind.LOAD
+        model.state = ModelState.LOADING if is_load else ModelState.UNLOADING
+        self._move = Move(kind, model.name)
+        return self._move
+
+    def _end(self, kind: MoveKind) -> Resident:
+        assert self._move is not None
+        assert self._move.kind is kind
+        model = self._models[self._move.name]
+        self._move = None
+        return model
+
+    def _wanted(self, now: float) -> Resident | None:
+        """Returns the model with the oldest waiting request that may be loaded."""
+        waiting = [m for m in self if m.num_waiting and m.is_away and m.retry_at <= now]
+        return min(waiting, key=lambda model: model.waits_since, default=None)
+
+    def _has_room(self, wanted: Resident) -> bool:
+        limit, memory = self._config.max_loaded_models, self._config.model_memory
+        present = [model for model in self if not model.is_away]
+        if limit is not None and len(present) >= limit:
+            return False
+        if memory is None or not present:  # one alone is let in, whatever its size is said to be
+            return True
+        return sum(model.size for model in present) + wanted.size <= memory
+
+    def _victim(self) -> Resident | None:
+        """Returns the idle model that was used least recently."""
+        idle = [model for model in self if model.is_idle]
+        return min(idle, key=lambda model: model.last_used, default=None)
+
+    def _choose_to_leave(self) -> None:
+        """Marks the least recently used model that has requests to be unloaded after them."""
+        if not any(model.leaves for model in self):
+            used = [model for model in self if model.num_uses]
+            if used:
+                min(used, key=lambda model: model.last_used).leaves = True

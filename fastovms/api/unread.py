@@ -1,0 +1,91 @@
+"""Finds the parts of a request's body that the server does not know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+
+_MAX_NAMES: Final = 16
+"""The number of names that one request's warning has."""
+
+_MAX_NAME: Final = 60
+"""Characters of a member's name that a warning repeats."""
+
+_NOTHING: Final[tuple[object, ...]] = (None, "", [], {})
+"""Values of unknown members that ask for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The known members of the objects at one place of a body.
+
+    Attributes:
+        names: the members, each with those of its own objects; None = any.
+        kinds: the members by the `type` of the object ("" = it has none), in place of `names`.
+            Objects of other types are not examined.
+    """
+
+    names: Mapping[str, Members | None] = field(default_factory=dict)
+    kinds: Mapping[str, Members] | None = None
+
+
+def known(*names: str, **inner: Members) -> Members:
+    """Returns members: those without known members of their own, and those with."""
+    return Members({**dict.fromkeys(names), **inner})
+
+
+def unread_names(body: bytes, decoded: msgspec.Struct, members: Members) -> list[str]:
+    """Returns the names of the members of a body that the server does not know, such as
+    "messages[].mood". Members without a value are left out.
+
+    Args:
+        body: the JSON text of the object.
+        decoded: the same, as the struct that reads it.
+        members: the members of the struct's fields.
+    """
+    found: dict[str, None] = {}
+    fields = _fields(type(decoded))
+    for name, raw in msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items():
+        if name not in fields and bytes(raw) not in (b"null", b'""', b"[]", b"{}"):
+            _add(found, name)
+    for name, inner in members.names.items():
+        if inner is not None:
+            _examine(getattr(decoded, name), inner, name, found)
+    return list(found)
+
+
+@cache
+def _fields(schema: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(schema.__struct_fields__)
+
+
+def _examine(value: Any, members: Members, place: str, found: dict[str, None]) -> None:
+    if isinstance(value, list):
+        place = f"{place}[]"
+        for element in value:
+            _examine(element, members, place, found)
+        return
+    if not isinstance(value, dict):
+        return
+    if members.kinds is not None:
+        kind = value.get("type", "")
+        of_kind = members.kinds.get(kind) if isinstance(kind, str) else None
+        if of_kind is None:
+            return
+        members = of_kind
+    for name, member in value.items():
+        if name not in members.names:
+            if member not in _NOTHING:
+                _add(found, f"{place}.{name[:_MAX_NAME]}")
+        elif (inner := members.names[name]) is not None:
+            _examine(member, inner, f"{place}.{name}", found)
+
+
+def _add(found: dict[str, None], name: str) -> None:
+    if len(found) < _MAX_NAMES:
+        found[json.dumps(name[: 2 * _MAX_NAME])[1:-1]] = None

@@ -1,0 +1,230 @@
+"""Runs a model on an NPU, one request at a time.
+
+OpenVINO has no paged attention on an NPU, so that `ContinuousBatchingPipeline` does not run there.
+`LLMPipeline` does, with prompts and answers of a limited length. Here it has the interface of the
+other one, as far as the worker uses that. It has not been run on an NPU.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple
+
+import openvino as ov
+import openvino_genai as genai
+
+from fastovms.backends.model_task import is_integer
+from fastovms.config import EngineConfig
+from fastovms.errors import ConfigurationError
+
+MAX_PROMPT_LEN: Final = "MAX_PROMPT_LEN"
+MIN_RESPONSE_LEN: Final = "MIN_RESPONSE_LEN"
+
+_DEFAULTS: Final = {MAX_PROMPT_LEN: 1024, MIN_RESPONSE_LEN: 128}
+"""Tokens, where `--plugin-config` does not say: the pipeline's own."""
+
+_CLOSE_TIMEOUT: Final = 5.0
+
+
+class StaticLengths(NamedTuple):
+    """The lengths that the model is compiled for, in tokens."""
+
+    prompt: int
+    answer: int
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> StaticLengths:
+        """Returns the lengths that the operator has set, or the defaults.
+
+        Raises:
+            ConfigurationError: one is not a number of tokens.
+        """
+        lengths = {name: config.plugin_config.get(name, least) for name, least in _DEFAULTS.items()}
+        for name, value in lengths.items():
+            if not is_integer(value) or int(str(value)) < 1:
+                raise ConfigurationError(
+                    f"plugin_config {name} must be an integer of at least 1, not {value!r}"
+                )
+        return cls(*(int(str(lengths[name])) for name in (MAX_PROMPT_LEN, MIN_RESPONSE_LEN)))
+
+
+class _Ended(NamedTuple):
+    """The end of a generation; None = no error."""
+
+    error: Exception | None
+
+
+class OneRequestPipeline:
+    """An `LLMPipeline` with the methods of `ContinuousBatchingPipeline` that the worker uses.
+
+    Args:
+        pipeline: generates on a thread of its own, while `step` waits for its tokens.
+    """
+
+    def __init__(self, pipeline: genai.LLMPipeline, lengths: StaticLengths) -> None:
+        self._pipeline = pipeline
+        self._lengths = lengths
+        self._handle: OneRequestHandle | None = None
+
+    def get_tokenizer(self) -> Any:
+        return self._pipeline.get_tokenizer()
+
+    def get_metrics(self) -> Any:
+        """Returns the used share of the KV cache in percent: 0, or 100 while a request runs."""
+        return SimpleNamespace(cache_usage=100.0 if self._handle is not None else 0.0)
+
+    def add_request(
+        self, request_id: int, prompt: ov.Tensor | str, config: genai.GenerationConfig
+    ) -> OneRequestHandle:
+        """Starts to generate.
+
+        Args:
+            prompt: int64 [1, tokens], or a text.
+
+        Raises:
+            ValueError: the prompt is too long for the compiled model.
+        """
+        if isinstance(prompt, str):
+            prompt = self.get_tokenizer().encode(prompt).input_ids
+        num_tokens = prompt.shape[-1]
+        if num_tokens > self._lengths.prompt:
+            raise ValueError(
+                f"the prompt has {num_tokens} tokens, and the NPU takes {self._lengths.prompt}: "
+                f"see {MAX_PROMPT_LEN}"
+            )
+        assert self._handle is None, "the worker adds one request at a time"
+        self._handle = OneRequestHandle(self._pipeline, prompt, config)
+        return self._handle
+
+    def has_non_finished_requests(self) -> bool:
+        return self._handle is not None
+
+    def step(self) -> None:
+        """Waits for the next tokens of the request, or its end.
+
+        Raises:
+            Exception: the pipeline has failed.
+        """
+        if self._handle is not None and not self._handle.advance():
+            self._handle = None
+
+
+class OneRequestHandle:
+    """A running generation; has the methods of `GenerationHandle` that the worker uses."""
+
+    def __init__(
+        self, pipeline: genai.LLMPipeline, prompt: ov.Tensor, config: genai.GenerationConfig
+    ) -> None:
+        self._events: queue.SimpleQueue[list[int] | _Ended] = queue.SimpleQueue()
+        self._unread: list[int] = []
+        self._status = genai.GenerationStatus.RUNNING
+        self._finish_reason = genai.GenerationFinishReason.NONE
+        self._num_left = config.max_new_tokens
+        self._stop_token_ids = set(config.stop_token_ids)
+        if not config.ignore_eos:
+            self._stop_token_ids.add(config.eos_token_id)
+        self._last: int | None = None
+        self._is_cancelled = False
+        self._is_read = False
+        self._thread = threading.Thread(
+            target=self._generate, args=(pipeline, prompt, config), name="npu", daemon=True
+        )
+        self._thread.start()
+
+    def _generate(
+        self, pipeline: genai.LLMPipeline, prompt: ov.Tensor, config: genai.GenerationConfig
+    ) -> None:
+        error = None
+        try:
+            pipeline.generate(prompt, config, _Streamer(self._take))
+        except Exception as caught:  # raised by the step that waits for it
+            error = caught
+        self._events.put(_Ended(error))
+
+    def _take(self, token_ids: list[int]) -> bool:
+        """Takes new tokens, on the pipeline's thread. Returns whether to go on."""
+        self._events.put(token_ids)
+        return not self._is_cancelled
+
+    def advance(self) -> bool:
+        """Waits for the next tokens or the end. Returns whether the generation goes on."""
+        while not isinstance(event := self._events.get(), _Ended):
+            if self._is_cancelled:
+                continue
+            self._unread += event
+            self._num_left -= len(event)
+            self._last = event[-1] if event else self._last
+            if self._last not in self._stop_token_ids:  # else the end comes next, and belongs to it
+                return True
+        self._thread.join(_CLOSE_TIMEOUT)
+        if event.error is not None:
+            raise event.error
+        reasons = genai.GenerationFinishReason
+        has_stopped = self._num_left > 0 or self._last in self._stop_token_ids
+        self._finish_reason = reasons.STOP if has_stopped else reasons.LENGTH
+        self._status = genai.GenerationStatus.FINISHED
+        return False
+
+    def get_status(self) -> Any:
+        return self._status
+
+    def can_read(self) -> bool:
+        has_ended = self._status == genai.GenerationStatus.FINISHED
+        return bool(self._unread) or (has_ended and not self._is_read)
+
+    def read(self) -> dict[int, Any]:
+        """Returns the tokens since the last call, and why the text has ended, if it has."""
+        token_ids, self._unread = self._unread, []
+        self._is_read = self._status == genai.GenerationStatus.FINISHED
+        part = SimpleNamespace(
+            generated_ids=token_ids,
+            generated_log_probs=[],
+            finish_reason=self._finish_reason,
+        )
+        return {0: part}
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+
+
+class _Streamer(genai.StreamerBase):  # type: ignore[misc]
+    """Hands tokens on as they come."""
+
+    def __init__(self, take: Callable[[list[int]], bool]) -> None:
+        super().__init__()
+        self._take = take
+
+    def write(self, token: int | list[int]) -> Any:
+        token_ids = [token] if isinstance(token, int) else list(token)
+        status = genai.StreamingStatus
+        return status.RUNNING if self._take(token_ids) else status.CANCEL
+
+    def end(self) -> None:
+        """Does nothing: the end of `generate` says it."""
+
+
+def load_one_request_pipeline(
+    model_dir: Path, config: EngineConfig, device: str
+) -> tuple[OneRequestPipeline, StaticLengths]:
+    """Loads a model on an NPU.
+
+    Raises:
+        ConfigurationError: a setting is not supported on an NPU.
+        RuntimeError: the device cannot run the model.
+    """
+    if config.draft_model is not None or config.enable_prompt_lookup:
+        raise ConfigurationError(
+            f"--draft-model and --enable-prompt-lookup cannot be used on {device}"
+        )
+    lengths = StaticLengths.of(config)
+    properties = {
+        **config.plugin_config,
+        MAX_PROMPT_LEN: lengths.prompt,
+        MIN_RESPONSE_LEN: lengths.answer,
+    }
+    pipeline = genai.LLMPipeline(model_dir, device, **properties)
+    return OneRequestPipeline(pipeline, lengths), lengths

@@ -1,0 +1,323 @@
+"""Computes low-rank adapters (LoRA) beside the weights of a model.
+
+Rows of several adapters, and of none, are in one step. A copy of the graph has a branch at each
+matrix that an adapter changes, `y + ((x A') * m) B`. A and B hold the matrices of all adapters one
+after another, and m is 1 at the ranks of a row's adapter. All three are inputs, so that adapters
+are loaded and unloaded without a compilation. The inputs of a step are views of A and B from the
+first to the last adapter of its rows. Steps without an adapter do not use the copy.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset13
+
+from fastovms.engine.model.compilation import cache_layout, compile_model
+from fastovms.engine.model.kv_cache import HostCache
+from fastovms.engine.model.model import Floats, PagedModel, RawLogits, StepRunner
+from fastovms.engine.model.paging import vocabulary_projection
+from fastovms.engine.model.step_inputs import StepInputs, StepLayout
+
+Node = Any
+"""An `openvino.Node`; the package's annotations are too loose for strict checking."""
+
+RANK_STEP: Final = 8
+"""Ranks are rounded up to a multiple of this with zeros, so that other adapters do not change the
+order in which the products of one are summed."""
+
+_MASK: Final = "adapter_mask"
+_DOWN: Final = "adapter_down."
+_UP: Final = "adapter_up."
+
+_DECOMPRESSION: Final = frozenset({"Convert", "Multiply", "Reshape", "Subtract"})
+_TIMES_TRANSPOSED: Final = {"transpose_a": False, "transpose_b": True}
+
+_OF_MATMUL: Final = re.compile(r"__module\.(.+)/(?:aten|ov_ext)::linear/")
+_OF_WEIGHTS: Final = re.compile(r"(?:self\.)?(.+)\.weight(?:_compressed|/.*)?$")
+_WRAPPER: Final = re.compile(r"^model\.(?=(?:model|transformer)\.)")
+"""What optimum-intel puts before the names of some models' modules."""
+
+_OF_GGUF: Final = re.compile(r"blk\.(\d+)\.(\w+)$")
+
+_GGUF_MODULES: Final[Mapping[str, str]] = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_FUSED_UP: Final = "mlp.gate_up_proj"
+
+
+class LowRank(NamedTuple):
+    """The product that an adapter adds to a matrix: `up` transposed, times `down`.
+
+    Attributes:
+        down: f32 [rank, columns].
+        up: f32 [rank, rows], times the adapter's scale.
+    """
+
+    down: Floats
+    up: Floats
+
+
+class MatrixShape(NamedTuple):
+    """The shape of a matrix of the model."""
+
+    rows: int
+    columns: int
+
+
+def module_shapes(model: ov.Model) -> dict[str, MatrixShape]:
+    """Returns the shapes of a paged model's matrices that adapters may change, by the names of
+    their modules in transformers."""
+    return {
+        name: MatrixShape(*node.input_value(1).get_shape())
+        for name, node in _find_modules(model).items()
+    }
+
+
+def _find_modules(model: ov.Model) -> dict[str, Node]:
+    head = vocabulary_projection(model)
+    found: dict[str, Node] = {}
+    fused_layers: set[str] = set()
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "MatMul" or not _is_adaptable(node):
+            continue
+        if head is not None and node.get_instance_id() == head.get_instance_id():
+            continue
+        name = _module_name(node)
+        gguf = _OF_GGUF.match(name)
+        if gguf is not None:
+            module = _GGUF_MODULES.get(gguf[2], gguf[2])
+            name = f"model.layers.{gguf[1]}.{module}"
+            if module == "self_attn.qkv_proj":
+                fused_layers.add(gguf[1])
+            elif module == "mlp.up_proj" and gguf[1] in fused_layers:
+                name = f"model.layers.{gguf[1]}.{_FUSED_UP}"
+        if name:
+            found[name] = node
+    return found
+
+
+def _is_adaptable(node: Node) -> bool:
+    """Returns whether a product has a matrix of weights, and a row for each token of a step."""
+    rows, weights = node.get_input_partial_shape(0), node.get_input_partial_shape(1)
+    if node.get_attributes() != _TIMES_TRANSPOSED or weights.is_dynamic or len(weights) != 2:
+        return False
+    if rows.rank.is_dynamic or rows[-1].is_dynamic or len(rows) not in (2, 3):
+        return False
+    return len(rows) == 2 or bool(rows[1].is_static and rows[1] == 1)
+
+
+def _module_name(node: Node) -> str:
+    """Returns the name of the module that a product belongs to; "" = unknown, or not of weights."""
+    found = _OF_MATMUL.match(node.get_friendly_name())
+    constant = node.input_value(1).get_node()
+    while constant.get_type_name() in _DECOMPRESSION:
+        constant = constant.input_value(0).get_node()
+    if constant.get_type_name() != "Constant":
+        return ""
+    found = found or _OF_WEIGHTS.match(constant.get_friendly_name())
+    return "" if found is None else _WRAPPER.sub("", found[1])
+
+
+def _add_branches(model: ov.Model, modules: Sequence[str]) -> None:
+    """Adds the branches of some modules to a paged model, in place."""
+    nodes = _find_modules(model)
+    mask = _parameter(_MASK, [-1, -1])
+    parameters = [mask]
+    rows_of: dict[tuple[int, int], Node] = {}
+    for index, module in enumerate(modules):
+        node = nodes[module]
+        source = node.input_value(0)
+        num_rows, num_columns = node.input_value(1).get_shape()
+        down = _parameter(f"{_DOWN}{index}", [-1, num_columns])
+        up = _parameter(f"{_UP}{index}", [-1, num_rows])
+        parameters += [down, up]
+        # A product of three dimensions would be computed token by token.
+        port = source.get_node().get_instance_id(), source.get_index()
+        rows = rows_of.get(port)
+        if rows is None:
+            shape = opset13.constant(np.array([-1, num_columns]))
+            rows = rows_of[port] = opset13.reshape(source, shape, False)
+        inner = opset13.multiply(opset13.matmul(rows, down, False, True), mask)
+        change = opset13.matmul(inner, up, False, False)
+        if len(node.get_output_partial_shape(0)) == 3:
+            change = opset13.unsqueeze(change, opset13.constant(1))
+        targets = node.output(0).get_target_inputs()
+        total = opset13.add(node, change)
+        for target in targets:
+            target.replace_source_output(total.output(0))
+    model.add_parameters(parameters)
+    model.validate_nodes_and_infer_types()
+
+
+def _parameter(name: str, shape: list[int]) -> Node:
+    parameter = opset13.parameter(shape, ov.Type.f32, name=name)
+    parameter.output(0).set_names({name})
+    return parameter
+
+
+class _Member(NamedTuple):
+    """An adapter's place in the stack: its ranks, from `first` to before `end`."""
+
+    number: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class AdapterStack:
+    """The weights of all adapters of a model, which never change.
+
+    Attributes:
+        shapes: those of the modules that any of them changes.
+        down: f32 [ranks, columns] of each module.
+        up: f32 [ranks, rows] of each module.
+    """
+
+    shapes: Mapping[str, MatrixShape]
+    down: Sequence[Floats] = ()
+    up: Sequence[Floats] = ()
+    members: tuple[_Member, ...] = ()
+
+    @property
+    def num_ranks(self) -> int:
+        return self.members[-1].end if self.members else 0
+
+    def with_adapter(self, number: int, weights: Mapping[str, LowRank]) -> AdapterStack:
+        """Returns a stack with one more adapter, the last.
+
+        Args:
+            weights: by the names of modules of the model.
+        """
+        rank = max(len(pair.down) for pair in weights.values())
+        rank += -rank % RANK_STEP
+        shapes = dict(self.shapes)
+        for name, pair in weights.items():
+            shapes.setdefault(name, MatrixShape(pair.up.shape[1], pair.down.shape[1]))
+        start, end = self.num_ranks, self.num_ranks + rank
+        down = [np.zeros((end, shape.columns), np.float32) for shape in shapes.values()]
+        up = [np.zeros((end, shape.rows), np.float32) for shape in shapes.values()]
+        for larger, matrices in ((down, self.down), (up, self.up)):
+            for matrix, before in zip(larger, matrices, strict=False):
+                matrix[:start] = before
+        for index, name in enumerate(shapes):
+            if name in weights:
+                own = weights[name]
+                down[index][start : start + len(own.down)] = own.down
+                up[index][start : start + len(own.up)] = own.up
+        member = _Member(number, start, end)
+        return AdapterStack(shapes, down, up, (*self.members, member))
+
+    def without(self, number: int) -> AdapterStack:
+        """Returns a stack without an adapter. The modules stay those of the compiled graph."""
+        first, end = next((m.first, m.end) for m in self.members if m.number == number)
+        rows = np.r_[0:first, end : self.num_ranks]
+        members = []
+        for member in self.members:
+            back = end - first if member.first >= end else 0
+            if member.number != number:
+                members.append(_Member(member.number, member.first - back, member.end - back))
+        return AdapterStack(
+            self.shapes,
+            [matrix[rows] for matrix in self.down],
+            [matrix[rows] for matrix in self.up],
+            tuple(members),
+        )
+
+
+class AdapterRunner(StepRunner):
+    """Runs steps some of whose sequences have adapters.
+
+    Args:
+        compiled: the graph with branches for the modules of the stack.
+    """
+
+    def __init__(self, compiled: ov.CompiledModel, stack: AdapterStack) -> None:
+        super().__init__(compiled, is_on_gpu=False)
+        self._range = (0, 0)
+        self.use(stack)
+
+    def use(self, stack: AdapterStack) -> None:
+        """Has other adapters of the same modules computed from the next step on. Not to be called
+        during a step."""
+        self.stack = stack
+        self._set_range(0, stack.num_ranks)
+
+    def infer(self, inputs: StepInputs) -> RawLogits:
+        """Returns logits; see `Model.infer`."""
+        members = {member.number: member for member in self.stack.members}
+        own = [members[number] if number else None for number in inputs.adapters.tolist()]
+        first = min(member.first for member in own if member is not None)
+        end = max(member.end for member in own if member is not None)
+        if (first, end) != self._range:
+            self._set_range(first, end)
+        mask = np.zeros((len(inputs.input_ids), end - first), np.float32)
+        begins = inputs.subsequence_begins.tolist()
+        for begin, stop, member in zip(begins, begins[1:], own, strict=False):
+            if member is not None:
+                mask[begin:stop, member.first - first : member.end - first] = 1
+        self._request.set_tensor(_MASK, ov.Tensor(mask, shared_memory=True))
+        return super().infer(inputs)
+
+    def _set_range(self, first: int, end: int) -> None:
+        """Sets the adapters that are in the graph's inputs, as views of the stack."""
+        self._range = (first, end)
+        for name, matrices in ((_DOWN, self.stack.down), (_UP, self.stack.up)):
+            for index, matrix in enumerate(matrices):
+                tensor = ov.Tensor(matrix[first:end], shared_memory=True)
+                self._request.set_tensor(f"{name}{index}", tensor)
+
+
+def compile_adapters(model: PagedModel, stack: AdapterStack) -> AdapterRunner:
+    """Compiles the graph with branches for the stack's modules, which takes seconds, and runs a
+    first step, in which OpenVINO repacks weights. It may be called on any thread.
+
+    Raises:
+        RuntimeError: the device does not support it, or it cannot share the KV cache.
+    """
+    core = ov.Core()
+    # The weights of branches are f32, and OpenVINO would convert them in each step.
+    exact = {**model.large_properties, "INFERENCE_PRECISION_HINT": "f32"}
+    for properties in (exact, model.large_properties):
+        graph = model.graph.model.clone()
+        _add_branches(graph, list(stack.shapes))
+        compiled = compile_model(core, graph, model.device, properties)
+        if cache_layout(compiled) == model.cache_layout:
+            break
+    else:
+        raise RuntimeError("the graph with adapters cannot share the KV cache")
+    runner = AdapterRunner(compiled, stack)
+    number = stack.members[0].number
+    spare = HostCache(model.cache_inputs, 1, 0 if model.states is None else 2)
+    runner.set_tensors(spare.tensors)
+    if model.states is None:
+        layout = StepLayout(model.block_size)
+        token_ids, table = array("q", (0, 0)), array("i", (0,))
+        last = layout.add(token_ids, 0, 2, table, adapter=number)
+        runner.infer(layout.finish(array("q", (last,))).in_pages(model.num_pages))
+    return runner
+
+
+def check_stack(members: Iterable[int], stack: AdapterStack) -> None:
+    """Asserts that a stack has exactly these adapters, and no gap between them."""
+    assert sorted(members) == sorted(member.number for member in stack.members)
+    end = 0
+    for member in stack.members:
+        assert member.first == end, "adapters overlap, or have a gap between them"
+        end = member.end
+    arrays: list[NDArray[np.float32]] = [*stack.down, *stack.up]
+    assert all(len(matrix) == end for matrix in arrays)

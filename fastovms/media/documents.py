@@ -1,0 +1,84 @@
+"""Reads the texts of documents: texts as they are, and PDF with pypdf."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import logging
+from typing import Final
+
+from fastovms.errors import InvalidField
+
+MAX_TEXT: Final = 4 * 1024 * 1024
+"""The maximum number of characters of one PDF: no context holds more."""
+
+_SIGNATURE: Final = b"%PDF-"
+_MAX_BEFORE: Final = 1024
+"""Bytes within which a PDF's signature must begin, as other readers have it."""
+
+
+def is_pdf(data: bytes) -> bool:
+    return data.find(_SIGNATURE, 0, _MAX_BEFORE + len(_SIGNATURE)) >= 0
+
+
+def can_read_pdf() -> bool:
+    """Whether pypdf is installed."""
+    return importlib.util.find_spec("pypdf") is not None
+
+
+def decode_text(data: bytes, name: str) -> str:
+    """Returns the text of a document that is not a PDF.
+
+    Args:
+        name: the request's field with the document.
+
+    Raises:
+        InvalidField: it is not UTF-8, or has characters that no text has.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise InvalidField(f"{name} must be a PDF or a text in UTF-8", param=name)
+    return text
+
+
+def read_pdf(data: bytes, name: str, max_pages: int) -> str:
+    """Returns the text of a PDF, pages apart by an empty line. Takes seconds, and without bound for
+    a document made for that: run it in a process with limits.
+
+    Raises:
+        InvalidField: the document is damaged, encrypted or too long, or has no text.
+    """
+    # Imported here because only the process that reads documents needs it.
+    from pypdf import PdfReader
+    from pypdf.errors import PyPdfError
+
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it complains about clients' documents
+    try:
+        reader = PdfReader(io.BytesIO(data))
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise InvalidField(f"{name} is encrypted", param=name)
+        if len(reader.pages) > max_pages:
+            raise InvalidField(
+                f"{name} must have at most {max_pages} pages, not {len(reader.pages)}", param=name
+            )
+        texts: list[str] = []
+        length = 0
+        for page in reader.pages:
+            text = page.extract_text().strip()
+            length += len(text)
+            if length > MAX_TEXT:
+                raise InvalidField(f"{name} has more than {MAX_TEXT} characters", param=name)
+            texts.append(text)
+    except InvalidField:
+        raise
+    except (PyPdfError, ArithmeticError, AttributeError, LookupError, NotImplementedError,
+            OSError, RecursionError, TypeError, ValueError) as error:  # fmt: skip
+        # pypdf raises any of these for damaged documents.
+        raise InvalidField(f"{name} is a damaged PDF: {str(error)[:100]}", param=name) from error
+    if not length:
+        raise InvalidField(f"{name} has no text: images of pages are not read", param=name)
+    # Surrogates come of damaged fonts, and no tokenizer takes them.
+    return "\n\n".join(filter(None, texts)).encode(errors="replace").decode().replace("\0", "")

@@ -1,0 +1,170 @@
+"""Tests of `fastovms/api/adapters.py`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastovms.api.served import KnownModel
+from fastovms.errors import BackendUnavailable, ConfigurationError
+from fastovms.params import Adapter
+from tests.fakes import model_info
+
+LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+
+
+class FakeAdapters:
+    """Adapters that are names."""
+
+    def __init__(self, *names: str) -> None:
+        self.adapters: dict[str, Adapter] = {}
+        self.error: Exception | None = None
+        for name in names:
+            self._add(name, Path("/adapters") / name)
+
+    def _add(self, name: str, path: Path) -> Adapter:
+        number = len(self.adapters) + 1
+        adapter = Adapter(name, str(path), name.encode().ljust(32), number, 1_800_000_000)
+        self.adapters[name] = adapter
+        return adapter
+
+    async def load(self, name: str, path: Path) -> Adapter:
+        if self.error is not None:
+            raise self.error
+        return self._add(name, path)
+
+    async def unload(self, name: str) -> None:
+        if self.error is not None:
+            raise self.error
+        del self.adapters[name]
+
+
+@pytest.fixture
+def api(make_api: Any) -> Any:
+    api = make_api("hello", model=replace(model_info(), fingerprint="f"))
+    [known] = api.context.models.known
+    known.served = replace(known.served, adapters=FakeAdapters("one"))
+    return api
+
+
+def adapters_of(api: Any) -> FakeAdapters:
+    [known] = api.context.models.known
+    found: FakeAdapters = known.served.adapters
+    return found
+
+
+async def get(api: Any, path: str) -> Any:
+    response = await api.call("GET", path)
+    assert response.status == 200
+    return json.loads(response.body)
+
+
+async def ask(api: Any, path: str, body: object) -> tuple[int, str]:
+    response = await api.call("POST", path, body, is_admin=True)
+    return response.status, response.body.decode()
+
+
+async def test_adapters_are_models(api: Any) -> None:
+    listed = await get(api, "/v1/models")
+    assert [(card["id"], card["parent"], card["root"]) for card in listed["data"]] == [
+        ("fake", None, "fake"),
+        ("one", "fake", "/adapters/one"),
+    ]
+    assert listed["data"][1]["created"] == 1_800_000_000
+    assert (await get(api, "/v1/models/one"))["parent"] == "fake"
+    assert [card["name"] for card in (await get(api, "/api/tags"))["models"]] == ["fake", "one"]
+    body = {"prompt": "a", "max_tokens": 3}
+    for name in ("fake", "one", "one:latest"):
+        status, answer = await api.post("/v1/completions", {"model": name, **body})
+        assert (status, answer["model"]) == (200, name.removesuffix(":latest"))
+    used = [request.adapter and request.adapter.name for request in api.backend.submitted]
+    assert used == [None, "one", "one"]
+    status, answer = await api.post("/v1/completions", {"model": "two", **body})
+    assert (status, answer["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_what_they_share(api: Any) -> None:
+    for name in ("fake", "one"):
+        await api.post("/v1/completions", {"model": name, "prompt": "a", "cache_salt": "s"})
+    plain, adapted = (request.prefix_salt for request in api.backend.submitted)
+    assert plain == b"s"
+    assert adapted == b"\xff" + b"one".ljust(32) + b"s"
+
+
+async def test_loading_and_unloading(api: Any) -> None:
+    status, text = await ask(api, LOAD, {"lora_name": "two", "lora_path": "/adapters/2"})
+    assert (status, text) == (200, "Success: LoRA adapter 'two' added successfully.")
+    status, _ = await api.post("/v1/completions", {"model": "two", "prompt": "a"})
+    assert status == 200
+    status, text = await ask(api, UNLOAD, {"lora_name": "two", "lora_int_id": 2})
+    assert (status, text) == (200, "Success: LoRA adapter 'two' removed successfully.")
+    status, _ = await api.post("/v1/completions", {"model": "two", "prompt": "a"})
+    assert status == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        (LOAD, {"lora_path": "/a"}, 400, "lora_name"),
+        (LOAD, {"lora_name": "", "lora_path": "/a"}, 400, "lora_name"),
+        (LOAD, {"lora_name": 5, "lora_path": "/a"}, 400, "lora_name"),
+        (LOAD, {"lora_name": "x" * 257, "lora_path": "/a"}, 400, "lora_name"),
+        (LOAD, {"lora_name": "a\nb", "lora_path": "/a"}, 400, "lora_name"),
+        (LOAD, {"lora_name": "one", "lora_path": "/a"}, 400, "lora_name"),
+        (LOAD, {"lora_name": "fake", "lora_path": "/a"}, 400, "lora_name"),
+        (LOAD, {"lora_name": "two"}, 400, "lora_path"),
+        (LOAD, {"lora_name": "two", "lora_path": "/a\0b"}, 400, "lora_path"),
+        (LOAD, {"lora_name": "two", "lora_path": "/a", "load_inplace": True}, 400, "load_inplace"),
+        (LOAD, {"lora_name": "two", "lora_path": "/a", "base_model_name": "no"}, 404, "model"),
+        (
+            LOAD,
+            {"lora_name": "two", "lora_path": "/a", "base_model_name": "one"},
+            400,
+            "base_model_name",
+        ),
+        (UNLOAD, {}, 400, "lora_name"),
+        (UNLOAD, {"lora_name": "two"}, 404, "lora_name"),
+        (UNLOAD, {"lora_name": "fake"}, 404, "lora_name"),
+        ("/v1/models/one/unload", {}, 400, None),
+    ],
+)
+async def test_bad_bodies(api: Any, path: str, body: Any, status: int, param: str | None) -> None:
+    found, answer = await ask(api, path, body)
+    assert (found, json.loads(answer)["error"]["param"]) == (status, param)
+    assert list(adapters_of(api).adapters) == ["one"]
+
+
+async def test_errors_are_passed_on(api: Any) -> None:
+    adapters_of(api).error = ConfigurationError("the adapter two is damaged")
+    status, answer = await ask(api, LOAD, {"lora_name": "two", "lora_path": "/a"})
+    assert status == 400
+    assert json.loads(answer)["error"]["message"] == "the adapter two is damaged"
+    adapters_of(api).error = BackendUnavailable("requests still run")
+    status, _ = await ask(api, UNLOAD, {"lora_name": "one"})
+    assert status == 503
+
+
+async def test_a_server_without_adapters(make_api: Any) -> None:
+    api = make_api("hello")
+    status, answer = await ask(api, LOAD, {"lora_name": "two", "lora_path": "/a"})
+    assert status == 400
+    assert "--enable-lora" in answer
+
+
+@pytest.mark.parametrize("path", [LOAD, UNLOAD])
+async def test_they_are_an_operators(api: Any, path: str) -> None:
+    response = await api.call("POST", path, {"lora_name": "one"}, tenant="t")
+    assert response.status == 403
+
+
+def test_a_description_has_its_own_fingerprint(api: Any) -> None:
+    [known] = api.context.models.known
+    adapter = adapters_of(api).adapters["one"]
+    described = KnownModel.of_adapter(known, known.served, adapter)
+    assert described.served is not None
+    assert described.fingerprint not in ("", "f")
+    assert described.resident == "fake"

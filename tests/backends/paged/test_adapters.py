@@ -1,0 +1,223 @@
+"""Tests of `fastovms/backends/paged/adapters.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.models import write_model
+from bench.random_models.shapes import SHAPES
+from fastovms.backends.model_files import read_model_info
+from fastovms.backends.paged import adapters as module
+from fastovms.backends.paged.adapters import AdapterTable
+from fastovms.backends.paged.backend import PagedBackend
+from fastovms.config import EngineConfig
+from fastovms.engine.model.model import PagedModel
+from fastovms.errors import BackendUnavailable, ConfigurationError
+from fastovms.params import Adapter, GenerationOutput, GenerationRequest, SamplingParams
+from tests.adapters import SOME_MODULES, write_random_adapter
+
+SHAPE = replace(SHAPES["tiny"], weight_format="fp32")
+LONG = 1500
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model")
+    write_model(SHAPE, directory / "model")
+    for number in range(1, 5):
+        write_random_adapter(directory / f"a{number}", SHAPE, rank=number, seed=number)
+    write_random_adapter(directory / "some", SHAPE, seed=9, modules=SOME_MODULES)
+    write_random_adapter(directory / "demo", SHAPES["demo"])
+    return directory
+
+
+def load(model_dir: Path, **config: object) -> PagedBackend:
+    known: dict[str, object] = {"precision": "exact", "cache_size": 0.05, "max_loras": 3}
+    engine = EngineConfig(**{**known, **config})  # type: ignore[arg-type]
+    path = model_dir / "model"
+    return PagedBackend.load(path, read_model_info(path), engine)
+
+
+def table_of(backend: PagedBackend) -> AdapterTable:
+    assert backend.adapters is not None
+    return backend.adapters
+
+
+@pytest.fixture
+async def backend(model_dir: Path) -> AsyncIterator[PagedBackend]:
+    backend = load(model_dir, lora_modules={"some": model_dir / "some"})
+    backend.start()
+    yield backend
+    await backend.close()
+
+
+class Text:
+    """The tokens of a request."""
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self.ended = asyncio.Event()
+
+    def add(self, output: GenerationOutput) -> None:
+        self.token_ids += output.token_ids
+        if output.finish_reason is not None:
+            self.ended.set()
+
+
+def submit(backend: PagedBackend, adapter: Adapter | None, max_tokens: int = 20) -> Text:
+    text = Text()
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+    name = f"{id(text)}"
+    request = GenerationRequest(name, list(range(30, 50)), params, adapter=adapter)
+    backend.submit(request, text.add)
+    return text
+
+
+async def generate(backend: PagedBackend, adapter: Adapter | None) -> list[int]:
+    text = submit(backend, adapter)
+    await text.ended.wait()
+    return text.token_ids
+
+
+async def test_loading_and_unloading(backend: PagedBackend, model_dir: Path) -> None:
+    table = table_of(backend)
+    assert list(table.adapters) == ["some"]
+    plain = await generate(backend, None)
+    some = await generate(backend, table.adapters["some"])
+    num_bytes = table.num_bytes
+    first = await table.load("first", model_dir / "a1")  # compiles a graph with more branches
+    second = await table.load("second", model_dir / "a2")
+    assert [first.number, second.number, first.path] == [2, 3, str(model_dir / "a1")]
+    texts = [await generate(backend, one) for one in (None, table.adapters["some"], first, second)]
+    assert texts[:2] == [plain, some]
+    assert len({tuple(text) for text in texts}) == 4
+    await table.unload("some")
+    assert list(table.adapters) == ["first", "second"]
+    assert [await generate(backend, one) for one in (None, first, second)] == [plain, *texts[2:]]
+    await table.unload("second")
+    await table.unload("first")
+    assert table.num_bytes == 0 < num_bytes
+    assert await generate(backend, None) == plain
+    again = await table.load("some", model_dir / "some")
+    assert await generate(backend, again) == some
+
+
+async def test_an_unload_waits_for_requests(backend: PagedBackend, model_dir: Path) -> None:
+    table = table_of(backend)
+    adapter = table.adapters["some"]
+    texts = [submit(backend, adapter, LONG), submit(backend, adapter, LONG)]
+    unload = asyncio.ensure_future(table.unload("some"))
+    await asyncio.sleep(0)
+    assert not table.adapters
+    with pytest.raises(BackendUnavailable, match="is being unloaded"):
+        submit(backend, adapter)
+    with pytest.raises(ConfigurationError, match="some is being unloaded"):
+        await table.load("some", model_dir / "some")
+    backend.abort(str(id(texts[0])))
+    await asyncio.sleep(0.05)
+    assert not unload.done() or texts[1].ended.is_set()
+    await unload
+    assert texts[1].ended.is_set()
+    assert len(texts[1].token_ids) == LONG
+    with pytest.raises(KeyError):
+        await table.unload("some")
+
+
+async def test_an_unload_goes_on_without_its_caller(backend: PagedBackend) -> None:
+    table = table_of(backend)
+    text = submit(backend, table.adapters["some"], LONG)
+    unload = asyncio.ensure_future(table.unload("some"))
+    await asyncio.sleep(0)
+    unload.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await unload
+    await text.ended.wait()
+    await asyncio.gather(*table._changes)
+    assert not table.num_bytes
+    assert len(text.token_ids) == LONG
+
+
+async def test_an_unload_that_takes_too_long(
+    backend: PagedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_UNLOAD_TIMEOUT", 0.01)
+    table = table_of(backend)
+    adapter = table.adapters["some"]
+    text = submit(backend, adapter, LONG)
+    with pytest.raises(BackendUnavailable, match=r"still run after 0.01 s"):
+        await table.unload("some")
+    assert table.adapters == {"some": adapter}
+    backend.abort(str(id(text)))
+    assert await generate(backend, adapter)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "message"),
+    [
+        ("some", "a1", "some is loaded already"),
+        ("x", "none", "the adapter x cannot be loaded: .*none is not a directory"),
+        ("x", "demo", "the adapter x cannot be loaded: .* is for another model"),
+        ("x", "model", "the adapter x cannot be loaded: .* has no adapter_config.json"),
+    ],
+)
+async def test_refused_loads_change_nothing(
+    backend: PagedBackend, model_dir: Path, name: str, path: str, message: str
+) -> None:
+    table = table_of(backend)
+    with pytest.raises(ConfigurationError, match=message):
+        await table.load(name, model_dir / path)
+    assert list(table.adapters) == ["some"]
+    assert await generate(backend, table.adapters["some"])
+
+
+async def test_too_many(backend: PagedBackend, model_dir: Path) -> None:
+    table = table_of(backend)
+    loads = [table.load(f"x{number}", model_dir / f"a{number}") for number in range(1, 5)]
+    results = await asyncio.gather(*loads, return_exceptions=True)
+    refused = [str(one) for one in results if isinstance(one, ConfigurationError)]
+    assert refused == [
+        f"the adapter x{number} is one too many: --max-loras allows 3" for number in (3, 4)
+    ]
+    assert len(table.adapters) == 3
+
+
+async def test_an_engine_that_has_ended(model_dir: Path) -> None:
+    backend = load(model_dir, enable_lora=True)
+    table = table_of(backend)
+    with pytest.raises(BackendUnavailable):
+        await table.load("x", model_dir / "a1")
+    backend.start()
+    await backend.close()
+    with pytest.raises(BackendUnavailable):
+        await table.load("x", model_dir / "a1")
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        (("a1", "a2", "a3", "a4"), "a4 is one too many: --max-loras allows 3"),
+        (("demo",), "the adapter demo cannot be loaded: .* is for another model"),
+    ],
+)
+def test_bad_adapters_stop_the_start(
+    model_dir: Path, modules: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        load(model_dir, lora_modules={name: model_dir / name for name in modules})
+
+
+def test_a_rank_that_is_too_high_stops_the_start(model_dir: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"rank 4 .* see --max-lora-rank"):
+        load(model_dir, lora_modules={"a": model_dir / "a4"}, max_lora_rank=3)
+
+
+def test_they_are_for_the_cpu(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = PagedModel.load(model_dir / "model", exact=True)
+    monkeypatch.setattr(model, "device", "GPU.0")
+    with pytest.raises(ConfigurationError, match=r"served on the CPU only, not on GPU.0"):
+        AdapterTable(model, max_adapters=1, max_rank=8)

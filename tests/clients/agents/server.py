@@ -1,0 +1,118 @@
+"""The real server around a model that calls the shell of an agent three times.
+
+python -m tests.clients.agents.server FILE serve FLAG...
+
+Each request that generates, and each message of a WebSocket connection, is a line of FILE: its
+path, its headers and its body.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fastovms.api import context, typed_body
+from fastovms.api.responses import create
+from fastovms.api.responses.socket import _Session
+from fastovms.api.served import ChatModel, ServedModel, ServedModels
+from fastovms.app import serve as app
+from fastovms.cli import main as cli
+from fastovms.config import ChatConfig, MediaConfig, ModelConfig
+from fastovms.http.messages import Request
+from fastovms.params import GenerationRequest
+from fastovms.telemetry.metrics import GenerationMetrics
+from fastovms.text.reasoning import detect_reasoning_format
+from fastovms.text.template import ChatTemplate
+from fastovms.text.told_tools import written_call
+from fastovms.text.tools import PLAIN_JSON, detect_tool_format
+from tests.fakes import ByteTokenizer, FakeBackend, model_info
+from tests.paths import TEMPLATES
+
+NAME = "scripted"
+NUM_CALLS = 3
+SHELLS = {"exec_command": "cmd", "shell_command": "command", "shell": "command", "Bash": "command"}
+"""The tools that run a command, with the parameter that holds it."""
+
+
+def command(number: int) -> str:
+    """A command whose result is not in the command itself."""
+    return f"printf 'RES%sT{number}' UL"
+
+
+def said_text(prompt: str) -> str:
+    """What the model says to a prompt: the next call, or that it is done."""
+    tools = [name for name in SHELLS if f'"name": "{name}"' in prompt]
+    if not tools:
+        return "A title"
+    number = len(set(re.findall(r"RESULT(\d)", prompt))) + 1
+    if number > NUM_CALLS:
+        return "All is done."
+    text: Any = command(number)
+    arguments = {SHELLS[tools[0]]: ["sh", "-c", text] if tools[0] == "shell" else text}
+    if tools[0] == "Bash":
+        arguments["description"] = "prints"
+    chat = chat_model()
+    return f"Call {number}. " + written_call(chat.tool_format or PLAIN_JSON, tools[0], arguments)
+
+
+def chat_model() -> ChatModel:
+    source = (TEMPLATES / "qwen3.jinja").read_text()
+    template = ChatTemplate({"default": source}, {"bos_token": "<s>", "eos_token": "</s>"})
+    return ChatModel(
+        template, detect_tool_format(source), detect_reasoning_format(source), ChatConfig()
+    )
+
+
+def script(request: GenerationRequest, index: int) -> list[int]:
+    return list(said_text(bytes(request.prompt_token_ids).decode(errors="replace")).encode())
+
+
+def load_models(models: Sequence[ModelConfig], media: MediaConfig, **_: object) -> ServedModels:
+    info = dataclasses.replace(model_info(), name=NAME, max_model_len=10**6)
+    backend = FakeBackend(script, info, tokens_per_step=7)
+    metrics = GenerationMetrics(NAME, backend.stats)
+    names = ["gpt-5.5-codex", "claude-sonnet-4-5", "claude-haiku-4-5"]
+    served = ServedModel(backend, ByteTokenizer(), metrics, chat=chat_model(), aliases=tuple(names))
+    return ServedModels([served])
+
+
+def record_to(path: Path) -> None:
+    """Has each request written down."""
+
+    def write(request: Request, body: str, kind: str = "") -> None:
+        entry = {
+            "path": f"{kind}{request.raw_path}",
+            "headers": dict(request.headers),
+            "body": json.loads(body),
+            "warnings": request.warnings,
+        }
+        with path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    read, take = typed_body.read_named, _Session._take
+
+    async def read_and_write(request: Request, *arguments: Any) -> Any:
+        found = await read(request, *arguments)
+        if not request.wants_websocket and "-" not in request.id.partition("-")[2]:
+            write(request, bytes(request.body).decode())
+        elif request.warnings:
+            write(request, "{}", "warned ")
+        return found
+
+    def take_and_write(self: _Session, message: str) -> None:
+        write(self._request, message, "websocket ")
+        take(self, message)
+
+    context.read_named = create.read_named = read_and_write
+    _Session._take = take_and_write  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    app.load_models = load_models
+    record_to(Path(sys.argv.pop(1)))
+    cli.run()

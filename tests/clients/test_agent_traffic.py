@@ -1,0 +1,97 @@
+"""What Codex and Claude Code send in a task of three calls, sent again: see `tests.clients.agents`.
+
+Codex sends it over a WebSocket connection, on which each message continues the response before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from websockets.sync.client import connect
+
+from tests.clients.agents.recordings import load
+from tests.clients.agents.server import NUM_CALLS
+
+pytestmark = pytest.mark.slow
+
+TRAFFIC = load()
+DEADLINE = 60
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    record = tmp_path_factory.mktemp("agents") / "requests"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.clients.agents.server", str(record), "serve",
+         "--port", "0", "--state-dir", ":memory:", "--log-level", "error"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    yield process.stdout.readline().rstrip("\n").rpartition(" ")[2]
+    process.kill()
+    process.communicate()
+
+
+def sent_by(agent: str) -> list[dict[str, Any]]:
+    [sent] = [sent for name, sent in TRAFFIC.items() if name.startswith(agent)]
+    return sent
+
+
+def next_call(text: str) -> int:
+    """The number of the call that an answer makes; 0 = it is the end."""
+    found = re.findall(r"RES%sT(\d)", text)
+    assert found or "All is done." in text
+    return int(found[-1]) if found else 0
+
+
+def test_codex(url: str) -> None:
+    calls, last, tool_calls = [], "", set()
+    with connect(f"{url.replace('http', 'ws')}/v1/responses", max_size=None) as socket:
+        for entry in sent_by("codex"):
+            body = entry["body"]
+            if "previous_response_id" in body:
+                body["previous_response_id"] = last
+            socket.send(json.dumps(body))
+            events = []
+            while not events or events[-1]["type"] != "response.completed":
+                events.append(json.loads(socket.recv(timeout=DEADLINE)))
+                assert events[-1]["type"] not in ("error", "response.failed"), events[-1]
+            response = events[-1]["response"]
+            last = response["id"]
+            items = [event["item"] for event in events if event["type"].endswith("item.done")]
+            if body.get("generate") is False:
+                assert (items, response["output"]) == ([], [])
+                continue
+            calls.append(next_call(json.dumps(items)))
+            tool_calls |= {item["name"] for item in items if item["type"] == "function_call"}
+            phases = [item["phase"] for item in items if item["type"] == "message"]
+            assert phases == ["commentary" if calls[-1] else "final_answer"]
+    assert calls == [*range(1, NUM_CALLS + 1), 0]
+    assert tool_calls == {"exec_command"}
+
+
+def test_claude_code(url: str) -> None:
+    calls = []
+    for entry in sent_by("claude"):
+        request = urllib.request.Request(
+            f"{url}{entry['path']}",
+            json.dumps(entry["body"]).encode(),
+            {"Content-Type": "application/json", **entry["headers"]},
+        )
+        with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
+            assert "Warning" not in answer.headers
+            events = [json.loads(line[6:]) for line in answer if line.startswith(b"data: ")]
+        deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+        texts = [delta.get("text") or delta.get("partial_json", "") for delta in deltas]
+        calls.append(next_call("".join(texts)))
+        [end] = [event["delta"] for event in events if event["type"] == "message_delta"]
+        assert end["stop_reason"] == ("tool_use" if calls[-1] else "end_turn")
+    assert calls == [*range(1, NUM_CALLS + 1), 0]

@@ -1,0 +1,123 @@
+"""The Responses API over WebSocket, through TLS, a Unix socket and nginx."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.sync.client import ClientConnection, connect, unix_connect
+
+from tests.real_server import DEADLINE, NAME, start_server, stop_server
+
+pytestmark = pytest.mark.slow
+
+TLS = Path(__file__).parent.parent / "http/tls"
+ROOT = "/v2/abc/openai"
+Connect = Callable[..., AbstractContextManager[ClientConnection]]
+
+NGINX = """
+daemon off;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{}}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    map $http_upgrade $connection_upgrade {{
+        default upgrade;
+        "" "";
+    }}
+    server {{
+        listen 127.0.0.1:{port};
+        location {root}/ {{
+            proxy_pass {url};
+            proxy_http_version 1.1;
+            proxy_set_header Host $http_host;
+            proxy_set_header Upgrade $http_upgrade;
+            proxy_set_header Connection $connection_upgrade;
+            proxy_buffering off;
+        }}
+    }}
+}}
+"""
+
+
+@contextmanager
+def over_tls(folder: Path) -> Iterator[Connect]:
+    certificate, key = TLS / "first.crt", TLS / "first.key"
+    server = start_server("--ssl-certfile", str(certificate), "--ssl-keyfile", str(key))
+    context = ssl.create_default_context(cafile=certificate)
+    context.check_hostname = False
+    yield partial(connect, f"{server.url.replace('http', 'ws')}/v1/responses", ssl=context)
+    stop_server(server)
+
+
+@contextmanager
+def over_a_unix_socket(folder: Path) -> Iterator[Connect]:
+    path = folder / "socket"
+    server = start_server("--uds", str(path))
+    yield partial(unix_connect, str(path), "ws://localhost/v1/responses")
+    stop_server(server)
+
+
+@contextmanager
+def through_nginx(folder: Path) -> Iterator[Connect]:
+    program = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin")
+    if program is None:
+        pytest.skip("nginx is not installed: apt-get install nginx-light")
+    server = start_server("--root-path", ROOT)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    config = folder / "nginx.conf"
+    config.write_text(NGINX.format(folder=folder, port=port, root=ROOT, url=server.url))
+    proxy = subprocess.Popen([program, "-c", str(config), "-e", str(folder / "error.log")])
+    try:
+        deadline = time.monotonic() + DEADLINE
+        while time.monotonic() < deadline:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+        yield partial(connect, f"ws://127.0.0.1:{port}{ROOT}/v1/responses")
+    finally:
+        proxy.terminate()
+        proxy.wait(DEADLINE)
+        stop_server(server)
+
+
+@pytest.mark.parametrize("opened", [over_tls, over_a_unix_socket, through_nginx])
+def test_two_turns(
+    opened: Callable[[Path], AbstractContextManager[Connect]], tmp_path: Path
+) -> None:
+    """The second turn continues the first one, which is not stored; then the connection closes."""
+    with opened(tmp_path) as connect_to_server, connect_to_server(max_size=None) as connection:
+
+        def ask(**members: Any) -> dict[str, Any]:
+            body = {"model": NAME, "store": False, "temperature": 0, **members}
+            connection.send(json.dumps({"type": "response.create", **body}))
+            while True:
+                event = json.loads(connection.recv(timeout=DEADLINE))
+                if event["type"] in ("response.completed", "response.incomplete", "error"):
+                    assert event["type"] != "error", event
+                    return event["response"]
+
+        first = ask(input="My name is Alice.")
+        second = ask(input="What is my name?", previous_response_id=first["id"])
+        assert "Alice" in json.dumps(second["output"])
+        connection.close()
+        assert connection.close_code == 1000

@@ -1,0 +1,283 @@
+"""Tests of `fastovms/engine/model/adapters.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13
+
+from bench.models import write_model
+from bench.random_models.shapes import SHAPES
+from fastovms.backends.paged.adapter_files import read_adapter
+from fastovms.config import EngineConfig
+from fastovms.engine.engine import Engine
+from fastovms.engine.model.adapters import (
+    AdapterStack,
+    LowRank,
+    check_stack,
+    compile_adapters,
+    module_shapes,
+)
+from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.paging import read_paged_graph
+from fastovms.params import Adapter, BeamSearch, GenerationRequest, SamplingParams
+from tests.adapters import (
+    ALL_MODULES,
+    SOME_MODULES,
+    module_sizes,
+    random_tensors,
+    write_adapter,
+    write_merged,
+)
+
+ARCHITECTURES = Path(__file__).parents[2] / "models" / "architectures"
+SHAPE = replace(SHAPES["tiny"], weight_format="fp32")
+NUM_ADAPTERS = 8
+NUM_TOKENS = 24
+ALPHA = 6.0
+CONFIG = EngineConfig(precision="exact", max_num_batched_tokens=64)
+
+
+def rank_of(number: int) -> int:
+    return (4, 1, 16, 3, 8, 12, 2, 7)[number - 1]
+
+
+def tensors_of(number: int) -> dict[str, np.ndarray]:
+    modules = SOME_MODULES if number == 2 else ALL_MODULES
+    return random_tensors(SHAPE, rank=rank_of(number), seed=number, modules=modules)
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model")
+    write_model(SHAPE, directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def weights(
+    model_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[int, Mapping[str, LowRank]]:
+    base = tmp_path_factory.mktemp("adapters")
+    shapes = module_shapes(load(model_dir).graph.model)
+    found = {}
+    for number in range(1, NUM_ADAPTERS + 1):
+        path = write_adapter(
+            base / str(number), tensors_of(number), rank=rank_of(number), alpha=ALPHA
+        )
+        found[number] = read_adapter(path, shapes, max_rank=16).weights
+    return found
+
+
+def load(model_dir: Path) -> PagedModel:
+    return PagedModel.load(model_dir, exact=True)
+
+
+@pytest.fixture(scope="module")
+def adapted(model_dir: Path, weights: Mapping[int, Mapping[str, LowRank]]) -> PagedModel:
+    """The model with all adapters."""
+    model, stack = load(model_dir), AdapterStack({})
+    for number, pairs in weights.items():
+        stack = stack.with_adapter(number, pairs)
+    check_stack(weights, stack)
+    model.use_for_adapters(compile_adapters(model, stack))
+    return model
+
+
+def adapter(number: int) -> Adapter | None:
+    if not number:
+        return None
+    return Adapter(f"a{number}", "", number.to_bytes(32, "big"), number, 0)
+
+
+def request(name: str, number: int, length: int, **params: object) -> GenerationRequest:
+    prompt = np.random.default_rng(length).integers(3, 60, length).tolist()
+    known: dict[str, object] = {"temperature": 0.0, "max_tokens": NUM_TOKENS, "ignore_eos": True}
+    return GenerationRequest(
+        name,
+        prompt,
+        SamplingParams(**{**known, **params}),  # type: ignore[arg-type]
+        adapter=adapter(number),
+    )
+
+
+def run(model: PagedModel, requests: list[GenerationRequest]) -> dict[str, list[int]]:
+    model.allocate_cache(256)
+    engine = Engine(model, CONFIG, num_blocks=256, max_model_len=512)
+    for one in requests:
+        engine.add(one)
+    tokens: dict[str, list[int]] = {one.request_id: [] for one in requests}
+    while engine.has_work:
+        for request_id, output in engine.step():
+            tokens[request_id] += output.token_ids
+        engine.check()
+    return tokens
+
+
+def test_modules_are_found_by_their_names(model_dir: Path) -> None:
+    assert module_shapes(load(model_dir).graph.model) == {
+        f"model.layers.{layer}.{name}": sizes
+        for layer in range(SHAPE.num_hidden_layers)
+        for name, sizes in module_sizes(SHAPE).items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("architecture", "module"),
+    [
+        ("bloom-ALiBi", "transformer.h.1.self_attention.query_key_value"),
+        ("gemma3", "model.layers.1.mlp.gate_proj"),
+        ("gpt_neo-window", "transformer.h.1.attn.attention.out_proj"),
+        ("lfm2", "model.layers.0.conv.in_proj"),
+        ("llama4-attention-chunks", "model.layers.1.self_attn.o_proj"),
+        ("mistral-window", "model.layers.1.mlp.down_proj"),
+        ("phi3-longrope", "model.layers.1.mlp.gate_up_proj"),
+        ("qwen3", "model.layers.0.self_attn.k_proj"),
+    ],
+)
+def test_modules_of_exported_models(architecture: str, module: str) -> None:
+    graph = read_paged_graph(ov.Core(), ARCHITECTURES / architecture)
+    shapes = module_shapes(graph.model)
+    assert module in shapes
+    assert not any("lm_head" in name for name in shapes)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_an_adapter_is_as_exact_as_merged_weights(
+    model_dir: Path, adapted: PagedModel, tmp_path: Path, number: int
+) -> None:
+    merged = load(
+        write_merged(model_dir, tmp_path, tensors_of(number), scale=ALPHA / rank_of(number))
+    )
+    lengths = (3, 40, 100)
+    found = run(adapted, [request(str(length), number, length) for length in lengths])
+    assert found == run(merged, [request(str(length), 0, length) for length in lengths])
+    plain = run(adapted, [request(str(length), 0, length) for length in lengths])
+    assert all(found[name] != plain[name] for name in plain)
+
+
+def merged_graph(model_dir: Path, directory: Path, weights: Mapping[str, LowRank]) -> Path:
+    """Writes the graph of an exported model with an adapter added to its weights."""
+    model = ov.Core().read_model(model_dir / "openvino_model.xml")
+    names = {f"__module.{prefix}{name}/": name for name in weights for prefix in ("", "model.")}
+    num_merged = 0
+    for node in model.get_ordered_ops():
+        found = [names[start] for start in names if node.get_friendly_name().startswith(start)]
+        if node.get_type_name() == "MatMul" and found:
+            pair = weights[found[0]]
+            change = (pair.up.T.astype(np.float64) @ pair.down).astype(np.float32)
+            merged = opset13.add(node.input_value(1).get_node(), opset13.constant(change))
+            node.input(1).replace_source_output(merged.output(0))
+            num_merged += 1
+    assert num_merged == len(weights)
+    ov.save_model(model, directory / "openvino_model.xml", compress_to_fp16=False)
+    return directory
+
+
+@pytest.mark.parametrize("architecture", ["lfm2", "phi3-longrope", "gemma3"])
+def test_exported_models_are_as_exact(tmp_path: Path, architecture: str) -> None:
+    """A hybrid model, one whose positions depend on the text's length, and one with windows."""
+    path = ARCHITECTURES / architecture
+    model = load(path)
+    rng = np.random.default_rng(0)
+    pairs = {
+        name: LowRank(
+            rng.normal(0, 0.3, (4, shape.columns)).astype(np.float32),
+            rng.normal(0, 0.3, (4, shape.rows)).astype(np.float32),
+        )
+        for name, shape in module_shapes(model.graph.model).items()
+    }
+    model.use_for_adapters(compile_adapters(model, AdapterStack({}).with_adapter(1, pairs)))
+    merged = load(merged_graph(path, tmp_path, pairs))
+    lengths = (3, 40)
+    found = run(model, [request(str(length), 1, length) for length in lengths])
+    expected = [request(str(length), 0, length) for length in lengths]
+    assert found == run(merged, expected)
+    assert found != run(model, expected)
+
+
+SETTINGS: dict[str, dict[str, object]] = {
+    "greedy": {},
+    "seeded": {"temperature": 1.0, "seed": 7},
+    "drafts": {"num_assistant_tokens": 3},
+    "beams": {"beam_search": BeamSearch(3)},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+def test_a_crowd_changes_no_text(adapted: PagedModel, settings: dict[str, object]) -> None:
+    """Eight adapters and the base, sixteen streams."""
+    requests = [
+        request(str(place), place % (NUM_ADAPTERS + 1), 5 + 7 * (place % 5), **settings)
+        for place in range(16)
+    ]
+    alone = {one.request_id: run(adapted, [one])[one.request_id] for one in requests}
+    assert run(adapted, requests) == alone
+    assert alone["1"] != alone["10"]  # the same prompt length, but another prompt
+
+
+def test_cached_prefixes_are_an_adapters_own(adapted: PagedModel) -> None:
+    first, second = request("first", 1, 100), request("second", 3, 100)
+    expected = run(adapted, [first]) | run(adapted, [second])
+    adapted.allocate_cache(256)
+    engine = Engine(adapted, CONFIG, num_blocks=256, max_model_len=512)
+    found: dict[str, list[int]] = {}
+    cached: dict[str, int] = {}
+    for name, one in {"a": first, "b": second, "c": first, "d": second}.items():
+        engine.add(replace(one, request_id=name))
+        while engine.has_work:
+            for _, output in engine.step():
+                found.setdefault(name, []).extend(output.token_ids)
+                cached[name] = output.num_cached_tokens
+    assert found["a"] == found["c"] == expected["first"]
+    assert found["b"] == found["d"] == expected["second"]
+    assert cached["a"] == cached["b"] == 0
+    assert cached["c"] == cached["d"] > 0
+
+
+def test_the_model_without_adapters_is_unchanged(model_dir: Path, adapted: PagedModel) -> None:
+    requests = [request(str(length), 0, length) for length in (3, 40)]
+    assert run(adapted, requests) == run(load(model_dir), requests)
+
+
+def test_adapters_come_and_go(
+    model_dir: Path, adapted: PagedModel, weights: Mapping[int, Mapping[str, LowRank]]
+) -> None:
+    model = load(model_dir)
+    stack = AdapterStack({}).with_adapter(3, weights[3])
+    runner = compile_adapters(model, stack)
+    model.use_for_adapters(runner)
+    asked = {number: request(str(number), number, 30) for number in weights}
+    expected = {number: run(adapted, [one]) for number, one in asked.items()}
+    for step in ("+1", "+5", "-3", "+2", "-1", "+3", "-5", "-2"):
+        number = int(step[1:])
+        if step[0] == "+":
+            stack = stack.with_adapter(number, weights[number])
+        else:
+            stack = stack.without(number)
+        members = [member.number for member in stack.members]
+        check_stack(members, stack)
+        runner.use(stack)
+        for member in members:
+            assert run(model, [asked[member]]) == expected[member]
+    assert [member.number for member in stack.members] == [3]
+
+
+def test_a_later_adapter_may_change_more_matrices(
+    weights: Mapping[int, Mapping[str, LowRank]],
+) -> None:
+    stack = AdapterStack({}).with_adapter(2, weights[2])
+    assert len(stack.shapes) == len(weights[2])
+    larger = stack.with_adapter(1, weights[1])
+    assert larger.shapes.keys() == weights[1].keys() | weights[2].keys()
+    check_stack([1, 2], larger)
+    for index, name in enumerate(larger.shapes):
+        for number, member in zip((2, 1), larger.members, strict=True):
+            rows = larger.down[index][member.first : member.end]
+            pair = weights[number].get(name)
+            assert not rows.any() if pair is None else (rows[: len(pair.down)] == pair.down).all()

@@ -78,6 +78,11 @@ export class ChatView {
     this.#composer.field.focus();
   }
 
+  /** @param {string} [model] the id of the model that transcribes what the user says; undefined = there is none. */
+  dictateTo(model) {
+    this.#composer.dictation.enable(model);
+  }
+
   #build(store) {
     this.#toggle = iconButton("settings", "set.title", () => this.#toggleSettings(), { "aria-expanded": "false", "aria-controls": "settings" });
     this.tools = make("div", { class: "row bar-tools" }, this.#models.node, iconButton("export", "export.title", () => this.#export()), this.#toggle);

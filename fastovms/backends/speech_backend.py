@@ -267,9 +267,7 @@ class WhisperBackend:
             while self._failure is None and self._receive():
                 job = self._waiting.take()
                 if job is not None and not job.is_given_up:
-                    self._num_running = 1
                     self._advance(job)
-                    self._num_running = 0
         except BaseException as error:
             logger.exception("speech: the thread has failed")
             self._link.call(self.fail, f"{type(error).__name__}: {error}")
@@ -298,7 +296,11 @@ class WhisperBackend:
             # The pipeline finds no words if it is ended after the window.
             following = 0 if job.params.has_words else _FOLLOWING
             samples = job.audio.read(job.position, _WINDOW + following)
-            answer = self._read(job, ReadWindow(samples, job.params, job.has_times))
+            self._num_running = 1
+            try:
+                answer = self._read(job, ReadWindow(samples, job.params, job.has_times))
+            finally:
+                self._num_running = 0
             samples = samples[:_WINDOW]
         except (EOFError, ConnectionError) as error:
             self._revive(job, error)

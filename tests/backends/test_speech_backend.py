@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -260,24 +261,21 @@ async def test_the_process_is_stopped_while_an_engine_makes_a_step() -> None:
     turn = backend._turn
     engines.begin()
     task = asyncio.create_task(ask(backend, LONG))
-    states, num_steps = set(), 0
+    states = Counter[str]()
 
     def step() -> None:
         with turn.step():
-            states.add(_state(backend))
             time.sleep(0.002)
+            states[_state(backend)] += 1
 
     while not task.done():
         await asyncio.to_thread(step)
-        num_steps += 1
-        if num_steps > 20:
-            states.add("")
     engines.end()
     assert (await task)[0].text
-    assert num_steps > 20
-    # Before its first slice, and after its last, it waits for work.
-    assert "R" not in states
-    assert "T" in states
+    # Before its first slice, and after its last, it waits for work. On a busy machine it may take
+    # a while until it sees that it is to stop.
+    [(state, _)] = states.most_common(1)
+    assert state == "T"
     await backend.close()
 
 

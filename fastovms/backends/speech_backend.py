@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import queue
 import signal
 import threading
@@ -56,8 +57,9 @@ _LEAST: Final = SAMPLE_RATE // 5
 _CLOSE_TIMEOUT: Final = 10.0
 """Seconds to wait for the thread when the backend is closed."""
 
-StartProcess = Callable[[], ChildProcess]
-"""Starts the process that runs the model."""
+StartProcess = Callable[[], tuple[ChildProcess, SpeechInfo]]
+"""Starts the process that runs the model, and waits until it has loaded it. Raises
+ConfigurationError if it cannot."""
 
 
 class _Job:
@@ -151,26 +153,24 @@ class WhisperBackend:
     Clients take turns with their windows. If the process dies, the request whose audio it read
     fails, and another process is started.
 
-    Args:
-        peer: the process, with the model loaded.
-        restart: starts another such process; takes seconds.
+    The process is started on the thread that hands it windows, and is killed when this thread ends,
+    even if it is stopped. Creating a backend takes seconds.
+
+    Raises:
+        ConfigurationError: the model cannot be loaded.
     """
 
     def __init__(
         self,
-        peer: ChildProcess,
         model: ModelInfo,
-        info: SpeechInfo,
-        restart: StartProcess,
+        start: StartProcess,
         *,
         max_num_queued: int,
         turn: ComputeTurn,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._peer = peer
         self._model = model
-        self._info = info
-        self._restart = restart
+        self._start = start
         self._max_num_queued = max_num_queued
         self._turn = turn
         self._clock = clock
@@ -187,6 +187,11 @@ class WhisperBackend:
         self._link = LoopLink()
         self._failure: str | None = None
         self._closing = False
+        loaded: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, args=[loaded], name="speech", daemon=True).start()
+        error = loaded.get()
+        if error is not None:
+            raise error
 
     # Backend
 
@@ -205,7 +210,6 @@ class WhisperBackend:
     def start(self) -> None:
         self._link.start()
         self._turn.add_encoder()
-        threading.Thread(target=self._run, name="speech", daemon=True).start()
 
     async def warmed_up(self) -> None:
         """Returns at once: the first window takes little longer than later ones."""
@@ -262,7 +266,13 @@ class WhisperBackend:
 
     # Thread
 
-    def _run(self) -> None:
+    def _run(self, loaded: queue.SimpleQueue[Exception | None]) -> None:
+        try:
+            self._peer, self._info = self._start()
+        except Exception as error:
+            loaded.put(error)
+            return
+        loaded.put(None)
         try:
             while self._failure is None and self._receive():
                 job = self._waiting.take()
@@ -373,7 +383,8 @@ class WhisperBackend:
         logger.error("speech: the process %s (%r) and is started again", fate, error)
         reason = f"the process that transcribes {fate}"
         self._link.call(_settle, job, EngineFailed(reason))
-        self._peer, self._is_stopped = self._restart(), False
+        self._peer, self._info = self._start()
+        self._is_stopped = False
 
 
 def _settle(job: _Job, outcome: Transcript | Exception) -> None:
@@ -396,7 +407,7 @@ def start_process(load: LoadSpeech) -> tuple[ChildProcess, SpeechInfo]:
     Raises:
         ConfigurationError: the model cannot be loaded.
     """
-    process = ChildProcess("fastovms.backends.speech_worker")
+    process = ChildProcess("fastovms.backends.speech_worker", str(os.getpid()))
     answer: Any
     try:
         send(process.connection, load)
@@ -421,18 +432,11 @@ def load_whisper(
     """
     start = time.perf_counter()
     load = LoadSpeech(model_dir, config.device, config.plugin_config, level_in_use(), form_in_use())
-    process, info = start_process(load)
-    logger.info("%s: speech, loaded in %.1f s", model.name, time.perf_counter() - start)
-    return WhisperBackend(
-        process,
+    backend = WhisperBackend(
         model,
-        info,
-        partial(_restarted, load),
+        partial(start_process, load),
         max_num_queued=config.max_num_queued_requests,
         turn=turn,
     )
-
-
-def _restarted(load: LoadSpeech) -> ChildProcess:
-    process, _ = start_process(load)
-    return process
+    logger.info("%s: speech, loaded in %.1f s", model.name, time.perf_counter() - start)
+    return backend

@@ -1,5 +1,5 @@
 """The process that runs `openvino_genai.WhisperPipeline`, one window of audio at a time: `python -m
-fastovms.backends.speech_worker DESCRIPTOR`."""
+fastovms.backends.speech_worker DESCRIPTOR PARENT_PID`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import openvino_genai as genai
 
+from fastovms.backends.dies_with_parent import die_with_parent
 from fastovms.backends.genai.worker_messages import WorkerFailed
 from fastovms.backends.processes import connect_to_parent, receive, send
 from fastovms.backends.speech_messages import LoadSpeech, ReadWindow, WindowText
@@ -141,6 +142,8 @@ def serve(connection: Connection[Any, Any]) -> None:
 
 
 def main() -> None:
+    # At the end of its connection it could not end by itself while it is stopped.
+    die_with_parent(int(sys.argv[2]))
     connection = connect_to_parent(sys.argv)
     with suppress(EOFError, ConnectionError):  # the server has closed it, or has ended
         serve(connection)

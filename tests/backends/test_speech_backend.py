@@ -289,16 +289,17 @@ async def test_an_idle_engine_does_not_stop_the_process(backend: WhisperBackend)
 def test_a_stopped_process_ends_with_the_server() -> None:
     program = textwrap.dedent(
         """
-        import os, signal, time
-        from fastovms.backends.processes import ChildProcess
-        process = ChildProcess("fastovms.backends.speech_worker")
-        time.sleep(3)
-        process.send_signal(signal.SIGSTOP)
+        import os, signal
+        from tests.backends.test_speech_backend import load
+        process = load()._peer
         print(process._process.pid, flush=True)
+        process.send_signal(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGKILL)
         """
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=60, check=False
+    )
     pid = int(ended.stdout)
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and _is_alive(pid):

@@ -42,6 +42,7 @@ NOT_RUN: Final = {
     "npx": "needs a package index",
     "optimum-cli": "needs torch and a hub",
     "apt-get": "changes the system",
+    "usermod": "changes the system",
     "install": "changes the system",
     "systemctl": "needs systemd",
     "journalctl": "needs systemd",

@@ -83,6 +83,7 @@ NOT_RUN: Final = {
 """Programs that the test cannot run, with the reason."""
 
 NOT_RUN_CURL: Final = {
+    "/audio/": "needs a model of speech; tests/test_end_to_end_speech.py asks one",
     '"sql"': "needs an adapter; the tests of adapters ask for one",
     "https://": "asks a server of the reader's",
     "/load": "needs a server of several models; tests/test_several_models.py asks it",
@@ -98,6 +99,7 @@ NOT_RUN_PYTHON: Final = {
     "tests/clients/in_python/use_langchain_rag.py runs it",
     "batches": "needs a directory for files; tests/test_examples.py runs examples/batch.py",
     "ray": "tests/ray_serve runs it, with the extra ray",
+    "speech": "needs a model of speech; tests/test_end_to_end_speech.py asks one",
     "lora": "trains an adapter, which needs torch",
     "clients": "needs packages of others; tests/clients/in_python runs them",
 }

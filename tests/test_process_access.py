@@ -61,7 +61,7 @@ class Site(NamedTuple):
             time.sleep(0.01)
 
     def _num_reloads(self) -> int:
-        return sum("are reloaded" in line for line in self.server.errors)
+        return sum("reloaded certificates" in line for line in self.server.errors)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.paths import TINY_VLM
 
 
 async def test_the_paged_backend_takes_no_images() -> None:
-    with pytest.raises(ConfigurationError, match="takes images, which the paged backend does not"):
+    with pytest.raises(ConfigurationError, match="takes images, which --backend paged does not support"):
         load(TINY_VLM, backend="paged")
 
 
@@ -31,7 +31,7 @@ async def test_the_paged_backend_takes_no_images() -> None:
         (
             DEMO_MODEL,
             {"draft_model": DEMO_MODEL, "enable_prompt_lookup": True},
-            "--draft-model and --enable-prompt-lookup exclude each other",
+            "--draft-model and --enable-prompt-lookup cannot be used together",
         ),
     ],
 )

@@ -153,7 +153,7 @@ def test_a_decoder_scores_by_the_logits_of_two_tokens():
     ("path", "task", "words"),
     [
         (encoder_dir(3) / GRAPH, Task.RERANK, "a classifier of 3 classes"),
-        (DEMO_MODEL / GRAPH, Task.RERANK, "none of no and yes"),
+        (DEMO_MODEL / GRAPH, Task.RERANK, "its vocabulary has no token no and yes"),
         (DEMO_MODEL / "openvino_tokenizer.xml", Task.EMBEDDINGS, "its graph has the input"),
         (DEMO_MODEL / "missing.xml", Task.EMBEDDINGS, "cannot be read"),
     ],

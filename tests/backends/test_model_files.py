@@ -162,7 +162,7 @@ def test_without_a_good_tokenizer_json_there_are_no_grammars(
     if text is not None:
         (tmp_path / "tokenizer.json").write_text(text)
     assert load_grammar_compiler(tmp_path, MODEL) is None
-    assert "structured outputs are off" in caplog.text
+    assert "structured outputs are not available" in caplog.text
 
 
 # What no exported graph has is said in the log.
@@ -301,7 +301,7 @@ def test_what_cannot_be_compared_is_served_and_said(
 
     cache = DiskCache(tmp_path / "cache")
     check_graph(comparison(files, difference), cache)
-    assert "cannot be compared with the exported graph: it has an input" in caplog.text
+    assert "is computed as exported is skipped: it has an input" in caplog.text
     with pytest.raises(UnsupportedModel):
         check_graph(comparison(files, Difference(1.0)), cache)
 

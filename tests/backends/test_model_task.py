@@ -78,8 +78,8 @@ def test_of_a_model_that_generates():
 @pytest.mark.parametrize(
     ("graph", "wanted", "words"),
     [
-        (STATES, "rerank", "its graph is one for embeddings"),
-        (DECODER, "embeddings", "its graph is one for text_generation"),
+        (STATES, "rerank", "its graph is for embeddings"),
+        (DECODER, "embeddings", "its graph is for text_generation"),
         (NEITHER, "auto", "has none of the outputs last_hidden_state"),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_model_of_embeddings_has_nothing_to_measure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["tune", str(encoder_dir())]) == 2
-    assert "is an embedding model or reranker" in capsys.readouterr().err
+    assert "generates no text, and needs no tuning" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_what_is_not_in_the_cache_is_announced_once(tmp_path: Path) -> None:
         )
         return done.stdout
 
-    assert run() == "compiling the sampling kernels\n"
+    assert run() == "first start: compiling the sam\n"
     assert run() == "", "at the second start they are in the cache"
 
 

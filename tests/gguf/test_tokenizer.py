@@ -109,7 +109,7 @@ def test_empty_tokens_get_names() -> None:
             {**LLAMA_3, "tokenizer.ggml.pre": "kimi-k2"},
             "the pre-tokenizer kimi-k2 is not supported",
         ),
-        (byte_pairs(), "it names no tokenizer.ggml.pre"),
+        (byte_pairs(), "tokenizer.ggml.pre is missing"),
         ({**LLAMA_3, "tokenizer.ggml.merges": []}, "tokenizer.ggml.merges is missing"),
         (
             {**LLAMA_3, "tokenizer.ggml.merges": ["h e", "he"]},
@@ -122,7 +122,7 @@ def test_empty_tokens_get_names() -> None:
             {**LLAMA_3, "tokenizer.ggml.token_type": [1] * len(LLAMA_3["tokenizer.ggml.tokens"])},
             "the vocabulary has no special token",
         ),
-        ({**LLAMA_3, "tokenizer.ggml.bos_token_id": 9999}, "missing, bos_token_id"),
+        ({**LLAMA_3, "tokenizer.ggml.bos_token_id": 9999}, "bos_token_id is missing"),
         ({**sentencepiece(), "tokenizer.ggml.scores": [1.0]}, "scores has 1 values for"),
         ({**sentencepiece(), "tokenizer.ggml.scores": None}, "tokenizer.ggml.scores is missing"),
         (

@@ -257,5 +257,5 @@ def test_a_load_without_an_answer_can_be_drawn() -> None:
 def test_what_draws_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     check_plots()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'fastovms\[plots\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install '\.\[plots\]'"):
         check_plots()

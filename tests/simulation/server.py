@@ -495,13 +495,14 @@ class LogWatch(logging.Handler):
 
 _EXPECTED = (
     " is lost: ",
-    "the state cannot be",
-    "the state is not kept",
+    "response store: ",
+    "cannot be stored",
     "the device is gone",
     "not finite",
     "not numbers",
+    "engine: failed",
     "the engine has failed",
-    "is still in a step",
+    "a step still runs",
     "the engines takes too long",
 )
 

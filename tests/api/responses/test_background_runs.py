@@ -72,7 +72,7 @@ async def test_what_cannot_be_kept_is_kept_when_the_store_is_back(make_replicas,
             await asyncio.sleep(0.001)
     status, body = answer
     assert status == 503
-    assert "cannot be kept until the state is back" in body["error"]["message"]
+    assert "cannot be stored until the response store is" in body["error"]["message"]
     assert not follower.done()
     a.store.error = None
     events = await follower

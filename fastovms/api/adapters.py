@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +48,8 @@ class AdapterRoutes:
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
+        self._changing: set[str] = set()
+        """Names that are being loaded or unloaded, for whichever model."""
 
     async def load(self, request: Request, dialect: Dialect) -> Response:
         """Loads an adapter, and answers when requests may name it.
@@ -72,10 +75,11 @@ class AdapterRoutes:
             )
         adapters = self._parent(body.base_model_name, dialect).adapters
         assert adapters is not None
-        try:
-            await adapters.load(name, path)
-        except ConfigurationError as error:
-            raise InvalidField(str(error), param="lora_path") from None
+        with self._change(name):
+            try:
+                await adapters.load(name, path)
+            except ConfigurationError as error:
+                raise InvalidField(str(error), param="lora_path") from None
         return _done(f"Success: LoRA adapter '{name}' added successfully.")
 
     async def unload(self, request: Request, dialect: Dialect) -> Response:
@@ -92,11 +96,26 @@ class AdapterRoutes:
         for model in self._serving():
             assert model.adapters is not None
             if name in model.adapters.adapters:
-                await model.adapters.unload(name)
+                with self._change(name):
+                    await model.adapters.unload(name)
                 return _done(f"Success: LoRA adapter '{name}' removed successfully.")
         raise ModelNotFound(
             f"no adapter {show(name)} is loaded", param="lora_name", code="model_not_found"
         )
+
+    @contextmanager
+    def _change(self, name: str) -> Iterator[None]:
+        """Refuses another change of the same name: it could be of another model, and both would
+        then serve adapters of one name."""
+        if name in self._changing:
+            raise InvalidField(
+                f"lora_name is {show(name)}, which is being loaded or unloaded", param="lora_name"
+            )
+        self._changing.add(name)
+        try:
+            yield
+        finally:
+            self._changing.discard(name)
 
     def _parent(self, name: str | None, dialect: Dialect) -> ServedModel:
         """Returns the model that an adapter is to be loaded for."""

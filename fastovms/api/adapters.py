@@ -14,7 +14,7 @@ from fastovms.api.body import show
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import OPENAI, Dialect
 from fastovms.api.endpoint import Route, endpoint
-from fastovms.api.served import KnownModel, ServedModel
+from fastovms.api.served import KnownModel, ServedModel, no_hold
 from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField, ModelNotFound
 from fastovms.http.messages import Request, Response
 
@@ -55,6 +55,7 @@ class AdapterRoutes:
         """Loads an adapter, and answers when requests may name it.
 
         Raises:
+            BackendUnavailable: the model is being unloaded.
             InvalidField: a field is invalid, or the adapter cannot be served.
         """
         if (refusal := operator_refusal(request)) is not None:
@@ -73,9 +74,10 @@ class AdapterRoutes:
                 "served",
                 param="lora_name",
             )
-        adapters = self._parent(body.base_model_name, dialect).adapters
+        parent = self._parent(body.base_model_name, dialect)
+        adapters = parent.adapters
         assert adapters is not None
-        with self._change(name):
+        with self._change(name), self._hold(parent.info.name):
             try:
                 await adapters.load(name, path)
             except ConfigurationError as error:
@@ -117,6 +119,18 @@ class AdapterRoutes:
         finally:
             self._changing.discard(name)
 
+    @contextmanager
+    def _hold(self, name: str) -> Iterator[None]:
+        """Holds a model in memory while one of its adapters is loaded."""
+        holder = self._context.models.holder
+        release = no_hold() if holder is None else holder.try_hold(name)
+        if release is None:
+            raise BackendUnavailable(f"the model {name} is being unloaded")
+        try:
+            yield
+        finally:
+            release()
+
     def _parent(self, name: str | None, dialect: Dialect) -> ServedModel:
         """Returns the model that an adapter is to be loaded for."""
         serving = self._serving()
@@ -125,12 +139,12 @@ class AdapterRoutes:
             serving = [model for model in serving if model.info.name == known.name]
             if not serving:
                 raise InvalidField(
-                    f"the model {known.name} serves no adapters, or is not in memory: start the "
-                    "server with --enable-lora",
+                    f"base_model_name is {show(name)}, which {_why_not(known)}",
                     param="base_model_name",
                 )
         if not serving:
-            raise InvalidField("adapters are not served: start the server with --enable-lora")
+            whys = [f"{known.name} {_why_not(known)}" for known in self._context.models.known]
+            raise InvalidField("; ".join(whys) or "no model is served at the moment")
         if len(serving) > 1:
             names = ", ".join(model.info.name for model in serving)
             raise InvalidField(f"base_model_name must be one of {names}", param="base_model_name")
@@ -152,11 +166,22 @@ def _is_available(known: KnownModel) -> bool:
     return known.served is not None
 
 
+def _why_not(known: KnownModel) -> str:
+    """Returns why adapters cannot be loaded for a model."""
+    if known.parent is not None:
+        return f"is an adapter of {known.parent.name}"
+    if known.served is None:
+        return "is not in memory: load it first"
+    return "serves no adapters: start the server with --enable-lora"
+
+
 def _given(value: str | None, name: str, most: int) -> str:
     if not value or not value.strip():
         raise InvalidField(f"{name} is required and must not be empty", param=name)
     if len(value) > most or not value.isprintable():
-        raise InvalidField(f"{name} must be at most {most} printable characters", param=name)
+        raise InvalidField(
+            f"{name} must be at most {most} printable characters, not {show(value)}", param=name
+        )
     return value
 
 

@@ -220,6 +220,45 @@ async def test_a_name_is_changed_once_at_a_time(api: Any) -> None:
     assert (await ask(api, UNLOAD, {"lora_name": "two"}))[0] == 200
 
 
+async def test_the_model_stays_in_memory_during_a_load(api: Any) -> None:
+    models = api.context.models
+    held: list[str] = []
+    [known] = models.known
+    adapters, holder = adapters_of(api), Holder(known, known.served)
+    models.holder, load = holder, adapters.load
+
+    def hold(name: str) -> Any:
+        held.append(name)
+        return held.clear
+
+    holder.try_hold = hold  # type: ignore[method-assign]
+
+    async def load_held(name: str, path: Path) -> Adapter:
+        assert held == ["fake"]
+        return await load(name, path)
+
+    adapters.load = load_held  # type: ignore[method-assign]
+    assert (await ask(api, LOAD, {"lora_name": "two", "lora_path": "/a"}))[0] == 200
+    assert held == []
+    holder.try_hold = lambda name: None  # type: ignore[method-assign]
+    status, text = await ask(api, LOAD, {"lora_name": "three", "lora_path": "/a"})
+    assert status == 503
+    assert "the model fake is being unloaded" in text
+
+
+async def test_why_a_model_has_no_adapters_is_named(api: Any) -> None:
+    body = {"lora_name": "two", "lora_path": "/a"}
+    status, text = await ask(api, LOAD, body | {"base_model_name": "one"})
+    assert status == 400
+    assert 'base_model_name is \\"one\\", which is an adapter of fake' in text
+    [known] = api.context.models.known
+    known.served = None
+    for named in ({"base_model_name": "fake"}, {}):
+        status, text = await ask(api, LOAD, body | named)
+        assert status == 400
+        assert "is not in memory: load it first" in text
+
+
 async def test_a_server_without_adapters(make_api: Any) -> None:
     api = make_api("hello")
     status, answer = await ask(api, LOAD, {"lora_name": "two", "lora_path": "/a"})

@@ -134,7 +134,7 @@ def _read(directory: Path, shapes: Mapping[str, MatrixShape], max_rank: int) -> 
         _check_shapes(module, down, up, shapes, directory, max_rank)
     content = np.fromfile(weights_path, np.uint8)
     if len(content) != max(tensor.end for tensor in tensors):
-        raise _damaged(weights_path, "it has changed while it was read")
+        raise _damaged(weights_path, "the file has changed since its header was read")
     digest = hashlib.sha256(config_path.read_bytes())
     digest.update(content.data)
     weights = {

@@ -258,7 +258,7 @@ def test_a_file_that_changes_while_it_is_read(
         return whole(*args)[:-4]
 
     monkeypatch.setattr(np, "fromfile", read_less)
-    with pytest.raises(ConfigurationError, match="it has changed while it was read"):
+    with pytest.raises(ConfigurationError, match="has changed since its header was read"):
         read(tmp_path)
 
 

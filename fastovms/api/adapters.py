@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ from fastovms.api.body import show
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import OPENAI, Dialect
 from fastovms.api.endpoint import Route, endpoint
-from fastovms.api.served import KnownModel, ServedModel
+from fastovms.api.served import KnownModel, ServedModel, no_hold
 from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField, ModelNotFound
 from fastovms.http.messages import Request, Response
 
@@ -47,11 +48,14 @@ class AdapterRoutes:
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
+        self._changing: set[str] = set()
+        """Names that are being loaded or unloaded, for whichever model."""
 
     async def load(self, request: Request, dialect: Dialect) -> Response:
         """Loads an adapter, and answers when requests may name it.
 
         Raises:
+            BackendUnavailable: the model is being unloaded.
             InvalidField: a field is invalid, or the adapter cannot be served.
         """
         if (refusal := operator_refusal(request)) is not None:
@@ -70,12 +74,14 @@ class AdapterRoutes:
                 "served",
                 param="lora_name",
             )
-        adapters = self._parent(body.base_model_name, dialect).adapters
+        parent = self._parent(body.base_model_name, dialect)
+        adapters = parent.adapters
         assert adapters is not None
-        try:
-            await adapters.load(name, path)
-        except ConfigurationError as error:
-            raise InvalidField(str(error), param="lora_path") from None
+        with self._change(name), self._hold(parent.info.name):
+            try:
+                await adapters.load(name, path)
+            except ConfigurationError as error:
+                raise InvalidField(str(error), param="lora_path") from None
         return _done(f"Success: LoRA adapter '{name}' added successfully.")
 
     async def unload(self, request: Request, dialect: Dialect) -> Response:
@@ -92,11 +98,38 @@ class AdapterRoutes:
         for model in self._serving():
             assert model.adapters is not None
             if name in model.adapters.adapters:
-                await model.adapters.unload(name)
+                with self._change(name):
+                    await model.adapters.unload(name)
                 return _done(f"Success: LoRA adapter '{name}' removed successfully.")
         raise ModelNotFound(
             f"no adapter {show(name)} is loaded", param="lora_name", code="model_not_found"
         )
+
+    @contextmanager
+    def _change(self, name: str) -> Iterator[None]:
+        """Refuses another change of the same name: it could be of another model, and both would
+        then serve adapters of one name."""
+        if name in self._changing:
+            raise InvalidField(
+                f"lora_name is {show(name)}, which is being loaded or unloaded", param="lora_name"
+            )
+        self._changing.add(name)
+        try:
+            yield
+        finally:
+            self._changing.discard(name)
+
+    @contextmanager
+    def _hold(self, name: str) -> Iterator[None]:
+        """Holds a model in memory while one of its adapters is loaded."""
+        holder = self._context.models.holder
+        release = no_hold() if holder is None else holder.try_hold(name)
+        if release is None:
+            raise BackendUnavailable(f"the model {name} is being unloaded")
+        try:
+            yield
+        finally:
+            release()
 
     def _parent(self, name: str | None, dialect: Dialect) -> ServedModel:
         """Returns the model that an adapter is to be loaded for."""
@@ -106,12 +139,12 @@ class AdapterRoutes:
             serving = [model for model in serving if model.info.name == known.name]
             if not serving:
                 raise InvalidField(
-                    f"the model {known.name} serves no adapters, or is not in memory: start the "
-                    "server with --enable-lora",
+                    f"base_model_name is {show(name)}, which {_why_not(known)}",
                     param="base_model_name",
                 )
         if not serving:
-            raise InvalidField("adapters are not served: start the server with --enable-lora")
+            whys = [f"{known.name} {_why_not(known)}" for known in self._context.models.known]
+            raise InvalidField("; ".join(whys) or "no model is served at the moment")
         if len(serving) > 1:
             names = ", ".join(model.info.name for model in serving)
             raise InvalidField(f"base_model_name must be one of {names}", param="base_model_name")
@@ -133,11 +166,22 @@ def _is_available(known: KnownModel) -> bool:
     return known.served is not None
 
 
+def _why_not(known: KnownModel) -> str:
+    """Returns why adapters cannot be loaded for a model."""
+    if known.parent is not None:
+        return f"is an adapter of {known.parent.name}"
+    if known.served is None:
+        return "is not in memory: load it first"
+    return "serves no adapters: start the server with --enable-lora"
+
+
 def _given(value: str | None, name: str, most: int) -> str:
     if not value or not value.strip():
         raise InvalidField(f"{name} is required and must not be empty", param=name)
     if len(value) > most or not value.isprintable():
-        raise InvalidField(f"{name} must be at most {most} printable characters", param=name)
+        raise InvalidField(
+            f"{name} must be at most {most} printable characters, not {show(value)}", param=name
+        )
     return value
 
 

@@ -506,7 +506,7 @@ class ModelPool:
         name = plan.known.name
         known = self._known.setdefault(name, plan.known)
         known.aliases, known.size = plan.known.aliases, plan.size
-        known.file_size = plan.file_size
+        known.file_size, known.lora_modules = plan.file_size, plan.config.engine.lora_modules
         self._configs[name] = plan.config
         self._residency.add(name, plan.size, is_loaded=is_loaded, now=self._clock())
         if known.served is not None:
@@ -516,7 +516,7 @@ class ModelPool:
         """Changes the configuration of a model for its next load."""
         known = self._known[plan.known.name]
         known.aliases, known.size = plan.config.names[1:], plan.size
-        known.file_size = plan.file_size
+        known.file_size, known.lora_modules = plan.file_size, plan.config.engine.lora_modules
         self._configs[known.name] = plan.config
         self._residency.change(known.name, plan.size)
 

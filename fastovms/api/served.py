@@ -16,7 +16,7 @@ from fastovms.backends.adapter_backend import AdapterBackend
 from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
 from fastovms.config import ChatConfig, EncoderConfig, ModelLimits
 from fastovms.encoding import Task
-from fastovms.errors import ConfigurationError, InvalidField, ModelNotFound
+from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField, ModelNotFound
 from fastovms.media.decode import PixelBound
 from fastovms.media.loader import GivenImages, ImageLoader, ImageSource
 from fastovms.params import Adapter, Image, ModelInfo
@@ -463,6 +463,7 @@ class KnownModel:
         file_size: the size of its weight files in bytes; 0 = unknown.
         parent: the model that it is an adapter of; None = it is a model itself.
         root: the directory of an adapter; "" = it is a model itself.
+        lora_modules: the directories of the adapters that each load of it loads, by their names.
     """
 
     name: str
@@ -482,6 +483,7 @@ class KnownModel:
     file_size: int = 0
     parent: KnownModel | None = None
     root: str = ""
+    lora_modules: Mapping[str, Path] = field(default_factory=dict)
 
     @classmethod
     def of_adapter(cls, parent: KnownModel, served: ServedModel, adapter: Adapter) -> KnownModel:
@@ -497,6 +499,34 @@ class KnownModel:
         known = cls(served.info.name, served.aliases)
         known.note_loaded(served)
         return known
+
+    def without_weights(self, name: str) -> KnownModel:
+        """Returns the description of one of `lora_modules` while the model is not in memory."""
+        return replace(
+            self,
+            name=name,
+            aliases=(),
+            info=None if self.info is None else replace(self.info, name=name),
+            fingerprint="",
+            size=0,
+            file_size=0,
+            parent=self,
+            root=str(self.lora_modules[name]),
+            lora_modules={},
+        )
+
+    def refreshed(self) -> KnownModel:
+        """Returns the description as it is now: that of an adapter is of one load of its model.
+
+        Raises:
+            BackendUnavailable: the adapter has been unloaded.
+        """
+        if self.parent is None:
+            return self
+        found = _adapters_of(self.parent, self.name)
+        if not found:
+            raise BackendUnavailable(f"the adapter {self.name} is no longer served")
+        return found[self.name]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -529,9 +559,12 @@ class KnownModel:
 
 
 def _adapters_of(model: KnownModel, name: str | None = None) -> dict[str, KnownModel]:
-    """Returns the adapters of a model in memory, by their names; only the one with `name` if that
-    is given."""
+    """Returns the adapters that a model has, or will have when it is in memory, by their names;
+    only the one with `name` if that is given."""
     served = model.served
+    if served is None:
+        modules = model.lora_modules
+        return {one: model.without_weights(one) for one in modules if name in (None, one)}
     if not isinstance(served, ServedModel) or served.adapters is None:
         return {}
     adapters = served.adapters.adapters
@@ -615,10 +648,13 @@ class ServedModels:
 
     @property
     def named(self) -> Sequence[KnownModel]:
-        """All that requests may name: each model, and its adapters after it."""
-        return [
-            one for model in self._known.values() for one in (model, *_adapters_of(model).values())
-        ]
+        """All that requests may name: each model, and its adapters after it. A model that was added
+        later hides an adapter of the same name."""
+        found: list[KnownModel] = []
+        for model in self._known.values():
+            adapters = _adapters_of(model).values()
+            found += [model, *(one for one in adapters if one.name not in self._by_name)]
+        return found
 
     def __iter__(self) -> Iterator[AnyServed]:
         """Yields the models in memory, including those being unloaded."""

@@ -198,7 +198,8 @@ def try_model(
 
 def loaded_model(model: KnownModel, tasks: Collection[Task]) -> AnyServed:
     """Returns a model in memory. Raises InvalidField as `check_task` does, because the task may be
-    unknown before loading."""
+    unknown before loading; and BackendUnavailable as `KnownModel.refreshed` does."""
+    model = model.refreshed()
     check_task(model, tasks)
     assert model.served is not None
     return model.served

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import openvino as ov
 
@@ -46,7 +46,7 @@ from fastovms.backends.paged.backend import PagedBackend, SharedCores
 from fastovms.backends.paged.prefixes import PrefixDirectory
 from fastovms.backends.processes import ChildProcess
 from fastovms.backends.speech_backend import load_whisper
-from fastovms.config import MediaConfig, ModelConfig
+from fastovms.config import EngineConfig, MediaConfig, ModelConfig
 from fastovms.encoding import Task
 from fastovms.engine.model.cache_precision import check_cpu_cache
 from fastovms.engine.model.compilation import check_exact
@@ -67,6 +67,8 @@ from fastovms.system.disk import DiskCache, cache_root
 from fastovms.system.memory import make_binding_tables
 from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -182,9 +184,11 @@ def load_models(
     for model in models:
         task = task_of(model)
         if task is Task.SPEECH:
-            others[model.name] = _speech(on_device(model), cores.turn, closes)
+            speech = partial(_speech, model, cores.turn, closes)
+            others[model.name] = _load_on_device(model, speech)[1]
         elif task is not Task.TEXT_GENERATION:
-            encoder = others[model.name] = _encoder(on_device(model), cores.turn)
+            load = partial(_encoder, model, cores.turn)
+            encoder = others[model.name] = _load_on_device(model, load)[1]
             closes.append(encoder.tokenizing.close)
     generating = [model for model in models if model.name not in others]
     loaded = []
@@ -192,7 +196,7 @@ def load_models(
         for model in generating:
             logger.info("loading %s from %s", model.name, model.path)
             cache = DiskCache(cache_root(model.engine.cache_dir, os.environ))
-            model = on_device(_as_directories(given := model, cache, Path(scratch)))
+            model = _as_directories(model, cache, Path(scratch))
             # Compilation uses one core for most of its time.
             tokenizer = beside.submit(Tokenizer.load, model.path)
             chat = beside.submit(ChatModel.load, model.path, model.chat, cache)
@@ -201,14 +205,7 @@ def load_models(
             compile_on = partial(
                 compile_backend, model.path, info, cache=cache, prefixes=prefixes, cores=cores
             )
-            try:
-                reserve = compile_on(model.engine)
-            except ConfigurationError as error:
-                if model.engine.device in ("CPU", given.engine.device):
-                    raise
-                logger.warning("%s: AUTO takes the CPU, because %s", model.name, error)
-                model = replace(model, engine=replace(model.engine, device="CPU"))
-                reserve = compile_on(model.engine)
+            model, reserve = _load_on_device(model, compile_on)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))
         has_vision = any(takes_images(model.path) for model, *_ in loaded)
         loader = _image_loader(media) if has_vision else None
@@ -243,12 +240,27 @@ def on_device(model: ModelConfig, core: ov.Core | None = None) -> ModelConfig:
     return replace(model, engine=replace(engine, device=choice.name))
 
 
+def _load_on_device(model: ModelConfig, load: Callable[[EngineConfig], T]) -> tuple[ModelConfig, T]:
+    """Loads a model on its device, or on the CPU if AUTO has chosen a device that refuses it.
+    Returns the configuration with the device, and what `load` returns."""
+    chosen = on_device(model)
+    try:
+        return chosen, load(chosen.engine)
+    except ConfigurationError as error:
+        if chosen.engine.device in ("CPU", model.engine.device):
+            raise
+        logger.warning("%s: AUTO takes the CPU, because %s", model.name, error)
+    chosen = replace(model, engine=replace(model.engine, device="CPU"))
+    return chosen, load(chosen.engine)
+
+
 def _close_all(closes: Sequence[Callable[[], None]]) -> None:
     for close in closes:
         close()
 
 
-def _encoder(model: ModelConfig, turn: ComputeTurn) -> ServedEncoder:
+def _encoder(model: ModelConfig, turn: ComputeTurn, engine: EngineConfig) -> ServedEncoder:
+    model = replace(model, engine=engine)
     logger.info("loading %s from %s", model.name, model.path)
     if model.engine.serves_adapters:
         raise ConfigurationError(
@@ -270,9 +282,13 @@ def _encoder(model: ModelConfig, turn: ComputeTurn) -> ServedEncoder:
 
 
 def _speech(
-    model: ModelConfig, turn: ComputeTurn, closes: list[Callable[[], None]]
+    model: ModelConfig,
+    turn: ComputeTurn,
+    closes: list[Callable[[], None]],
+    engine: EngineConfig,
 ) -> ServedSpeech:
     """Loads a model of speech, and adds what closes its decoder to `closes`."""
+    model = replace(model, engine=engine)
     logger.info("loading %s from %s", model.name, model.path)
     info = _identified(model)
     backend = load_whisper(model.path, info, model.engine, turn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fastovms.api.served import KnownModel
+from fastovms.api.served import KnownModel, no_hold
 from fastovms.errors import BackendUnavailable, ConfigurationError
 from fastovms.params import Adapter
 from tests.fakes import model_info
@@ -87,6 +88,57 @@ async def test_adapters_are_models(api: Any) -> None:
     assert (status, answer["error"]["code"]) == (404, "model_not_found")
 
 
+class Holder:
+    """Has the model in memory from the first request that waits for it on."""
+
+    loads_on_demand = True
+
+    def __init__(self, known: KnownModel, served: Any) -> None:
+        self._known, self._served = known, served
+
+    def try_hold(self, name: str) -> Any:
+        return None if self._known.served is None else no_hold()
+
+    async def hold(self, name: str) -> Any:
+        assert name == self._known.name
+        self._known.served = self._served
+        return no_hold()
+
+
+async def test_a_model_that_is_not_in_memory_has_adapters(api: Any) -> None:
+    models = api.context.models
+    [known] = models.known
+    models.holder, known.served = Holder(known, known.served), None
+    assert models.get("one") is None
+    known.lora_modules = {"one": Path("/adapters/one"), "two": Path("/adapters/two")}
+    listed = await get(api, "/v1/models")
+    assert [(card["id"], card["parent"], card["root"]) for card in listed["data"]] == [
+        ("fake", None, "fake"),
+        ("one", "fake", "/adapters/one"),
+        ("two", "fake", "/adapters/two"),
+    ]
+    found, gone = models.get("one"), models.get("two")
+    status, answer = await api.post("/v1/completions", {"model": "one", "prompt": "a"})
+    assert (status, answer["model"]) == (200, "one")
+    assert [request.adapter.name for request in api.backend.submitted] == ["one"]
+    assert found.served is None
+    assert found.refreshed().served.info.name == "one"
+    with pytest.raises(BackendUnavailable, match="the adapter two is no longer served"):
+        gone.refreshed()
+
+
+async def test_a_model_hides_an_adapter_of_its_name(api: Any) -> None:
+    models = api.context.models
+    models.set_known([*models.known, KnownModel("one")])
+    listed = await get(api, "/v1/models")
+    assert [(card["id"], card["parent"]) for card in listed["data"]] == [
+        ("fake", None),
+        ("one", None),
+    ]
+    status, _ = await ask(api, UNLOAD, {"lora_name": "one"})
+    assert status == 200
+
+
 async def test_what_they_share(api: Any) -> None:
     for name in ("fake", "one"):
         await api.post("/v1/completions", {"model": name, "prompt": "a", "cache_salt": "s"})
@@ -146,6 +198,65 @@ async def test_errors_are_passed_on(api: Any) -> None:
     adapters_of(api).error = BackendUnavailable("requests still run")
     status, _ = await ask(api, UNLOAD, {"lora_name": "one"})
     assert status == 503
+
+
+async def test_a_name_is_changed_once_at_a_time(api: Any) -> None:
+    adapters, go = adapters_of(api), asyncio.Event()
+    load = adapters.load
+
+    async def load_later(name: str, path: Path) -> Adapter:
+        await go.wait()
+        return await load(name, path)
+
+    adapters.load = load_later  # type: ignore[method-assign]
+    body = {"lora_name": "two", "lora_path": "/adapters/2"}
+    first = asyncio.ensure_future(ask(api, LOAD, body))
+    await asyncio.sleep(0.01)
+    status, text = await ask(api, LOAD, body)
+    assert status == 400
+    assert 'lora_name is \\"two\\", which is being loaded or unloaded' in text
+    go.set()
+    assert (await first)[0] == 200
+    assert (await ask(api, UNLOAD, {"lora_name": "two"}))[0] == 200
+
+
+async def test_the_model_stays_in_memory_during_a_load(api: Any) -> None:
+    models = api.context.models
+    held: list[str] = []
+    [known] = models.known
+    adapters, holder = adapters_of(api), Holder(known, known.served)
+    models.holder, load = holder, adapters.load
+
+    def hold(name: str) -> Any:
+        held.append(name)
+        return held.clear
+
+    holder.try_hold = hold  # type: ignore[method-assign]
+
+    async def load_held(name: str, path: Path) -> Adapter:
+        assert held == ["fake"]
+        return await load(name, path)
+
+    adapters.load = load_held  # type: ignore[method-assign]
+    assert (await ask(api, LOAD, {"lora_name": "two", "lora_path": "/a"}))[0] == 200
+    assert held == []
+    holder.try_hold = lambda name: None  # type: ignore[method-assign]
+    status, text = await ask(api, LOAD, {"lora_name": "three", "lora_path": "/a"})
+    assert status == 503
+    assert "the model fake is being unloaded" in text
+
+
+async def test_why_a_model_has_no_adapters_is_named(api: Any) -> None:
+    body = {"lora_name": "two", "lora_path": "/a"}
+    status, text = await ask(api, LOAD, body | {"base_model_name": "one"})
+    assert status == 400
+    assert 'base_model_name is \\"one\\", which is an adapter of fake' in text
+    [known] = api.context.models.known
+    known.served = None
+    for named in ({"base_model_name": "fake"}, {}):
+        status, text = await ask(api, LOAD, body | named)
+        assert status == 400
+        assert "is not in memory: load it first" in text
 
 
 async def test_a_server_without_adapters(make_api: Any) -> None:

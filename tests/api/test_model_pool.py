@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -211,6 +212,18 @@ class Pool(ModelPool):
         known = self.models.get(name)
         assert known is not None
         return known.state
+
+
+async def test_the_adapters_of_a_configuration_are_known() -> None:
+    def with_adapter(name: str) -> ModelPlan:
+        given = plan("a")
+        engine = replace(given.config.engine, lora_modules={name: Path(name)})
+        return given._replace(config=replace(given.config, engine=engine))
+
+    pool = Pool(with_adapter("one"), max_loaded_models=1)
+    assert [known.name for known in pool.models.named] == ["a", "one"]
+    pool.apply([with_adapter("two")])
+    assert [known.name for known in pool.models.named] == ["a", "two"]
 
 
 async def test_a_model_is_loaded_for_all_who_wait_and_makes_room_for_another() -> None:

@@ -113,3 +113,21 @@ def test_the_cpu_takes_over_from_a_gpu_that_auto_has_chosen(
     load_models([model(device=device)], MediaConfig())
     assert tried == ["GPU", "CPU"]
     assert "m: AUTO takes the CPU, because GPU cannot run the model: no memory" in caplog.messages
+
+
+def test_the_cpu_takes_over_for_an_encoder(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried = []
+
+    def load_encoder(path: Path, info: object, engine: EngineConfig, *_: object) -> Any:
+        tried.append(engine.device)
+        raise ConfigurationError(f"{engine.device} cannot run the model: no memory")
+
+    monkeypatch.setattr(loading, "encodes", lambda model: True)
+    monkeypatch.setattr(loading, "load_encoder", load_encoder)
+    monkeypatch.setattr(loading.ov, "Core", FakeCore)
+    with pytest.raises(ConfigurationError, match="CPU cannot run the model"):
+        load_models([model(device="AUTO")], MediaConfig())
+    assert tried == ["GPU", "CPU"]
+    assert "m: AUTO takes the CPU, because GPU cannot run the model: no memory" in caplog.messages

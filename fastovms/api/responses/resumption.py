@@ -118,6 +118,7 @@ class RunRestorer:
             raise CannotGoOn(f"the model {name} is no longer served since the response was begun")
         release = None if models.holder is None else await models.holder.hold(known.resident)
         try:
+            known = known.refreshed()
             model = known.served
             keys = [model_key(files, name) for files in (known.fingerprint, ANY_FILES)]
             if not isinstance(model, ServedModel) or key not in keys:

@@ -161,7 +161,7 @@ def _load_on_npu(
         raise ConfigurationError(
             f"{device} cannot run the model in {model_dir}: {reason_of(error)}"
         ) from error
-    return pipeline, CacheCapacity(-(-sum(lengths) // _BLOCK_SIZE), _BLOCK_SIZE)
+    return pipeline, CacheCapacity(sum(lengths), block_size=1)
 
 
 def _load(

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as show
 from typing import Any, Final
 
 import numpy as np
@@ -25,8 +26,24 @@ _CONFIG: Final = "adapter_config.json"
 _WEIGHTS: Final = "adapter_model.safetensors"
 
 _MAX_CONFIG: Final = 1024 * 1024
-_MAX_HEADER: Final = 16 * 1024 * 1024
-"""Bytes of the list of tensors."""
+_MAX_HEADER: Final = 4 * 1024 * 1024
+"""Bytes of the list of tensors. JSON is parsed with the GIL held, 40 ms for as much as this."""
+
+_MAX_NAME: Final = 300
+"""Characters of a tensor's name, and of a regular expression."""
+
+_MAX_PATTERNS: Final = 1000
+
+_MOST: Final = 65504.0
+"""The largest number of a matrix or a scale, which is f16's. A change that overflows in f32 would
+be NaN in rows of other requests, too: the mask multiplies it by 0."""
+
+_REPEAT: Final = re.compile(r"(?<!\()[*+?{]")
+_SLOW_PATTERN: Final = re.compile(r"\)[*+?{]")
+_MAX_REPEATS: Final = 2
+_MAX_GROUPS: Final = 2
+"""Limits of a regular expression, whose matching holds the GIL: more than polynomial time would
+stop the server."""
 
 _TENSOR: Final = re.compile(
     r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight"
@@ -116,6 +133,8 @@ def _read(directory: Path, shapes: Mapping[str, MatrixShape], max_rank: int) -> 
     for module, (down, up) in pairs.items():
         _check_shapes(module, down, up, shapes, directory, max_rank)
     content = np.fromfile(weights_path, np.uint8)
+    if len(content) != max(tensor.end for tensor in tensors):
+        raise _damaged(weights_path, "the file has changed since its header was read")
     digest = hashlib.sha256(config_path.read_bytes())
     digest.update(content.data)
     weights = {
@@ -132,44 +151,67 @@ def _read(directory: Path, shapes: Mapping[str, MatrixShape], max_rank: int) -> 
 def _check_config(config: Mapping[str, Any], path: Path) -> None:
     kind = config.get("peft_type")
     if kind != "LORA":
-        raise ConfigurationError(f"{path}: peft_type must be LORA, not {kind!r}")
+        raise ConfigurationError(f"{path}: peft_type must be LORA, not {show(kind)}")
     for key, variant in _VARIANTS.items():
         if config.get(key):
             raise ConfigurationError(f"{path}: {key} is set, but {variant} cannot be served")
     if config.get("bias", "none") != "none":
         raise ConfigurationError(
-            f"{path}: bias is {config['bias']!r}, but trained biases cannot be served, only 'none'"
+            f"{path}: bias is {show(config['bias'])}, but trained biases cannot be served, only "
+            "'none'"
         )
     start = config.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_CHANGED_BASE):
         raise ConfigurationError(
-            f"{path}: init_lora_weights is {start!r}, which changes the base: save the adapter "
+            f"{path}: init_lora_weights is {show(start)}, which changes the base: save the adapter "
             "with path_initial_model_for_weight_conversion"
         )
     rank, alpha, alphas = config.get("r"), config.get("lora_alpha"), config.get("alpha_pattern")
     if not is_integer(rank) or int(str(rank)) < 1:
-        raise ConfigurationError(f"{path}: r must be an integer of at least 1, not {rank!r}")
+        raise ConfigurationError(f"{path}: r must be an integer of at least 1, not {show(rank)}")
     patterns = {} if alphas is None else alphas
     if not isinstance(patterns, dict):
-        raise ConfigurationError(f"{path}: alpha_pattern must be an object, not {alphas!r}")
-    for name, value in {"lora_alpha": alpha, **patterns}.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value):
-            raise ConfigurationError(f"{path}: {name} must be a number, not {value!r}")
+        raise ConfigurationError(f"{path}: alpha_pattern must be an object, not {show(alphas)}")
+    if len(patterns) > _MAX_PATTERNS:
+        raise ConfigurationError(
+            f"{path}: alpha_pattern has {len(patterns)} members, more than {_MAX_PATTERNS}"
+        )
     for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
+        _check_pattern(pattern, path)
+    for name, value in (("lora_alpha", alpha), *patterns.items()):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not abs(value) <= _MOST:
             raise ConfigurationError(
-                f"{path}: alpha_pattern has {pattern!r}, which is not a regular expression: {error}"
-            ) from None
+                f"{path}: {name} must be a number from -{_MOST:g} to {_MOST:g}, not {show(value)}"
+            )
+
+
+def _check_pattern(pattern: str, path: Path) -> None:
+    is_slow = _SLOW_PATTERN.search(pattern) or len(_REPEAT.findall(pattern)) > _MAX_REPEATS
+    if is_slow or pattern.count("(") > _MAX_GROUPS or len(pattern) > _MAX_NAME:
+        raise ConfigurationError(
+            f"{path}: alpha_pattern has {show(pattern)}: a regular expression must have at most "
+            f"{_MAX_NAME} characters, {_MAX_REPEATS} repetitions and {_MAX_GROUPS} groups, and "
+            "must not repeat a group"
+        )
+    try:
+        re.compile(_in_full(pattern))
+    except (re.error, OverflowError) as error:
+        raise ConfigurationError(
+            f"{path}: alpha_pattern has {show(pattern)}, which is not a regular expression: {error}"
+        ) from None
+
+
+def _in_full(pattern: str) -> str:
+    """Returns the regular expression that the name of a module must match, as in PEFT."""
+    return rf"(.*\.)?({pattern})$"
 
 
 def _scale(config: Mapping[str, Any], module: str, rank: int) -> float:
     """Returns the factor of a module's change, as PEFT computes it."""
     alpha = config["lora_alpha"]
     for pattern, value in (config.get("alpha_pattern") or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
+        if re.match(_in_full(pattern), module):
             alpha = value
             break
     return float(alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
@@ -216,13 +258,17 @@ def _read_header(path: Path) -> list[_Tensor]:
 def _read_entry(name: str, entry: object, start: int, path: Path) -> _Tensor:
     members: dict[str, Any] = entry if isinstance(entry, dict) else {}
     dtype, shape, offsets = (members.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if len(name) > _MAX_NAME or not name.isprintable():
+        raise _damaged(
+            path, f"a name must be at most {_MAX_NAME} printable characters, not {show(name)}"
+        )
     if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise ConfigurationError(f"{path}: {name} must be F32, F16 or BF16, not {dtype!r}")
+        raise ConfigurationError(f"{path}: {name} must be F32, F16 or BF16, not {show(dtype)}")
     sizes, places = _sizes(shape), _sizes(offsets)
     if sizes is None or places is None:
         raise ConfigurationError(
-            f"{path}: {name} must have a shape of two sizes and two offsets, not {shape!r} and "
-            f"{offsets!r}"
+            f"{path}: {name} must have a shape of two sizes and two offsets, not {show(shape)} and "
+            f"{show(offsets)}"
         )
     begin, end = places
     if end - begin != math.prod(sizes) * _DTYPES[dtype].itemsize:
@@ -252,7 +298,10 @@ def _pair(tensors: list[_Tensor], path: Path) -> dict[str, tuple[_Tensor, _Tenso
             raise ConfigurationError(
                 f"{path}: {tensor.name} cannot be served, only lora_A and lora_B of modules"
             )
-        sides.setdefault(found["module"], {})[found["side"]] = tensor
+        own = sides.setdefault(found["module"], {})
+        if found["side"] in own:
+            raise ConfigurationError(f"{path}: {found['module']} has lora_{found['side']} twice")
+        own[found["side"]] = tensor
     if not sides:
         raise ConfigurationError(f"{path} has no tensors")
     for module, own in sides.items():
@@ -298,6 +347,6 @@ def _floats(content: NDArray[np.uint8], tensor: _Tensor, path: Path) -> Floats:
         copy_float32(found, numbers)
     else:
         numbers[:] = found
-    if not np.isfinite(numbers).all():
-        raise _damaged(path, f"{tensor.name} has numbers that are not finite")
+    if not np.abs(numbers).max() <= _MOST:  # which NaN is not, either
+        raise _damaged(path, f"{tensor.name} has numbers that are not finite, or beyond {_MOST:g}")
     return numbers

@@ -1,4 +1,4 @@
-"""Computes low-rank adapters (LoRA) beside the weights of a model.
+"""Adds low-rank adapters (LoRA) to the graph of a model, and runs steps with them.
 
 Rows of several adapters, and of none, are in one step. A copy of the graph has a branch at each
 matrix that an adapter changes, `y + ((x A') * m) B`. A and B hold the matrices of all adapters one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import openvino as ov
 import openvino_genai as genai
 import pytest
 
+from fastovms.backends.genai import pipeline as pipeline_module
 from fastovms.backends.genai.one_request import (
     OneRequestPipeline,
     StaticLengths,
@@ -144,6 +146,24 @@ def test_drafts_are_refused() -> None:
     config = EngineConfig(device="NPU", enable_prompt_lookup=True)
     with pytest.raises(ConfigurationError, match="cannot be used on NPU"):
         load_one_request_pipeline(DEMO_MODEL, config, "NPU")
+
+
+def test_the_context_is_exactly_as_long_as_the_model_is_compiled_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a longer one the pipeline would end a text early, as if the text were complete."""
+
+    def load(model_dir: Path, config: EngineConfig, device: str) -> Any:
+        lengths = StaticLengths.of(config)
+        fake: Any = FakePipeline([2])
+        return OneRequestPipeline(fake, lengths), lengths
+
+    monkeypatch.setattr(pipeline_module, "find_device", lambda *_, **__: "NPU")
+    monkeypatch.setattr(pipeline_module, "load_one_request_pipeline", load)
+    monkeypatch.setattr(pipeline_module, "_warm_up", lambda *_: None)
+    config = EngineConfig(device="NPU", plugin_config={"MAX_PROMPT_LEN": 70, "MIN_RESPONSE_LEN": 7})
+    _, capacity = pipeline_module.load_pipeline(DEMO_MODEL, config, available=0)
+    assert capacity.num_tokens == 77
 
 
 def test_a_real_pipeline_of_the_cpu() -> None:

@@ -101,11 +101,22 @@ def test_the_digest_is_of_both_files(tmp_path: Path) -> None:
         ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is 'pissa_niter_4'"),
         ({"r": 0}, "r must be an integer of at least 1, not 0"),
         ({"r": True}, "r must be an integer of at least 1, not True"),
-        ({"lora_alpha": "8"}, "lora_alpha must be a number, not '8'"),
-        ({"lora_alpha": float("nan")}, "lora_alpha must be a number, not nan"),
+        ({"lora_alpha": "8"}, "lora_alpha must be a number .*, not '8'"),
+        ({"lora_alpha": float("nan")}, "lora_alpha must be a number from -65504 to 65504, not nan"),
+        ({"lora_alpha": 1e300}, r"lora_alpha must be a number .*, not 1e\+300"),
+        ({"lora_alpha": 10**400}, r"lora_alpha must be a number .*, not 1000.*\.\.\."),
+        ({"lora_alpha": None, "alpha_pattern": {"lora_alpha": 8}}, "lora_alpha must be .*not None"),
         ({"alpha_pattern": [1]}, r"alpha_pattern must be an object, not \[1\]"),
-        ({"alpha_pattern": {"q": None}}, "q must be a number, not None"),
+        ({"alpha_pattern": {"q": None}}, "q must be a number .*, not None"),
         ({"alpha_pattern": {"(": 1}}, r"alpha_pattern has '\(', which is not a regular"),
+        ({"alpha_pattern": {"(?i)q_proj": 1}}, "which is not a regular"),
+        ({"alpha_pattern": {"a{99999999999}": 1}}, "which is not a regular"),
+        ({"alpha_pattern": {"(.+)+x": 1}}, r"has '\(\.\+\)\+x': .* must not repeat a group"),
+        ({"alpha_pattern": {".*.*.*x": 1}}, "at most 300 characters, 2 repetitions"),
+        ({"alpha_pattern": {"(m|m)" * 20: 1}}, "and 2 groups"),
+        ({"alpha_pattern": {"q" * 301: 1}}, "at most 300 characters"),
+        ({"alpha_pattern": {f"q{n}": 1 for n in range(1001)}}, "has 1001 members, more than 1000"),
+        ({"bias": "x" * 10**5}, r"bias is 'x{,30}\.\.\.x{,30}', but"),
     ],
 )
 def test_what_is_not_served_is_refused(
@@ -132,6 +143,8 @@ def test_what_is_not_served_is_refused(
             lambda given: {n.replace("layers.0", "layers.7"): t for n, t in given.items()},
             "is for another model: it changes model.layers.7.self_attn.q_proj",
         ),
+        (lambda given: given | {DOWN[len("base_model.model.") :]: given[DOWN]}, "has lora_A twice"),
+        (lambda given: given | {DOWN: given[DOWN] + np.float32(1e30)}, "or beyond 65504"),
         (lambda given: given | {DOWN: given[DOWN] * np.float32(np.inf)}, "not finite"),
         (lambda given: given | {DOWN: given[DOWN] * np.float32(np.nan)}, "not finite"),
     ],
@@ -172,6 +185,8 @@ def with_header(header: object) -> Callable[[bytes], bytes]:
         (lambda data: data + b"x", "the tensors end at"),
         (lambda data: data[:8] + b"x" + data[9:], "is not JSON"),
         (with_header([]), "is not a JSON object"),
+        (with_header({"x" * 301: 5}), r"a name must be at most 300 printable .*x\.\.\.x"),
+        (with_header({"line\nbreak": 5}), "a name must be at most 300 printable"),
         (with_header({DOWN: 5}), "must be F32, F16 or BF16, not None"),
         (with_header({DOWN: {"dtype": "I64"}}), "must be F32, F16 or BF16, not 'I64'"),
         (with_header({DOWN: {"dtype": ["F32"]}}), "must be F32, F16 or BF16"),
@@ -230,6 +245,20 @@ def test_unreadable_configurations(tmp_path: Path) -> None:
     path.unlink()
     path.symlink_to(tmp_path / "loop")
     with pytest.raises(ConfigurationError, match=r"has no adapter_config.json"):
+        read(tmp_path)
+
+
+def test_a_file_that_changes_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_adapter(tmp_path, as_f32(tensors()), rank=2)
+    whole = np.fromfile
+
+    def read_less(*args: Any) -> Any:
+        return whole(*args)[:-4]
+
+    monkeypatch.setattr(np, "fromfile", read_less)
+    with pytest.raises(ConfigurationError, match="has changed since its header was read"):
         read(tmp_path)
 
 

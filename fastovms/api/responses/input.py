@@ -426,7 +426,7 @@ def _compaction(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     if kept := kept_items(sealed):
         read = [read_items(items, name, rules) for items in kept]
         for message in (*read[0], *read[1]):
-            if message["type"] != "message":
+            if message["type"] not in ("message", *CONFIGURATION):
                 raise wrong(name, "a summary with messages", message["type"])
         sealed = seal_history(unseal_summary(sealed), *read)
     item_id = _id(item, name, "compaction", rules)
@@ -553,7 +553,8 @@ def _input_part(part: object, name: str, rules: ItemRules) -> dict[str, Any]:
     if not isinstance(part, dict) or kind not in (*IMAGE_PARTS, FILE):
         return {"type": "input_text", "text": _part(part, name)[1]}
     if kind == FILE:
-        return {key: part[key] for key in _FILE_MEMBERS if isinstance(part.get(key), str)}
+        given = {key: part[key] for key in _FILE_MEMBERS if part.get(key) is not None}
+        return {key: _text(value, f"{name}.{key}") for key, value in given.items()}
     if part.get("image_url") is None and isinstance(part.get("file_id"), str):
         return {"type": IMAGE, "detail": "auto", "file_id": part["file_id"]}
     source = read_image_part(part, name, rules.dialect)

@@ -49,7 +49,8 @@ _ITEM_DONE: Final = b"response.output_item.done"
 
 
 def to_items(items: Iterable[Item]) -> list[StoredItem]:
-    return [StoredItem(item["id"], orjson.dumps(item)) for item in items]
+    # Items may have integers of any size.
+    return [StoredItem(item["id"], msgspec.json.encode(item)) for item in items]
 
 
 def to_record(

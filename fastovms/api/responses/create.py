@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal
 
-import msgspec
 import orjson
 
 from fastovms.api import offload
@@ -191,7 +190,7 @@ class Compaction:
             "output": [*kept, compaction],
             "usage": usage_body(generation.usage),
         }
-        data = await offload.run(lambda: msgspec.json.encode(answer), item_cost(history.size))
+        data = await offload.run(lambda: orjson.dumps(answer), item_cost(history.size))
         return Response(200, data, headers=warning_headers((), request))
 
 

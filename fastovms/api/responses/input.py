@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+import orjson
+
 from fastovms.api.body import one_of, show, wrong
 from fastovms.api.chat_messages import (
     ChatMessages,
@@ -313,7 +315,22 @@ def _item(item: Mapping[str, Any], place: str, rules: ItemRules) -> Item:
     kind, name = _kind(item, place), f"{place}.type"
     if kind in REFUSED:
         raise InvalidField(f"{name} {show(kind)} is not supported: {REFUSED[kind]}", param=name)
-    return _TYPES[one_of(kind, _TYPES, name)].read(item, place, rules)
+    read = _TYPES[one_of(kind, _TYPES, name)].read(item, place, rules)
+    if kind in CALLS or kind in OUTPUTS or kind in CONFIGURATION:
+        encoded(read, place)  # some of its members may be any JSON
+    return read
+
+
+def encoded(value: object, name: str) -> bytes:
+    """Returns the JSON of a value of the client.
+
+    Raises:
+        InvalidField: the value cannot be encoded.
+    """
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        raise InvalidField(f"{name} has an integer of more than 64 bits", param=name) from None
 
 
 def distinct(items: Sequence[Item], new_id: NewId, taken: Iterable[str] = ()) -> list[Item]:

@@ -49,8 +49,7 @@ _ITEM_DONE: Final = b"response.output_item.done"
 
 
 def to_items(items: Iterable[Item]) -> list[StoredItem]:
-    # Items may have integers of any size.
-    return [StoredItem(item["id"], msgspec.json.encode(item)) for item in items]
+    return [StoredItem(item["id"], orjson.dumps(item)) for item in items]
 
 
 def to_record(

@@ -398,13 +398,11 @@ def seal_summary(summary: str) -> str:
 class KeptItems(NamedTuple):
     """The items that an automatic compaction keeps, before and after its summary."""
 
-    before: Sequence[Mapping[str, Any]] = ()
-    after: Sequence[Mapping[str, Any]] = ()
+    before: Sequence[Message] = ()
+    after: Sequence[Message] = ()
 
 
-def seal_history(
-    summary: str, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
-) -> str:
+def seal_history(summary: str, before: Sequence[Message], after: Sequence[Message]) -> str:
     """Returns the `encrypted_content` of an automatic compaction, which stands for all items before
     it."""
     return _HISTORY + seal(json.dumps([summary, before, after], ensure_ascii=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
@@ -11,6 +11,7 @@ from fastovms.api.body import BodyReader
 from fastovms.api.dialect import Dialect
 from fastovms.api.request_schemas import GenerationFields, ModelField
 from fastovms.api.served import AnyServed, KnownModel, ServedEncoder, ServedModels
+from fastovms.api.unread import Members
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request
@@ -53,6 +54,8 @@ _PURPOSES: Final = {
 
 class _Outline(ModelField, frozen=True, kw_only=True):
     """The fields of an invalid body that are logged."""
+
+    MEMBERS: ClassVar[Members | None] = None
 
     stream: Any = None
 

@@ -191,7 +191,7 @@ class Compaction:
             "usage": usage_body(generation.usage),
         }
         data = await offload.run(lambda: orjson.dumps(answer), item_cost(history.size))
-        return Response(200, data, headers=warning_headers((), request))
+        return Response(200, data)
 
 
 async def compacted(

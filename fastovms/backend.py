@@ -8,6 +8,7 @@ from typing import Protocol
 from fastovms.backend_stats import BackendStats
 from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText
 from fastovms.params import GenerationOutput, GenerationRequest, Grammar, ModelInfo, SamplingParams
+from fastovms.speech import Audio, OnText, SpeechInfo, SpeechParams, Transcript
 
 OutputCallback = Callable[[GenerationOutput], None]
 
@@ -106,4 +107,28 @@ class EncoderBackend(Backend, Protocol):
             Overloaded: too many requests or tokens wait already.
             BackendUnavailable: not started or closed.
             EngineFailed: the engine has died.
+        """
+
+
+class SpeechBackend(Backend, Protocol):
+    """Runs a model that transcribes speech. Every method is called on the event loop's thread."""
+
+    @property
+    def speech(self) -> SpeechInfo: ...
+
+    async def transcribe(
+        self, audio: Audio, params: SpeechParams, client: str, on_text: OnText
+    ) -> Transcript:
+        """Transcribes audio, window by window; clients take turns. If the caller cancels, the
+        remaining windows are not computed.
+
+        Args:
+            audio: must stay readable until the call ends.
+            client: the sender.
+            on_text: called on the loop with the pieces of the text; must not block or raise.
+
+        Raises:
+            Overloaded: too many requests wait already.
+            BackendUnavailable: not started or closed.
+            EngineFailed: the model could not compute this audio, or has died.
         """

@@ -221,7 +221,8 @@ class EncoderConfig:
     """The settings of embedding models and rerankers.
 
     Attributes:
-        task: the model's task, "text_generation", "embeddings" or "rerank"; "auto" = by its files.
+        task: the model's task, "text_generation", "embeddings", "rerank" or "speech2text"; "auto" =
+            by its files.
         pooling: "cls", "mean" or "last"; "auto" = by the model's files; by default "cls", or "last"
             for a decoder.
         normalize: scale vectors to length 1.
@@ -283,6 +284,8 @@ class ApiConfig:
         max_background_tokens: token limit of a background response whose request sets none; 0 = the
             context.
         per_request_metrics: answers of one sample report their duration.
+        max_audio_size: bytes of a file to transcribe; larger ones get 413.
+        max_audio_seconds: seconds of its audio.
     """
 
     max_prompts: int = 1024
@@ -295,6 +298,8 @@ class ApiConfig:
     max_pending_chars: int = 1024 * 1024
     max_background_tokens: int = 8192
     per_request_metrics: bool = False
+    max_audio_size: int = 256 * 1024 * 1024
+    max_audio_seconds: int = 2 * 60 * 60
 
 
 @dataclass(frozen=True, slots=True)

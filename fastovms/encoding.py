@@ -16,6 +16,7 @@ class Task(Enum):
     TEXT_GENERATION = "text_generation"
     EMBEDDINGS = "embeddings"
     RERANK = "rerank"
+    SPEECH = "speech2text"
 
 
 class Pooling(Enum):

@@ -255,14 +255,6 @@ class FileStore:
         self.drop_expired()
         return self.files.may_take(owner)
 
-    def reserve(self, size: int, owner: str = "") -> bool:
-        """Reserves bytes for an upload, and returns whether the owner may have them."""
-        return self.bytes.take(owner, size)
-
-    def give_back(self, size: int, owner: str = "") -> None:
-        """Releases reserved bytes after an upload has failed or become a file."""
-        self.bytes.give_back(owner, size)
-
     async def add(self, partial: Path, record: FileRecord) -> None:
         """Makes a complete content a file. If the caller is cancelled, the file is added
         nevertheless, unless the disk fails.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 RANKS = (
     {"backend_stats", "config", "encoding", "grammar_tree", "json_types", "quoting",
-     "request_fields", "system"},
+     "request_fields", "speech", "system"},
     {"errors", "params", "prefix_cache"},
     {
         "backend", "client", "extensions", "fair_queue", "gguf", "grammar", "media", "ovms",

@@ -142,7 +142,7 @@ async def test_what_has_a_record_that_cannot_be_read_is_kept(
     assert "1 files (100 bytes) are stored but not listed" in caplog.text
     assert again.find("", "file-1") is None
     assert again.num_bytes == 100
-    assert not again.reserve(151)
+    assert not again.bytes.take("", 151)
     again.close()
     path.write_bytes(written)
     store._lock = again._lock
@@ -242,10 +242,10 @@ def test_a_store_that_cannot_be_read_gives_the_directory_back(tmp_path, clock) -
 
 async def test_bounds(store) -> None:
     await add(store, "file-1", size=100)
-    assert not store.reserve(151)
-    assert store.reserve(150)
-    assert not store.reserve(1)
-    store.give_back(150)
+    assert not store.bytes.take("", 151)
+    assert store.bytes.take("", 150)
+    assert not store.bytes.take("", 1)
+    store.bytes.give_back("", 150)
     await add(store, "file-2")
     assert store.has_room()
     await add(store, "file-3")

@@ -48,7 +48,9 @@ def pydantic_model(struct: type[Struct]) -> type[BaseModel]:
     """Returns a model of the same fields, all of which may be absent."""
     fields: dict[str, Any] = {}
     ranges = ranges_of(struct, "openai")
-    for name, hint in get_type_hints(struct).items():
+    hints = get_type_hints(struct)
+    for name in struct.__struct_fields__:
+        hint = hints[name]
         kinds = [kind for kind in get_args(hint) if kind is not UnsetType]
         if name in _NESTED:
             fields[name] = (_NESTED[name], None)

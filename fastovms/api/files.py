@@ -24,6 +24,7 @@ from fastovms.fair_queue import Shares
 from fastovms.files import BATCH_OUTPUT, PURPOSES, FileRecord, FileStore
 from fastovms.http.gates import essence
 from fastovms.http.messages import BodySink, HeaderPairs, Request, Response, Stream
+from fastovms.system.disk import UnnamedFile
 from fastovms.system.threads import DiskThreads
 
 
@@ -123,25 +124,34 @@ class FormReader:
 
     Args:
         content_type: the header, with the boundary.
-        path: where the file is written.
+        path: where the file is written; None = to an unnamed temporary file.
         max_size: the limit of the file, in bytes.
+        max_value: the limit of a text field, in bytes.
 
     Attributes:
         fields: the text fields, by name.
+        lists: the values of the fields whose names end in `[]` and may be repeated.
+        unnamed: the unnamed file; None = no such file yet.
         file_name: the client's file name; None = no file yet.
         path: where the file is.
         size: the file's bytes so far.
+        max_size: the limit of the file, in bytes.
 
     Raises:
         RequestError: the header has no boundary.
     """
 
-    def __init__(self, content_type: str, path: Path, max_size: int) -> None:
+    def __init__(
+        self, content_type: str, path: Path | None, max_size: int, max_value: int = _MAX_VALUE
+    ) -> None:
         self.fields: dict[str, str] = {}
+        self.lists: dict[str, list[str]] = {}
+        self.unnamed: UnnamedFile | None = None
         self.file_name: str | None = None
         self.size = 0
         self.path = path
-        self._max_size = max_size
+        self.max_size = max_size
+        self._max_value = max_value
         self._file: int | None = None
         self._header = self._value = b""
         self._name = ""
@@ -182,19 +192,22 @@ class FormReader:
             raise RequestError(f"the form cannot be read: {error}") from None
 
     def finish(self) -> None:
-        """Ends a form after its last piece; its file is then synced to disk. Raises as `feed`
-        does."""
+        """Ends a form after its last piece; a file with a path is then synced to disk. Raises as
+        `feed` does."""
         if not self._is_whole:
             raise RequestError("the form ends before its last boundary")
         if self._file is None:
             raise InvalidField("file is required: a part with a file name", param=_FILE)
-        os.fsync(self._file)
+        if self.path is not None:
+            os.fsync(self._file)
         self._close()
 
     def discard(self) -> None:
         """Deletes the file, unless it has been moved away."""
         self._close()
-        self.path.unlink(missing_ok=True)
+        self.unnamed = None
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
 
     def _close(self) -> None:
         file, self._file = self._file, None
@@ -231,34 +244,44 @@ class FormReader:
         if len(name) > _MAX_NAME:
             raise InvalidField(f"the name of the file must have at most {_MAX_NAME} characters")
         self.file_name, self._is_file = name or "upload", True
+        if self.path is None:
+            self.unnamed = UnnamedFile()
+            self._file = os.dup(self.unnamed.descriptor)
+            return
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._file = os.open(self.path, flags, 0o600)
 
     def _begin_content(self) -> None:
         if not self._name:
             raise RequestError("each part of the form must have a name")
-        if self._name in self.fields or len(self.fields) >= _MAX_FIELDS:
+        num_fields = len(self.fields) + sum(map(len, self.lists.values()))
+        if self._name in self.fields or num_fields >= _MAX_FIELDS:
             raise RequestError(f"a form must have at most {_MAX_FIELDS} fields, each of them once")
 
     def _on_data(self, data: bytes, start: int, end: int) -> None:
         if not self._is_file:
             self._text += data[start:end]
-            if len(self._text) > _MAX_VALUE:
+            if len(self._text) > self._max_value:
                 raise InvalidField(
-                    f"{self._name} must have at most {_MAX_VALUE} bytes", param=self._name
+                    f"{self._name} must have at most {self._max_value} bytes", param=self._name
                 )
             return
         self.size += end - start
-        if self.size > self._max_size:
-            raise FileTooLarge(self._max_size)
+        if self.size > self.max_size:
+            raise FileTooLarge(self.max_size)
         assert self._file is not None
         rest = memoryview(data)[start:end]
         while rest:
             rest = rest[os.write(self._file, rest) :]
 
     def _end_part(self) -> None:
-        if not self._is_file:
-            self.fields[self._name] = _decoded(bytes(self._text), self._name)
+        if self._is_file:
+            return
+        value = _decoded(bytes(self._text), self._name)
+        if self._name.endswith("[]"):
+            self.lists.setdefault(self._name.removesuffix("[]"), []).append(value)
+        else:
+            self.fields[self._name] = value
 
     def _end(self) -> None:
         self._is_whole = True
@@ -294,6 +317,8 @@ class UploadSink:
     """Implements `BodySink`: receives an upload, a form with one file.
 
     Args:
+        threads: read and write the form.
+        shares: the bytes of all owners.
         on_close: called when the upload is closed and its temporary file moved or deleted.
         owner: the key or address that the upload counts for.
         min_rate: returns the minimum rate of the client, in bytes per second.
@@ -301,19 +326,21 @@ class UploadSink:
 
     def __init__(
         self,
-        store: FileStore,
+        threads: DiskThreads,
+        shares: Shares,
         reader: FormReader,
         on_close: Callable[[], None],
         *,
         owner: str = "",
         min_rate: Callable[[], float] = lambda: MIN_RATE,
     ) -> None:
-        self.max_size = store.config.max_file_size + MAX_OVERHEAD
+        self.max_size = reader.max_size + MAX_OVERHEAD
         self._owner = owner
         self._min_rate = min_rate
         self.fault: tuple[int, str] | None = None
         self.on_change: Callable[[], None] | None = None
-        self._store = store
+        self._threads = threads
+        self._shares = shares
         self._reader = reader
         self._on_close = on_close
         self._pieces: list[bytes] = []
@@ -334,8 +361,8 @@ class UploadSink:
     def write(self, piece: bytes) -> None:
         if self._error is not None:
             return
-        if not self._store.reserve(len(piece), self._owner):
-            limit, held = self._store.config.max_files_size, self._store.bytes.held(self._owner)
+        if not self._shares.take(self._owner, len(piece)):
+            limit, held = self._shares.free, self._shares.held(self._owner)
             if held + len(piece) > limit:
                 self._fail(
                     RequestError(f"your files together would take more than {limit} bytes"), 413
@@ -358,7 +385,7 @@ class UploadSink:
         while self._work is not None:
             await asyncio.wait([self._work])
         if self._error is None:
-            self._work = work = self._store.threads.begin(self._reader.finish)
+            self._work = work = self._threads.begin(self._reader.finish)
             work.add_done_callback(self._end_form)
             await asyncio.wait([work])
             try:
@@ -382,14 +409,14 @@ class UploadSink:
         self._is_closed = True
         self.on_change = None
         self._pieces.clear()
-        self._store.give_back(self._num_reserved, self._owner)
+        self._shares.give_back(self._owner, self._num_reserved)
         if self._work is None:
             self._discard()
 
     def _begin(self) -> None:
         if self._work is None and self._pieces:
             pieces, self._pieces = self._pieces, []
-            self._work = self._store.threads.begin(self._reader.feed, pieces)
+            self._work = self._threads.begin(self._reader.feed, pieces)
             self._work.add_done_callback(self._end)
 
     def _end(self, work: asyncio.Future[None]) -> None:
@@ -430,8 +457,18 @@ class UploadSink:
             except OSError as error:
                 logger.error("files: cannot delete an interrupted upload: %s", error)
 
-        work = self._store.threads.begin(discard)
+        work = self._threads.begin(discard)
         work.add_done_callback(lambda work: self._on_close())
+
+
+async def read_form(sink: UploadSink, dialect: Dialect) -> FormReader | Response:
+    """Returns the form of an upload, or a refusal with the status of the fault. Raises StateFailed
+    as `UploadSink.form` does."""
+    try:
+        return await sink.form()
+    except RequestError as error:
+        refused = error_response(error, dialect)
+        return refused if sink.fault is None else replace(refused, status=sink.fault[0])
 
 
 def _disk_failed(error: OSError) -> StateFailed:
@@ -561,6 +598,56 @@ _MAX_LISTED: Final = 10_000
 _FORM: Final = "multipart/form-data"
 
 
+class Uploads:
+    """Opens the sinks of uploads, as many at a time as the limit allows."""
+
+    def __init__(self) -> None:
+        self._places = Shares.of_places(_MAX_UPLOADS)
+
+    def open(
+        self,
+        request: Request,
+        threads: DiskThreads,
+        shares: Shares,
+        read_form: Callable[[str], FormReader],
+    ) -> UploadSink:
+        """Returns the sink of an upload.
+
+        Args:
+            threads: read and write the form.
+            shares: the bytes that the upload counts for.
+            read_form: returns the reader of a form, given the Content-Type.
+
+        Raises:
+            RequestError: the body is not a form.
+            Overloaded: the client has too many uploads.
+        """
+        content_type = request.headers.get("content-type") or ""
+        if essence(content_type) != _FORM:
+            raise RequestError(f"a file comes as {_FORM}, not as {show(content_type)}")
+        owner = request.sender
+        if not self._places.may_take(owner):
+            count = self._places.held(owner)
+            raise Overloaded(f"{count} files are uploaded by you already, which is the limit")
+        reader = read_form(content_type)
+        self._places.hold(owner)
+        return UploadSink(
+            threads,
+            shares,
+            reader,
+            partial(self._places.give_back, owner),
+            owner=owner,
+            min_rate=partial(self._min_rate, owner),
+        )
+
+    def _min_rate(self, owner: str) -> float:
+        """Returns the minimum rate of each upload of an owner, in bytes per second. If all places
+        are taken, it grows with the owner's number of uploads, so that slow uploads cannot block
+        other owners for hours."""
+        is_full = self._places.used >= self._places.free
+        return MIN_RATE * (self._places.held(owner) if is_full else 1)
+
+
 class KeptFiles:
     """The files of this server, or the reason why files are not available.
 
@@ -597,7 +684,7 @@ class Files:
         self._kept = kept
         self._new_id = new_id
         self._unix_time = unix_time
-        self._uploads = Shares.of_places(_MAX_UPLOADS)
+        self._uploads = Uploads()
 
     def open_upload(self, request: Request, dialect: Dialect) -> BodySink | Response:
         """Returns the sink for the body of an upload, or a refusal by its headers."""
@@ -607,48 +694,29 @@ class Files:
             return error_response(error, dialect)
 
     def _open_upload(self, request: Request) -> UploadSink:
-        store = self._kept.store
-        content_type = request.headers.get("content-type") or ""
-        if essence(content_type) != _FORM:
-            raise RequestError(
-                f"the Content-Type of an upload must be {_FORM}, not {show(content_type)}"
-            )
-        owner = request.sender
+        store, owner = self._kept.store, request.sender
         if not store.has_room(owner):
             count = store.files.held(owner)
             message = f"you have {count} stored files, which is the limit: delete some of them"
             raise (
                 RequestError(message) if count else Overloaded("no further file can be stored now")
             )
-        if not self._uploads.may_take(owner):
-            count = self._uploads.held(owner)
-            raise Overloaded(f"you have {count} uploads in progress, which is the limit")
-        reader = FormReader(content_type, store.new_partial(), store.config.max_file_size)
-        self._uploads.hold(owner)
-        return UploadSink(
-            store,
-            reader,
-            partial(self._uploads.give_back, owner),
-            owner=owner,
-            min_rate=partial(self._min_rate, owner),
+        return self._uploads.open(
+            request,
+            store.threads,
+            store.bytes,
+            lambda content_type: FormReader(
+                content_type, store.new_partial(), store.config.max_file_size
+            ),
         )
-
-    def _min_rate(self, owner: str) -> float:
-        """Returns the minimum rate of each upload of an owner, in bytes per second. If all places
-        are taken, it grows with the owner's number of uploads, so that slow uploads cannot block
-        other owners for hours."""
-        is_full = self._uploads.used >= self._uploads.free
-        return MIN_RATE * (self._uploads.held(owner) if is_full else 1)
 
     async def create(self, request: Request, dialect: Dialect) -> Response:
         """Makes a file of an upload."""
         store, sink = self._kept.store, request.sink
         assert isinstance(sink, UploadSink)
-        try:
-            form = await sink.form()
-        except RequestError as error:
-            refused = error_response(error, dialect)
-            return refused if sink.fault is None else replace(refused, status=sink.fault[0])
+        form = await read_form(sink, dialect)
+        if isinstance(form, Response):
+            return form
         purpose = one_of(form.fields.get("purpose"), PURPOSES, "purpose")
         age = seconds_of(_expires_after(form.fields), "expires_after")
         if age is None and purpose == "batch":
@@ -664,6 +732,7 @@ class Files:
             created_at=now,
             expires_at=None if age is None else now + age,
         )
+        assert form.path is not None
         try:
             await store.add(form.path, record)
         except asyncio.CancelledError:

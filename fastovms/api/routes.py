@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from fastovms.api import adapters, decisions, rerank, tokenize
+from fastovms.api import adapters, audio, decisions, rerank, tokenize
 from fastovms.api.admin import (
     HealthRoutes,
     ModelRoutes,
@@ -37,6 +37,7 @@ PARTS: Final = (
     messages.endpoints,
     ollama.endpoints,
     decisions.endpoints,
+    audio.endpoints,
     adapters.endpoints,
 )
 """The optional parts of the API. Each returns its routes. Entry points of other packages

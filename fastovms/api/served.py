@@ -11,8 +11,9 @@ from typing import Any, Final, Protocol, Self, TypeVar
 from fastovms.api.body import FairThread, show, wrong
 from fastovms.api.dialect import Dialect, model_not_found
 from fastovms.api.residency import ModelState
-from fastovms.backend import EncoderBackend, GenerationBackend
+from fastovms.backend import EncoderBackend, GenerationBackend, SpeechBackend
 from fastovms.backends.adapter_backend import AdapterBackend
+from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
 from fastovms.config import ChatConfig, EncoderConfig, ModelLimits
 from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError, InvalidField, ModelNotFound
@@ -289,8 +290,9 @@ def _find(
 CAPABILITIES: Final[Mapping[Task, tuple[str, ...]]] = {
     Task.EMBEDDINGS: ("embedding",),
     Task.RERANK: ("rerank",),
+    Task.SPEECH: ("transcription",),
 }
-"""The capabilities of a model, in the words of Ollama's `/api/show`; "rerank" is an addition."""
+"""The capabilities of a model, in the words of Ollama's `/api/show`; the last two are additions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +326,37 @@ class ServedEncoder:
         """Whether the model is a reranker that reads a pair as one joined text."""
         is_pairless = self.texts.pair is None or self.backend.encoder.joins_pairs
         return self.task is Task.RERANK and is_pairless
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        return CAPABILITIES[self.task]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedSpeech:
+    """A model in memory that transcribes speech.
+
+    Attributes:
+        decoder: decodes audio files; None = the extra `speech` is not installed.
+        decoding: runs the decoder; clients take turns.
+        aliases: names that requests may use in place of the model's.
+        hold: holds the model in memory until released.
+    """
+
+    backend: SpeechBackend
+    metrics: GenerationMetrics
+    decoder: AudioDecoder | None
+    decoding: FairThread[DecodedAudio]
+    aliases: tuple[str, ...] = ()
+    hold: Callable[[], Release] = no_hold
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.backend.model
+
+    @property
+    def task(self) -> Task:
+        return Task.SPEECH
 
     @property
     def capabilities(self) -> tuple[str, ...]:
@@ -403,7 +436,10 @@ class ServedModel:
         return Task.TEXT_GENERATION
 
 
-AnyServed = ServedModel | ServedEncoder
+TextServed = ServedModel | ServedEncoder
+"""A model in memory that takes texts."""
+
+AnyServed = TextServed | ServedSpeech
 """A model in memory, of any task."""
 
 

@@ -23,7 +23,7 @@ from fastovms.api.endpoint import Route, endpoint
 from fastovms.api.logprobs import TokenNames
 from fastovms.api.prompt import check_token_range, encoding_cost
 from fastovms.api.request_schemas import ModelField
-from fastovms.api.served import AnyServed, ServedEncoder, image_tokens_unknown, images_of_request
+from fastovms.api.served import ServedEncoder, TextServed, image_tokens_unknown, images_of_request
 from fastovms.api.typed_body import Body, read_any_body
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
@@ -72,11 +72,11 @@ class EncoderTokens:
         return self.decode([token_id], skip_special_tokens=False).encode()
 
 
-def tokens_of(model: AnyServed) -> TextTokens:
+def tokens_of(model: TextServed) -> TextTokens:
     return EncoderTokens(model.texts) if isinstance(model, ServedEncoder) else model.tokenizer
 
 
-def check_detokenizer(model: AnyServed, param: str) -> None:
+def check_detokenizer(model: TextServed, param: str) -> None:
     """Raises InvalidField for a model that has no detokenizer. Models that generate text always
     have one."""
     if isinstance(model, ServedEncoder) and not model.texts.has_detokenizer:
@@ -152,7 +152,7 @@ class OvmsTokenization:
         return Response(200, await offload.run(answer, encoding_cost(texts) + num_padded))
 
 
-def _texts(body: OvmsTokenizeRequest, model: AnyServed) -> list[str]:
+def _texts(body: OvmsTokenizeRequest, model: TextServed) -> list[str]:
     given = body.text
     if given is None:
         raise InvalidField("text is required", param="text")
@@ -276,7 +276,7 @@ class Tokenization:
 
     async def _read(
         self, request: Request, schema: type[Body], dialect: Dialect
-    ) -> tuple[Body, AnyServed]:
+    ) -> tuple[Body, TextServed]:
         return await read_any_body(request, schema, self._models, dialect, self._bodies)
 
     async def detokenize(self, request: Request, dialect: Dialect) -> Response:
@@ -296,7 +296,7 @@ class Tokenization:
         return Response(200, await offload.run(answer, len(token_ids)))
 
 
-def _text(body: TokenizeRequest, model: AnyServed, dialect: Dialect) -> tuple[str, str, bool]:
+def _text(body: TokenizeRequest, model: TextServed, dialect: Dialect) -> tuple[str, str, bool]:
     """Returns the text to encode, the name of its field, and whether special tokens are added to
     it."""
     if body.prompt is not None:

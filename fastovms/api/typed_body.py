@@ -10,7 +10,14 @@ import msgspec
 from fastovms.api.body import BodyReader
 from fastovms.api.dialect import Dialect
 from fastovms.api.request_schemas import GenerationFields, ModelField
-from fastovms.api.served import AnyServed, KnownModel, ServedEncoder, ServedModels
+from fastovms.api.served import (
+    AnyServed,
+    KnownModel,
+    ServedEncoder,
+    ServedModels,
+    ServedSpeech,
+    TextServed,
+)
 from fastovms.api.unread import Members
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField, RequestError
@@ -48,8 +55,12 @@ _PURPOSES: Final = {
     Task.TEXT_GENERATION: "generates text: it takes chats and completions",
     Task.EMBEDDINGS: "makes vectors of texts: it takes embeddings, rerank and score",
     Task.RERANK: "scores pairs of texts: it takes rerank and score",
+    Task.SPEECH: "transcribes speech: it takes audio/transcriptions and audio/translations",
 }
 """The tasks of each kind of model, for messages about a model of another kind."""
+
+
+_TEXT_TASKS: Final = tuple(task for task in Task if task is not Task.SPEECH)
 
 
 class _Outline(ModelField, frozen=True, kw_only=True):
@@ -66,10 +77,12 @@ async def read_any_body(
     models: ServedModels,
     dialect: Dialect,
     reader: BodyReader,
-) -> tuple[Body, AnyServed]:
+) -> tuple[Body, TextServed]:
     """Returns the typed body and the model that it names like `ApiContext.read`, for a model of any
-    task."""
-    return await _read(request, schema, models, dialect, reader, tuple(Task))
+    task about texts."""
+    body, model = await _read(request, schema, models, dialect, reader, _TEXT_TASKS)
+    assert not isinstance(model, ServedSpeech)
+    return body, model
 
 
 async def read_named(

@@ -15,7 +15,8 @@ _TRIALS: Final[Mapping[Task, tuple[str, Mapping[str, object]]]] = {
     Task.EMBEDDINGS: ("embeddings", {"input": "Once upon a time"}),
     Task.RERANK: ("rerank", {"query": "Once upon a time", "documents": ["A tale", "A bill"]}),
 }
-"""Example requests by task of the model: the path below /v1, and the rest of the body."""
+"""Example requests by task of the model: the path below /v1, and the rest of the body. Audio comes
+in a form."""
 
 
 def greeting(addresses: list[str], models: ServedModels, *, needs_key: bool) -> str:
@@ -28,14 +29,15 @@ def greeting(addresses: list[str], models: ServedModels, *, needs_key: bool) -> 
     if not models.known:
         return "\n".join([*lines, "no model is served until the list of models names one"])
     first = models.known[0]
+    target = f"curl {_curl_target(addresses[0])}/v1"
+    key = ' -H "Authorization: Bearer $API_KEY"' if needs_key else ""
+    if first.task is Task.SPEECH:
+        lines.append(f"try: {target}/audio/transcriptions{key} -F file=@speech.wav")
+        return "\n".join(lines)
     path, rest = _TRIALS[first.task]
     body = json.dumps({"model": first.name, **rest})
     quoted = body.replace("'", "'\\''")
-    key = ' -H "Authorization: Bearer $API_KEY"' if needs_key else ""
-    lines.append(
-        f"try: curl {_curl_target(addresses[0])}/v1/{path}{key} "
-        f"-H 'Content-Type: application/json' -d '{quoted}'"
-    )
+    lines.append(f"try: {target}/{path}{key} -H 'Content-Type: application/json' -d '{quoted}'")
     return "\n".join(lines)
 
 

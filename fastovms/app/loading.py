@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
 import openvino as ov
 
@@ -24,8 +24,10 @@ from fastovms.api.served import (
     ServedEncoder,
     ServedModel,
     ServedModels,
+    ServedSpeech,
 )
 from fastovms.backend import GenerationBackend
+from fastovms.backends.audio_decoder import AudioDecoder, DecodedAudio
 from fastovms.backends.choice import compile_backend
 from fastovms.backends.encoder_backend import load_encoder
 from fastovms.backends.engine_thread import ComputeTurn
@@ -37,11 +39,13 @@ from fastovms.backends.model_files import (
     log_missing,
     read_encoder_info,
     read_model_info,
+    read_speech_info,
 )
 from fastovms.backends.model_task import find_task, read_optional, takes_images
 from fastovms.backends.paged.backend import PagedBackend, SharedCores
 from fastovms.backends.paged.prefixes import PrefixDirectory
 from fastovms.backends.processes import ChildProcess
+from fastovms.backends.speech_backend import load_whisper
 from fastovms.config import MediaConfig, ModelConfig
 from fastovms.encoding import Task
 from fastovms.engine.model.cache_precision import check_cpu_cache
@@ -56,6 +60,7 @@ from fastovms.engine.model.devices import (
 )
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf, model_directory
+from fastovms.media import audio
 from fastovms.media.loader import ImageLoader
 from fastovms.params import ModelInfo
 from fastovms.system.disk import DiskCache, cache_root
@@ -69,15 +74,19 @@ _MAX_PIECES = 1024
 """How many pieces of a client's texts may wait to be tokenized; a request has one at a time."""
 
 
-def encodes(model: ModelConfig) -> bool:
-    """Returns whether a model is an encoder (embedding model or reranker).
+_MAX_AUDIOS: Final = 64
+"""How many files of one client may wait to be decoded."""
+
+
+def task_of(model: ModelConfig) -> Task:
+    """Returns what a model does.
 
     Raises:
-        ConfigurationError: its graph is neither an encoder nor a generator.
+        ConfigurationError: its graph does not fit any task.
     """
     if find_gguf(model.path) is not None:
-        return False
-    return find_task(model.path, model.encoder.task) is not Task.TEXT_GENERATION
+        return Task.TEXT_GENERATION
+    return find_task(model.path, model.encoder.task)
 
 
 def read_info(model: ModelConfig) -> ModelInfo:
@@ -86,7 +95,10 @@ def read_info(model: ModelConfig) -> ModelInfo:
     Raises:
         ConfigurationError: a file is missing or broken.
     """
-    if encodes(model):
+    task = task_of(model)
+    if task is Task.SPEECH:
+        return read_speech_info(model.path, name=model.name)
+    if task is not Task.TEXT_GENERATION:
         info = read_encoder_info(model.path, name=model.name)
         return limit_context(info, model.engine.max_model_len)
     info = read_model_info(
@@ -165,10 +177,16 @@ def load_models(
     start = time.perf_counter()
     make_binding_tables()
     cores = cores or SharedCores.create()
-    encoders = {
-        model.name: _encoder(on_device(model), cores.turn) for model in models if encodes(model)
-    }
-    generating = [model for model in models if model.name not in encoders]
+    others: dict[str, ServedEncoder | ServedSpeech] = {}
+    closes: list[Callable[[], None]] = []
+    for model in models:
+        task = task_of(model)
+        if task is Task.SPEECH:
+            others[model.name] = _speech(on_device(model), cores.turn, closes)
+        elif task is not Task.TEXT_GENERATION:
+            encoder = others[model.name] = _encoder(on_device(model), cores.turn)
+            closes.append(encoder.tokenizing.close)
+    generating = [model for model in models if model.name not in others]
     loaded = []
     with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
         for model in generating:
@@ -199,10 +217,9 @@ def load_models(
             model.name: _served(model, tokenizer, chat, reserve(share), loader)
             for model, tokenizer, chat, reserve in loaded
         }
-        closes = [encoder.tokenizing.close for encoder in encoders.values()]
         if loader is not None:
             closes.append(loader.close)
-        found |= encoders
+        found |= others
         served = ServedModels(
             [found[model.name] for model in models], close=partial(_close_all, closes)
         )
@@ -250,6 +267,32 @@ def _encoder(model: ModelConfig, turn: ComputeTurn) -> ServedEncoder:
         "texts to encode", per_client=_MAX_PIECES, total=4 * _MAX_PIECES
     )
     return ServedEncoder(backend, texts, model.encoder, metrics, tokenizing, model.names[1:])
+
+
+def _speech(
+    model: ModelConfig, turn: ComputeTurn, closes: list[Callable[[], None]]
+) -> ServedSpeech:
+    """Loads a model of speech, and adds what closes its decoder to `closes`."""
+    logger.info("loading %s from %s", model.name, model.path)
+    info = _identified(model)
+    backend = load_whisper(model.path, info, model.engine, turn)
+    metrics = GenerationMetrics(
+        info.name,
+        backend.stats,
+        labels={"max_model_len": str(info.max_model_len), "device": model.engine.device},
+        has_kv_cache=False,
+    )
+    decoding: FairThread[DecodedAudio] = FairThread(
+        "audio files to decode", per_client=_MAX_AUDIOS, total=4 * _MAX_AUDIOS
+    )
+    closes.append(decoding.close)
+    decoder = None
+    if audio.is_available():
+        decoder = AudioDecoder(lambda: ChildProcess("fastovms.backends.audio_process"))
+        closes.append(decoder.close)
+    else:
+        logger.warning("audio will be refused: install fastovms with the extra speech")
+    return ServedSpeech(backend, metrics, decoder, decoding, model.names[1:])
 
 
 def _image_loader(config: MediaConfig) -> ImageLoader:

@@ -19,6 +19,7 @@ import uvloop
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from fastovms import __version__
+from fastovms.api import audio
 from fastovms.api.admin import HealthRoutes, ServerStatus, StartWait, WorkItem
 from fastovms.api.batches import (
     UPLOAD_ROUTES,
@@ -206,6 +207,9 @@ _SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a thread must let another one have the GIL. At Python's 5 ms the engine
 thread may wait a tenth of a step for it."""
 
+_UPLOADS: Final = (*UPLOAD_ROUTES, *audio.ROUTES)
+"""The patterns of routes whose bodies are forms with files."""
+
 _LAST_WRITES: Final = 5.0
 """Seconds in which responses in the background, which have ended by then, must have been kept."""
 
@@ -337,7 +341,7 @@ async def _run(
             is_local=lambda: server.is_local,
         ),
         authenticate=guard,
-        checks=[JsonOnly(render_error, UPLOAD_ROUTES)],
+        checks=[JsonOnly(render_error, _UPLOADS)],
         cross_origin=cors,
         root_path=config.http.root_path,
         paths=ApiPaths(),
@@ -453,7 +457,7 @@ async def _run(
 def _may_wait(request: Request) -> bool:
     """Returns whether a request may wait for the models at start. Uploads may not, because no
     handler can receive them yet."""
-    return request.method == "POST" and request.path not in UPLOAD_ROUTES
+    return request.method == "POST" and request.path not in _UPLOADS
 
 
 def _state_dir(config: StateConfig) -> Path | None:

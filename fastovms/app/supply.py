@@ -17,11 +17,11 @@ from fastovms.api.admin import ReloadOutcome
 from fastovms.api.model_pool import ModelPlan, ModelPool
 from fastovms.api.residency import Residency
 from fastovms.api.served import CAPABILITIES, KnownModel, ServedModels
-from fastovms.app.loading import check_models, encodes, read_info
+from fastovms.app.loading import check_models, read_info, task_of
 from fastovms.backends.model_files import fingerprint_of
-from fastovms.backends.model_task import find_task
 from fastovms.backends.paged.prefixes import PrefixDirectory
 from fastovms.config import ModelConfig, ModelSource, ResidencyConfig
+from fastovms.encoding import Task
 from fastovms.engine.model.devices import FREE_MEMORY_SHARE, GIB, available_memory
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf
@@ -97,7 +97,7 @@ def _memory_size(config: ModelConfig, residency: ResidencyConfig, num_models: in
     `plan_models` does."""
     memory = residency.model_memory
     weights = weights_size(config)
-    has_cache = not encodes(config)
+    has_cache = task_of(config) is Task.TEXT_GENERATION
     cache = config.engine.cache_size * GIB * has_cache
     if has_cache and not cache and memory is not None:
         cache = FREE_MEMORY_SHARE * _room(residency, memory - weights, num_models)
@@ -128,7 +128,7 @@ def _known(config: ModelConfig) -> KnownModel:
     if gguf is not None:  # it says more once it is converted
         return KnownModel(config.name, config.names[1:], int(gguf.stat().st_mtime))
     info = read_info(config)
-    task = find_task(config.path, config.encoder.task)
+    task = task_of(config)
     return KnownModel(
         config.name,
         config.names[1:],

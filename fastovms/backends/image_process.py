@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from fastovms.backends.image_decoder import HeaderRead, ImageBytes, PixelsWritten, Refused
+from fastovms.backends.image_decoder import HeaderRead, ImageBytes, PixelsWritten
+from fastovms.backends.media_processes import Refused
 from fastovms.backends.processes import connect_to_parent, set_soft_limit
 from fastovms.errors import InvalidField
 from fastovms.media.decode import EncodedImage, is_available

@@ -20,6 +20,7 @@ from fastovms import __version__
 from fastovms.backends.model_task import (
     check_encoder_files,
     check_files,
+    check_speech_files,
     first_integer,
     graph_file,
     is_integer,
@@ -351,6 +352,25 @@ def read_encoder_info(model_dir: Path, *, name: str) -> ModelInfo:
         name=name,
         created=int(weights_file(model_dir).stat().st_mtime),
         max_model_len=_longest_text(model_dir, config, scopes),
+        vocab_size=vocab_size,
+        eos_token_ids=frozenset(),
+        config=config,
+    )
+
+
+def read_speech_info(model_dir: Path, *, name: str) -> ModelInfo:
+    """Returns the name and the context of a model of speech. Raises as `read_encoder_info` does."""
+    check_speech_files(model_dir)
+    config_path = model_dir / "config.json"
+    config = read_json(config_path)
+    sizes = [first_integer([config], (key,)) for key in ("max_target_positions", "vocab_size")]
+    longest, vocab_size = (size or 0 for size in sizes)
+    if longest < 1 or vocab_size < 1:
+        raise ConfigurationError(f"{config_path} lacks max_target_positions or vocab_size")
+    return ModelInfo(
+        name=name,
+        created=int(weights_file(model_dir).stat().st_mtime),
+        max_model_len=longest,
         vocab_size=vocab_size,
         eos_token_ids=frozenset(),
         config=config,

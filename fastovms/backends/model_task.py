@@ -83,6 +83,19 @@ VISION_FILES: Final = (
 )
 """Files of a model that takes images. Some have more."""
 
+SPEECH_FILES: Final = (
+    "openvino_encoder_model.xml",
+    "openvino_encoder_model.bin",
+    "openvino_decoder_model.xml",
+    "openvino_decoder_model.bin",
+    "openvino_tokenizer.xml",
+    "openvino_detokenizer.xml",
+    "config.json",
+    "generation_config.json",
+    "preprocessor_config.json",
+)
+"""Files of a Whisper model."""
+
 _FOREIGN_FILES: Final[Mapping[str, str]] = {
     "openvino_language_model.xml": "the language part of a larger model",
     "openvino_encoder_model.xml": "an encoder-decoder model",
@@ -104,6 +117,12 @@ def check_files(model_dir: Path) -> None:
 def check_encoder_files(model_dir: Path) -> None:
     """Raises ConfigurationError when `model_dir` is not a directory of an exported encoder."""
     _check(model_dir, ENCODER_FILES)
+
+
+def check_speech_files(model_dir: Path) -> None:
+    """Raises ConfigurationError when `model_dir` is not a directory of an exported Whisper
+    model."""
+    _check(model_dir, SPEECH_FILES)
 
 
 def _check(model_dir: Path, required: Sequence[str]) -> None:
@@ -128,9 +147,19 @@ def takes_images(model_dir: Path) -> bool:
     return (model_dir / "openvino_vision_embeddings_model.xml").is_file()
 
 
+def transcribes(model_dir: Path) -> bool:
+    """Returns whether a directory holds a Whisper model, judged by its config.json."""
+    config = read_optional(model_dir / "config.json")
+    return isinstance(config, dict) and config.get("model_type") == "whisper"
+
+
 def graph_file(model_dir: Path) -> Path:
     """Returns the graph file of the part that generates text."""
-    part = "language_" if takes_images(model_dir) else ""
+    part = ""
+    if takes_images(model_dir):
+        part = "language_"
+    elif transcribes(model_dir):
+        part = "decoder_"
     return model_dir / f"openvino_{part}model.xml"
 
 
@@ -178,8 +207,8 @@ def find_task(model_dir: Path, wanted: str = "auto") -> Task:
     if not graph.is_file() or not is_openvino_ir(graph):
         # Whoever reads its files finds what is wrong with them.
         return Task.TEXT_GENERATION if wanted == "auto" else Task(wanted)
-    if takes_images(model_dir):
-        found = Task.TEXT_GENERATION
+    if takes_images(model_dir) or transcribes(model_dir):
+        found = Task.SPEECH if transcribes(model_dir) else Task.TEXT_GENERATION
         possible = {found}
     else:
         names = _value_names(graph)

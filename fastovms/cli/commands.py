@@ -258,6 +258,7 @@ _DEFAULTS: Final[Mapping[Task, Mapping[str, object]]] = {
     Task.TEXT_GENERATION: {"device": "CPU", "enable_prefix_caching": True},
     Task.EMBEDDINGS: {"target_device": "CPU"},
     Task.RERANK: {"target_device": "CPU"},
+    Task.SPEECH: {"target_device": "CPU"},
 }
 """Defaults of flags, where OVMS has others for graphs."""
 

@@ -96,6 +96,7 @@ _TASK_ALIASES: Final = {
     "embed": "embeddings",
     "embedding": "embeddings",
     "score": "rerank",
+    "transcription": "speech2text",
 }
 """vLLM's names for tasks."""
 
@@ -238,10 +239,11 @@ CHAT_FLAGS: Final = (
 
 ENCODER_FLAGS: Final = (
     Flag("--task", ENCODER.task, "TASK",
-         choice("auto", "text_generation", "embeddings", "rerank", aliases=_TASK_ALIASES),
-         "task of the model: text_generation, embeddings, rerank, or auto = found from the "
-         "model's files. Set rerank for rerankers that are decoders: their files look like those "
-         "of text generation"),
+         choice("auto", "text_generation", "embeddings", "rerank", "speech2text",
+                aliases=_TASK_ALIASES),
+         "task of the model: text_generation, embeddings, rerank, speech2text, or auto = found "
+         "from the model's files. Set rerank for rerankers that are decoders: their files look "
+         "like those of text generation"),
     Flag("--pooling", ENCODER.pooling, "POOLING", choice("auto", "cls", "mean", "last"),
          "how an embedding is computed from the hidden states of the tokens: cls, mean, last, or "
          "auto = as 1_Pooling/config.json states, otherwise last for decoders and cls for others"),
@@ -262,6 +264,13 @@ ENCODER_FLAGS: Final = (
          "model counts once per part", show_count),
     Flag("--max-batch-tokens", ENCODER.max_batch_tokens, "TOKENS", count(1),
          "number of tokens that an embedding model or reranker computes together"),
+)  # fmt: skip
+
+SPEECH_FLAGS: Final = (
+    Flag("--max-audio-size", API.max_audio_size, "SIZE", size,
+         "largest audio file to transcribe; a larger one gets 413", show_size),
+    Flag("--max-audio-seconds", API.max_audio_seconds, "SECONDS", integer(1),
+         "longest audio to transcribe, in seconds"),
 )  # fmt: skip
 
 IMAGES_FLAGS: Final = (
@@ -529,6 +538,7 @@ GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     "adapters (LoRA)": LORA_FLAGS,
     "chat": CHAT_FLAGS,
     "embeddings and rerank": ENCODER_FLAGS,
+    "speech": SPEECH_FLAGS,
     "images": IMAGES_FLAGS,
     "limits": LIMITS_FLAGS,
     "operation": OPERATION_FLAGS,

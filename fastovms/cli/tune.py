@@ -11,10 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from fastovms.app.loading import check_models, encodes
+from fastovms.app.loading import check_models, task_of
 from fastovms.backends.paged.tuning import TuningReport, compare_all, measure_all
 from fastovms.catalog import ModelFinder, Repository, model_root
 from fastovms.config import EngineConfig, ModelSource, RepositoryConfig
+from fastovms.encoding import Task
 from fastovms.engine.model.devices import MemoryReader
 from fastovms.engine.model.paging import MAX_ACTIVATION_GROUP
 from fastovms.engine.model.quality import Quality
@@ -47,11 +48,8 @@ def tune(source: ModelSource, repository: RepositoryConfig) -> str:
     root = model_root(repository.path, os.environ)
     model = ModelFinder(Repository(root), repository).find(source)
     check_models([model])
-    if encodes(model):
-        raise ConfigurationError(
-            f"{model.path} is an embedding model or reranker, which adapts while it runs and "
-            "needs no tuning"
-        )
+    if task_of(model) is not Task.TEXT_GENERATION:
+        raise ConfigurationError(f"{model.path} generates no text, and needs no tuning")
     cache = DiskCache(cache_root(model.engine.cache_dir, os.environ))
     with TemporaryDirectory(prefix="fastovms-") as scratch:
         directory = model_directory(model.path, cache, Path(scratch))

@@ -532,13 +532,13 @@ def read_encoder(model: ModelConfig, directory: Path) -> EncoderFacts | None:
         directory: the directory of the model.
 
     Returns:
-        None: the model generates text.
+        None: the model generates text or transcribes speech.
 
     Raises:
         ConfigurationError: a file is missing or broken, or the model cannot do the task.
     """
     task = find_task(directory, model.encoder.task)
-    if task is Task.TEXT_GENERATION:
+    if task in (Task.TEXT_GENERATION, Task.SPEECH):
         return None
     info = read_encoder_info(directory, name=model.name)
     pooling = None

@@ -71,6 +71,9 @@ CALCULATORS: Final[Mapping[str, Calculator]] = {
         },
         {ENCODER.task: Task.RERANK.value},
     ),
+    "S2tCalculator": Calculator(
+        _messages("S2tCalculatorOptions"), _MODEL, {ENCODER.task: Task.SPEECH.value}
+    ),
 }
 
 
@@ -218,6 +221,7 @@ GRAPHS: Final[Mapping[Task, GraphText]] = {
     Task.RERANK: _encoding(
         "RerankExecutor", "RerankCalculatorOV", "RERANK_NODE_RESOURCES:rerank_servable"
     ),
+    Task.SPEECH: _encoding("S2tExecutor", "S2tCalculator", "STT_NODE_RESOURCES:s2t_servable"),
 }
 
 

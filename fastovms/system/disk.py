@@ -14,6 +14,7 @@ import shutil
 import stat
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -247,3 +248,16 @@ def _rename(source: Path, target: Path) -> None:
     except OSError:
         if not target.is_dir():
             raise
+
+
+class UnnamedFile:
+    """An empty temporary file without a name. It is deleted when it is closed or collected.
+
+    Raises:
+        OSError: the disk is full, or cannot be written.
+    """
+
+    def __init__(self) -> None:
+        with tempfile.TemporaryFile(prefix="fastovms-", buffering=0) as file:
+            self.descriptor = os.dup(file.fileno())
+        self.close = weakref.finalize(self, os.close, self.descriptor)

@@ -157,7 +157,8 @@ class Upload:
         self.reader = FormReader(CONTENT_TYPE, self.partial, size)
         self.closed = asyncio.Event()
         self.changed = asyncio.Event()
-        self.sink = UploadSink(self.store, self.reader, self.closed.set)
+        threads, shares = self.store.threads, self.store.bytes
+        self.sink = UploadSink(threads, shares, self.reader, self.closed.set)
         self.sink.on_change = self.changed.set
 
     async def close(self) -> None:

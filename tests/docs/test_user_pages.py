@@ -42,6 +42,7 @@ NOT_RUN: Final = {
     "npx": "needs a package index",
     "optimum-cli": "needs torch and a hub",
     "apt-get": "changes the system",
+    "usermod": "changes the system",
     "install": "changes the system",
     "systemctl": "needs systemd",
     "journalctl": "needs systemd",
@@ -82,6 +83,7 @@ NOT_RUN: Final = {
 """Programs that the test cannot run, with the reason."""
 
 NOT_RUN_CURL: Final = {
+    "/audio/": "needs a model of speech; tests/test_end_to_end_speech.py asks one",
     '"sql"': "needs an adapter; the tests of adapters ask for one",
     "https://": "asks a server of the reader's",
     "/load": "needs a server of several models; tests/test_several_models.py asks it",
@@ -97,6 +99,7 @@ NOT_RUN_PYTHON: Final = {
     "tests/clients/in_python/use_langchain_rag.py runs it",
     "batches": "needs a directory for files; tests/test_examples.py runs examples/batch.py",
     "ray": "tests/ray_serve runs it, with the extra ray",
+    "speech": "needs a model of speech; tests/test_end_to_end_speech.py asks one",
     "lora": "trains an adapter, which needs torch",
     "clients": "needs packages of others; tests/clients/in_python runs them",
 }
@@ -203,6 +206,7 @@ OF_OTHERS: Final = frozenset(
     ("--weight-format", "--group-size", "--sym", "--ratio", "--library", "--merge",  # of exports
      "--alias", "--chat-template-file", "--jinja", "--slot-save-path", "--embedding", "--reranking",
      "--base-url", "--url",  # of llama.cpp and vLLM
+     "--modelfile", "--processor-time",
      "--cpus", "--memory", "--read-only", "--tmpfs", "--stop-timeout", "--now", "--live",
      "--stream")
 )  # fmt: skip

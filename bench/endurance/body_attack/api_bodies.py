@@ -69,6 +69,9 @@ ENDPOINTS: Final = (
     _endpoint("/embeddings", EmbeddingRequest, "model", "input"),
     _endpoint("/rerank", RerankRequest, "model", "query", "documents"),
     _endpoint("/score", ScoreRequest, "model"),
+    # These take forms only, and refuse the rest by the headers.
+    _endpoint("/audio/transcriptions", ConversationUpdate),
+    _endpoint("/audio/translations", ConversationUpdate),
     # Of a model that there is not, lest the attack ends itself.
     _endpoint("/models/other/load", ConversationUpdate),
     _endpoint("/models/other/unload", ConversationUpdate),

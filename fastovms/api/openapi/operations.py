@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from fastovms.api.adapters import LoadAdapterRequest, UnloadAdapterRequest
@@ -15,6 +16,12 @@ from fastovms.api.admin import (
     ServerMetadata,
     VersionAnswer,
     WorkList,
+)
+from fastovms.api.audio import (
+    TranscriptEvent,
+    TranscriptionForm,
+    TranscriptObject,
+    TranslationForm,
 )
 from fastovms.api.batches import BatchList, BatchObject, BatchRequest
 from fastovms.api.chat import ChatCompletion, ChatCompletionChunk
@@ -269,6 +276,13 @@ _OVMS_TOKENIZE: Final = Operation(
     examples={"A text": {"text": "Once upon a time"}},
     answered={"tokens": [1, 403, 378]},
 )
+_AUDIO: Final = Operation(
+    "Transcribes speech.",
+    TranscriptObject,
+    body_type="multipart/form-data",
+    required=("file",),
+    events=TranscriptEvent,
+)
 _RERANK: Final = Operation(
     "Sorts documents by how well they answer a query, in Cohere's form.",
     RerankAnswer,
@@ -426,6 +440,14 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
         "POST /v2/rerank": _RERANK,
         "POST /score": _SCORE,
         "POST /v1/score": _SCORE,
+    },
+    "Audio": {
+        "POST /audio/transcriptions": replace(_AUDIO, body=TranscriptionForm),
+        "POST /audio/translations": replace(
+            _AUDIO,
+            summary="Transcribes speech and translates it to English.",
+            body=TranslationForm,
+        ),
     },
     "Decisions": {
         "POST /decisions": Operation(

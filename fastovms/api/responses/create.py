@@ -230,6 +230,7 @@ async def compacted(
 
 
 def _is_given(item: Item) -> bool:
+    """Returns whether no summary replaces the item."""
     if item["type"] in CONFIGURATION:
         return True
     return bool(item["type"] == "message" and item["role"] != "assistant")

@@ -6,7 +6,7 @@ import { ServerChats } from "./session/server_chats.js";
 import { TabChats } from "./session/tab_chats.js";
 import { drawIcon, elapsed, iconButton, make, warn } from "./core/dom.js";
 import { apply, choose, language, say } from "./core/language.js";
-import { encodes } from "./core/models.js";
+import { encodes, transcribes } from "./core/models.js";
 import { ROOT, ServerError, ask } from "./core/server.js";
 import { LANGUAGES } from "./core/texts.js";
 import { THEMES, applyTheme, chooseTheme, theme } from "./core/theme.js";
@@ -89,6 +89,7 @@ async function start() {
   const chatting = models.filter((model) => !encodes(model));
   // A server that was still loading has refused the first request.
   const chats = new ChatView((await finding) ?? (await findStore()), chatting);
+  chats.dictateTo(models.find(transcribes)?.id);
   const begin = make("button", { type: "button", class: "new-chat", on: { click: () => { location.hash = "#chat"; chats.begin(); } } },
     drawIcon("plus"), make("span", { text: "chats.new" }));
   frame.side.append(begin, chats.list.node);

@@ -47,7 +47,7 @@ def test_a_pipeline_says_what_the_graph_says(model_dir: Path) -> None:
 
 def test_a_process_that_crashes_says_nothing_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline_check, "_PROCESS", "this")
-    with pytest.raises(NotComparable, match="the process that does it has ended with code 0"):
+    with pytest.raises(NotComparable, match="the process of the check has ended with code 0"):
         difference(DEMO_MODEL)
 
 

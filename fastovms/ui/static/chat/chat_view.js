@@ -58,6 +58,11 @@ export class ChatView {
     this.#composer.field.focus();
   }
 
+  /** @param {string} [model] the id of the model that transcribes what the user says; undefined = there is none. */
+  dictateTo(model) {
+    this.#composer.dictation.enable(model);
+  }
+
   #build(store) {
     const { meter, models, panel, transcript } = this.#pane;
     this.#toggle = iconButton("settings", "set.title", () => this.#toggleSettings(), { "aria-expanded": "false", "aria-controls": "settings" });

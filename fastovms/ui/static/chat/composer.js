@@ -1,6 +1,7 @@
 /** Takes what the user says: text, images and files, sent by Enter, and stops the answer. */
 
 import { iconButton, make } from "../core/dom.js";
+import { Dictation } from "./dictation.js";
 import { Images } from "./images.js";
 import { Files } from "./files.js";
 
@@ -17,11 +18,12 @@ export class Composer {
     this.#onEditLast = onEditLast;
     this.files = new Files(() => this.#fit());
     this.images = new Images(() => this.#fit());
+    this.dictation = new Dictation((text) => this.#insert(text));
     this.field = make("textarea", { rows: "1", label: "chat.say", hint: "chat.say", dir: "auto", autofocus: true, enterkeyhint: "send" });
     this.#send = iconButton("send", "chat.send", () => this.#submit(), { class: "icon-button primary" });
     this.#stop = iconButton("stop", "chat.stop", onStop, { class: "icon-button primary", hidden: true });
     this.node = make("form", { class: "composer" }, this.images.node, this.files.node,
-      make("div", { class: "row" }, this.files.button, this.images.button, this.field, this.#send, this.#stop));
+      make("div", { class: "row" }, this.files.button, this.images.button, this.dictation.button, this.field, this.#send, this.#stop));
     this.node.addEventListener("submit", (event) => event.preventDefault());
     this.field.addEventListener("input", () => this.#fit());
     this.field.addEventListener("keydown", (event) => this.#key(event));
@@ -69,6 +71,13 @@ export class Composer {
     this.images.take(files.filter((file) => this.images.accepts(file)));
     this.files.take(others);
     return files.length > 0;
+  }
+
+  /** Puts a text where the cursor is. */
+  #insert(text) {
+    this.field.focus();
+    this.field.setRangeText(text, this.field.selectionStart, this.field.selectionEnd, "end");
+    this.#fit();
   }
 
   #key(event) {

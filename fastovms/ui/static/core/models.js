@@ -1,10 +1,15 @@
 /** Reads what the server says of its models. */
 
-const ENCODING = ["embedding", "rerank"];
+const OTHERS = ["embedding", "rerank", "transcription"];
 
-/** Returns whether a model encodes texts, and writes none. */
+/** Returns whether a model transcribes speech. */
+export function transcribes({ capabilities = [] }) {
+  return capabilities.includes("transcription");
+}
+
+/** Returns whether a model encodes texts or transcribes speech, and does not chat. */
 export function encodes({ capabilities = [] }) {
-  return capabilities.some((one) => ENCODING.includes(one));
+  return capabilities.some((one) => OTHERS.includes(one));
 }
 
 /** Returns "loaded", "loading", "unloading", "unloaded" or "failed". */

@@ -32,6 +32,17 @@ export async function ask(method, path, body) {
 }
 
 /**
+ * Sends a form, and returns what is answered as JSON.
+ *
+ * @param {string} path
+ * @param {FormData} form
+ * @throws {ServerError}
+ */
+export async function askForm(path, form) {
+  return (await send("POST", path, form)).json();
+}
+
+/**
  * Asks for a text.
  *
  * @param {string} path
@@ -66,10 +77,11 @@ async function send(method, path, body, signal, fields = {}) {
     const key = apiKey();
     const headers = { ...fields };
     if (key) headers.Authorization = `Bearer ${key}`;
-    if (body !== undefined) headers["Content-Type"] = "application/json";
+    const isForm = body instanceof FormData; // which brings its own type
+    if (body !== undefined && !isForm) headers["Content-Type"] = "application/json";
     let answer;
     try {
-      answer = await fetch(new URL(path, ROOT), { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
+      answer = await fetch(new URL(path, ROOT), { method, headers, signal, body: body === undefined || isForm ? body : JSON.stringify(body) });
     } catch (error) {
       throw unreachable(error);
     }

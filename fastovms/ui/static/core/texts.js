@@ -62,6 +62,8 @@ export const TEXTS = {
   "chat.model": ["Model", "Modell", "模型"],
   "chat.say": ["Say something", "Schreiben Sie etwas", "说点什么"],
   "chat.send": ["Send", "Senden", "发送"],
+  "chat.dictate": ["Dictate", "Diktieren", "语音输入"],
+  "chat.dictate-end": ["End dictation", "Diktat beenden", "结束语音输入"],
   "chat.stop": ["Stop", "Stopp", "停止"],
   "chat.copy": ["Copy", "Kopieren", "复制"],
   "chat.edit": ["Edit, in a new branch", "Bearbeiten, in einem neuen Zweig", "编辑（新建分支）"],

@@ -1,0 +1,491 @@
+"""Endpoints `/audio/transcriptions` and `/audio/translations`: texts of uploaded speech."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import zlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import Any, Final, Literal
+
+import orjson
+from msgspec import UNSET, UnsetType
+
+from fastovms.api.body import one_of, wrong
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import DIALECTS, DONE, OVMS, AnswerSchema, Dialect, error_response, frame
+from fastovms.api.endpoint import Route, endpoint
+from fastovms.api.files import FormReader, Uploads, UploadSink, read_form
+from fastovms.api.served import KnownModel, ServedModels, ServedSpeech
+from fastovms.api.typed_body import hold_model
+from fastovms.backends.audio_decoder import DecodedAudio
+from fastovms.encoding import Task
+from fastovms.errors import InvalidField, Overloaded, RequestError
+from fastovms.fair_queue import Shares
+from fastovms.http.messages import BodySink, Request, Response, Stream, UploadHandler
+from fastovms.media.audio import AUDIO
+from fastovms.speech import SAMPLE_RATE, SpeechInfo, SpeechParams, Transcript
+from fastovms.system.disk import UnnamedFile
+from fastovms.system.threads import DiskThreads
+from fastovms.telemetry.metrics import FinishedRequest
+
+FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt")
+_STREAMED: Final = ("json", "text")
+"""The formats of which a stream has the text; its events are the same."""
+
+_GRANULARITIES: Final = ("segment", "word")
+_FLAGS: Final = {"true": True, "false": False, "1": True, "0": False, "": False}
+_MAX_VALUE: Final = 16 * 1024
+"""Bytes of a text field, such as a prompt."""
+
+_FORBIDDEN: Final = "<|"
+"""The beginning of Whisper's special tokens."""
+
+_MAX_SEED: Final = 2**63
+_ROOM: Final = 8
+"""How many files of the maximum size may be on the disk, and how many decoded audios of the maximum
+length. A quarter as many are left for other clients if one has filled them."""
+
+
+# Reads the fields of a request.
+
+
+class TranslationForm(AnswerSchema, kw_only=True):
+    """The form of a translation: `file` is a part with a file name."""
+
+    file: str
+    model: str | UnsetType = UNSET
+    prompt: str | UnsetType = UNSET
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] | UnsetType = UNSET
+    temperature: float | UnsetType = UNSET
+    seed: int | UnsetType = UNSET
+    stream: bool | UnsetType = UNSET
+
+
+class TranscriptionForm(TranslationForm, kw_only=True):
+    """The form of a transcription: `file` is a part with a file name."""
+
+    language: str | UnsetType = UNSET
+    keywords: list[str] | UnsetType = UNSET
+    timestamp_granularities: list[Literal["word", "segment"]] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The fields of a request.
+
+    Attributes:
+        model: None = not named.
+        form: one of `FORMATS`.
+        has_segments, has_words: whether the answer lists them.
+    """
+
+    model: str | None
+    form: str
+    streams: bool
+    has_segments: bool
+    has_words: bool
+    params: SpeechParams
+
+
+def _read(form: FormReader, dialect: Dialect, *, translates: bool) -> _Asked:
+    """Reads the fields of a form.
+
+    Raises:
+        InvalidField: a field is invalid.
+    """
+    fields = form.fields
+    given = fields.get("response_format")
+    format = "json" if given is None else one_of(given, FORMATS, "response_format")
+    granularities = _list(form, "timestamp_granularities")
+    for value in granularities:
+        one_of(value, _GRANULARITIES, "timestamp_granularities")
+    if granularities and given is None and dialect is OVMS:
+        format = "verbose_json"  # OVMS has no formats, and lists the times where they are asked for
+    if granularities and format != "verbose_json":
+        raise InvalidField(
+            "timestamp_granularities needs response_format verbose_json, not " + format,
+            param="timestamp_granularities",
+        )
+    streams = _flag(fields, "stream")
+    if streams and format not in _STREAMED:
+        raise wrong("response_format", f"{' or '.join(_STREAMED)} with stream", format)
+    if _list(form, "include"):
+        raise InvalidField(
+            "include must be empty: the model gives no log probabilities", param="include"
+        )
+    prompt, keywords = fields.get("prompt", ""), ", ".join(_list(form, "keywords"))
+    for name, text in (("prompt", prompt), ("keywords", keywords)):
+        if _FORBIDDEN in text:
+            raise InvalidField(f"{name} must not contain {_FORBIDDEN}", param=name)
+    has_words = "word" in granularities
+    has_segments = format == "verbose_json" and (not granularities or "segment" in granularities)
+    params = SpeechParams(
+        language=(fields.get("language") or "").lower() or None,
+        translates=translates,
+        prompt=prompt,
+        keywords=keywords,
+        temperature=_number(fields, "temperature", 1.0),
+        seed=int(_number(fields, "seed", _MAX_SEED)),
+        has_segments=has_segments or format in ("srt", "vtt"),
+        has_words=has_words,
+    )
+    return _Asked(fields.get("model"), format, streams, has_segments, has_words, params)
+
+
+def _list(form: FormReader, name: str) -> list[str]:
+    """Returns the values of a field that may be repeated as `name[]`; empty ones are left out."""
+    values = [*form.lists.get(name, ()), form.fields.get(name, "")]
+    return [value for value in values if value]
+
+
+def _flag(fields: dict[str, str], name: str) -> bool:
+    text = fields.get(name, "")
+    if text.lower() not in _FLAGS:
+        raise wrong(name, "true or false", text)
+    return _FLAGS[text.lower()]
+
+
+def _number(fields: dict[str, str], name: str, most: float) -> float:
+    """Returns a number from 0 to `most`; 0 if it is not given."""
+    text = fields.get(name, "")
+    try:
+        number = float(text or 0)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= most:
+        raise wrong(name, f"a number from 0 to {most:g}", text)
+    return number
+
+
+def _check(asked: _Asked, info: SpeechInfo, name: str) -> None:
+    """Raises InvalidField for what the model cannot do."""
+    params = asked.params
+    if params.translates and not info.is_multilingual:
+        raise InvalidField(f"the model {name} does not translate", param="model")
+    if params.language is not None and params.language not in info.languages:
+        allowed = ", ".join(sorted(info.languages))
+        raise wrong("language", f"one of {allowed}", params.language)
+    if params.has_words and not info.finds_words:
+        raise InvalidField(
+            f"the model {name} does not find words: its generation_config.json has no "
+            "alignment_heads",
+            param="timestamp_granularities",
+        )
+
+
+def find_model(name: str | None, models: ServedModels, dialect: Dialect) -> KnownModel:
+    """Returns the model that a request names, or the first model of speech where it names none.
+    Raises as `ServedModels.find` does."""
+    if not name and not dialect.model_required:
+        for known in models.known:
+            if known.task is Task.SPEECH:
+                return known
+    return models.find(name or None, dialect)
+
+
+# Makes the answers.
+
+
+class AudioUsage(AnswerSchema, kw_only=True):
+    """The length of the audio."""
+
+    type: Literal["duration"]
+    seconds: int
+
+
+class TranscriptSegment(AnswerSchema, kw_only=True):
+    """A part of a transcript. Probabilities are 0: the pipeline gives none."""
+
+    id: int
+    seek: int
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+
+
+class TranscriptWord(AnswerSchema, kw_only=True):
+    """A word of a transcript."""
+
+    word: str
+    start: float
+    end: float
+
+
+class TranscriptObject(AnswerSchema, kw_only=True):
+    """A transcript; with `response_format` `verbose_json` it has the optional members."""
+
+    text: str
+    usage: AudioUsage
+    task: Literal["transcribe", "translate"] | UnsetType = UNSET
+    language: str | UnsetType = UNSET
+    duration: float | UnsetType = UNSET
+    segments: list[TranscriptSegment] | UnsetType = UNSET
+    words: list[TranscriptWord] | UnsetType = UNSET
+
+
+class TranscriptEvent(AnswerSchema, kw_only=True):
+    """An event of a streamed transcript: further text, or the whole text at the end."""
+
+    type: Literal["transcript.text.delta", "transcript.text.done"]
+    delta: str | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    usage: AudioUsage | UnsetType = UNSET
+
+
+def _usage(seconds: float) -> dict[str, object]:
+    return {"type": "duration", "seconds": math.ceil(seconds)}
+
+
+def _answer(found: Transcript, asked: _Asked, seconds: float) -> Response:
+    match asked.form:
+        case "text":
+            return Response(200, f"{found.text}\n".encode(), "text/plain; charset=utf-8")
+        case "srt":
+            return Response(200, _subtitles(found, ",", numbered=True), "application/x-subrip")
+        case "vtt":
+            body = b"WEBVTT\n\n" + _subtitles(found, ".", numbered=False)
+            return Response(200, body, "text/vtt; charset=utf-8")
+    members: dict[str, object] = {"text": found.text, "usage": _usage(seconds)}
+    if asked.form == "verbose_json":
+        task = "translate" if asked.params.translates else "transcribe"
+        language = "en" if asked.params.translates else found.language
+        members |= {"task": task, "language": language, "duration": round(seconds, 2)}
+    if asked.has_segments:
+        temperature = asked.params.temperature
+        members["segments"] = [
+            _segment(number, *segment, temperature) for number, segment in enumerate(found.segments)
+        ]
+    if asked.has_words:
+        members["words"] = [
+            {"word": word.text.strip(), "start": round(word.start, 2), "end": round(word.end, 2)}
+            for word in found.words
+        ]
+    return Response(200, orjson.dumps(members))
+
+
+def _segment(
+    number: int,
+    start: float,
+    end: float,
+    text: str,
+    window: float,
+    token_ids: tuple[int, ...],
+    temperature: float,
+) -> dict[str, object]:
+    """Returns the object of a segment. The pipeline gives no probabilities: they are 0."""
+    data = text.encode()
+    return {
+        "id": number,
+        "seek": round(window * 100),
+        "start": round(start, 2),
+        "end": round(end, 2),
+        "text": text,
+        "tokens": token_ids,
+        "temperature": temperature,
+        "avg_logprob": 0.0,
+        "compression_ratio": round(len(data) / len(zlib.compress(data)), 3) if data else 0.0,
+        "no_speech_prob": 0.0,
+    }
+
+
+def _subtitles(found: Transcript, mark: str, *, numbered: bool) -> bytes:
+    """Returns the segments as subtitles.
+
+    Args:
+        mark: what stands before the milliseconds of a time.
+        numbered: whether each begins with its number.
+    """
+    lines = []
+    for number, segment in enumerate(found.segments, start=1):
+        times = f"{_time(segment.start, mark)} --> {_time(segment.end, mark)}"
+        head = f"{number}\n{times}" if numbered else times
+        # An arrow would begin another subtitle, and an empty line end this one.
+        text = " ".join(segment.text.replace("-->", "->").split())
+        lines.append(f"{head}\n{text}\n\n")
+    return "".join(lines).encode()
+
+
+def _time(seconds: float, mark: str) -> str:
+    minutes, milliseconds = divmod(round(seconds * 1000), 60_000)
+    whole, milliseconds = divmod(milliseconds, 1000)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{whole:02}{mark}{milliseconds:03}"
+
+
+class _Events:
+    """Sends the text of a transcript as events, merged while the client does not read."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._pending = ""
+        stream.on_writable = self._flush
+
+    def on_text(self, text: str) -> None:
+        self._pending += text
+        if self._stream.writable:
+            self._flush()
+
+    def finish(self, text: str, seconds: float) -> None:
+        done = {"type": "transcript.text.done", "text": text, "usage": _usage(seconds)}
+        self._stream.finish(self._take() + frame(orjson.dumps(done)) + DONE)
+
+    def _flush(self) -> None:
+        if self._pending:
+            self._stream.send(self._take())
+
+    def _take(self) -> bytes:
+        text, self._pending = self._pending, ""
+        if not text:
+            return b""
+        return frame(orjson.dumps({"type": "transcript.text.delta", "delta": text}))
+
+
+# Answers the endpoints.
+
+
+class _Room:
+    """The bytes on the disk of one request's decoded audio. Thread-safe."""
+
+    def __init__(self, shares: Shares, lock: Lock, owner: str) -> None:
+        self._shares = shares
+        self._lock = lock
+        self._owner = owner
+        self._taken = 0
+        self._is_closed = False
+
+    def take(self, num_bytes: int) -> None:
+        """Counts further bytes.
+
+        Raises:
+            Overloaded: the client has too many, or its request has ended.
+        """
+        with self._lock:
+            if self._is_closed or not self._shares.take(self._owner, num_bytes):
+                raise Overloaded(
+                    f"your audio may have {self._shares.held(self._owner)} bytes for now"
+                )
+            self._taken += num_bytes
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            self._shares.give_back(self._owner, self._taken)
+
+
+def _shares(size: int) -> Shares:
+    most = _ROOM * size
+    return Shares(most, most + most // 4)
+
+
+class Speech:
+    """The handlers of `/audio`."""
+
+    def __init__(self, context: ApiContext) -> None:
+        config = context.config
+        self._context = context
+        self._uploads = Uploads()
+        self._threads = DiskThreads("audio")
+        self._uploaded = _shares(config.max_audio_size)
+        self._decoded = _shares(config.max_audio_seconds * SAMPLE_RATE * 2)
+        self._lock = Lock()
+
+    def open_upload(self, request: Request, dialect: Dialect) -> BodySink | Response:
+        """Returns the sink for the body of a request, or a refusal by its headers."""
+        limit = self._context.config.max_audio_size
+        read = partial(FormReader, path=None, max_size=limit, max_value=_MAX_VALUE)
+        try:
+            return self._uploads.open(request, self._threads, self._uploaded, read)
+        except (RequestError, Overloaded) as error:
+            return error_response(error, dialect)
+
+    async def answer(
+        self, request: Request, dialect: Dialect, *, translates: bool
+    ) -> Response | None:
+        sink = request.sink
+        assert isinstance(sink, UploadSink)
+        form = await read_form(sink, dialect)
+        if isinstance(form, Response):
+            return form
+        assert form.unnamed is not None
+        asked = _read(form, dialect, translates=translates)
+        known = find_model(asked.model, self._context.models, dialect)
+        request.log_fields.update(model=known.name, stream=asked.streams)
+        model = await hold_model(
+            request, known, self._context.models, (Task.SPEECH,), streams=asked.streams
+        )
+        assert isinstance(model, ServedSpeech)
+        _check(asked, model.backend.speech, known.name)
+        if asked.streams and request.early_stream is None:
+            request.open_early()
+        room = _Room(self._decoded, self._lock, request.sender)
+        try:
+            audio = await self._decode(model, form.unnamed, room, request.sender)
+            return await _transcribe(request, model, audio, asked)
+        finally:
+            room.close()
+
+    async def _decode(
+        self, model: ServedSpeech, file: UnnamedFile, room: _Room, client: str
+    ) -> DecodedAudio:
+        if model.decoder is None:
+            raise InvalidField(
+                f"{AUDIO} cannot be decoded: this server was installed without the extra speech",
+                param=AUDIO,
+            )
+        limit = self._context.config.max_audio_seconds
+        decode = partial(model.decoder.decode, file, limit, room.take)
+        return await model.decoding.run(client, decode)
+
+
+async def _transcribe(
+    request: Request, model: ServedSpeech, audio: DecodedAudio, asked: _Asked
+) -> Response | None:
+    seconds = audio.num_samples / SAMPLE_RATE
+    request.log_fields["audio_seconds"] = round(seconds, 1)
+    events = _Events(request.stream()) if asked.streams else None
+    found = await model.backend.transcribe(
+        audio, asked.params, request.sender, events.on_text if events else lambda text: None
+    )
+    request.log_fields["queue_ms"] = round(found.queue_time * 1000, 1)
+    request.log_fields["completion_tokens"] = found.num_tokens
+    model.metrics.texts_encoded(found.queue_time, found.compute_time)
+    took = asyncio.get_running_loop().time() - request.received_at
+    model.metrics.request_finished(FinishedRequest(took, ("stop",), 0, found.num_tokens, 1, None))
+    if events is None:
+        return _answer(found, asked, seconds)
+    events.finish(found.text, seconds)
+    return None
+
+
+_PATHS: Final = {"/audio/transcriptions": False, "/audio/translations": True}
+"""The endpoints, and whether each translates."""
+
+
+def _routes(paths: Collection[str]) -> Iterator[tuple[Dialect, str, str]]:
+    for dialect in DIALECTS:
+        for prefix in dialect.prefixes:
+            for path in paths:
+                yield dialect, f"{prefix}{path}", path
+
+
+ROUTES: Final = tuple(route for _, route, _ in _routes(_PATHS))
+"""The patterns of routes whose bodies are forms."""
+
+
+def endpoints(context: ApiContext) -> Iterator[Route]:
+    """Yields the routes of models of speech."""
+    speech = Speech(context)
+    for dialect, route, path in _routes(_PATHS):
+        answer: Any = partial(speech.answer, translates=_PATHS[path])
+        handler = UploadHandler(
+            partial(speech.open_upload, dialect=dialect), endpoint(answer, dialect)
+        )
+        yield Route("POST", route, handler)

@@ -1,0 +1,154 @@
+"""The process that runs `openvino_genai.WhisperPipeline`, one window of audio at a time: `python -m
+fastovms.backends.speech_worker DESCRIPTOR PARENT_PID`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+import numpy as np
+import openvino_genai as genai
+
+from fastovms.backends.dies_with_parent import die_with_parent
+from fastovms.backends.genai.worker_messages import WorkerFailed
+from fastovms.backends.processes import connect_to_parent, receive, send
+from fastovms.backends.speech_messages import LoadSpeech, ReadWindow, WindowText
+from fastovms.engine.model.paging import reason_of
+from fastovms.speech import SAMPLE_RATE, WINDOW_SECONDS, Segment, SpeechInfo, Word
+from fastovms.system.memory import find_trim
+from fastovms.telemetry.log_format import log_handler, start_log
+
+_SHORTEST: Final = SAMPLE_RATE // 10
+"""Samples to which shorter audio is padded: the pipeline refuses less than 201."""
+
+_MAX_PROMPT_TOKENS: Final = 223
+"""Tokens of a prompt of which the last are used: half of Whisper's context, less its mark."""
+
+_FULL_SCALE: Final = 2.0**15
+
+
+class Whisper:
+    """The pipeline of one model.
+
+    Raises:
+        RuntimeError: the model cannot be loaded.
+    """
+
+    def __init__(self, load: LoadSpeech) -> None:
+        self._load = load
+        self._has_words = False
+        self._pipeline = self._make()
+        config = self._pipeline.get_generation_config()
+        codes = {token.strip("<|>") for token in config.lang_to_id}
+        self._tokenizer = self._pipeline.get_tokenizer()
+        self.info = SpeechInfo(
+            languages=frozenset(codes if config.is_multilingual else ("en",)),
+            is_multilingual=config.is_multilingual,
+            finds_words=bool(config.alignment_heads),
+        )
+
+    def _make(self) -> Any:
+        load = self._load
+        return genai.WhisperPipeline(
+            load.model_dir, load.device, word_timestamps=self._has_words, **load.properties
+        )
+
+    def read(self, window: ReadWindow, connection: Connection[Any, Any]) -> WindowText:
+        """Returns the text of a window, after sending it in pieces if it has no times."""
+        params = window.params
+        if params.has_words and not self._has_words:
+            # The times of words need a decoder that keeps its attention, which is slower: it
+            # replaces the other one when it is needed first.
+            del self._pipeline
+            self._has_words = True
+            self._pipeline = self._make()
+        samples = window.samples.astype(np.float32) / _FULL_SCALE
+        samples = np.pad(samples, (0, max(0, _SHORTEST - len(samples))))
+
+        def on_text(text: str) -> genai.StreamingStatus:
+            if not window.has_times:
+                send(connection, text)
+            elif len(samples) > WINDOW_SECONDS * SAMPLE_RATE:
+                # What follows the window is only there for its last frames to be the same.
+                return genai.StreamingStatus.STOP
+            return genai.StreamingStatus.RUNNING
+
+        found = self._pipeline.generate(samples, self._config(window), on_text)
+        chunks = [chunk for chunk in found.chunks or () if chunk.start_ts < WINDOW_SECONDS]
+        segments = [
+            Segment(chunk.start_ts, chunk.end_ts, chunk.text, 0.0, self._tokens(chunk.text))
+            for chunk in chunks
+        ]
+        words = [
+            Word(word.start_ts, word.end_ts, word.word)
+            for word in found.words or ()
+            if word.start_ts < WINDOW_SECONDS
+        ]
+        text = "".join(chunk.text for chunk in chunks) if window.has_times else found.texts[0]
+        num_tokens = found.perf_metrics.get_num_generated_tokens()
+        return WindowText(text, found.language, segments, words, num_tokens)
+
+    def _tokens(self, text: str) -> tuple[int, ...]:
+        encoded = self._tokenizer.encode(text, add_special_tokens=False)
+        return tuple(encoded.input_ids.data[0].tolist())
+
+    def _config(self, window: ReadWindow) -> Any:
+        params, config = window.params, self._pipeline.get_generation_config()
+        config.return_timestamps = window.has_times
+        config.word_timestamps = params.has_words
+        if self.info.is_multilingual:
+            config.task = "translate" if params.translates else "transcribe"
+            if params.language is not None:
+                config.language = f"<|{params.language}|>"
+        room = _MAX_PROMPT_TOKENS
+        if params.keywords:
+            tokens = self._tokens(params.keywords)[: room // 2]
+            config.hotwords = self._tokenizer.decode(list(tokens))
+            room -= len(tokens)
+        if params.prompt:
+            tokens = self._tokens(params.prompt)[-room:]
+            config.initial_prompt = self._tokenizer.decode(list(tokens))
+        if params.temperature:
+            config.do_sample = True
+            config.temperature = params.temperature
+            config.rng_seed = params.seed
+        return config
+
+
+def serve(connection: Connection[Any, Any]) -> None:
+    """Answers `LoadSpeech`, then `ReadWindow`s, until the connection ends."""
+    load: LoadSpeech = receive(connection)
+    start_log(log_handler(logging.StreamHandler(), load.log_format), load.log_level)
+    try:
+        whisper = Whisper(load)
+    except Exception as error:
+        send(connection, WorkerFailed(f"{load.model_dir} cannot be loaded: {reason_of(error)}"))
+        return
+    send(connection, whisper.info)
+    trim = find_trim()
+    while True:
+        window: ReadWindow = receive(connection)
+        answer: WindowText | WorkerFailed
+        try:
+            answer = whisper.read(window, connection)
+        except (RuntimeError, ValueError) as error:
+            answer = WorkerFailed(reason_of(error))
+        send(connection, answer)
+        trim()
+
+
+def main() -> None:
+    # At the end of its connection it could not end by itself while it is stopped.
+    die_with_parent(int(sys.argv[2]))
+    connection = connect_to_parent(sys.argv)
+    with suppress(EOFError, ConnectionError):  # the server has closed it, or has ended
+        serve(connection)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Tiny models of speech, made once in a process, and audio for them."""
+
+from __future__ import annotations
+
+import atexit
+import io
+import tempfile
+import wave
+from functools import cache
+from pathlib import Path
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.speech_models import write_tiny
+from fastovms.speech import SAMPLE_RATE
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="fastovms-speech-")
+atexit.register(_FOLDER.cleanup)
+
+
+@cache
+def whisper_dir(*, is_multilingual: bool = True) -> Path:
+    """A Whisper model with random weights."""
+    directory = Path(_FOLDER.name, f"whisper-{is_multilingual}")
+    write_tiny(directory, is_multilingual=is_multilingual)
+    return directory
+
+
+def sound(seconds: float, *, seed: int = 0, rate: int = SAMPLE_RATE) -> NDArray[np.int16]:
+    """A tone whose pitch wanders, int16 [N]."""
+    rng = np.random.default_rng(seed)
+    num = round(seconds * rate)
+    pitch = np.interp(
+        np.arange(num),
+        np.arange(0, num + rate, rate // 4),
+        rng.uniform(200, 2000, len(np.arange(0, num + rate, rate // 4))),
+    )
+    return (np.sin(2 * np.pi * np.cumsum(pitch) / rate) * 12_000).astype(np.int16)
+
+
+def wav(samples: NDArray[np.int16], *, rate: int = SAMPLE_RATE, channels: int = 1) -> bytes:
+    """A WAV file with the same samples in each channel."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setnchannels(channels)
+        writer.setsampwidth(2)
+        writer.setframerate(rate)
+        writer.writeframes(np.repeat(samples[:, None], channels, axis=1).tobytes())
+    return file.getvalue()
+
+
+def encoded(container: str, codec: str, samples: NDArray[np.int16], *, rate: int = 48_000) -> bytes:
+    """A file in another container, written by FFmpeg's libraries.
+
+    Args:
+        rate: samples a second of the file; those given have `SAMPLE_RATE`.
+    """
+    file = io.BytesIO()
+    with av.open(file, "w", format=container) as output:
+        stream = output.add_stream(codec, rate=rate)
+        assert isinstance(stream, av.AudioStream)
+        stream.layout = "mono"
+        frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
+        frame.sample_rate = SAMPLE_RATE
+        resampler = av.AudioResampler(stream.format.name, "mono", rate)
+        fifo = av.AudioFifo()
+        for part in (*resampler.resample(frame), *resampler.resample(None)):
+            part.pts = None
+            fifo.write(part)
+        size = stream.codec_context.frame_size or 1024
+        while (part := fifo.read(size, partial=True)) is not None:
+            output.mux(stream.encode(part))
+        output.mux(stream.encode(None))
+    return file.getvalue()

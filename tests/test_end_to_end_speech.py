@@ -1,0 +1,104 @@
+"""A real server with a model of speech and one that chats, asked by real clients."""
+
+from __future__ import annotations
+
+import subprocess
+
+import numpy as np
+import openvino_genai as genai
+import pytest
+
+from fastovms.config import DEMO_MODEL
+from tests.real_server import PROMPT, start_server, stop_server
+from tests.speech_models import encoded, sound, wav, whisper_dir
+
+SOUND = sound(4.0, seed=3)
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = start_server(
+        "--model", str(DEMO_MODEL), "--model", f"speech={whisper_dir()}", "--state-dir", ":memory:",
+        "--no-tune",
+    )  # fmt: skip
+    yield server
+    stop_server(server)
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    pipeline = genai.WhisperPipeline(whisper_dir(), "CPU")
+    return pipeline.generate(SOUND.astype(np.float32) / 2**15).texts[0].strip()
+
+
+@pytest.mark.parametrize("prefix", ["/v1", "/v3"])
+def test_texts_are_those_of_genai(server, prefix: str, text: str) -> None:
+    with server.client(prefix) as client:
+        create = client.audio.transcriptions.create
+        for file in (
+            ("a.wav", wav(SOUND)),
+            ("a.flac", encoded("flac", "flac", SOUND, rate=16_000)),
+        ):
+            assert create(model="speech", file=file).text == text
+        verbose = create(
+            model="speech",
+            file=wav(SOUND),
+            response_format="verbose_json",
+            timestamp_granularities=["word", "segment"],
+        )
+        assert verbose.duration == 4.0
+        assert verbose.text == "".join(each.text for each in verbose.segments).strip()
+        assert "".join(word.word for word in verbose.words) == verbose.text.replace(" ", "")
+        events = list(create(model="speech", file=wav(SOUND), stream=True))
+        assert events[-1].text == "".join(event.delta for event in events[:-1]) == text
+        assert create(model="speech", file=("a.mp3", encoded("mp3", "mp3", SOUND))).text
+
+
+def test_curl_sends_what_the_documentation_says(server, tmp_path, text: str) -> None:
+    path = tmp_path / "speech.wav"
+    path.write_bytes(wav(SOUND))
+    command = ["curl", "-sS", f"{server.url}/v1/audio/transcriptions", "-F", f"file=@{path}"]
+    done = subprocess.run(
+        [*command, "-F", "response_format=text"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == text + "\n"
+
+
+def test_models_are_listed_with_what_they_do(server) -> None:
+    with server.client("/v1") as client:
+        card = client.models.retrieve("speech")
+        assert card.capabilities == ["transcription"]
+        with pytest.raises(Exception, match="it transcribes speech") as caught:
+            client.completions.create(model="speech", prompt=PROMPT)
+        assert caught.value.status_code == 400
+        with pytest.raises(Exception, match="it generates text") as caught:
+            client.audio.transcriptions.create(model="demo_model", file=wav(SOUND))
+        assert caught.value.status_code == 400
+
+
+def test_chats_go_on_beside_it(server) -> None:
+    with server.client("/v1") as client:
+        stream = client.completions.create(
+            model="demo_model", prompt=PROMPT, max_tokens=400, stream=True,
+            extra_body={"ignore_eos": True},
+        )  # fmt: skip
+        next(iter(stream))
+        found = client.audio.transcriptions.create(model="speech", file=wav(sound(65.0)))
+        assert found.text
+        assert sum(1 for _ in stream) > 100
+
+
+def test_it_is_loaded_when_it_is_asked_for(text: str) -> None:
+    server = start_server(
+        "--model", str(DEMO_MODEL), "--model", f"speech={whisper_dir()}", "--state-dir", ":memory:",
+        "--no-tune", "--max-loaded-models", "1",
+    )  # fmt: skip
+    try:
+        with server.client("/v1") as client:
+            for _ in range(2):
+                create = client.audio.transcriptions.create
+                events = list(create(model="speech", file=wav(SOUND), stream=True))
+                assert events[-1].text == text
+                assert client.completions.create(model="demo_model", prompt=PROMPT).choices
+    finally:
+        stop_server(server)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -15,6 +15,7 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import OPENAI, Dialect
 from fastovms.api.endpoint import Route, endpoint
 from fastovms.api.served import KnownModel, ServedModel, no_hold
+from fastovms.api.unread import Members
 from fastovms.errors import BackendUnavailable, ConfigurationError, InvalidField, ModelNotFound
 from fastovms.http.messages import Request, Response
 
@@ -30,6 +31,8 @@ class LoadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True):
         base_model_name: the model; None = the only one that serves adapters.
     """
 
+    MEMBERS: ClassVar[Members] = Members()
+
     lora_name: str | None = None
     lora_path: str | None = None
     base_model_name: str | None = None
@@ -38,6 +41,8 @@ class LoadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class UnloadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `/v1/unload_lora_adapter`. Its number in vLLM is ignored."""
+
+    MEMBERS: ClassVar[Members] = Members()
 
     lora_name: str | None = None
     lora_int_id: int | None = None

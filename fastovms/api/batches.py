@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
@@ -23,6 +23,7 @@ from fastovms.api.endpoint import (
 )
 from fastovms.api.files import BATCH_AGE, Files, KeptFiles, seconds_of
 from fastovms.api.served import ServedModels
+from fastovms.api.unread import Members
 from fastovms.batches.input import InputRules
 from fastovms.batches.records import BatchError, BatchRecord, BatchStatus
 from fastovms.batches.runner import BatchRunner
@@ -120,6 +121,8 @@ _PURPOSE: Final = "batch"
 
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `POST /batches`."""
+
+    MEMBERS: ClassVar[Members] = Members()
 
     input_file_id: str | None = None
     endpoint: str | None = None

@@ -10,12 +10,14 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from fastovms.api.body import wrong
+import orjson
+
+from fastovms.api.body import scan, wrong
 from fastovms.api.dialect import Dialect
 from fastovms.api.documents import GivenDocument
 from fastovms.api.prompt import Prompt
 from fastovms.api.served import IMAGE_PARTS, MEDIA_PARTS, UnseenParts, read_image_part, unknown_part
-from fastovms.errors import CONTEXT_EXCEEDED, InvalidField
+from fastovms.errors import CONTEXT_EXCEEDED, InvalidField, MalformedBody
 from fastovms.media.loader import GivenImages, ImageSource
 from fastovms.text.output import input_arguments
 from fastovms.text.template_messages import PlacedMessage
@@ -95,7 +97,11 @@ def read_messages(
 
 
 def given_documents(given: str | Sequence[Mapping[str, Any]] | None) -> Iterator[GivenDocument]:
-    """Yields the files of messages; each becomes a part with its text, in place."""
+    """Yields the files of messages; each becomes a part with its text, in place.
+
+    Raises:
+        InvalidField: a file of the last message is not an object.
+    """
     if given is None or isinstance(given, str):
         return
     for position, message in enumerate(given):
@@ -106,10 +112,11 @@ def given_documents(given: str | Sequence[Mapping[str, Any]] | None) -> Iterator
         for index, part in enumerate(content):
             if not isinstance(part, dict) or part.get("type") != "file":
                 continue
+            place = f"messages[{position}].content[{index}].file"
             if isinstance(members := part.get("file"), dict):
-                place = f"messages[{position}].content[{index}].file"
-                take = partial(_become_text, part)
-                yield GivenDocument(place, members, is_new, take)
+                yield GivenDocument(place, members, is_new, partial(_become_text, part))
+            elif is_new:
+                raise wrong(place, "an object", members)
 
 
 def _become_text(part: dict[str, Any], text: str) -> None:
@@ -389,7 +396,7 @@ def seal_summary(summary: str) -> str:
 
 
 class KeptItems(NamedTuple):
-    """The messages that an automatic compaction keeps, before and after its summary."""
+    """The items that an automatic compaction keeps, before and after its summary."""
 
     before: Sequence[Message] = ()
     after: Sequence[Message] = ()
@@ -409,14 +416,16 @@ def unseal_summary(content: str) -> str:
 
 
 def kept_items(content: str) -> KeptItems | None:
-    """Returns the messages of an automatic compaction; None for another one."""
+    """Returns the items that an automatic compaction keeps; None for another compaction."""
     return _unseal_history(content)[1] if content.startswith(_HISTORY) else None
 
 
 def _unseal_history(content: str) -> tuple[str, KeptItems]:
     try:
-        summary, before, after = json.loads(unseal(content.removeprefix(_HISTORY)))
-    except (ValueError, TypeError, RecursionError):
+        data = base64.b64decode(content.removeprefix(_HISTORY), validate=True)
+        scan(data)  # a client may have written it
+        summary, before, after = orjson.loads(data)
+    except (ValueError, TypeError, MalformedBody):
         return "", KeptItems()
     if not (isinstance(summary, str) and isinstance(before, list) and isinstance(after, list)):
         return "", KeptItems()

@@ -20,7 +20,6 @@ from string import ascii_uppercase
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
-import orjson
 
 from fastovms.api import offload
 from fastovms.api.body import one_of, wrong
@@ -320,7 +319,7 @@ def _text(given: object, place: str) -> str:
             case "input_text", str() as text, _:
                 texts.append(text)
             case "input_json", _, (dict() | list()) as data:
-                texts.append(orjson.dumps(data).decode())
+                texts.append(msgspec.json.encode(data).decode())
             case _:
                 raise wrong(name, "a part of type input_text or input_json", part.get("type"))
     text = "\n\n".join(texts)
@@ -407,7 +406,7 @@ def _with_json_as_text(item: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(parts, list):
         return item
     content = [
-        {"type": "input_text", "text": orjson.dumps(part["data"]).decode()}
+        {"type": "input_text", "text": msgspec.json.encode(part["data"]).decode()}
         if isinstance(part, dict)
         and part.get("type") == "input_json"
         and isinstance(part.get("data"), dict | list)
@@ -713,7 +712,7 @@ class Decisions:
         if state is None or state == "":
             raise InvalidField("state is required and must not be empty", param="state")
         questions = _system_one_questions(body.questions)
-        told = state if isinstance(state, str) else orjson.dumps(state).decode()
+        told = state if isinstance(state, str) else msgspec.json.encode(state).decode()
         intro = f"{body.instructions}\n\n" if body.instructions else ""
         messages = [{"role": "user", "content": f"{told}\n\n{intro}{_MARK}"}]
         decided = await self._decide(request, body, model, messages, questions, "state")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,7 +13,7 @@ from fastovms.api.body import FairThread, wrong
 from fastovms.config import MediaConfig
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request
-from fastovms.media.documents import can_read_pdf, decode_text, is_pdf
+from fastovms.media.documents import MAX_TEXT, can_read_pdf, decode_text, is_pdf
 from fastovms.media.fetch import decode_base64, decode_data_url, too_large
 
 FindFile = Callable[[str, str], Path]
@@ -27,6 +27,8 @@ _MAX_CACHED: Final = 16 * 1024 * 1024
 """Characters of the texts of PDFs that are kept: clients send a document again with each turn."""
 
 _MAX_TITLE: Final = 200
+_MAX_DOCUMENTS: Final = 100
+"""The maximum number of documents of a request: each takes a turn of the thread."""
 
 
 class GivenDocument(NamedTuple):
@@ -71,28 +73,42 @@ class Documents:
         self._texts: OrderedDict[bytes, str] = OrderedDict()
         self._num_chars = 0
 
-    async def read(self, request: Request, given: Iterable[GivenDocument]) -> int:
-        """Hands each document its text. Returns the number of characters of all texts. An older
-        document that cannot be read stays as it is.
+    async def read(self, request: Request, given: Sequence[GivenDocument]) -> int:
+        """Hands each document its text. Returns the number of characters of all texts, which is
+        bounded because a request may name one uploaded file many times. An older document that
+        cannot be read stays as it is.
 
         Raises:
-            RequestError: a new document cannot be read.
+            RequestError: a new document cannot be read, or there are too many.
             Overloaded: too many documents wait.
         """
+        if len(given) > _MAX_DOCUMENTS:
+            place = given[_MAX_DOCUMENTS].place
+            raise InvalidField(
+                f"{place}: a request must have at most {_MAX_DOCUMENTS} files, not {len(given)}",
+                param=place,
+            )
         num_chars = 0
         for document in given:
             try:
                 text = await self._text(request, document)
+                self._check_length(document.place, num_chars + len(text))
             except RequestError:
                 if document.is_new:
                     raise
                 continue
-            title = document.members.get("filename")
-            if isinstance(title, str) and title:
-                text = f"File {title[:_MAX_TITLE]}:\n{text}"
             document.take(text)
             num_chars += len(text)
         return num_chars
+
+    def _check_length(self, place: str, num_chars: int) -> None:
+        most = self._config.max_document_bytes + MAX_TEXT
+        if num_chars > most:
+            raise InvalidField(
+                f"{place}: the files of a request must have at most {most} characters in all, not "
+                f"{num_chars}",
+                param=place,
+            )
 
     def close(self) -> None:
         self._thread.close()
@@ -101,6 +117,13 @@ class Documents:
     async def _text(self, request: Request, document: GivenDocument) -> str:
         members, place = document.members, document.place
         data, file_id = members.get(document.data_member), members.get("file_id")
+        title = members.get("filename")
+        if title is not None and not isinstance(title, str):
+            raise wrong(f"{place}.filename", "a string", title)
+        if data is not None and file_id is not None:
+            raise InvalidField(
+                f"{place} must have {document.data_member} or file_id, not both", param=place
+            )
         if data is not None:
             name = f"{place}.{document.data_member}"
             if not isinstance(data, str):
@@ -116,7 +139,8 @@ class Documents:
                 f"{place} must have {document.data_member} or file_id: files are not fetched",
                 param=place,
             )
-        return await self._thread.run(request.sender, call)
+        text = await self._thread.run(request.sender, call)
+        return f"File {title[:_MAX_TITLE]}:\n{text}" if title else text
 
     # Called in the thread
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, takewhile
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qs
@@ -37,7 +37,7 @@ def endpoint(handler: ApiHandler, dialect: Dialect) -> Handler:
 
     async def answer(request: Request) -> Response | None:
         try:
-            return await handler(request, dialect)
+            return _with_warnings(await handler(request, dialect), request)
         except Exception as error:
             stream = request.early_stream
             if stream is None or not stream.started:
@@ -49,6 +49,13 @@ def endpoint(handler: ApiHandler, dialect: Dialect) -> Handler:
             request.release()
 
     return answer
+
+
+def _with_warnings(response: Response | None, request: Request) -> Response | None:
+    """Returns the response with the request's warnings, unless its handler has added them."""
+    if response is None or not request.warnings or "Warning" in dict(response.headers):
+        return response
+    return replace(response, headers=(*response.headers, *warning_headers((), request)))
 
 
 def json_response(answer: object, status: int = 200, *, headers: HeaderPairs = ()) -> Response:

@@ -37,6 +37,8 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
 class ModelField(Struct, frozen=True, kw_only=True):
     """The field `model`, which every body for a model has."""
 
+    MEMBERS: ClassVar[Members | None] = Members()
+
     model: str | None = None
 
 

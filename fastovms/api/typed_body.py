@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from fastovms.api.served import (
     ServedSpeech,
     TextServed,
 )
+from fastovms.api.unread import Members
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request
@@ -64,6 +65,8 @@ _TEXT_TASKS: Final = tuple(task for task in Task if task is not Task.SPEECH)
 
 class _Outline(ModelField, frozen=True, kw_only=True):
     """The fields of an invalid body that are logged."""
+
+    MEMBERS: ClassVar[Members | None] = None
 
     stream: Any = None
 

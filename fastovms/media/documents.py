@@ -77,8 +77,13 @@ def read_pdf(data: bytes, name: str, max_pages: int) -> str:
     except (PyPdfError, ArithmeticError, AttributeError, LookupError, NotImplementedError,
             OSError, RecursionError, TypeError, ValueError) as error:  # fmt: skip
         # pypdf raises any of these for damaged documents.
-        raise InvalidField(f"{name} is a damaged PDF: {str(error)[:100]}", param=name) from error
+        reason = _encodable(str(error)[:100])
+        raise InvalidField(f"{name} is a damaged PDF: {reason}", param=name) from error
     if not length:
         raise InvalidField(f"{name} has no text: images of pages are not read", param=name)
-    # Surrogates come of damaged fonts, and no tokenizer takes them.
-    return "\n\n".join(filter(None, texts)).encode(errors="replace").decode().replace("\0", "")
+    return _encodable("\n\n".join(filter(None, texts))).replace("\0", "")
+
+
+def _encodable(text: str) -> str:
+    """Returns the text without surrogates, which come of damaged documents: nothing takes them."""
+    return text.encode(errors="replace").decode()

@@ -158,17 +158,17 @@ async def test_histories_and_json(make):
     api = make()
     items = [
         {"role": "system", "content": "Judge."},
-        {"role": "user", "content": [{"type": "input_json", "data": {"a": [1]}}]},
+        {"role": "user", "content": [{"type": "input_json", "data": {"a": [10**30]}}]},
         {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "1", "output": "wet"},
     ]
-    question = {**PREDICATE, "instructions": [{"type": "input_json", "data": [{"b": 2}]}]}
+    question = {**PREDICATE, "instructions": [{"type": "input_json", "data": [{"b": 10**30}]}]}
     body = {"model": "fake", "input": items, "questions": [question]}
     status, answer = await api.post(DECISIONS, body)
     assert status == 200, answer
     text = bytes(prompts_of(api)[0]).decode()
-    assert 's:Judge.;u:{"a":[1]};' in text
-    assert 'u:[{"b":2}]' in text
+    assert 's:Judge.;u:{"a":[1000000000000000000000000000000]};' in text
+    assert 'u:[{"b":1000000000000000000000000000000}]' in text
 
 
 async def test_usage_and_refusals(make):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,8 @@ async def test_a_file_is_read(make, tmp_path, path, file, text):
         ({"file_data": b64encode(b"x" * 2001).decode()}, "data", "at most 2000 bytes"),
         ({"file_data": b64encode(pdf_file(["a", "b", "c"])).decode()}, "data", "at most 2 pages"),
         ({"file_data": 5}, "data", "a string"),
+        ({"file_id": 5}, "file_id", "a string, not 5"),
+        ({}, "", "must have"),
         ({"file_id": "file-9"}, "", "there is no file file-9"),
         ({"file_id": "file-1"}, "file_id", "at most 2000 bytes"),
     ],
@@ -109,12 +112,47 @@ async def test_files_that_are_refused(make, tmp_path, path, file, member, words)
     response = await api.call("POST", path, FORMS[path](file), FakeStream())
     assert response.status in (400, 404)
     error = orjson.loads(response.body)["error"]
-    if path == TURNS and file == {"file_data": 5}:
-        words = "must have file_data or file_id"  # other values are not kept
     assert words in error["message"], error
     if member and path != CLAUDE and "must have" not in words:
         member = f"file_{member}" if member == "data" else member
         assert error["param"] == f"{PLACES[path]}.{member}"
+
+
+@pytest.mark.parametrize("path", [CHATS, TURNS])
+@pytest.mark.parametrize(
+    ("file", "member", "words"),
+    [
+        ({"file_data": PDF, "filename": 5}, ".filename", "filename must be a string, not 5"),
+        ({"file_data": PDF, "file_id": "file-1"}, "", "file_data or file_id, not both"),
+    ],
+)
+async def test_members_that_are_refused(make, path, file, member, words):
+    status, answer = await make().post(path, FORMS[path](file))
+    assert (status, answer["error"]["param"]) == (400, PLACES[path] + member)
+    assert words in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("file", [None, 5, "a", [{}]])
+async def test_a_file_that_is_no_object_is_refused(make, file):
+    status, answer = await make().post(CHATS, chat(file))
+    assert (status, answer["error"]["param"]) == (400, PLACES[CHATS])
+    assert "file must be an object, not" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("path", PLACES)
+async def test_one_file_many_times(make, monkeypatch, tmp_path, path):
+    monkeypatch.setattr(api_documents, "MAX_TEXT", 1000)
+    (tmp_path / "file-1").write_bytes(b"x" * 800)
+    body = FORMS[path]({"file_id": "file-1"})
+    content = body.get("messages", body.get("input"))[0]["content"]
+    content[:1] = [deepcopy(content[0]) for _ in range(3)]
+    status, answer = await make(max_document_bytes=1000).post(path, body)
+    assert status == 400
+    assert "at most 2000 characters in all, not 2400" in answer["error"]["message"]
+    content[:1] = [deepcopy(content[0]) for _ in range(101)]
+    status, answer = await make().post(path, body)
+    assert status == 400
+    assert "at most 100 files, not 103" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize("path", PLACES)

@@ -110,6 +110,12 @@ async def test_no_json_is_the_servers_fault(answer, path):
         r'{"prompt": "a", "\ud800": NaN}',
         r'{"input": {"\ud800": [Infinity]}}',
         r'{"messages": [{"\ud800": -Infinity}]}',
+        *[
+            f'{{"{member}": [{{"type": "{kind}", "call_id": "a", "{inner}": {{"a": {number}}}}}]}}'
+            for number in ("1" * 30, "1" * 4000)
+            for kind, inner in (("shell_call", "action"), ("shell_call_output", "output"))
+            for member in ("input", "items")
+        ],
     ],
 )
 async def test_bodies_that_once_were(answer, path, body):

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from fastovms.encoding import Task
 from tests.api.chat_models import chat_model
-from tests.fakes import FakeStream
+from tests.api.encoder_api import served_encoder
+from tests.fakes import FakeStream, model_info
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}]}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -96,6 +98,52 @@ async def test_a_member_is_named(make_api, path, fields, names):
     assert f"unknown, and ignored: {names}" in warning
     assert warning.isascii()
     assert warning.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses/input_tokens", {"input": "Hi"}),
+        ("/v1/responses/compact", {"input": "Hi"}),
+        ("/v1/conversations", {}),
+        ("/v1/messages/count_tokens", {"messages": user("Hi")}),
+        ("/tokenize", {"prompt": "Hi"}),
+        ("/detokenize", {"tokens": [72]}),
+        ("/v3/tokenize", {"text": "Hi"}),
+        ("/api/chat", {"messages": user("Hi"), "stream": False}),
+        ("/api/chat", {"messages": user("Hi")}),
+        ("/api/generate", {"prompt": "Hi"}),
+        ("/api/show", {}),
+    ],
+)
+async def test_every_endpoint_names_fields(make_api, make_state, path, body):
+    api = make_api("ok", chat=chat_model(), model=model_info(max_model_len=4000),
+                   state=make_state())  # fmt: skip
+    stream = FakeStream()
+    body = {**body, "mood": "good"} | ({} if path == "/v1/conversations" else {"model": "fake"})
+    response = await api.call("POST", path, body, stream)
+    assert response is None or response.status == 200, response.body
+    headers = stream.headers if response is None else response.headers
+    found = [value for name, value in headers if name == "Warning"]
+    assert found == ['299 - "unknown, and ignored: mood"']
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": "Hi"}),
+        ("/v3/embeddings", {"input": "Hi"}),
+        ("/v1/score", {"text_1": "a", "text_2": "b"}),
+        ("/v1/rerank", {"query": "a", "documents": ["b"]}),
+        ("/api/embed", {"input": "Hi"}),
+    ],
+)
+async def test_every_encoder_names_fields(make_encoder_api, path, body):
+    task = Task.RERANK if path == "/v1/rerank" else Task.EMBEDDINGS
+    api = make_encoder_api(served_encoder(task))
+    response = await api.call("POST", path, {"model": "fake", **body, "mood": 1})
+    assert response.status == 200, response.body
+    assert dict(response.headers)["Warning"] == '299 - "unknown, and ignored: mood"'
 
 
 @pytest.mark.parametrize("length", [10, 70_000, 1_100_000])

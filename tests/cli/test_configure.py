@@ -148,7 +148,7 @@ def test_options_without_use_here_are_in_the_graph_all_the_same(folder, caplog):
         (f"{CONFIGURE} --cache_size 0.5", "cache_size of a graph must be an integer from 0 to "),
         (f"{CONFIGURE} --pipeline_type LMM", "--pipeline-type: must be AUTO, LM"),
         (f"{CONFIGURE} --tool_parser other", "--tool-parser: must be "),
-        (f"{CONFIGURE} --draft_source_model ORG/x", "--draft-model: neither ORG/x nor m/ORG-x exists"),
+        (f"{CONFIGURE} --draft_source_model ORG/x", "neither ORG/x nor m/ORG-x exists"),
         (f"{CONFIGURE} --plugin_config '{{\"A\": []}}'", "plugin_config A must be a string"),
         (f"{CONFIGURE} --max-model-len 8k",
          "a graph for text_generation has no option for --max-model-len"),

@@ -6,6 +6,7 @@ import io
 import threading
 import zlib
 
+import pypdf
 import pytest
 from pypdf import PdfReader, PdfWriter
 
@@ -69,6 +70,15 @@ def test_pages(read):
 def test_pdfs_that_are_refused(data, words):
     with pytest.raises(InvalidField, match=words):
         read_pdf(data, "x", 3)
+
+
+def test_a_complaint_about_a_pdf_can_be_sent(monkeypatch):
+    def fail(*_: object) -> None:
+        raise ValueError("\ud800" * 200)
+
+    monkeypatch.setattr(pypdf, "PdfReader", fail)
+    with pytest.raises(InvalidField, match=r"is a damaged PDF: \?{100}$"):
+        read_pdf(b"%PDF-", "x", 3)
 
 
 @pytest.mark.parametrize("cut", range(20, 600, 29))

@@ -76,6 +76,8 @@ _MARKDOWN: Final = (
     r"$\fcolorbox{{red}}{{blue}}{{x}} \raisebox{{1em}}{{y}} \rule{{1em}}{{1em}}$",
     r"$\def\a{{\a\a}}\a$",
     r"$\text{{{html}}}$",
+    "a[^1]\n\n[^1]: {html}\n{html}",
+    "a[^<img/src=x/onerror={js}>]\n\n[^<img/src=x/onerror={js}>]: b",
 )
 
 

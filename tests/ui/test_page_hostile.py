@@ -8,6 +8,7 @@ from tests.ui.browser import UiServer, Window, window
 from tests.ui.hostile_texts import hostile_texts
 
 NUM_TEXTS = 500
+NUM_FOOTNOTES = 150_000
 
 NOTE_VIOLATIONS = """
   globalThis.violations = [];
@@ -15,6 +16,7 @@ NOTE_VIOLATIONS = """
     globalThis.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`));
   globalThis.alert = () => { globalThis.broken = 1; };
 """
+PARSER = "vendor/markdown-it.esm.min.mjs"
 MODULE = "document.querySelector('script[type=module]').src.replace('main.js', '{name}')"
 
 
@@ -82,3 +84,23 @@ def grow(opened: Window, texts: list[str]) -> None:
         }}""",
         texts,
     )
+
+
+def test_as_many_footnotes_as_a_text_holds(browser: Browser, quick_server: UiServer) -> None:
+    with window(browser, quick_server) as opened:
+        opened.open("")
+        number = opened.page.evaluate(
+            f"""async (count) => {{
+              const MarkdownIt = (await import({MODULE.format(name=PARSER)})).default;
+              const {{findFootnotes}} = await import({MODULE.format(name="answer/footnotes.js")});
+              const markdown = new MarkdownIt();
+              findFootnotes(markdown);
+              const numbers = [...Array(count).keys()];
+              const env = {{}};
+              markdown.parse(numbers.map((number) => `[^${{number}}]`).join("") + "\\n\\n"
+                + numbers.map((number) => `[^${{number}}]: x`).join("\\n"), env);
+              return env.footnotes.get(String(count - 1));
+            }}""",
+            NUM_FOOTNOTES,
+        )
+        assert number == NUM_FOOTNOTES

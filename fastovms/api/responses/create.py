@@ -34,7 +34,7 @@ from fastovms.api.responses.background import (
     ResponsesState,
     id_is_taken,
 )
-from fastovms.api.responses.input import Item, ItemRules, NewId, given_documents, told_items
+from fastovms.api.responses.input import CONFIGURATION, Item, ItemRules, NewId, given_documents
 from fastovms.api.responses.job import (
     ANY_FILES,
     Answering,
@@ -191,7 +191,7 @@ class Compaction:
             "usage": usage_body(generation.usage),
         }
         data = await offload.run(lambda: orjson.dumps(answer), item_cost(history.size))
-        return Response(200, data, headers=warning_headers((), request))
+        return Response(200, data)
 
 
 async def compacted(
@@ -199,10 +199,10 @@ async def compacted(
     preparation: Preparation[ResponsesRequest],
     fields: ResponseFields,
     history: History,
-) -> Item | None:
-    """Returns the compaction that `context_management` asks for: of all items but the messages at
-    the end that the model has not answered. Returns None if the prompt is short enough, or has
-    nothing that a summary could replace.
+) -> tuple[Item, Sequence[Item]] | None:
+    """Returns the compaction that `context_management` asks for, and the items that the model is
+    told with it. The messages at the end that the model has not answered are kept. Returns None if
+    the prompt is short enough, or has nothing that a summary could replace.
 
     Raises:
         RequestError: a field is invalid.
@@ -223,11 +223,16 @@ async def compacted(
     size = max(threshold, _MIN_SIZE)
     job, kept = await _summary_job(preparation, fields, past, new_item_id, size)
     summary = await _summary(generation_of(job, Observed(context.new_id(), {})))
-    sealed = seal_history(summary, kept, newer)
-    return {"id": new_item_id("cmp"), "type": "compaction", "encrypted_content": sealed}
+    cost = item_cost(history.size)
+    sealed = await offload.run(lambda: seal_history(summary, kept, newer), cost)
+    item = {"id": new_item_id("cmp"), "type": "compaction", "encrypted_content": sealed}
+    return item, [*kept, item, *newer]
 
 
 def _is_given(item: Item) -> bool:
+    """Returns whether no summary replaces the item."""
+    if item["type"] in CONFIGURATION:
+        return True
     return bool(item["type"] == "message" and item["role"] != "assistant")
 
 
@@ -410,9 +415,10 @@ class Responses:
             if is_prepared and streams and request.early_stream is None:
                 request.open_early()
             if fields.compact_threshold is not None:
-                first = await compacted(context, preparation, fields, history)
-                if first is not None:
-                    history = replace(history, items=told_items([first]))
+                found = await compacted(context, preparation, fields, history)
+                if found is not None:
+                    first, told = found
+                    history = replace(history, items=told)
             job = await prepare(preparation, fields, history)
             task = self._task(request, new_id, envelope, fields, history, job, first=first)
             if fields.caching.prewarms:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+import orjson
+
 from fastovms.api.body import one_of, show, wrong
 from fastovms.api.chat_messages import (
     ChatMessages,
@@ -313,7 +315,22 @@ def _item(item: Mapping[str, Any], place: str, rules: ItemRules) -> Item:
     kind, name = _kind(item, place), f"{place}.type"
     if kind in REFUSED:
         raise InvalidField(f"{name} {show(kind)} is not supported: {REFUSED[kind]}", param=name)
-    return _TYPES[one_of(kind, _TYPES, name)].read(item, place, rules)
+    read = _TYPES[one_of(kind, _TYPES, name)].read(item, place, rules)
+    if kind in CALLS or kind in OUTPUTS or kind in CONFIGURATION:
+        encoded(read, place)  # some of its members may be any JSON
+    return read
+
+
+def encoded(value: object, name: str) -> bytes:
+    """Returns the JSON of a value of the client.
+
+    Raises:
+        InvalidField: the value cannot be encoded.
+    """
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        raise InvalidField(f"{name} has an integer of more than 64 bits", param=name) from None
 
 
 def distinct(items: Sequence[Item], new_id: NewId, taken: Iterable[str] = ()) -> list[Item]:
@@ -426,7 +443,7 @@ def _compaction(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     if kept := kept_items(sealed):
         read = [read_items(items, name, rules) for items in kept]
         for message in (*read[0], *read[1]):
-            if message["type"] != "message":
+            if message["type"] not in ("message", *CONFIGURATION):
                 raise wrong(name, "a summary with messages", message["type"])
         sealed = seal_history(unseal_summary(sealed), *read)
     item_id = _id(item, name, "compaction", rules)
@@ -553,7 +570,8 @@ def _input_part(part: object, name: str, rules: ItemRules) -> dict[str, Any]:
     if not isinstance(part, dict) or kind not in (*IMAGE_PARTS, FILE):
         return {"type": "input_text", "text": _part(part, name)[1]}
     if kind == FILE:
-        return {key: part[key] for key in _FILE_MEMBERS if isinstance(part.get(key), str)}
+        given = {key: part[key] for key in _FILE_MEMBERS if part.get(key) is not None}
+        return {key: _text(value, f"{name}.{key}") for key, value in given.items()}
     if part.get("image_url") is None and isinstance(part.get("file_id"), str):
         return {"type": IMAGE, "detail": "auto", "file_id": part["file_id"]}
     source = read_image_part(part, name, rules.dialect)

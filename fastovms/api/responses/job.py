@@ -37,6 +37,7 @@ from fastovms.api.responses.input import (
     Item,
     NewId,
     as_functions,
+    encoded,
     to_messages,
 )
 from fastovms.api.responses.output import OutputForm, ResponseForm, ResponseRun
@@ -258,9 +259,10 @@ def response_form(
         "safety_identifier": body.safety_identifier,
         "service_tier": fields.service_tier,
         "store": fields.store,
-        "text": _encoded(fields.text, "text"),
+        # Encoded once, because they may be long and are repeated in many events.
+        "text": orjson.Fragment(encoded(fields.text, "text")),
         "tool_choice": echoed_choice(body.tool_choice),
-        "tools": _encoded(echoed_tools(body.tools or ()), "tools"),
+        "tools": orjson.Fragment(encoded(echoed_tools(body.tools or ()), "tools")),
         "top_logprobs": body.top_logprobs or 0,
         "truncation": "auto" if fields.truncates else "disabled",
         "user": body.user,
@@ -301,18 +303,6 @@ def output_form(
         tell_logprobs=tell if tells else None,
         max_logprobs_length=_MAX_STREAMED_LOGPROBS if is_streamed(body) else None,
     )
-
-
-def _encoded(value: object, name: str) -> orjson.Fragment:
-    """Encodes a value once, because it may be long and is repeated in many events.
-
-    Raises:
-        InvalidField: the value cannot be encoded.
-    """
-    try:
-        return orjson.Fragment(orjson.dumps(value))
-    except orjson.JSONEncodeError:
-        raise InvalidField(f"{name} has an integer of more than 64 bits", param=name) from None
 
 
 # Checks every field of a request to `/responses`, and makes what runs it.

@@ -123,6 +123,8 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
 class ConversationRequest(Struct, frozen=True, kw_only=True):
     """The body of `POST /conversations`."""
 
+    MEMBERS: ClassVar[Members] = Members({"items": _ITEMS})
+
     items: list[dict[str, Any]] | None = None
     metadata: dict[str, Any] | None = None
 
@@ -130,11 +132,15 @@ class ConversationRequest(Struct, frozen=True, kw_only=True):
 class ConversationUpdate(Struct, frozen=True, kw_only=True):
     """The body of `POST /conversations/{id}`."""
 
+    MEMBERS: ClassVar[Members] = Members()
+
     metadata: dict[str, Any] | UnsetType | None = UNSET
 
 
 class ItemsRequest(Struct, frozen=True, kw_only=True):
     """The body of `POST /conversations/{id}/items`."""
+
+    MEMBERS: ClassVar[Members] = Members({"items": _ITEMS})
 
     items: list[dict[str, Any]] | None = None
 

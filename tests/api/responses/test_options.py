@@ -215,6 +215,32 @@ async def test_calls_and_outputs_are_compacted_together(make):
     assert ([len(part) for part in kept]) == [1, 0]
 
 
+async def test_items_that_configure_are_kept(make):
+    api = make(script, context=4000)
+    configuring = {"type": "additional_tools", "tools": [TOOL]}
+    body = {**BODY, **COMPACTING, "input": [configuring, *LONG, LONG[1]]}
+    status, answer = await ask(api, "POST", V1, body)
+    assert status == 200, answer
+    compaction, message = answer["output"]
+    kept = kept_items(compaction["encrypted_content"])
+    assert kept.before[0]["type"] == "additional_tools"
+    # A client that sends the compaction in place of what came before is understood.
+    given = [compaction, message, LONG[1]]
+    status, answer = await ask(api, "POST", V1, {**BODY, "input": given})
+    assert status == 200, answer
+    assert '"get_weather"' in prompt_of(api) or "get_weather" in str(answer["tools"])
+
+
+async def test_items_that_configure_are_not_compacted_again(make):
+    api = make(script, context=4000)
+    configuring = {"type": "additional_tools", "tools": [TOOL]}
+    question = {"role": "user", "content": "x" * 500}
+    body = {**BODY, **COMPACTING, "input": [configuring, question]}
+    status, answer = await ask(api, "POST", V1, body)
+    assert status == 200, answer
+    assert [item["type"] for item in answer["output"]] == ["message"]
+
+
 async def test_in_the_background(make):
     api = make(script, context=4000)
     body = {**BODY, **COMPACTING, "input": [*LONG, LONG[1]], "background": True}
@@ -240,6 +266,9 @@ async def test_in_the_background(make):
         seal_history("a", [], [{"type": "function_call", "call_id": "1", "name": "f",
                                 "arguments": "{}"}]),
         seal_history("", [], []),
+        "fastovms-history-1." + seal('["\\ud800", [], []]'),
+        "fastovms-history-1." + seal('["a", [{"role": "user", "content": "\\ud800"}], []]'),
+        "fastovms-history-1." + seal('["a", [' + "[]," * 200_000 + "[]], []]"),
     ],
 )  # fmt: skip
 async def test_a_forged_compaction_is_refused(make, content):

@@ -8,7 +8,7 @@ const REFERENCE = /\[\^([^\]\s]{1,100})\]/y;
 
 /**
  * Lets a parser of Markdown find footnotes. They are numbered in the order in which the text refers
- * to them; `env.footnotes` has the numbers by name.
+ * to them; `env.footnotes` has the numbers by name, and `env.numNumbered` says how many have one.
  *
  * @param {Object} markdown a MarkdownIt.
  */
@@ -43,8 +43,12 @@ function jump(from, isNote) {
   found?.focus();
 }
 
-function numberOf({ footnotes }, name) {
-  if (!footnotes.get(name)) footnotes.set(name, 1 + Math.max(0, ...footnotes.values()));
+function numberOf(env, name) {
+  const { footnotes, numNumbered = 0 } = env;
+  if (!footnotes.get(name)) {
+    env.numNumbered = numNumbered + 1;
+    footnotes.set(name, env.numNumbered);
+  }
   return footnotes.get(name);
 }
 

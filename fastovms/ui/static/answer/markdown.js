@@ -32,6 +32,9 @@ let loadingMath = null;
 /** The source of each block that is shown, and for those with code that waits for colours, how to show it anew. */
 const shown = new WeakMap();
 
+/** What the blocks below a node refer to. */
+const defined = new WeakMap();
+
 markdown.renderer.rules.link_open = (tokens, index, options, env, self) => {
   tokens[index].attrSet("target", "_blank");
   tokens[index].attrSet("rel", "noopener noreferrer");
@@ -81,15 +84,15 @@ export function showMarkdown(node, text, { breaks = false } = {}) {
   const env = {};
   const options = { ...markdown.options, breaks };
   const blocks = split(markdown.parse(text, env), text);
-  const definitions = [Object.keys(env.references ?? {}).length, ...(env.footnotes ?? [])].join(" ");
+  const definitions = definitionsOf(node, env);
   blocks.forEach((block, index) => {
-    const key = `${definitions} ${block.source}`;
     const there = node.children[index];
-    if (there && shown.get(there)?.key === key) return;
+    const before = there && shown.get(there);
+    if (before && before.definitions === definitions && before.source === block.source) return;
     const made = document.createElement("div");
     const draw = () => drawBlock(made, block.tokens, options, env);
     const waits = !highlighter && block.tokens.some((token) => token.type === "fence");
-    shown.set(made, { key, draw });
+    shown.set(made, { definitions, source: block.source, draw });
     made.dir = "auto";
     made.className = waits ? "block uncoloured" : "block";
     draw();
@@ -97,6 +100,13 @@ export function showMarkdown(node, text, { breaks = false } = {}) {
     else node.append(made);
   });
   while (node.children.length > blocks.length) node.lastElementChild.remove();
+}
+
+/** Returns what blocks refer to, as one text; the same one as before, if it is equal, as that is compared for each block. */
+function definitionsOf(node, env) {
+  const found = [Object.keys(env.references ?? {}).length, ...(env.footnotes ?? [])].join(" ");
+  if (defined.get(node) !== found) defined.set(node, found);
+  return defined.get(node);
 }
 
 /** Loads the colours of code, and puts them where code is shown already. */

@@ -6,11 +6,13 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import openvino_tokenizers  # noqa: F401 - it asks the real `ov.Core` when it is imported
 import pytest
 
 from fastovms.app import loading
 from fastovms.app.loading import check_models, load_models, on_device, read_info
 from fastovms.config import DEMO_MODEL, EngineConfig, MediaConfig, ModelConfig
+from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError
 from fastovms.params import SamplingDefaults
 from tests.fakes import FakeBackend, model_info
@@ -124,7 +126,7 @@ def test_the_cpu_takes_over_for_an_encoder(
         tried.append(engine.device)
         raise ConfigurationError(f"{engine.device} cannot run the model: no memory")
 
-    monkeypatch.setattr(loading, "encodes", lambda model: True)
+    monkeypatch.setattr(loading, "task_of", lambda model: Task.EMBEDDINGS)
     monkeypatch.setattr(loading, "load_encoder", load_encoder)
     monkeypatch.setattr(loading.ov, "Core", FakeCore)
     with pytest.raises(ConfigurationError, match="CPU cannot run the model"):

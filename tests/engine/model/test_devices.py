@@ -226,7 +226,7 @@ def test_a_device_that_cannot_be_had_is_named(
 def test_an_npu_is_for_those_who_can_use_it() -> None:
     core: Any = FakeCore("CPU", "NPU")
     assert find_device(core, "npu", allows_npu=True) == "NPU"
-    with pytest.raises(ConfigurationError, match="there is no device NPU here"):
+    with pytest.raises(ConfigurationError, match="the device NPU or its driver is not available"):
         find_device(FakeCore("CPU"), "NPU", allows_npu=True)  # type: ignore[arg-type]
 
 

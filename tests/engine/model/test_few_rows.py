@@ -244,7 +244,7 @@ def test_what_is_faster_is_used(
 @pytest.mark.parametrize(
     ("name", "result", "line"),
     [
-        ("why_wrong", lambda *_: "logits are not finite", "off: logits are not finite"),
+        ("why_wrong", lambda *_: "logits are not finite", "not used: logits are not finite"),
         ("compile_few_rows", lambda *_: None, "not used: the weights have other precisions"),
         ("compile_few_rows", Mock(side_effect=RuntimeError("no")), "not used: no"),
     ],

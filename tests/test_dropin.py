@@ -162,7 +162,7 @@ def test_runpods_environment(tmp_path):
     [
         (["--rest_port", "x"], "argument --port: must be an integer from 0 to 65535, not 'x'"),
         (["--rest_workers", "x"], "argument --rest-workers: must be an integer at least 1"),
-        (["--task", "speech2text"], "argument --task: must be auto, text_generation, "),
+        (["--task", "text2speech"], "argument --task: must be auto, text_generation, "),
         (["--model_path", "/none", "--model_name", "a"], "model directory /none does not exist"),
         (["--model_repository_path", "/none", "--model_name", "a"], "/none/a does not exist"),
         (["--config_path", "/none.json"], "cannot read /none.json"),

@@ -167,7 +167,7 @@ def test_a_refused_kv_precision_falls_back(
     for name in ("KV_CACHE_PRECISIONS", "EXACT_KV_CACHE_PRECISIONS"):
         monkeypatch.setattr(f"fastovms.engine.model.compilation.{name}", ("i3", "u8"))
     assert PagedModel.load(DEMO_MODEL).block_size == 32
-    assert "CPU refuses f32, i3 cache" in caplog.text
+    assert "CPU does not support f32, i3 cache" in caplog.text
 
 
 @pytest.mark.slow

@@ -190,7 +190,7 @@ def test_weights_stay_quantized(tmp_path: Path) -> None:
         ),
         (
             TinyModel(settings={"attention.head_count": 2}),
-            r"blk.0.attn_q.weight is of shape \[64, 256\], not of \[32, 256\]",
+            r"blk.0.attn_q.weight must have the shape \[32, 256\], not \[64, 256\]",
         ),
         (
             TinyModel("phi3", extra={"rope_factors_long.weight": np.ones(8)}),

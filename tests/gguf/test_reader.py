@@ -330,7 +330,7 @@ def test_the_largest_gemma_3_scales_by_its_hidden_size() -> None:
         ("llama", {"attention__head_count_kv": 3}, "4 heads cannot share 3 keys and values"),
         ("llama", {"attention__value_length": 32}, "values have 32 dimensions and keys have 16"),
         ("llama", {"rope__dimension_count": 8}, "only 8 of 16 dimensions are rotated"),
-        ("phi3", {"rope__dimension_count": 7}, "rope.dimension_count 7 is not possible for heads of 16"),
+        ("phi3", {"rope__dimension_count": 7}, "rope.dimension_count 7 is not possible"),
         ("llama", {"rope__scaling__type": "dynamic"}, "rope.scaling.type dynamic is not known"),
         ("llama", {"rope__scaling__factor": float("nan")}, "rope.scaling.factor must be a number"),
         ("llama", {"rope__freq_base": float("inf")}, "rope.freq_base must be a number, not inf"),
@@ -358,7 +358,7 @@ def test_what_is_not_taken_is_named(
         ({}, "general.architecture is missing"),
         (
             {"general.architecture": "llama", "general.type": "adapter"},
-            "general.type must be model, not adapter",
+            "general.type must be model",
         ),
         ({"general.architecture": "llama", "split.count": 3}, "one of 3 parts"),
     ],

@@ -320,7 +320,7 @@ def test_reload(site):
     site.reload()
     assert site.certificate() == before
     assert site.ask(get("/v1/models", bearer("delta"))).status == 200
-    assert sum("not reloaded" in line for line in site.server.errors) == 2
+    assert sum("cannot reload: " in line for line in site.server.errors) == 2
     assert (
         "reloaded certificates, keys and log files, except those with errors"
         in site.server.errors[-1]

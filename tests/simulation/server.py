@@ -495,6 +495,7 @@ class LogWatch(logging.Handler):
 
 _EXPECTED = (
     " is lost: ",
+    "the state cannot be",
     "response store: ",
     "cannot be stored",
     "the device is gone",

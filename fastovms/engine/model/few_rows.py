@@ -56,9 +56,10 @@ _MAX_MEMORY_SHARE: Final = 0.25
 _TEXT_LENGTH: Final = 4
 """The tokens of texts whose logits are compared."""
 
-_MAX_ERROR: Final = 0.1
+_MAX_ERROR: Final = 0.2
 """The largest difference from OpenVINO's logits, root mean square, as a share of their standard
-deviation. Activations of 8 bits come to some hundredths, where OpenVINO has such, too."""
+deviation. Activations of 8 bits come to some hundredths, and bf16, in which OpenVINO may compute,
+to 0.14 at the first token of a text. Wrong weights come to more than 0.5."""
 
 _MAX_LOSS: Final = 0.3
 """By how much OpenVINO's logit of our likeliest token may be below its own likeliest's, as a share
@@ -78,6 +79,12 @@ class FewRowVariants:
     whole: Mapping[int, RunnerFactory]
     operations: Mapping[int, RunnerFactory]
     store: WeightStore
+
+    @property
+    def has_zero_points(self) -> bool:
+        """Whether weights have zero points that are no integers in the middle. OpenVINO multiplies
+        such weights with activations that are not quantized to 8 bits."""
+        return any(matrix.kind.has_zero_points for matrix in self.store.matrices)
 
 
 def compile_few_rows(model: PagedModel, kernels: Kernels) -> FewRowVariants | None:

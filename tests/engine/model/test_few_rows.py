@@ -17,6 +17,7 @@ from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from fastovms.backends.paged import decode_kernels
 from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_few_rows
+from fastovms.engine.kernels import compiler
 from fastovms.engine.kernels.assembler import packed_bytes
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
 from fastovms.engine.kernels.segments import find_segments
@@ -262,6 +263,27 @@ def test_what_is_wrong_is_off_with_one_line(
     assert line in prepared(served, caplog)
     assert len([one for one in caplog.messages if one.startswith("decode kernels")]) == 1
     assert not served.few_row_numbers
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([Mock(has_zero_points=True), None], ["avx512_vnni", "avx2"]),
+        ([None], ["avx512_vnni"]),
+    ],
+)
+def test_weights_with_zero_points_get_activations_of_16_bits(
+    tiny_models: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    found: list[object],
+    expected: list[str],
+) -> None:
+    compiled: list[str] = []
+    monkeypatch.setattr(compiler, "find_instructions", lambda: "avx512_vnni")
+    monkeypatch.setattr(compiler, "compile_kernels", lambda name, _: compiled.append(name))
+    monkeypatch.setattr(few_rows, "compile_few_rows", Mock(side_effect=found))
+    prepare_few_rows(PagedModel.load(tiny_models["tiny"]), True, lambda: True)
+    assert compiled == expected
 
 
 @pytest.mark.parametrize("has_kernels", [True, False])

@@ -28,8 +28,8 @@ from bench.common.report import machine, median, table
 from bench.common.timed_model import TimedModel
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
-from fastovms.engine.kernels.compiler import compile_kernels, find_instructions
-from fastovms.engine.model.few_rows import compile_few_rows
+from fastovms.engine.kernels.compiler import find_instructions
+from fastovms.engine.model.few_rows import choose_few_rows
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import GenerationRequest, SamplingParams
 
@@ -98,8 +98,7 @@ def _use_kernels(model: PagedModel) -> None:
     """Has all steps of few tokens computed by our own kernels."""
     instructions = find_instructions()
     assert instructions is not None, "this CPU has none that there are kernels for"
-    kernels = compile_kernels(instructions, model.num_threads)
-    variants = compile_few_rows(model, kernels)
+    variants = choose_few_rows(model, instructions)
     assert variants is not None, "the kernels cannot compute this model"
     makers = {number: [make] for number, make in variants.operations.items()}
     for number, make in variants.whole.items():

@@ -89,7 +89,7 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class SpeechInfo:
-    """What a model of speech can do.
+    """The abilities and limits of a speech model.
 
     Attributes:
         languages: the codes of the languages that it transcribes.

@@ -348,7 +348,7 @@ _RETENTIONS: Final = ("in_memory", "in-memory", "24h")
 
 
 class PromptCaching(NamedTuple):
-    """What a request says of the prefix cache, which is used in any case.
+    """The wishes of a request for the prefix cache, which is used without them too.
 
     Attributes:
         told: the options as echoed in a response; None = none were given.

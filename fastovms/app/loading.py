@@ -81,7 +81,7 @@ _MAX_AUDIOS: Final = 64
 
 
 def task_of(model: ModelConfig) -> Task:
-    """Returns what a model does.
+    """Returns the task of a model.
 
     Raises:
         ConfigurationError: its graph does not fit any task.

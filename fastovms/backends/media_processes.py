@@ -59,7 +59,7 @@ class MediaProcesses:
         self._idle.put(self._begin())
 
     def run(self, name: str, ask: Callable[[ChildProcess], Result]) -> Result:
-        """Returns what `ask` makes of the answers of a process.
+        """Calls `ask` with an idle process and returns its result.
 
         Args:
             name: the request's field with the file.

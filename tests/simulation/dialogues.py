@@ -308,18 +308,28 @@ def faults_of_response(kept: Kept, body: Any) -> list[str]:
 async def wait_for_resumption(world: World, port: Port, kept: Kept) -> None:
     """Waits until a response whose end could not be stored has been made again."""
     for _ in range(100):
-        answer = Answer(asked_at=world.now)
-        connection = connect(world, port, kept.action.line)
-        connection.send(render("GET", f"{PATH}/{kept.id}", None))
-        try:
-            await read_answer(world, connection, answer)
-        finally:
-            connection.close()
+        answer = await get(world, port, kept.action.line, f"{PATH}/{kept.id}")
         if answer.status != 200 or has_ended(answer.json):
             kept.body = None  # its items have other ids
             return
         await asyncio.sleep(1)
     world.fail("hang", f"{kept.id} is not resumed when the disk is in order again")
+
+
+async def get(world: World, port: Port, line: Line, path: str) -> Answer:
+    """Asks for a path over a connection of its own and returns the answer.
+
+    Raises:
+        Gone, BadAnswer: see `read_answer`.
+    """
+    answer = Answer(asked_at=world.now)
+    connection = connect(world, port, line)
+    connection.send(render("GET", path, None))
+    try:
+        await read_answer(world, connection, answer)
+    finally:
+        connection.close()
+    return answer
 
 
 async def look_again(world: World, port: Port, kept: Kept) -> None:
@@ -328,16 +338,11 @@ async def look_again(world: World, port: Port, kept: Kept) -> None:
         if streams and not (kept.background and kept.action.fields["stream"]):
             return
         path = f"{PATH}/{kept.id}{'?stream=true' * streams}"
-        answer = Answer(asked_at=world.now)
-        connection = connect(world, port, FAST)
-        connection.send(render("GET", path, None))
         try:
-            await read_answer(world, connection, answer)
+            answer = await get(world, port, FAST, path)
         except (Gone, BadAnswer) as error:
             world.fail("lost", f"{kept.id} cannot be had at the end: {error}")
             return
-        finally:
-            connection.close()
         if kept.is_deleted:
             if answer.status != 404:
                 world.fail("undead", f"{kept.id} has status {answer.status} after its deletion")
@@ -366,17 +371,12 @@ async def look_at_conversation(
     world: World, port: Port, line: Line, kept: KeptConversation
 ) -> None:
     """Checks that a conversation has each of its turns once."""
-    answer = Answer(asked_at=world.now)
-    connection = connect(world, port, line)
     path = f"/v1/conversations/{kept.id}/items?order=asc&limit=100"
-    connection.send(render("GET", path, None))
     try:
-        await read_answer(world, connection, answer)
+        answer = await get(world, port, line, path)
     except (Gone, BadAnswer) as error:
         world.fail("lost", f"{kept.id} cannot be had at the end: {error}")
         return
-    finally:
-        connection.close()
     if answer.status != 200:
         world.fail("forgotten", f"{kept.id} has status {answer.status} at the end")
         return

@@ -23,13 +23,6 @@ _NUM_ROUNDS: Final = 5
 """How long, and how often, steps of one size are measured at most."""
 
 
-_EXACT_INSTRUCTIONS: Final = "avx2"
-"""Those that multiply activations of 16 bits. With weights that have zero points, 8 bits would be
-less exact than OpenVINO: SmolLM2 in Q4_1 differed from f32 by 0.03 to 0.09 of the logits'
-deviation, OpenVINO in bf16 by 0.02 to 0.04, and 16 bits by 0.01, at nearly the speed of 8 for few
-tokens."""
-
-
 class _DroppedError(Exception):
     """The model is not served any more."""
 
@@ -95,24 +88,16 @@ def _prepare(
 ) -> str:
     """Prepares the kernels, and returns the result for the log: the largest gain, or the reason why
     they are not used."""
-    from fastovms.engine.kernels.compiler import compile_kernels, find_instructions
+    from fastovms.engine.kernels.compiler import find_instructions
     from fastovms.engine.model import few_rows
 
     instructions = find_instructions()
     if instructions is None:
         return "not used: this CPU has neither AVX2 nor AVX-512 VNNI"
-    wait_for_rest()
-    kernels = compile_kernels(instructions, model.num_threads)
-    wait_for_rest()
-    variants = few_rows.compile_few_rows(model, kernels)
-    if variants is not None and variants.has_zero_points and instructions != _EXACT_INSTRUCTIONS:
-        variants = None  # frees its weights
-        wait_for_rest()
-        instructions = _EXACT_INSTRUCTIONS
-        kernels = compile_kernels(instructions, model.num_threads)
-        variants = few_rows.compile_few_rows(model, kernels)
+    variants = few_rows.choose_few_rows(model, instructions, before_each=wait_for_rest)
     if variants is None:
         return "not used: the weights have other precisions, or too little memory is free"
+    instructions = variants.store.kernels.instructions
     plain = model.twin()
     chosen: dict[int, list[RunnerFactory]] = {}
     speeds: list[str] = []

@@ -461,6 +461,8 @@ class Connection(asyncio.Protocol):
         stream = self._stream
         if self._websocket is not None:
             self._websocket.close()
+            # TLS cannot close one side only, and the client waits for the connection's end.
+            self._linger = self._wire.can_half_close or not self._websocket.client_has_closed
             self._finish(completed=True)
         elif stream is None:
             self._fail(RuntimeError("the handler answered nothing"))

@@ -124,6 +124,11 @@ class WebSocket:
         return not self._is_over and self._frames.state is ConnectionState.OPEN
 
     @property
+    def client_has_closed(self) -> bool:
+        """Whether the client's Close frame has arrived, after which it sends nothing."""
+        return self._frames.state in (ConnectionState.REMOTE_CLOSING, ConnectionState.CLOSED)
+
+    @property
     def writable(self) -> bool:
         """Whether the client reads as fast as messages are sent."""
         return self.is_open and self._wire.writable

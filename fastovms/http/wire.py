@@ -269,6 +269,11 @@ class Wire:
 
     # Ends
 
+    @property
+    def can_half_close(self) -> bool:
+        """Whether the sending side can be closed alone, which TLS does not support."""
+        return self._transport is not None and self._transport.can_write_eof()
+
     def finish(self, *, linger: bool) -> None:
         """Ends the connection after the written data. With `linger` the client may still be
         sending, and closing at once would reset the connection before it has the answer."""
@@ -279,7 +284,7 @@ class Wire:
             self._close()
             return
         self.state = WireState.LINGERING
-        if self._transport.can_write_eof():
+        if self.can_half_close:
             self._transport.write_eof()
         self._deadline.set(self._loop.time() + self._config.linger_timeout)
 

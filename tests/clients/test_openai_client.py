@@ -179,7 +179,8 @@ def test_log_probabilities_of_given_tokens(client):
     listed = client.completions.create(
         **given, logprobs=0, extra_body={"logprob_token_ids": [*ids, 5]}
     ).choices[0]
-    assert listed.logprobs.token_logprobs == all_of.token_logprobs
+    # The kernels of the second request's steps may be others: they are compiled after the start.
+    assert listed.logprobs.token_logprobs == pytest.approx(all_of.token_logprobs, rel=1e-3)
     assert len(listed.logprobs.top_logprobs[0]) in (2, 3)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -20,15 +20,24 @@ from numpy.typing import NDArray
 from fastovms.engine.kernels import compiler
 from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.compiler import Kernels
+from fastovms.engine.kernels.low_rank import PackedAdapters
 from fastovms.engine.kernels.operation import RewrittenModel, Workspace, use_kernels
-from fastovms.engine.kernels.whole_steps import CacheShape, assemble_step
+from fastovms.engine.kernels.whole_steps import CacheShape, Module, assemble_step
+from fastovms.engine.model.adapters import find_modules
 from fastovms.engine.model.compilation import cache_layout
 from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.kv_cache import CacheInput
-from fastovms.engine.model.model import PagedModel, Runner, RunnerFactory, StepRunner, as_float32
+from fastovms.engine.model.model import (
+    AdaptedRunnerFactory,
+    PagedModel,
+    Runner,
+    RunnerFactory,
+    StepRunner,
+    as_float32,
+)
 from fastovms.engine.model.paging import SAMPLED_TOKEN_INDICES, fix_shapes
 from fastovms.engine.model.step_inputs import StepInputs
-from fastovms.engine.model.step_program import StepProgramRunner
+from fastovms.engine.model.step_program import AdaptedStepRunner, StepProgramRunner
 from fastovms.engine.model.tuning import (
     CONTEXT,
     MIN_GAIN,
@@ -41,6 +50,9 @@ from fastovms.engine.model.tuning import (
 
 MAX_ROWS: Final = 8
 """The most tokens of a step."""
+
+MAX_ADAPTED_ROWS: Final = 16
+"""The most tokens of a step of which some have adapters."""
 
 _MEASURED: Final = (1, 2, 4, 8)
 """The numbers of tokens that are measured. Those between are taken to be like the next larger."""
@@ -82,11 +94,13 @@ class FewRowVariants:
         whole: make runners of whole steps, by the number of tokens; empty = there are none.
         operations: make runners whose attention is OpenVINO's.
         store: the weights of both.
+        adapted: the same as `whole`, for steps some of whose tokens have adapters.
     """
 
     whole: Mapping[int, RunnerFactory]
     operations: Mapping[int, RunnerFactory]
     store: WeightStore
+    adapted: Mapping[int, AdaptedRunnerFactory] = field(default_factory=dict)
 
     @property
     def has_zero_points(self) -> bool:
@@ -130,6 +144,7 @@ def compile_few_rows(model: PagedModel, kernels: Kernels) -> FewRowVariants | No
     max_bytes = int(model.available_memory() * _MAX_MEMORY_SHARE)
     properties = {**model.large_properties, "INFERENCE_PRECISION_HINT": "f32"}
     whole: dict[int, RunnerFactory] = {}
+    adapted: dict[int, AdaptedRunnerFactory] = {}
     operations: dict[int, RunnerFactory] = {}
     for is_single in (False, True):
         graph = model.graph.model.clone()
@@ -144,10 +159,12 @@ def compile_few_rows(model: PagedModel, kernels: Kernels) -> FewRowVariants | No
             return None
         numbers = (1,) if is_single else range(1, MAX_ROWS + 1)
         operations |= dict.fromkeys(numbers, partial(_KernelRunner, compiled, part))
-        make = _whole_step(model, store, is_single=is_single)
-        if make is not None:
-            whole |= dict.fromkeys(numbers, make)
-    return FewRowVariants(whole, operations, store)
+        makers = _whole_step(model, store, is_single=is_single)
+        if makers is not None:
+            whole |= dict.fromkeys(numbers, makers[0])
+            if makers[1] is not None and not is_single:
+                adapted = dict.fromkeys(range(1, MAX_ADAPTED_ROWS + 1), makers[1])
+    return FewRowVariants(whole, operations, store, adapted)
 
 
 class _KernelRunner(StepRunner):
@@ -158,14 +175,18 @@ class _KernelRunner(StepRunner):
         self._part = part
 
 
-def _whole_step(model: PagedModel, store: WeightStore, *, is_single: bool) -> RunnerFactory | None:
-    """Returns a factory of runners of whole steps; None = the kernels cannot compute them."""
+def _whole_step(
+    model: PagedModel, store: WeightStore, *, is_single: bool
+) -> tuple[RunnerFactory, AdaptedRunnerFactory | None] | None:
+    """Returns a factory of runners of whole steps, and one of those of steps with adapters. None =
+    the kernels cannot compute these."""
     cache = _cache_shape(model.cache_inputs)
     if cache is None:
         return None
     graph = model.graph.model.clone()
-    fuse_projections(graph)
-    step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES)
+    modules = _modules_of_products(model.graph.model, fuse_projections(graph))
+    step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, {})
+    adapted = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, modules)
     if step is None:
         return None
     before = step.before
@@ -180,7 +201,36 @@ def _whole_step(model: PagedModel, store: WeightStore, *, is_single: bool) -> Ru
         workspace.reserve([step.program])
         return StepProgramRunner(step, compiled, workspace)
 
-    return make
+    if adapted is None or sum(map(len, adapted.groups)) != len(find_modules(model.graph.model)):
+        return make, None
+
+    def make_adapted(adapters: Callable[[], PackedAdapters]) -> Runner:
+        workspace = Workspace(store.kernels, MAX_ADAPTED_ROWS)
+        workspace.reserve([adapted.program])
+        return AdaptedStepRunner(adapted, compiled, workspace, adapters)
+
+    return make, make_adapted
+
+
+def _modules_of_products(
+    model: ov.Model, fused: Sequence[Sequence[str]]
+) -> dict[str, Sequence[Module]]:
+    """Returns the modules whose results a graph's products have, by the products' names.
+
+    Args:
+        model: has all products.
+        fused: the names of products of which the first one is to have the results of all.
+    """
+    found: dict[str, Sequence[Module]] = {
+        node.get_friendly_name(): (Module(number, node.get_input_shape(1)[0]),)
+        for number, node in enumerate(find_modules(model).values())
+    }
+    for names in fused:
+        if all(name in found for name in names):
+            found[names[0]] = [module for name in names for module in found[name]]
+        else:
+            found.pop(names[0], None)
+    return found
 
 
 def _cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:

@@ -1,0 +1,167 @@
+"""Multiplies rows with the matrices of adapters (LoRA).
+
+A row is multiplied with the matrices of its own adapter alone, so that a step costs the same
+whichever adapters its rows have. The matrices are in f16, which halves what is read: each row of
+them has been multiplied by a power of two such that its largest number is between 0.5 and 1.
+"""
+
+# The signatures for the compiler are the types, which mypy does not know.
+# mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.engine.jit import KERNEL_OPTIONS
+from fastovms.engine.kernels.memory import floats_at, longs_at, shorts_at, widened
+
+_RANK_STEP: Final = 8
+"""Ranks are rounded up to a multiple of this with zeros."""
+
+_helper: Any = numba.njit(inline="never", **KERNEL_OPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedAdapter:
+    """An adapter as the kernel reads it.
+
+    Attributes:
+        entries: int64 [modules, 4], of each matrix of the model: the addresses of the matrices
+            `down`, f16 [rank, columns], and `up`, f16 [rank, rows], and of the factors, f32 [rank];
+            and the rank. All four are 0 for a matrix that the adapter does not change.
+        arrays: what has these addresses.
+    """
+
+    entries: NDArray[np.int64]
+    arrays: tuple[NDArray[Any], ...]
+
+    @property
+    def max_rank(self) -> int:
+        return int(self.entries[:, 3].max())
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
+
+
+PackedAdapters = Mapping[int, PackedAdapter]
+"""Adapters by their numbers."""
+
+Floats = NDArray[np.float32]
+
+
+def pack_adapter(pairs: Sequence[tuple[Floats, Floats] | None]) -> PackedAdapter:
+    """Packs an adapter.
+
+    Args:
+        pairs: f32 [rank, columns] and [rank, rows] of each matrix of the model; None = the adapter
+            does not change it.
+    """
+    entries = np.zeros((len(pairs), 4), np.int64)
+    arrays: list[NDArray[Any]] = []
+    for entry, pair in zip(entries, pairs, strict=True):
+        if pair is not None:
+            (down, down_exponents), (up, up_exponents) = map(_as_halves, pair)
+            factors = np.ldexp(np.float32(1), down_exponents + up_exponents).astype(np.float32)
+            own = (down, up, factors)
+            entry[:] = [*(array.ctypes.data for array in own), len(down)]
+            arrays += own
+    return PackedAdapter(entries, tuple(arrays))
+
+
+def _as_halves(matrix: Floats) -> tuple[NDArray[np.float16], NDArray[np.int32]]:
+    """Returns a matrix in f16, with rows of zeros added, and the exponents of two by which its rows
+    are to be multiplied."""
+    halves = np.zeros((len(matrix) + -len(matrix) % _RANK_STEP, matrix.shape[1]), np.float16)
+    exponents = np.zeros(len(halves), np.int32)
+    exponents[: len(matrix)] = np.frexp(np.abs(matrix).max(1))[1]
+    halves[: len(matrix)] = np.ldexp(matrix, -exponents[: len(matrix), None])
+    return halves, exponents
+
+
+@_helper
+def _multiply_down(source, down, factors, width, first, end, target):
+    """Multiplies a row with the rows `first` to `end` - 1 of a matrix, four at a time."""
+    x, f, z = floats_at(source), floats_at(factors), floats_at(target)
+    for r in range(first, end, 4):
+        a0, a1 = shorts_at(down + 2 * r * width), shorts_at(down + 2 * (r + 1) * width)
+        a2, a3 = shorts_at(down + 2 * (r + 2) * width), shorts_at(down + 2 * (r + 3) * width)
+        s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+        for k in range(width):
+            s0 += x[k] * widened(a0[k])
+            s1 += x[k] * widened(a1[k])
+            s2 += x[k] * widened(a2[k])
+            s3 += x[k] * widened(a3[k])
+        z[r], z[r + 1], z[r + 2], z[r + 3] = s0 * f[r], s1 * f[r + 1], s2 * f[r + 2], s3 * f[r + 3]
+
+
+@_helper
+def _add_up(inner, up, rank, width, first, end, target):
+    """Adds the rows of a matrix times the numbers `inner`, eight at a time."""
+    w = floats_at(inner)
+    z = floats_at(target)
+    for r in range(0, rank, 8):
+        b0, b1 = shorts_at(up + 2 * r * width), shorts_at(up + 2 * (r + 1) * width)
+        b2, b3 = shorts_at(up + 2 * (r + 2) * width), shorts_at(up + 2 * (r + 3) * width)
+        b4, b5 = shorts_at(up + 2 * (r + 4) * width), shorts_at(up + 2 * (r + 5) * width)
+        b6, b7 = shorts_at(up + 2 * (r + 6) * width), shorts_at(up + 2 * (r + 7) * width)
+        w0, w1, w2, w3 = w[r], w[r + 1], w[r + 2], w[r + 3]
+        w4, w5, w6, w7 = w[r + 4], w[r + 5], w[r + 6], w[r + 7]
+        for k in range(first, end):
+            low = widened(b0[k]) * w0 + widened(b1[k]) * w1 + widened(b2[k]) * w2
+            high = widened(b4[k]) * w4 + widened(b5[k]) * w5 + widened(b6[k]) * w6
+            z[k] += low + widened(b3[k]) * w3 + high + widened(b7[k]) * w7
+
+
+def multiply_low_rank(
+    is_up,
+    entries,
+    modules,
+    num_modules,
+    row,
+    width,
+    inner,
+    inner_stride,
+    part,
+    num_parts,
+    _,
+    __,
+    ___,
+):
+    """Computes a part of what an adapter changes in one row. The last three arguments make it a
+    function of as many as `products.multiply_...`.
+
+    Args:
+        is_up: whether the numbers at `inner` are multiplied with `up` and added to the row. If not,
+            the row is multiplied with `down`, which gives these numbers.
+        entries: see `PackedAdapter`.
+        modules: the address of int64 [num_modules, 3]: a matrix's index in `entries`, where its
+            results begin in the row, and how many they are.
+        row: the address of f32.
+        width: numbers in the row, if it is multiplied with `down`.
+        inner: the address of f32 [num_modules, inner_stride].
+        part: from 0 to `num_parts` - 1.
+    """
+    of_adapter, places = longs_at(entries), longs_at(modules)
+    for m in range(num_modules):
+        at = 4 * places[3 * m]
+        rank = of_adapter[at + 3]
+        if rank == 0:
+            continue
+        own = inner + 4 * m * inner_stride
+        if is_up:
+            start, count = places[3 * m + 1], places[3 * m + 2]
+            first = count * part // num_parts // 16 * 16
+            end = count * (part + 1) // num_parts // 16 * 16 if part + 1 < num_parts else count
+            _add_up(own, of_adapter[at + 1], rank, count, first, end, row + 4 * start)
+        else:
+            first = rank // 4 * part // num_parts * 4
+            end = rank // 4 * (part + 1) // num_parts * 4
+            down, factors = of_adapter[at], of_adapter[at + 2]
+            _multiply_down(row, down, factors, width, first, end, own)

@@ -101,7 +101,7 @@ def assemble_step(
     store: WeightStore,
     cache: CacheShape,
     sampled: str,
-    modules: Mapping[str, Sequence[Module]],
+    modules: Mapping[str, Sequence[Module]] | None = None,
 ) -> WholeStep | None:
     """Returns the program of a paged model; None = there is something in it that the kernels do not
     know.
@@ -109,11 +109,11 @@ def assemble_step(
     Args:
         sampled: the name of the input that says whose logits are wanted.
         modules: by the names of products, those whose results they have, one after another. Their
-            low-rank matrices are multiplied, too.
+            low-rank matrices are multiplied, too. None = there are no adapters.
     """
     try:
         graph = _Graph(model, store.kernels.instructions, sampled)
-        assembler = _StepAssembler(graph, store, cache, modules)
+        assembler = _StepAssembler(graph, store, cache, modules or {})
         program, logits = assembler.assemble()
     except _UnknownError:
         return None

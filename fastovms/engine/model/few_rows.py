@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import openvino as ov
@@ -110,7 +110,11 @@ class FewRowVariants:
 
 
 def choose_few_rows(
-    model: PagedModel, instructions: str, before_each: Callable[[], None] = lambda: None
+    model: PagedModel,
+    instructions: str,
+    before_each: Callable[[], None] = lambda: None,
+    *,
+    has_adapters: bool = False,
 ) -> FewRowVariants | None:
     """Compiles the kernels and the variants with these instructions, or with those for activations
     of 16 bits where 8 bits would be less exact than OpenVINO. Takes seconds; None = see
@@ -118,6 +122,7 @@ def choose_few_rows(
 
     Args:
         before_each: is called before each piece of work.
+        has_adapters: whether some steps have adapters.
 
     Raises:
         RuntimeError: OpenVINO refuses something.
@@ -125,16 +130,21 @@ def choose_few_rows(
     before_each()
     kernels = compiler.compile_kernels(instructions, model.num_threads)
     before_each()
-    variants = compile_few_rows(model, kernels)
+    variants = compile_few_rows(model, kernels, has_adapters=has_adapters)
     if variants is None or not variants.has_zero_points or instructions == _EXACT_INSTRUCTIONS:
         return variants
     del variants  # frees its weights
-    return choose_few_rows(model, _EXACT_INSTRUCTIONS, before_each)
+    return choose_few_rows(model, _EXACT_INSTRUCTIONS, before_each, has_adapters=has_adapters)
 
 
-def compile_few_rows(model: PagedModel, kernels: Kernels) -> FewRowVariants | None:
+def compile_few_rows(
+    model: PagedModel, kernels: Kernels, *, has_adapters: bool = False
+) -> FewRowVariants | None:
     """Packs the weights of a model and compiles the variants, which takes seconds; None = the
     kernels cannot compute it, or there is too little memory.
+
+    Args:
+        has_adapters: see `choose_few_rows`.
 
     Raises:
         RuntimeError: OpenVINO refuses something.
@@ -159,11 +169,11 @@ def compile_few_rows(model: PagedModel, kernels: Kernels) -> FewRowVariants | No
             return None
         numbers = (1,) if is_single else range(1, MAX_ROWS + 1)
         operations |= dict.fromkeys(numbers, partial(_KernelRunner, compiled, part))
-        makers = _whole_step(model, store, is_single=is_single)
-        if makers is not None:
-            whole |= dict.fromkeys(numbers, makers[0])
-            if makers[1] is not None and not is_single:
-                adapted = dict.fromkeys(range(1, MAX_ADAPTED_ROWS + 1), makers[1])
+        step = _whole_step(model, store, is_single=is_single, has_adapters=has_adapters)
+        if step is not None:
+            whole |= dict.fromkeys(numbers, step.make)
+            if step.make_adapted is not None:
+                adapted = dict.fromkeys(range(1, MAX_ADAPTED_ROWS + 1), step.make_adapted)
     return FewRowVariants(whole, operations, store, adapted)
 
 
@@ -175,18 +185,23 @@ class _KernelRunner(StepRunner):
         self._part = part
 
 
+class _WholeSteps(NamedTuple):
+    """Factories of runners of whole steps, and of those with adapters; None = there are none."""
+
+    make: RunnerFactory
+    make_adapted: AdaptedRunnerFactory | None
+
+
 def _whole_step(
-    model: PagedModel, store: WeightStore, *, is_single: bool
-) -> tuple[RunnerFactory, AdaptedRunnerFactory | None] | None:
-    """Returns a factory of runners of whole steps, and one of those of steps with adapters. None =
-    the kernels cannot compute these."""
+    model: PagedModel, store: WeightStore, *, is_single: bool, has_adapters: bool
+) -> _WholeSteps | None:
+    """Returns factories; None = the kernels cannot compute whole steps."""
     cache = _cache_shape(model.cache_inputs)
     if cache is None:
         return None
     graph = model.graph.model.clone()
     modules = _modules_of_products(model.graph.model, fuse_projections(graph))
-    step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, {})
-    adapted = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, modules)
+    step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES)
     if step is None:
         return None
     before = step.before
@@ -201,15 +216,19 @@ def _whole_step(
         workspace.reserve([step.program])
         return StepProgramRunner(step, compiled, workspace)
 
-    if adapted is None or sum(map(len, adapted.groups)) != len(find_modules(model.graph.model)):
-        return make, None
+    adapted = None
+    if has_adapters and not is_single:
+        adapted = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, modules)
+    num_modules = len(find_modules(model.graph.model))
+    if adapted is None or sum(map(len, adapted.groups)) != num_modules:
+        return _WholeSteps(make, None)
 
     def make_adapted(adapters: Callable[[], PackedAdapters]) -> Runner:
         workspace = Workspace(store.kernels, MAX_ADAPTED_ROWS)
         workspace.reserve([adapted.program])
         return AdaptedStepRunner(adapted, compiled, workspace, adapters)
 
-    return make, make_adapted
+    return _WholeSteps(make, make_adapted)
 
 
 def _modules_of_products(

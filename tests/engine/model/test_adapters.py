@@ -15,6 +15,7 @@ from bench.models import write_model
 from bench.random_models.shapes import SHAPES
 from fastovms.backends.paged.adapter_files import read_adapter
 from fastovms.config import EngineConfig
+from fastovms.engine.draft_model import DraftModel
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.adapters import (
     AdapterStack,
@@ -106,9 +107,33 @@ def request(name: str, number: int, length: int, **params: object) -> Generation
     )
 
 
-def run(model: PagedModel, requests: list[GenerationRequest]) -> dict[str, list[int]]:
+def new_engine(model: PagedModel, draft: PagedModel | None = None) -> Engine:
+    """
+    Args:
+        draft: drafts for it.
+    """
     model.allocate_cache(256)
-    engine = Engine(model, CONFIG, num_blocks=256, max_model_len=512)
+    draft_model = None
+    if draft is not None:
+        assert model.vocab_size is not None
+        draft_model = DraftModel(
+            draft, num_token_ids=model.vocab_size, max_model_len=512, max_num_batched_tokens=256
+        )
+        draft_model.allocate_cache(256 * model.block_size)
+    return Engine(
+        model,
+        CONFIG,
+        num_blocks=256,
+        max_model_len=512,
+        draft_model=draft_model,
+        clock=lambda: 0.0,  # where steps take no time all drafts pay
+    )
+
+
+def run(
+    model: PagedModel, requests: list[GenerationRequest], engine: Engine | None = None
+) -> dict[str, list[int]]:
+    engine = engine or new_engine(model)
     for one in requests:
         engine.add(one)
     tokens: dict[str, list[int]] = {one.request_id: [] for one in requests}
@@ -221,11 +246,44 @@ def test_a_crowd_changes_no_text(adapted: PagedModel, settings: dict[str, object
     assert alone["1"] != alone["10"]  # the same prompt length, but another prompt
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"temperature": 1.0, "seed": 7}], ids=["greedy", "seeded"]
+)
+def test_a_draft_model_changes_no_text_of_an_adapter(
+    model_dir: Path, adapted: PagedModel, settings: dict[str, object]
+) -> None:
+    """The draft model is the base, so that its drafts are right for the base and for few others."""
+    requests = [request(str(place), place % 4, 9 + 5 * place, **settings) for place in range(8)]
+    expected = run(adapted, requests)
+    engine = new_engine(adapted, load(model_dir))
+    asked = [replace(one, params=replace(one.params, num_assistant_tokens=3)) for one in requests]
+    assert run(adapted, asked, engine) == expected
+    counters = engine.counters
+    assert 0 < counters.num_accepted_tokens < counters.num_draft_tokens
+
+
+def test_drafts_come_from_texts_of_the_same_adapter(adapted: PagedModel) -> None:
+    """Texts that are repeated are drafted as a whole, but with another adapter they are not."""
+    engine = new_engine(adapted)
+
+    def ask(name: str, number: int) -> tuple[list[int], int]:
+        before = engine.counters.num_accepted_tokens
+        asked = request(name, number, 40, num_assistant_tokens=3)
+        text = run(adapted, [asked], engine)[name]
+        return text, engine.counters.num_accepted_tokens - before
+
+    first, num_first = ask("first", 1)
+    again, num_again = ask("again", 1)
+    other, num_other = ask("other", 3)
+    assert first == again == run(adapted, [request("first", 1, 40)])["first"]
+    assert other == run(adapted, [request("other", 3, 40)])["other"]
+    assert num_again >= NUM_TOKENS // 2 > num_first + num_other
+
+
 def test_cached_prefixes_are_an_adapters_own(adapted: PagedModel) -> None:
     first, second = request("first", 1, 100), request("second", 3, 100)
     expected = run(adapted, [first]) | run(adapted, [second])
-    adapted.allocate_cache(256)
-    engine = Engine(adapted, CONFIG, num_blocks=256, max_model_len=512)
+    engine = new_engine(adapted)
     found: dict[str, list[int]] = {}
     cached: dict[str, int] = {}
     for name, one in {"a": first, "b": second, "c": first, "d": second}.items():

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.engine.jit import KERNEL_OPTIONS
-from fastovms.engine.kernels.memory import floats_at, longs_at, shorts_at, widened
+from fastovms.engine.kernels.memory import floats_at, longs_at, prefetch, shorts_at, widened
 
 _RANK_STEP: Final = 8
 """Ranks are rounded up to a multiple of this with zeros."""
@@ -32,9 +32,10 @@ class PackedAdapter:
     """An adapter as the kernel reads it.
 
     Attributes:
-        entries: int64 [modules, 4], of each matrix of the model: the addresses of the matrices
+        entries: int64 [modules + 1, 4], of each matrix of the model: the addresses of the matrices
             `down`, f16 [rank, columns], and `up`, f16 [rank, rows], and of the factors, f32 [rank];
-            and the rank. All four are 0 for a matrix that the adapter does not change.
+            and the rank. All four are 0 for a matrix that the adapter does not change, and after the
+            last one.
         arrays: what has these addresses.
     """
 
@@ -63,9 +64,9 @@ def pack_adapter(pairs: Sequence[tuple[Floats, Floats] | None]) -> PackedAdapter
         pairs: f32 [rank, columns] and [rank, rows] of each matrix of the model; None = the adapter
             does not change it.
     """
-    entries = np.zeros((len(pairs), 4), np.int64)
+    entries = np.zeros((len(pairs) + 1, 4), np.int64)
     arrays: list[NDArray[Any]] = []
-    for entry, pair in zip(entries, pairs, strict=True):
+    for entry, pair in zip(entries, pairs, strict=False):
         if pair is not None:
             (down, down_exponents), (up, up_exponents) = map(_as_halves, pair)
             factors = np.ldexp(np.float32(1), down_exponents + up_exponents).astype(np.float32)
@@ -86,10 +87,23 @@ def _as_halves(matrix: Floats) -> tuple[NDArray[np.float16], NDArray[np.int32]]:
 
 
 @_helper
-def _multiply_down(source, down, factors, width, first, end, target):
-    """Multiplies a row with the rows `first` to `end` - 1 of a matrix, four at a time."""
+def _request(address, size):
+    """Requests memory ahead of its use; 0 = there is nothing to request."""
+    if address:
+        for line in range(0, size, 64):
+            prefetch(address + line)
+
+
+@_helper
+def _multiply_down(source, down, factors, width, first, end, target, following):
+    """Multiplies a row with the rows `first` to `end` - 1 of a matrix, four at a time.
+
+    Args:
+        following: what is read next.
+    """
     x, f, z = floats_at(source), floats_at(factors), floats_at(target)
     for r in range(first, end, 4):
+        _request(down + 2 * (r + 4) * width if r + 4 < end else following, 8 * width)
         a0, a1 = shorts_at(down + 2 * r * width), shorts_at(down + 2 * (r + 1) * width)
         a2, a3 = shorts_at(down + 2 * (r + 2) * width), shorts_at(down + 2 * (r + 3) * width)
         s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
@@ -102,11 +116,12 @@ def _multiply_down(source, down, factors, width, first, end, target):
 
 
 @_helper
-def _add_up(inner, up, rank, width, first, end, target):
+def _add_up(inner, up, rank, width, first, end, target, following):
     """Adds the rows of a matrix times the numbers `inner`, eight at a time."""
     w = floats_at(inner)
     z = floats_at(target)
     for r in range(0, rank, 8):
+        _request(up + 2 * (r + 8) * width if r + 8 < rank else following, 16 * width)
         b0, b1 = shorts_at(up + 2 * r * width), shorts_at(up + 2 * (r + 1) * width)
         b2, b3 = shorts_at(up + 2 * (r + 2) * width), shorts_at(up + 2 * (r + 3) * width)
         b4, b5 = shorts_at(up + 2 * (r + 4) * width), shorts_at(up + 2 * (r + 5) * width)
@@ -120,19 +135,7 @@ def _add_up(inner, up, rank, width, first, end, target):
 
 
 def multiply_low_rank(
-    is_up,
-    entries,
-    modules,
-    num_modules,
-    row,
-    width,
-    inner,
-    inner_stride,
-    part,
-    num_parts,
-    _,
-    __,
-    ___,
+    is_up, entries, modules, num_modules, row, width, inner, inner_stride, part, num_parts, _, __, ___
 ):
     """Computes a part of what an adapter changes in one row. The last three arguments make it a
     function of as many as `products.multiply_...`.
@@ -155,13 +158,18 @@ def multiply_low_rank(
         if rank == 0:
             continue
         own = inner + 4 * m * inner_stride
+        is_last = m + 1 == num_modules
         if is_up:
             start, count = places[3 * m + 1], places[3 * m + 2]
             first = count * part // num_parts // 16 * 16
             end = count * (part + 1) // num_parts // 16 * 16 if part + 1 < num_parts else count
-            _add_up(own, of_adapter[at + 1], rank, count, first, end, row + 4 * start)
+            following = of_adapter[at + 4] if is_last else of_adapter[4 * places[3 * m + 3] + 1]
+            _add_up(own, of_adapter[at + 1], rank, count, first, end, row + 4 * start, following)
         else:
             first = rank // 4 * part // num_parts * 4
             end = rank // 4 * (part + 1) // num_parts * 4
+            following = of_adapter[4 * places[0] + 1 if is_last else 4 * places[3 * m + 3]]
+            if following and not is_last:
+                following += 2 * first * width
             down, factors = of_adapter[at], of_adapter[at + 2]
-            _multiply_down(row, down, factors, width, first, end, own)
+            _multiply_down(row, down, factors, width, first, end, own, following)

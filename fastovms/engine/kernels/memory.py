@@ -59,6 +59,22 @@ def _float_to_half(_: Any, value: Any) -> Any:
     return numba.int16(numba.float32), generate
 
 
+def _request_line(_: Any, address: Any) -> Any:
+    """Requests a cache line of memory ahead of its use."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = ir.PointerType(ir.IntType(8))
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [place, number, number, number])
+        name = "llvm.prefetch.p0"
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        read, near, data = (ir.Constant(number, value) for value in (0, 3, 1))
+        builder.call(function, [builder.inttoptr(arguments[0], place), read, near, data])
+        return context.get_dummy_value()
+
+    return numba.void(numba.int64), generate
+
+
 floats_at: Any = intrinsic(_floats_at)
 """Returns the f32 numbers at an address."""
 
@@ -72,3 +88,5 @@ widened: Any = intrinsic(_half_to_float)
 
 narrowed: Any = intrinsic(_float_to_half)
 """Returns the bits of the f16 that is nearest to an f32 number."""
+
+prefetch: Any = intrinsic(_request_line)

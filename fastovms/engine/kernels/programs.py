@@ -24,6 +24,7 @@ from fastovms.engine.kernels.memory import (
     integers_at,
     longs_at,
     narrowed,
+    prefetch,
     shorts_at,
     widened,
 )
@@ -153,22 +154,6 @@ def _add_atomic(_: Any, address: Any, value: Any) -> Any:
     return numba.int64(numba.int64, numba.int64), generate
 
 
-def _request_line(_: Any, address: Any) -> Any:
-    """Requests a cache line of memory ahead of its use."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = ir.PointerType(ir.IntType(8))
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [place, number, number, number])
-        name = "llvm.prefetch.p0"
-        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        read, near, data = (ir.Constant(number, value) for value in (0, 3, 1))
-        builder.call(function, [builder.inttoptr(arguments[0], place), read, near, data])
-        return context.get_dummy_value()
-
-    return numba.void(numba.int64), generate
-
-
 def _pause_thread(_: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [])
@@ -199,7 +184,6 @@ _call: Any = intrinsic(_call_product)
 _fetch: Any = intrinsic(_fetch_atomic)
 _store: Any = intrinsic(_store_atomic)
 _fetch_add: Any = intrinsic(_add_atomic)
-_prefetch: Any = intrinsic(_request_line)
 _pause: Any = intrinsic(_pause_thread)
 _sched_yield: Any = numba.types.ExternalFunction("sched_yield", numba.int32())
 
@@ -512,7 +496,7 @@ def _store_value(source, address, row, size, bits):
 @_helper
 def _request(address, size):
     for line in range(0, size, 64):
-        _prefetch(address + line)
+        prefetch(address + line)
 
 
 @_helper

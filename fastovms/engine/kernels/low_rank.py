@@ -1,8 +1,9 @@
 """Multiplies rows with the matrices of adapters (LoRA).
 
 A row is multiplied with the matrices of its own adapter alone, so that a step costs the same
-whichever adapters its rows have. The matrices are in f16, which halves what is read: each row of
-them has been multiplied by a power of two such that its largest number is between 0.5 and 1.
+whichever adapters its rows have. Steps of few rows are bound by memory, and rows of different
+adapters read different matrices. These are therefore in 8 bits, each row of a matrix with a scale:
+a change of compressed weights is rounded by a hundredth of itself at most, the weights by more.
 """
 
 # The signatures for the compiler are the types, which mypy does not know.
@@ -19,10 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.engine.jit import KERNEL_OPTIONS
-from fastovms.engine.kernels.memory import floats_at, longs_at, prefetch, shorts_at, widened
+from fastovms.engine.kernels.memory import bytes_at, floats_at, longs_at, prefetch
 
 _RANK_STEP: Final = 8
 """Ranks are rounded up to a multiple of this with zeros."""
+
+_LARGEST: Final = 127
 
 _helper: Any = numba.njit(inline="never", **KERNEL_OPTIONS)
 
@@ -33,9 +36,9 @@ class PackedAdapter:
 
     Attributes:
         entries: int64 [modules + 1, 4], of each matrix of the model: the addresses of the matrices
-            `down`, f16 [rank, columns], and `up`, f16 [rank, rows], and of the factors, f32 [rank];
-            and the rank. All four are 0 for a matrix that the adapter does not change, and after the
-            last one.
+            `down`, int8 [rank, columns], and `up`, int8 [rank, rows], and of the factors of their
+            products, f32 [rank]; and the rank. All four are 0 for a matrix that the adapter does
+            not change, and after the last one.
         arrays: what has these addresses.
     """
 
@@ -68,22 +71,21 @@ def pack_adapter(pairs: Sequence[tuple[Floats, Floats] | None]) -> PackedAdapter
     arrays: list[NDArray[Any]] = []
     for entry, pair in zip(entries, pairs, strict=False):
         if pair is not None:
-            (down, down_exponents), (up, up_exponents) = map(_as_halves, pair)
-            factors = np.ldexp(np.float32(1), down_exponents + up_exponents).astype(np.float32)
-            own = (down, up, factors)
+            (down, down_scales), (up, up_scales) = map(_quantized, pair)
+            own = (down, up, down_scales * up_scales)
             entry[:] = [*(array.ctypes.data for array in own), len(down)]
             arrays += own
     return PackedAdapter(entries, tuple(arrays))
 
 
-def _as_halves(matrix: Floats) -> tuple[NDArray[np.float16], NDArray[np.int32]]:
-    """Returns a matrix in f16, with rows of zeros added, and the exponents of two by which its rows
-    are to be multiplied."""
-    halves = np.zeros((len(matrix) + -len(matrix) % _RANK_STEP, matrix.shape[1]), np.float16)
-    exponents = np.zeros(len(halves), np.int32)
-    exponents[: len(matrix)] = np.frexp(np.abs(matrix).max(1))[1]
-    halves[: len(matrix)] = np.ldexp(matrix, -exponents[: len(matrix), None])
-    return halves, exponents
+def _quantized(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """Returns a matrix in 8 bits, with rows of zeros added, and the scale of each row."""
+    integers = np.zeros((len(matrix) + -len(matrix) % _RANK_STEP, matrix.shape[1]), np.int8)
+    scales = np.zeros(len(integers), np.float32)
+    scales[: len(matrix)] = np.abs(matrix).max(1) / _LARGEST
+    safe = np.where(scales == 0, np.float32(1), scales)[: len(matrix), None]
+    np.rint(matrix / safe, out=integers[: len(matrix)], casting="unsafe")
+    return integers, scales
 
 
 @_helper
@@ -103,15 +105,15 @@ def _multiply_down(source, down, factors, width, first, end, target, following):
     """
     x, f, z = floats_at(source), floats_at(factors), floats_at(target)
     for r in range(first, end, 4):
-        _request(down + 2 * (r + 4) * width if r + 4 < end else following, 8 * width)
-        a0, a1 = shorts_at(down + 2 * r * width), shorts_at(down + 2 * (r + 1) * width)
-        a2, a3 = shorts_at(down + 2 * (r + 2) * width), shorts_at(down + 2 * (r + 3) * width)
+        _request(down + (r + 4) * width if r + 4 < end else following, 4 * width)
+        a0, a1 = bytes_at(down + r * width), bytes_at(down + (r + 1) * width)
+        a2, a3 = bytes_at(down + (r + 2) * width), bytes_at(down + (r + 3) * width)
         s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
         for k in range(width):
-            s0 += x[k] * widened(a0[k])
-            s1 += x[k] * widened(a1[k])
-            s2 += x[k] * widened(a2[k])
-            s3 += x[k] * widened(a3[k])
+            s0 += x[k] * np.float32(a0[k])
+            s1 += x[k] * np.float32(a1[k])
+            s2 += x[k] * np.float32(a2[k])
+            s3 += x[k] * np.float32(a3[k])
         z[r], z[r + 1], z[r + 2], z[r + 3] = s0 * f[r], s1 * f[r + 1], s2 * f[r + 2], s3 * f[r + 3]
 
 
@@ -121,21 +123,33 @@ def _add_up(inner, up, rank, width, first, end, target, following):
     w = floats_at(inner)
     z = floats_at(target)
     for r in range(0, rank, 8):
-        _request(up + 2 * (r + 8) * width if r + 8 < rank else following, 16 * width)
-        b0, b1 = shorts_at(up + 2 * r * width), shorts_at(up + 2 * (r + 1) * width)
-        b2, b3 = shorts_at(up + 2 * (r + 2) * width), shorts_at(up + 2 * (r + 3) * width)
-        b4, b5 = shorts_at(up + 2 * (r + 4) * width), shorts_at(up + 2 * (r + 5) * width)
-        b6, b7 = shorts_at(up + 2 * (r + 6) * width), shorts_at(up + 2 * (r + 7) * width)
+        _request(up + (r + 8) * width if r + 8 < rank else following, 8 * width)
+        b0, b1 = bytes_at(up + r * width), bytes_at(up + (r + 1) * width)
+        b2, b3 = bytes_at(up + (r + 2) * width), bytes_at(up + (r + 3) * width)
+        b4, b5 = bytes_at(up + (r + 4) * width), bytes_at(up + (r + 5) * width)
+        b6, b7 = bytes_at(up + (r + 6) * width), bytes_at(up + (r + 7) * width)
         w0, w1, w2, w3 = w[r], w[r + 1], w[r + 2], w[r + 3]
         w4, w5, w6, w7 = w[r + 4], w[r + 5], w[r + 6], w[r + 7]
         for k in range(first, end):
-            low = widened(b0[k]) * w0 + widened(b1[k]) * w1 + widened(b2[k]) * w2
-            high = widened(b4[k]) * w4 + widened(b5[k]) * w5 + widened(b6[k]) * w6
-            z[k] += low + widened(b3[k]) * w3 + high + widened(b7[k]) * w7
+            low = np.float32(b0[k]) * w0 + np.float32(b1[k]) * w1 + np.float32(b2[k]) * w2
+            high = np.float32(b4[k]) * w4 + np.float32(b5[k]) * w5 + np.float32(b6[k]) * w6
+            z[k] += low + np.float32(b3[k]) * w3 + high + np.float32(b7[k]) * w7
 
 
 def multiply_low_rank(
-    is_up, entries, modules, num_modules, row, width, inner, inner_stride, part, num_parts, _, __, ___
+    is_up,
+    entries,
+    modules,
+    num_modules,
+    row,
+    width,
+    inner,
+    inner_stride,
+    part,
+    num_parts,
+    _,
+    __,
+    ___,
 ):
     """Computes a part of what an adapter changes in one row. The last three arguments make it a
     function of as many as `products.multiply_...`.
@@ -170,6 +184,6 @@ def multiply_low_rank(
             end = rank // 4 * (part + 1) // num_parts * 4
             following = of_adapter[4 * places[0] + 1 if is_last else 4 * places[3 * m + 3]]
             if following and not is_last:
-                following += 2 * first * width
+                following += first * width
             down, factors = of_adapter[at], of_adapter[at + 2]
             _multiply_down(row, down, factors, width, first, end, own, following)

@@ -262,7 +262,9 @@ def test_logits_with_adapters_are_openvinos(
     adapted_models: tuple[PagedModel, PagedModel], numbers: tuple[int, ...], num_tokens: int
 ) -> None:
     expected, found = (decode(one, len(numbers), num_tokens, numbers) for one in adapted_models)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=0.02 * expected.std())
+    error = np.sqrt(np.square(found - expected).mean(-1))
+    assert error.max() < 0.1 * expected.std()  # adapters are in 8 bits
+    assert np.median(error) < 0.03 * expected.std()
     plain = decode(adapted_models[0], len(numbers), num_tokens)
     is_adapted = np.tile(np.array(numbers) != 0, 3)
     difference = np.abs(plain - expected).max(-1)
@@ -328,7 +330,7 @@ def test_what_is_faster_is_used(
     ("name", "result", "line"),
     [
         ("why_wrong", lambda *_: "logits are not finite", "not used: logits are not finite"),
-        ("compile_few_rows", lambda *_: None, "not used: the weights have other precisions"),
+        ("compile_few_rows", lambda *_, **__: None, "not used: the weights have other precisions"),
         ("compile_few_rows", Mock(side_effect=RuntimeError("no")), "not used: no"),
     ],
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -224,6 +226,61 @@ def test_exported_models_are_as_exact(tmp_path: Path, architecture: str) -> None
     expected = [request(str(length), 0, length) for length in lengths]
     assert found == run(merged, expected)
     assert found != run(model, expected)
+
+
+PEFT = ARCHITECTURES.parent / "adapters"
+
+
+@pytest.fixture(scope="module")
+def with_peft() -> PagedModel:
+    """A model of transformers with adapters of PEFT: `bench/peft_adapters.py` has made them, with
+    their references, greedy tokens and log probabilities of merged weights in f32."""
+    model, stack = load(ARCHITECTURES / "qwen3"), AdapterStack({})
+    shapes = module_shapes(model.graph.model)
+    for number, directory in enumerate(sorted(PEFT.iterdir()), 1):
+        stack = stack.with_adapter(number, read_adapter(directory, shapes, max_rank=8).weights)
+    model.use_for_adapters(compile_adapters(model, stack))
+    return model
+
+
+def test_texts_are_those_of_peft(with_peft: PagedModel) -> None:
+    """All adapters, the base and all prompts in one batch."""
+    sources = [None, *sorted(PEFT.iterdir())]
+    texts = {
+        (number, index): text
+        for number, source in enumerate(sources)
+        for index, text in enumerate(references_of(source))
+    }
+    assert len(texts) == 20
+    with_peft.allocate_cache(256)
+    engine = Engine(with_peft, CONFIG, num_blocks=256, max_model_len=256)
+    for (number, index), text in texts.items():
+        params = SamplingParams(
+            temperature=0, max_tokens=len(text["token_ids"]), ignore_eos=True, logprobs=0
+        )
+        name = f"{number} {index}"
+        engine.add(GenerationRequest(name, text["prompt"], params, adapter=adapter(number)))
+    token_ids: dict[str, list[int]] = {}
+    logprobs: dict[str, list[float]] = {}
+    while engine.has_work:
+        for name, output in engine.step():
+            token_ids.setdefault(name, []).extend(output.token_ids)
+            logprobs.setdefault(name, []).extend(one.logprob for one in output.logprobs)
+    for (number, index), text in texts.items():
+        name = f"{number} {index}"
+        assert token_ids[name] == text["token_ids"]
+        assert logprobs[name] == pytest.approx(text["logprobs"], abs=1e-4)
+    plain = [texts[0, index]["token_ids"] for index in range(5)]
+    for number in (1, 2, 3):
+        assert [texts[number, index]["token_ids"] for index in range(5)] != plain
+
+
+def references_of(directory: Path | None) -> list[dict[str, Any]]:
+    """Returns the references of an adapter; None = of the base."""
+    path = (directory or ARCHITECTURES / "qwen3") / "reference.json"
+    content = json.loads(path.read_text())
+    texts: list[dict[str, Any]] = content if directory is None else content["texts"]
+    return texts
 
 
 SETTINGS: dict[str, dict[str, object]] = {

@@ -23,6 +23,7 @@ from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.paging import reason_of
 from fastovms.errors import BackendUnavailable, ConfigurationError
 from fastovms.params import Adapter
+from fastovms.system.memory import find_trim
 
 if TYPE_CHECKING:
     from fastovms.engine.kernels.low_rank import PackedAdapter
@@ -78,6 +79,7 @@ class AdapterTable:
         self._leaving: dict[str, asyncio.Event] = {}
         self._changes: set[asyncio.Future[Any]] = set()
         self._changing = asyncio.Lock()
+        self._trim = find_trim()
         self.switch: Callable[[Callable[[], None]], Awaitable[None]] | None = None
 
     @property
@@ -265,6 +267,7 @@ class AdapterTable:
 
         await self.switch(use)
         self._stack, self._runner = stack, runner
+        await asyncio.to_thread(self._trim)
 
     def _log(self, what: str, names: str) -> None:
         logger.info("adapters: %s %s; %.3g MB in all", what, names, self.num_bytes / MIB)

@@ -92,8 +92,7 @@ class AdaptedStepRunner(StepProgramRunner):
 
     Args:
         step: multiplies low-rank matrices, too.
-        adapters: returns those of the model, packed. Those that are no longer in use have been
-            replaced by the next step.
+        adapters: returns those of the model, packed.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class AdaptedStepRunner(StepProgramRunner):
     ) -> None:
         super().__init__(step, before, workspace)
         self._adapters = adapters
-        self._known: PackedAdapters = {}
+        self._known: tuple[int, ...] = ()
         self._max_modules = max(map(len, step.groups), default=0)
         self._entries = np.zeros(workspace.max_rows, np.int64)
         self._inner = np.zeros((workspace.max_rows, 0), np.float32)
@@ -115,7 +114,7 @@ class AdaptedStepRunner(StepProgramRunner):
     def infer(self, inputs: StepInputs) -> RawLogits:
         """Returns logits; see `Model.infer`."""
         adapters = self._adapters()
-        if adapters is not self._known:
+        if tuple(adapters) != self._known:
             self._use(adapters)
         addresses = [
             adapters[number].entries.ctypes.data if number else 0
@@ -127,8 +126,9 @@ class AdaptedStepRunner(StepProgramRunner):
         return super().infer(inputs)
 
     def _use(self, adapters: PackedAdapters) -> None:
-        """Makes room for adapters, and leaves out what is to be computed for none of them."""
-        self._known = adapters
+        """Makes room for adapters, and leaves out what is to be computed for none of them. Nothing
+        here keeps one of them in memory that is unloaded."""
+        self._known = tuple(adapters)
         stride = max(one.max_rank for one in adapters.values())
         width = self._max_modules * stride
         self._inner = np.zeros((self._workspace.max_rows, width), np.float32)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.ui.browser import UiServer, Window, window
+from tests.ui.browser import LOAD, UiServer, Window, window
 
 TEXT = """# A heading
 
@@ -162,11 +162,10 @@ def test_a_language_can_be_chosen_and_is_kept(browser: Browser, quick_server: Ui
 
 
 def test_every_text_is_there_in_every_language(browser: Browser, quick_server: UiServer) -> None:
-    read = """async (root) => {
-      const main = document.querySelector('script[type=module]').src;
-      const {TEXTS, LANGUAGES} = await import(main.replace('main.js', 'core/texts.js'));
+    read = f"""async (root) => {{
+      const {{TEXTS, LANGUAGES}} = {LOAD}('core/texts.js');
       return [LANGUAGES.length, Object.entries(TEXTS)];
-    }"""
+    }}"""
     with window(browser, quick_server) as opened:
         opened.open()
         count, rows = opened.page.evaluate(read)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Browser, expect
 
-from tests.ui.browser import UiServer, Window, window
+from tests.ui.browser import LOAD, UiServer, Window, window
 from tests.ui.hostile_texts import hostile_texts
 
 NUM_TEXTS = 500
@@ -16,8 +16,10 @@ NOTE_VIOLATIONS = """
     globalThis.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`));
   globalThis.alert = () => { globalThis.broken = 1; };
 """
-PARSER = "vendor/markdown-it.esm.min.mjs"
-MODULE = "document.querySelector('script[type=module]').src.replace('main.js', '{name}')"
+PARSER = (
+    "document.querySelector('script[type=module]').src"
+    ".replace('main.js', 'vendor/markdown-it.esm.min.mjs')"
+)
 
 
 def test_hostile_texts(browser: Browser, quick_server: UiServer) -> None:
@@ -75,7 +77,8 @@ def grow(opened: Window, texts: list[str]) -> None:
     """Shows texts as they are streamed, character by character."""
     opened.page.evaluate(
         f"""async (texts) => {{
-          const {{showMarkdown}} = await import({MODULE.format(name="answer/markdown.js")});
+          const {{loadMarkdown, showMarkdown}} = {LOAD}("answer/markdown.js");
+          await loadMarkdown();
           const place = document.createElement('div');
           document.querySelector('.messages').append(place);
           for (const text of texts) {{
@@ -91,8 +94,8 @@ def test_as_many_footnotes_as_a_text_holds(browser: Browser, quick_server: UiSer
         opened.open("")
         number = opened.page.evaluate(
             f"""async (count) => {{
-              const MarkdownIt = (await import({MODULE.format(name=PARSER)})).default;
-              const {{findFootnotes}} = await import({MODULE.format(name="answer/footnotes.js")});
+              const MarkdownIt = (await import({PARSER})).default;
+              const {{findFootnotes}} = {LOAD}("answer/footnotes.js");
               const markdown = new MarkdownIt();
               findFootnotes(markdown);
               const numbers = [...Array(count).keys()];

@@ -5,30 +5,29 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser
 
-from tests.ui.browser import UiServer, Window, window
+from tests.ui.browser import LOAD, UiServer, Window, window
 
 
 def formulas(opened: Window, text: str) -> tuple[list[str], str]:
     """Returns the sources of the formulas of a text that is shown, and the text with # for each."""
-    script = """async (text) => {
-      const main = document.querySelector('script[type=module]').src;
-      const {showMarkdown} = await import(main.replace('main.js', 'answer/markdown.js'));
-      const {loadMath} = await import(main.replace('main.js', 'answer/math.js'));
-      await loadMath();
+    script = f"""async (text) => {{
+      const load = {LOAD};
+      const {{loadMarkdown, showMarkdown}} = load('answer/markdown.js');
+      await Promise.all([loadMarkdown(), load('answer/math.js').loadMath()]);
       const place = document.createElement('div');
       document.querySelector('main').append(place);
       showMarkdown(place, text);
       await new Promise((resolve) => setTimeout(resolve));
-      const found = [...place.querySelectorAll('.math')].map((formula) => {
+      const found = [...place.querySelectorAll('.math')].map((formula) => {{
         const source = formula.querySelector('annotation')?.textContent ?? 'not laid out';
         const isBlock = formula.querySelector('math')?.getAttribute('display') === 'block';
         formula.textContent = '#';
         return (isBlock ? 'block ' : '') + source;
-      });
+      }});
       const rest = place.innerText;
       place.remove();
       return [found, rest.trim()];
-    }"""
+    }}"""
     found, rest = opened.page.evaluate(script, text)
     return found, rest
 

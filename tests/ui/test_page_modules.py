@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.ui.browser import UiServer, Window, window
-
-MODULE = "document.querySelector('script[type=module]').src.replace('main.js', name)"
+from tests.ui.browser import LOAD, UiServer, Window, window
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +19,7 @@ def opened(browser: Browser, quick_server: UiServer) -> Any:
 
 def call(opened: Window, module: str, body: str, *arguments: object) -> Any:
     """Runs JavaScript that has the module's names in `m` and the arguments in `given`."""
-    script = f"async ([name, given]) => {{ const m = await import({MODULE}); {body} }}"
+    script = f"async ([name, given]) => {{ const m = {LOAD}(name); {body} }}"
     return opened.page.evaluate(script, [module, list(arguments)])
 
 
@@ -134,8 +132,7 @@ def test_rates_between_two_scrapes(opened: Window) -> None:
     rates = call(
         opened,
         "live/engine_rates.js",
-        "const {parseExposition} = await import(document.querySelector('script[type=module]')"
-        ".src.replace('main.js', 'live/exposition.js'));"
+        f"const {{parseExposition}} = {LOAD}('live/exposition.js');"
         "const [before, now] = given.map(parseExposition);"
         "return ['m', 'other', 'e', ''].map((model) => m.ratesBetween(before, now, 2, model));",
         scrape(100, 1000, 100, [1, 1, 1]),

@@ -1,6 +1,6 @@
 /** Starts the page: finds the server's models and chats, and shows the chat or the live engine. */
 
-import { loadColours } from "./answer/markdown.js";
+import { loadColours, loadMarkdown } from "./answer/markdown.js";
 import { ChatView } from "./chat/chat_view.js";
 import { ServerChats } from "./session/server_chats.js";
 import { TabChats } from "./session/tab_chats.js";
@@ -120,8 +120,11 @@ async function start() {
   await show();
   performance.mark("interactive");
   await chats.list.load();
-  if (opened) await chats.open(opened);
-  (globalThis.requestIdleCallback ?? setTimeout)(() => loadColours());
+  if (opened) {
+    await loadMarkdown();
+    await chats.open(opened);
+  }
+  (globalThis.requestIdleCallback ?? setTimeout)(() => loadMarkdown().then(loadColours));
   document.documentElement.dataset.ready = "";
 }
 

@@ -3,14 +3,10 @@
  * made of it goes through DOMPurify, and nothing in it loads anything.
  */
 
-import MarkdownIt from "../vendor/markdown-it.esm.min.mjs";
-import "../vendor/purify.min.js";
-import { announce, copyText, iconButton, make } from "../core/dom.js";
+import { announce, copyText, iconButton, make, once } from "../core/dom.js";
 import { say } from "../core/language.js";
 import { findFootnotes, linkFootnotes } from "./footnotes.js";
 import { findMath, loadMath, showMath } from "./math.js";
-
-const { DOMPurify } = globalThis;
 
 /** Longer code stays plain: colours of it would take more than a frame. */
 const MAX_COLOURED = 20_000;
@@ -25,9 +21,11 @@ const PURE = {
   ADD_URI_SAFE_ATTR: ["rel", "start", "target"], // whose values are no addresses
 };
 
-const markdown = new MarkdownIt({ html: false, linkify: true, breaks: false, highlight: colour });
+const OPTIONS = { html: false, linkify: true, breaks: false, highlight: colour };
+
+let markdown = null;
+let purify = null;
 let highlighter = null;
-let loadingMath = null;
 
 /** The source of each block that is shown, and for those with code that waits for colours, how to show it anew. */
 const shown = new WeakMap();
@@ -35,25 +33,71 @@ const shown = new WeakMap();
 /** What the blocks below a node refer to. */
 const defined = new WeakMap();
 
-markdown.renderer.rules.link_open = (tokens, index, options, env, self) => {
-  tokens[index].attrSet("target", "_blank");
-  tokens[index].attrSet("rel", "noopener noreferrer");
-  return self.renderToken(tokens, index, options);
-};
+/** How to show the texts that wait for what reads Markdown, by the nodes that they are below. */
+const waiting = new Map();
 
-// A picture would be loaded from wherever the text says: it is a link to it.
-markdown.renderer.rules.image = (tokens, index) => {
-  const { escapeHtml } = markdown.utils;
-  const source = tokens[index].attrGet("src");
-  const text = tokens[index].content || source;
-  return `<a href="${escapeHtml(source)}" target="_blank" rel="noopener noreferrer">${escapeHtml(text)}</a>`;
-};
+/** Loads what reads Markdown, and shows the texts that wait for it. */
+export const loadMarkdown = once(async () => {
+  const [{ default: MarkdownIt }] = await Promise.all([import("../vendor/markdown-it.esm.min.mjs"), import("../vendor/purify.min.js")]);
+  purify = globalThis.DOMPurify;
+  markdown = parser(MarkdownIt);
+  for (const [node, show] of waiting) {
+    node.replaceChildren();
+    node.classList.remove("plain");
+    show();
+  }
+  waiting.clear();
+});
 
-findMath(markdown);
-findFootnotes(markdown);
+/** Loads the colours of code, and puts them where code is shown already. */
+export const loadColours = once(async () => {
+  highlighter = (await import("../vendor/highlight.min.js")).default;
+  for (const block of document.querySelectorAll(".uncoloured")) {
+    block.classList.remove("uncoloured");
+    shown.get(block)?.draw();
+  }
+});
 
-// "[x]" at the beginning of a list's item is a task that is done.
-markdown.core.ruler.push("tasks", ({ tokens }) => {
+/** Shows the formulas that wait for what lays them out. */
+const loadFormulas = once(async () => {
+  await loadMath();
+  for (const block of document.querySelectorAll(".waits-for-math")) {
+    block.classList.remove("waits-for-math");
+    showMath(block);
+  }
+});
+
+/** Makes the parser. */
+function parser(MarkdownIt) {
+  const made = new MarkdownIt(OPTIONS);
+  const { core, renderer, utils } = made;
+  renderer.rules.link_open = (tokens, index, options, env, self) => {
+    tokens[index].attrSet("target", "_blank");
+    tokens[index].attrSet("rel", "noopener noreferrer");
+    return self.renderToken(tokens, index, options);
+  };
+  // A picture would be loaded from wherever the text says: it is a link to it.
+  renderer.rules.image = (tokens, index) => {
+    const source = tokens[index].attrGet("src");
+    const text = tokens[index].content || source;
+    return `<a href="${utils.escapeHtml(source)}" target="_blank" rel="noopener noreferrer">${utils.escapeHtml(text)}</a>`;
+  };
+  findMath(made);
+  findFootnotes(made);
+  core.ruler.push("tasks", findTasks);
+  // The policy of the page allows no styles in attributes, as which columns' alignments come.
+  for (const cell of ["th_open", "td_open"]) {
+    renderer.rules[cell] = (tokens, index, options, env, self) => {
+      const align = /text-align:(\w+)/.exec(tokens[index].attrGet("style") ?? "");
+      tokens[index].attrs = align ? [["class", `align-${align[1]}`]] : null;
+      return self.renderToken(tokens, index, options);
+    };
+  }
+  return made;
+}
+
+/** Shows that a list's item which begins with "[x]" is a task that is done. */
+function findTasks({ tokens }) {
   tokens.forEach(({ type, children }, index) => {
     const isFirst = type === "inline" && tokens[index - 1].type === "paragraph_open" && tokens[index - 2]?.type === "list_item_open";
     const found = isFirst && /^\[([ xX])\] /.exec(children[0]?.content ?? "");
@@ -61,15 +105,6 @@ markdown.core.ruler.push("tasks", ({ tokens }) => {
     tokens[index - 2].attrJoin("class", "task");
     children[0].content = `${found[1] === " " ? "☐" : "☑"} ${children[0].content.slice(found[0].length)}`;
   });
-});
-
-// The policy of the page allows no styles in attributes, as which columns' alignments come.
-for (const cell of ["th_open", "td_open"]) {
-  markdown.renderer.rules[cell] = (tokens, index, options, env, self) => {
-    const align = /text-align:(\w+)/.exec(tokens[index].attrGet("style") ?? "");
-    tokens[index].attrs = align ? [["class", `align-${align[1]}`]] : null;
-    return self.renderToken(tokens, index, options);
-  };
 }
 
 /**
@@ -81,6 +116,13 @@ for (const cell of ["th_open", "td_open"]) {
  * @param {{breaks?: boolean}} [form] whether line breaks within a paragraph stay, as people mean them.
  */
 export function showMarkdown(node, text, { breaks = false } = {}) {
+  if (!markdown) {
+    node.textContent = text;
+    node.classList.add("plain");
+    waiting.set(node, () => showMarkdown(node, text, { breaks }));
+    loadMarkdown().catch(() => {}); // it stays as it is written
+    return;
+  }
   const env = {};
   const options = { ...markdown.options, breaks };
   const blocks = split(markdown.parse(text, env), text);
@@ -109,15 +151,6 @@ function definitionsOf(node, env) {
   return defined.get(node);
 }
 
-/** Loads the colours of code, and puts them where code is shown already. */
-export async function loadColours() {
-  highlighter = (await import("../vendor/highlight.min.js")).default;
-  for (const block of document.querySelectorAll(".uncoloured")) {
-    block.classList.remove("uncoloured");
-    shown.get(block)?.draw();
-  }
-}
-
 /** Returns the top-level blocks of a text: the tokens of each, and its source. */
 function split(tokens, text) {
   const lines = text.split("\n");
@@ -132,8 +165,11 @@ function split(tokens, text) {
 }
 
 function drawBlock(node, tokens, options, env) {
-  node.innerHTML = DOMPurify.sanitize(markdown.renderer.render(tokens, options, env), PURE);
-  if (showMath(node)) waitForMath(node);
+  node.innerHTML = purify.sanitize(markdown.renderer.render(tokens, options, env), PURE);
+  if (showMath(node)) {
+    node.classList.add("waits-for-math");
+    loadFormulas().catch(() => {}); // they stay as they are written
+  }
   linkFootnotes(node);
   for (const code of node.querySelectorAll("pre")) {
     const box = boxAround(code, "code-block");
@@ -142,17 +178,6 @@ function drawBlock(node, tokens, options, env) {
     code.tabIndex = 0; // so that what is too wide can be scrolled by keys
   }
   for (const table of node.querySelectorAll("table")) boxAround(table, "table-box").tabIndex = 0;
-}
-
-/** Shows the formulas of a block once what lays them out is there. */
-function waitForMath(node) {
-  node.classList.add("waits-for-math");
-  loadingMath ??= loadMath().then(() => {
-    for (const block of document.querySelectorAll(".waits-for-math")) {
-      block.classList.remove("waits-for-math");
-      showMath(block);
-    }
-  });
 }
 
 /** Makes the bar above code: its language, and buttons that wrap its lines and copy it. */

@@ -1,6 +1,7 @@
 /** Starts the page: finds the server's models and chats, and shows the chat or the live engine. */
 
-import { loadColours, loadMarkdown } from "./answer/markdown.js";
+import { loadColours } from "./answer/colours.js";
+import { loadMarkdown } from "./answer/markdown.js";
 import { ChatView } from "./chat/chat_view.js";
 import { ServerChats } from "./session/server_chats.js";
 import { TabChats } from "./session/tab_chats.js";

@@ -90,3 +90,22 @@ def test_a_long_text_that_grows_costs_its_last_part(opened: Window, begin: str, 
     num_there, num_added = opened.page.evaluate(script, [text, part.format(number=500)])
     assert num_there > 500
     assert num_added < 15 * len(part)
+
+
+def test_code_that_grows_stays_where_it_is_scrolled_to_and_its_buttons_stay(opened: Window) -> None:
+    script = f"""async (text) => {{
+      const {{loadMarkdown, showMarkdown}} = {LOAD}('answer/markdown.js');
+      await loadMarkdown();
+      const place = document.createElement('div');
+      document.querySelector('main').append(place);
+      showMarkdown(place, text);
+      const [button, code] = ['.wrap-code', 'pre'].map((name) => place.querySelector(name));
+      code.scrollLeft = 40;
+      for (const more of ['\\n', 'b = 2', '\\n```', '\\nend']) showMarkdown(place, text += more);
+      const found = [button.isConnected, code.isConnected && code.scrollLeft, place.innerText];
+      place.remove();
+      return found;
+    }}"""
+    found = opened.page.evaluate(script, "```python\na = [" + "1, " * 200 + "]")
+    assert found[:2] == [True, 40]
+    assert found[2].split()[-4:] == ["b", "=", "2", "end"]

@@ -10,21 +10,31 @@ let highlighter = null;
 /** Loads the colours of code, and puts them where code is shown already. */
 export const loadColours = once(async () => {
   highlighter = (await import("../vendor/highlight.min.js")).default;
-  document.querySelectorAll(".markdown pre > code").forEach(colour);
+  for (const code of document.querySelectorAll(".markdown pre > code")) colour(code);
 });
 
 /**
- * Colours code.
+ * Shows a text as code, coloured if that is possible. What is there already stays as it is.
  *
  * @param {Element} code with the class "language-" and its language.
+ * @param {string} [text]
  */
-export function colour(code) {
-  const text = code.textContent;
-  const language = languageOf(code);
-  if (!highlighter || text.length > MAX_LENGTH || !highlighter.getLanguage(language)) return;
+export function colour(code, text = code.textContent) {
+  const made = document.createElement("code");
+  made.append(...partsOf(text, languageOf(code)));
+  const numKept = [...made.childNodes].findIndex((node, at) => !code.childNodes[at]?.isEqualNode(node));
+  if (numKept < 0 && made.childNodes.length === code.childNodes.length) return;
+  const fresh = numKept < 0 ? [] : [...made.childNodes].slice(numKept);
+  while (code.childNodes.length > made.childNodes.length - fresh.length) code.lastChild.remove();
+  code.append(...fresh);
+}
+
+/** Returns the nodes and texts of code. */
+function partsOf(text, language) {
+  if (!highlighter || text.length > MAX_LENGTH || !highlighter.getLanguage(language)) return [text];
   // Nodes of its tree need no cleaning, which takes five times as long as the colours.
   const { _emitter: tree, errorRaised } = highlighter.highlight(text, { language, ignoreIllegals: true });
-  if (!errorRaised) code.replaceChildren(...tree.root.children.map(spanOf));
+  return errorRaised ? [text] : tree.root.children.map(spanOf);
 }
 
 /** Returns the name of code's language; "" = it has none. */

@@ -144,7 +144,12 @@ export function showMarkdown(node, text, { breaks = false } = {}) {
  */
 function showBlock(node, there, { head, parts, tail }, definitions, html) {
   const before = drawn.get(there);
-  const now = { definitions, head: keyOf(head), parts: parts.map(keyOf) };
+  const now = { definitions, code: codeOf(head), head: keyOf(head), parts: parts.map(keyOf) };
+  if (now.code && before?.code === now.code) {
+    colour(there.querySelector("code"), head[0].content);
+    drawn.set(there, now);
+    return;
+  }
   if (before?.definitions !== definitions || before.head !== now.head) {
     const made = make("div", { class: "block", dir: "auto" });
     made.append(...draw(made, html([...head, ...parts.flat(), ...tail])).childNodes);
@@ -202,6 +207,11 @@ function blockOf(tokens) {
   if (["bullet_list_open", "ordered_list_open", "blockquote_open"].includes(type)) [first, last] = [1, tokens.length - 1];
   else if (type === "table_open" && body > 0) [first, last] = [body + 1, tokens.length - 2];
   return { head: tokens.slice(0, first), parts: groups(tokens.slice(first, last)), tail: tokens.slice(last) };
+}
+
+/** Returns a name of the code that a block is, if it is code between fences, or null. */
+function codeOf([{ type, info }]) {
+  return type === "fence" ? `code ${info}` : null;
 }
 
 /** Returns the element in which the parts of a block are. */

@@ -15,7 +15,7 @@ export class ChatList {
     this.#onOpen = onOpen;
     this.#list = make("ul", { class: "chat-list" });
     this.#more = make("button", { type: "button", class: "link", text: "chats.more", hidden: true, on: { click: () => this.load() } });
-    this.#search = make("input", { type: "search", label: "chats.search", hint: "chats.search", dir: "auto", hidden: true });
+    this.#search = make("input", { type: "search", label: "chats.search", hint: "chats.search", dir: "auto" });
     this.#none = make("p", { class: "faint", role: "status", text: "chats.none", hidden: true });
     this.#search.addEventListener("input", () => this.#find());
     this.node = make("nav", { class: "chats", label: "chats.label" }, this.#search,
@@ -61,7 +61,6 @@ export class ChatList {
     const entries = [...newest].sort(([, one], [, other]) => created(other) - created(one));
     const found = entries.filter(([, chat]) => words.every((word) => this.#titleOf(chat).toLowerCase().includes(word)));
     this.#list.replaceChildren(...found.map(([root, chat]) => this.#entry(chat, root === openRoot)));
-    this.#search.hidden = entries.length === 0;
     this.#none.hidden = entries.length === 0 || found.length > 0;
   }
 

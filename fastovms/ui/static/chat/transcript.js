@@ -75,11 +75,19 @@ export class Transcript {
     this.#end.toEnd();
   }
 
-  /** Appends items that stand in the chat from a position on; `drawn`: the view that shows the last answer already. */
+  /**
+   * Appends items that stand in the chat from a position on.
+   *
+   * @param {Object[]} items
+   * @param {number} first their position.
+   * @param {{node: Element, view: AnswerView}|null} [drawn] what is at the end of the list, and shows the
+   *   last answer already: it stays there, as a long answer takes long to be laid out anew.
+   */
   #append(items, first, drawn = null) {
     for (const group of groups(items, first)) {
       const isLast = group.end === first + items.length;
-      this.#list.append(group.isUser ? this.#userMessage(group) : this.#answer(group, isLast, isLast ? drawn : null));
+      if (isLast && drawn) this.#fill(drawn.node, drawn.view, group, true);
+      else this.#list.insertBefore(group.isUser ? this.#userMessage(group) : this.#answer(group, isLast), drawn?.node ?? null);
     }
   }
 
@@ -97,9 +105,15 @@ export class Transcript {
     return node;
   }
 
-  #answer({ items, end, question }, isLast, drawn) {
-    const view = drawn ?? new AnswerView(this.#actions.onOutput);
+  #answer(group, isLast) {
+    const view = new AnswerView(this.#actions.onOutput);
     const node = make("article", { class: "message", label: "chat.model" }, view.node);
+    this.#fill(node, view, group, isLast);
+    return node;
+  }
+
+  /** Shows an answer below a node, which has its view. */
+  #fill(node, view, { items, end, question }, isLast) {
     const text = joined(items).filter((item) => item.type === "message").map(textOf).join("\n\n");
     const isNow = isLast && end === this.#session.items.length;
     const draw = () => view.show(items, { isGrowing: false, isLast: isNow });
@@ -107,7 +121,6 @@ export class Transcript {
     else this.#whenNear(node, view.node, text, draw);
     if (cutOf(items)) node.append(this.#cut(items, isNow));
     this.#finish(node, view, items, text, question, keptStatistics(items.at(-1).id));
-    return node;
   }
 
   /** Says why an answer ends where it does, and offers to continue the chat's last one. */
@@ -203,17 +216,20 @@ export class Transcript {
     const last = turn.answer.output.at(-1);
     if (statistics && last) keepStatistics(last.id, statistics);
     // The output of a tool belongs to the answer that made the call.
-    this.#redrawFrom(lastQuestion(this.#session.items, first), this.#turn.view);
+    const { node, view, state } = this.#turn;
+    node.removeAttribute("aria-busy");
+    state.remove();
+    this.#redrawFrom(lastQuestion(this.#session.items, first), turn.answer.output.length ? { node, view } : null);
     announce(say(CUT_SENTENCES[cutOf(turn.answer.output)] ?? "chat.answered"));
   }
 
-  /** Shows the items from a position on anew, in place of the turn, whose view is used again if it is given. */
+  /** Shows the items from a position on anew, in place of the turn, of which `drawn` stays. */
   #redrawFrom(position, drawn = null) {
     const start = Math.max(0, position);
-    for (const node of this.#turn?.nodes ?? []) node.remove();
+    for (const node of this.#turn?.nodes ?? []) if (node !== drawn?.node) node.remove();
     const shown = [...this.#list.children];
     const from = start ? shown.findIndex((node) => Number(node.dataset.at ?? -1) >= start) : 0;
-    for (const node of from < 0 ? [] : shown.slice(from)) node.remove();
+    for (const node of from < 0 ? [] : shown.slice(from)) if (node !== drawn?.node) node.remove();
     this.#turn = null;
     this.#append(this.#session.items.slice(start), start, drawn);
   }

@@ -145,12 +145,13 @@ export function showMarkdown(node, text, { breaks = false } = {}) {
 function showBlock(node, there, { head, parts, tail }, definitions, html) {
   const before = drawn.get(there);
   const now = { definitions, code: codeOf(head), head: keyOf(head), parts: parts.map(keyOf) };
-  if (now.code && before?.code === now.code) {
+  const isSame = before?.head === now.head && before.definitions === definitions;
+  if (!isSame && now.code && before?.code === now.code) {
     colour(there.querySelector("code"), head[0].content);
     drawn.set(there, now);
     return;
   }
-  if (before?.definitions !== definitions || before.head !== now.head) {
+  if (!isSame) {
     const made = make("div", { class: "block", dir: "auto" });
     made.append(...draw(made, html([...head, ...parts.flat(), ...tail])).childNodes);
     drawn.set(made, now);

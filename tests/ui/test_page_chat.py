@@ -262,3 +262,11 @@ def test_a_server_that_cannot_be_reached_is_told_of(
         expect(
             opened.page.get_by_role("alert").filter(has_text="cannot be reached")
         ).to_be_visible()
+        opened.page.get_by_role("button", name="New chat").click()
+        opened.page.route("**/v1/conversations", lambda route: route.abort())
+        opened.say("Hello?")
+        failure = opened.page.locator(".failure")
+        expect(failure).to_contain_text("The server cannot be reached.")
+        opened.page.unroute_all()
+        failure.get_by_role("button", name="Answer again").click()
+        opened.wait_for_answers(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.ui.browser import LOAD, UiServer, Window, window
@@ -107,3 +108,40 @@ def test_as_many_footnotes_as_a_text_holds(browser: Browser, quick_server: UiSer
             NUM_FOOTNOTES,
         )
         assert number == NUM_FOOTNOTES
+
+
+def test_a_message_of_a_million_characters_is_shown_as_it_is_written(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    with window(browser, quick_server) as opened:
+        opened.open()
+        opened.say("a **long** `log` " * 60_000)
+        failure = opened.page.locator(".failure")
+        expect(failure).to_contain_text("maximum context length")
+        expect(opened.page.locator(".message.user .plain")).to_contain_text("a **long** `log` a")
+        assert opened.page.locator(".message.user *").count() < 100
+        failure.get_by_role("button", name="Remove the message").click()
+
+
+@pytest.mark.parametrize("mark", ["\\(a", "\\[a"])
+def test_formulas_that_never_end_cost_one_search(
+    browser: Browser, quick_server: UiServer, mark: str
+) -> None:
+    with window(browser, quick_server) as opened:
+        opened.open()
+        num_searches = opened.page.evaluate(
+            f"""async (text) => {{
+              const {{loadMarkdown, showMarkdown}} = {LOAD}("answer/markdown.js");
+              await loadMarkdown();
+              const {{indexOf}} = String.prototype;
+              let count = 0;
+              String.prototype.indexOf = function (...given) {{
+                count += given[0] === "\\)" || given[0] === "\\]";
+                return indexOf.apply(this, given);
+              }};
+              showMarkdown(document.createElement("div"), text);
+              return count;
+            }}""",
+            mark * 1000,
+        )
+        assert num_searches < 10

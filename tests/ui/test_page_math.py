@@ -57,6 +57,7 @@ def opened(browser: Browser, quick_server: UiServer) -> object:
         ("$10. It was 5$ (or $7, 8$)", [], "$10. It was 5$ (or $7, 8$)"),
         ("$1.5M—or 2$; US$10 (HK$ 78)", [], "$1.5M—or 2$; US$10 (HK$ 78)"),
         ("$10 y 5$, $10或5$, $10 или 5$", [], "$10 y 5$, $10或5$, $10 или 5$"),
+        ("$HOME/bin:$PATH, $A_DIR/$_x", [], "$HOME/bin:$PATH, $A_DIR/$_x"),
         ("$.50 to\n$-5 less 3$", [], "$.50 to $-5 less 3$"),
         (
             r"$2x + 3$, $10$, $5-10$, the $2n$th, $3 \text{ or } 4$, $2(ab)$, $2 π r$",

@@ -178,3 +178,28 @@ def test_a_program_has_pythons_spelling(opened: Window) -> None:
     code = program.replace("from openai import OpenAI", "").replace('os.environ["API_KEY"]', '""')
     exec(compile(code, "snippet", "exec"), {"OpenAI": Client})
     assert sent == request
+
+
+def test_a_module_of_javascript_asks_the_same_again(opened: Window) -> None:
+    request = {
+        "model": "m",
+        "input": [{"role": "user", "content": "a\n'b' `${c}` </x>"}],
+        "top_k": 1,
+    }
+    code = call(
+        opened, "chat/snippets.js", "return m.asJavaScript('http://x/', ...given);", request, True
+    )
+    imported, _, body = code.partition("\n")
+    assert imported == 'import OpenAI from "openai";'
+    found = opened.page.evaluate(f"""async () => {{
+      const seen = [];
+      class OpenAI {{
+        constructor(options) {{ seen.push(options); }}
+        responses = {{ create: async (asked) => ({{ output_text: seen.push(asked) }}) }};
+      }}
+      const process = {{ env: {{ API_KEY: "secret" }} }};
+      const console = {{ log: (text) => seen.push(text) }};
+      {body}
+      return seen;
+    }}""")
+    assert found == [{"baseURL": "http://x/v1", "apiKey": "secret"}, request, 2]

@@ -26,6 +26,9 @@ import { NearDrawing } from "./near_drawing.js";
  * @property {function(number): {ids: string[], current: number}} variantsAt
  */
 
+/** Longer messages of the user, such as logs, are shown as they are written: Markdown of them would take seconds. */
+const MAX_MARKDOWN = 50_000;
+
 /** What is said of an answer that was cut, by its reason. */
 const CUT_SENTENCES = { limit: "cut.limit", stopped: "cut.stopped" };
 
@@ -100,7 +103,8 @@ export class Transcript {
       iconButton("copy", "chat.copy", () => this.#copy(text)));
     const node = make("article", { class: "message user", label: "chat.you", "data-at": String(start) },
       make("div", { class: "bubble" }, ...pictures, ...filesOf(item).map(attachedFile), body), tools);
-    this.#whenNear(node, body, text, () => showMarkdown(body, text, { breaks: true }));
+    if (text.length > MAX_MARKDOWN) showPlain(body, text);
+    else this.#whenNear(node, body, text, () => showMarkdown(body, text, { breaks: true }));
     this.#putVariants(node);
     return node;
   }
@@ -253,14 +257,18 @@ export class Transcript {
 
   /** Shows a text as it is until its message comes near the screen: Markdown takes longer. */
   #whenNear(node, place, text, draw) {
-    place.textContent = text;
-    place.classList.add("plain");
+    showPlain(place, text);
     this.#near.add(node, () => {
       place.textContent = "";
       place.classList.remove("plain");
       draw();
     });
   }
+}
+
+function showPlain(place, text) {
+  place.textContent = text;
+  place.classList.add("plain");
 }
 
 /** Shows an image that came with its message. Another would be loaded from elsewhere: it is told where. */

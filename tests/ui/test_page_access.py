@@ -122,7 +122,7 @@ def test_keys_alone_are_enough(browser: Browser, quick_server: UiServer) -> None
         press("Enter")
         opened.wait_for_answers(1)
         reached = set()
-        for _ in range(40):
+        for _ in range(160):
             press("Tab")
             reached.add(
                 opened.page.evaluate(

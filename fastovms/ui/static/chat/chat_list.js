@@ -6,13 +6,9 @@ import { rootOf } from "../session/branches.js";
 import { archiveButtons } from "./chat_archive.js";
 
 export class ChatList {
-  /**
-   * @param {import("../session/chat_session.js").ChatSession} session
-   * @param {function(string): void} onOpen is told a chat's id.
-   */
-  constructor(session, onOpen) {
+  /** @param {import("../session/chat_session.js").ChatSession} session */
+  constructor(session) {
     this.#session = session;
-    this.#onOpen = onOpen;
     this.#list = make("ul", { class: "chat-list" });
     this.#more = make("button", { type: "button", class: "link", text: "chats.more", hidden: true, on: { click: () => this.load() } });
     this.#search = make("input", { type: "search", label: "chats.search", hint: "chats.search", dir: "auto" });
@@ -25,7 +21,6 @@ export class ChatList {
   }
 
   #session;
-  #onOpen;
   #list;
   #more;
   #search;
@@ -71,10 +66,6 @@ export class ChatList {
   #entry(chat, isOpen) {
     const title = this.#titleOf(chat);
     const link = make("a", { href: `#chat/${chat.id}`, "aria-current": isOpen ? "page" : null, title, dir: "auto" }, title);
-    link.addEventListener("click", (event) => {
-      event.preventDefault();
-      this.#onOpen(chat.id);
-    });
     const rename = iconButton("edit", "chats.rename", () => this.#rename(chat, entry));
     const remove = iconButton("trash", "chats.delete", () => {
       if (confirm(say("chats.really", { title }))) this.#session.remove(chat);

@@ -306,10 +306,10 @@ def faults_of_response(kept: Kept, body: Any) -> list[str]:
 
 
 async def wait_for_resumption(world: World, port: Port, kept: Kept) -> None:
-    """Waits until a response whose end could not be stored has been made again."""
+    """Waits until a response whose end could not be stored has been stored or made again."""
     for _ in range(100):
         answer = await get(world, port, kept.action.line, f"{PATH}/{kept.id}")
-        if answer.status != 200 or has_ended(answer.json):
+        if answer.status not in (200, 503) or (answer.status == 200 and has_ended(answer.json)):
             kept.body = None  # its items have other ids
             return
         await asyncio.sleep(1)

@@ -134,10 +134,11 @@ class Answer:
 
 def render(method: str, path: str, body: Any, headers: dict[str, str] | None = None) -> bytes:
     data = body if isinstance(body, bytes) else b"" if body is None else orjson.dumps(body)
-    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1:8000"]
+    fields = {"Host": "127.0.0.1:8000"}
     if body is not None:
-        lines += ["Content-Type: application/json", f"Content-Length: {len(data)}"]
-    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        fields |= {"Content-Type": "application/json", "Content-Length": str(len(data))}
+    fields |= headers or {}
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return "\r\n".join([*lines, "", ""]).encode() + data
 
 
@@ -212,6 +213,55 @@ def _add_frame(world: World, answer: Answer, frame: bytes) -> None:
         answer.frames.append(orjson.loads(data))
     except ValueError:
         raise BadAnswer(f"an event that is not JSON: {frame[:80]!r}") from None
+
+
+async def get(
+    world: World, port: Port, line: Line, path: str, headers: dict[str, str] | None = None
+) -> Answer:
+    """Asks for a path over a connection of its own and returns the answer.
+
+    Raises:
+        Gone, BadAnswer: see `read_answer`.
+    """
+    return await ask(world, port, line, render("GET", path, None, headers))
+
+
+async def ask(world: World, port: Port, line: Line, request: bytes) -> Answer:
+    """Sends a request over a connection of its own and returns the answer. Raises as `get` does."""
+    answer = Answer(asked_at=world.now)
+    connection = connect(world, port, line)
+    connection.send(request)
+    try:
+        await read_answer(world, connection, answer)
+    finally:
+        connection.close()
+    return answer
+
+
+async def call(
+    world: World,
+    port: Port,
+    line: Line,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: dict[str, str] | None = None,
+) -> Answer:
+    """Asks until there is an answer that is not for a server that starts or ends, and returns it.
+
+    Raises:
+        BadAnswer: see `read_answer`.
+    """
+    request = render(method, path, body, headers)
+    for _ in range(1000):
+        try:
+            answer = await ask(world, port, line, request)
+        except Gone:
+            answer = Answer()
+        if answer.is_whole and answer.status not in (500, 503):
+            break
+        await asyncio.sleep(0.5)
+    return answer
 
 
 def connect(

@@ -16,16 +16,23 @@ from tests.fakes import EOS
 from tests.simulation.client import Answer
 from tests.simulation.model import NAN, Pace, SimModel, continue_greedily
 from tests.simulation.server import Settings
-from tests.simulation.workload import Action
+from tests.simulation.workload import PROMPTS, Action
 
 
 def prompt_tokens(action: Action) -> list[int]:
-    text = {
-        "completions": "{}",
-        "chat": "u:{};>",
-        "messages": "u:{};<thinking False>>",
-    }[action.api]
-    return list(text.format(action.prompt).encode())
+    return list(PROMPTS[action.api].format(action.prompt).encode())
+
+
+def body_of(action: Action) -> dict[str, Any]:
+    """Returns the body of an action's request."""
+    fields = action.fields
+    if action.api == "completions":
+        return {"model": action.model, "prompt": action.prompt, **fields}
+    if action.api == "messages" and "stop" in fields:
+        fields = {name: value for name, value in fields.items() if name != "stop"}
+        fields["stop_sequences"] = action.fields["stop"]
+    messages = [{"role": "user", "content": action.prompt}]
+    return {"model": action.model, "messages": messages, **fields}
 
 
 class Sample(NamedTuple):

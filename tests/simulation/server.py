@@ -25,6 +25,7 @@ from fastovms.api.model_pool import ModelPlan
 from fastovms.api.responses.background import BackgroundRuns
 from fastovms.api.served import KnownModel, ServedModel, ServedModels
 from fastovms.app import serve, supply
+from fastovms.app.serve import BatchService
 from fastovms.app.supply import ModelSupply
 from fastovms.backends.engine_thread import StepReport
 from fastovms.backends.paged import backend
@@ -200,6 +201,7 @@ def install_server() -> None:
     serve.greeting = _greeting
     serve.open_store = _open_store
     serve.BackgroundRuns = _Runs  # type: ignore[misc]
+    serve.BatchService = _Batches  # type: ignore[misc]
     location.Database = SimDatabase  # type: ignore[misc]
     for module in (location, files, prefix_cache, records):
         module.lock_file = _lock_file  # type: ignore[attr-defined]
@@ -224,10 +226,16 @@ class _Runs(BackgroundRuns):
         _own_server().runs.append(self)
 
 
+class _Batches(BatchService):
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        _own_server().batches = self
+
+
 class SimBackend(PagedBackend):
     """Checks the engine's books after each step."""
 
-    num_vain = 0
+    num_vain = num_overheard = 0
 
     def _publish(self, step: StepReport) -> None:
         try:
@@ -238,14 +246,23 @@ class SimBackend(PagedBackend):
         super()._publish(step)
 
     def _check_wanted(self) -> None:
-        """Checks that the engine computes only for requests that are still wanted."""
+        """Checks that the engine computes only for requests that are still wanted, and that events
+        are logged only for clients that are still connected."""
         server, known = _own_server(), self._requests._requests
         unknown = self._engine._requests.keys() - known.keys()
         num_wanted = server.http.num_requests + sum(runs.num_running for runs in server.runs)
+        if server.batches is not None and server.batches._runner is not None:
+            num_wanted += server.batches._runner._parts.slots.num_used
         is_vain = bool(unknown) or len(known) > num_wanted
         self.num_vain = self.num_vain + 1 if is_vain else 0
         if self.num_vain == _MOST_VAIN:
             server.world.fail("vain", f"{len(known)} requests, {num_wanted} wanted, {unknown}")
+        logs = [run.log for runs in server.runs for run in runs.all()]
+        num_listeners = sum(len(log._listeners) for log in logs)
+        is_overheard = num_listeners > server.http.num_requests
+        self.num_overheard = self.num_overheard + 1 if is_overheard else 0
+        if self.num_overheard == _MOST_VAIN:
+            server.world.fail("kept", f"{num_listeners} readers of {server.http.num_requests}")
 
 
 @dataclass(frozen=True)
@@ -314,6 +331,7 @@ class SimServer:
         self.is_cut = self.is_ready = False
         self.supply: ModelSupply | None = None
         self.runs: list[BackgroundRuns] = []
+        self.batches: BatchService | None = None
         self.store: StateStore | None = None
         self.outcome: str | None = None
         self.loop: SimLoop | None = None

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from fastovms.app.serve import BatchService
+from tests.simulation.batches import BatchClient, KeptBatch, look_at_batch
 from tests.simulation.client import (
     Answer,
     BadAnswer,
@@ -27,15 +29,16 @@ from tests.simulation.dialogues import (
     Kept,
     KeptConversation,
     look_again,
+    look_as_stranger,
     look_at_conversation,
     wait_for_resumption,
 )
 from tests.simulation.disk import DISK_FAULTS, Disk, use_disk
-from tests.simulation.expected import faults_of
+from tests.simulation.expected import body_of, faults_of
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import FAST
 from tests.simulation.server import STATE_DIR, LogWatch, Port, SimServer
-from tests.simulation.workload import Accident, Action, Scenario, make_scenario
+from tests.simulation.workload import Accident, Action, Scenario, headers_of, make_scenario
 from tests.simulation.world import World
 
 _MOST_SECONDS: Final = 20_000.0
@@ -72,7 +75,7 @@ class Simulation:
         self._port = Port(self.world)
         self._answers: list[Answer] = []
         self._disk = Disk(self.world.chance)
-        self._kept: list[Kept | KeptConversation] = []
+        self._kept: list[Kept | KeptConversation | KeptBatch] = []
         self._servers: dict[int, SimServer] = {}
         self._num_servers = 0
         self._changing = asyncio.Lock()
@@ -127,8 +130,14 @@ class Simulation:
             if isinstance(kept, Kept) and scenario.has_bad_disk:
                 await wait_for_resumption(world, self._port, kept)
         for kept in self._kept:
+            for key in scenario.keys:
+                if key != kept.action.key:
+                    await look_as_stranger(world, self._port, key, kept.paths)
+        for kept in self._kept:
             if isinstance(kept, KeptConversation):
                 await look_at_conversation(world, self._port, FAST, kept)
+            elif isinstance(kept, KeptBatch):
+                await look_at_batch(world, self._port, kept)
             else:
                 await look_again(world, self._port, kept)
         if scenario.ends_by == "idle":
@@ -188,7 +197,8 @@ class Simulation:
                 break
             connection = connect(self.world, self._port, FAST)
             body = {"model": "sim", "prompt": "a", "max_tokens": 1}
-            connection.send(render("POST", "/v1/completions", body))
+            headers = headers_of(next(iter(self._scenario.keys), ""))
+            connection.send(render("POST", "/v1/completions", body, headers))
             await asyncio.sleep(1)
             connection.close()
             failed = [] if server.main.has_ended else [b for b in server.backends if b.failure]
@@ -214,6 +224,10 @@ class Simulation:
             length = self._scenario.settings.max_model_len
             is_strict = not self._scenario.has_bad_disk
             await Dialogue(world, self._port, action, length, self._kept, is_strict=is_strict).run()
+            return
+        if action.api == "batch":
+            settings = self._scenario.settings
+            await BatchClient(world, self._port, action, settings, self._kept).run()
             return
         connection = connect(world, self._port, action.line, action.sip)
         request = _request(action)
@@ -328,6 +342,8 @@ class Simulation:
             for runs in server.runs:
                 if runs.num_running or runs._places.used:
                     self.world.fail("kept", f"{runs.num_running} responses, {runs._places.used}")
+            if server.batches is not None:
+                self._check_batches(server.batches)
             if server.store is not None and len(server.store._watchers._watches) > 1:
                 self.world.fail("kept", f"{len(server.store._watchers._watches)} watches")
             loop.inject(done.set)
@@ -336,6 +352,15 @@ class Simulation:
             return
         server.loop.inject(look)
         await done.wait()
+
+    def _check_batches(self, batches: BatchService) -> None:
+        runner, store = batches._runner, batches._store
+        if runner is None or store is None:
+            self.world.fail("kept", f"batches are not available: {batches._reason}")
+            return
+        left = (len(runner._runs), runner._unfinished.used, runner._parts.slots.num_used)
+        if any(left) or store._pins:
+            self.world.fail("kept", f"{left} batches, shares, lines; pins: {store._pins}")
 
     def _check_backend(self, backend) -> None:  # type: ignore[no-untyped-def]
         fail, engine = self.world.fail, backend._engine
@@ -402,24 +427,8 @@ def _request(action: Action) -> bytes:
         return render("GET", "/health", None)
     if action.api in ("load", "unload"):
         return render("POST", f"/v1/models/{action.model}/{action.api}", {})
-    if action.api == "messages":
-        fields = {name: value for name, value in action.fields.items() if name != "stop"}
-        if "stop" in action.fields:
-            fields["stop_sequences"] = action.fields["stop"]
-        messages = [{"role": "user", "content": action.prompt}]
-        return render(
-            "POST", "/v1/messages", {"model": action.model, "messages": messages, **fields}
-        )
-    if action.api == "chat":
-        messages = [{"role": "user", "content": action.prompt}]
-        return render(
-            "POST",
-            "/v1/chat/completions",
-            {"model": action.model, "messages": messages, **action.fields},
-        )
-    return render(
-        "POST", "/v1/completions", {"model": action.model, "prompt": action.prompt, **action.fields}
-    )
+    path = "/v1/chat/completions" if action.api == "chat" else f"/v1/{action.api}"
+    return render("POST", path, body_of(action), action.headers)
 
 
 def simulate(scenario: Scenario, *, record: bool = False) -> Outcome:

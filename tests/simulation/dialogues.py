@@ -23,6 +23,7 @@ from tests.simulation.client import (
     read_answer,
     render,
 )
+from tests.simulation.expected import SentText, SentTexts
 from tests.simulation.model import continue_greedily
 from tests.simulation.network import FAST, Line
 from tests.simulation.server import Port
@@ -88,6 +89,7 @@ class Dialogue:
 
     Args:
         kept: where acknowledged responses and conversations are added.
+        texts: where prompts are added.
         is_strict: whether events must be stored before they are told, as they are on a disk that
             is in order.
     """
@@ -98,7 +100,8 @@ class Dialogue:
         port: Port,
         action: Action,
         max_model_len: int,
-        kept: list[Kept | KeptConversation],
+        kept: list[Any],
+        texts: SentTexts,
         *,
         is_strict: bool,
     ) -> None:
@@ -107,6 +110,7 @@ class Dialogue:
         self._action = action
         self._max_model_len = max_model_len
         self._kept = kept
+        self._texts = texts
         self._is_strict = is_strict
         self._prompt = ""
         self._conversation: KeptConversation | None = None
@@ -141,11 +145,12 @@ class Dialogue:
         elif previous is not None:
             body["previous_response_id"] = previous.id
         most = min(most, self._max_model_len - size)
-        said, reason = None, ""
+        said, reason, tokens = None, "", None
         if action.fields["temperature"] == 0:
             tokens = continue_greedily(list(f"{prompt}>".encode()), most, action.model)
             said = bytes(tokens).decode(errors="replace")
             reason = "completed" if len(tokens) < most else "incomplete"
+        self._texts.add(action.key, "", SentText(list(f"{prompt}>".encode()), tokens))
         if size >= self._max_model_len:
             said, reason = "", "failed"  # where the model must be loaded before this is seen
         background, streams = action.fields["background"], action.fields["stream"]

@@ -325,6 +325,54 @@ FAULTS: Final = (
         "        log.forget(stream)",
         "        pass",
     ),
+    Fault(
+        "the key of a cached block lacks its salt",
+        _BLOCKS,
+        "tokens + salt if parent_node in _ROOTS else tokens",
+        "tokens",
+    ),
+    Fault(
+        "a tenant learns of another one's cached prompts",
+        _BLOCKS,
+        "(not tenant or tenant in self._tenants.get(entry.block_id, ()))",
+        "True",
+    ),
+    Fault(
+        "a response is found by every tenant",
+        "fastovms.state.tables",
+        "{columns} FROM objects WHERE tenant = ? AND",
+        "{columns} FROM objects WHERE tenant IS NOT CAST(? AS BLOB) AND",
+    ),
+    Fault(
+        "a batch is found by every tenant",
+        "fastovms.batches.runner",
+        "return record if record is not None and record.tenant == tenant else None",
+        "return record",
+    ),
+    Fault(
+        "a file is found by every tenant",
+        "fastovms.files",
+        "return record if record is not None and record.tenant == tenant else None",
+        "return record",
+    ),
+    Fault(
+        "lines of a batch that are done run again after a restart",
+        "fastovms.batches.runner",
+        "if not self._log.is_done(found[0]))",
+        "if True)",
+    ),
+    Fault(
+        "the slot of a line is not given back",
+        "fastovms.batches.runner",
+        "        task.add_done_callback(lambda task: slot.give_back())",
+        "        pass",
+    ),
+    Fault(
+        "a cancelled batch does not write the lines that did not run",
+        "fastovms.batches.runner",
+        "await runner.skip_rest(_CODES[record.outcome])",
+        "pass",
+    ),
 )
 
 

@@ -34,11 +34,18 @@ from tests.simulation.dialogues import (
     wait_for_resumption,
 )
 from tests.simulation.disk import DISK_FAULTS, Disk, use_disk
-from tests.simulation.expected import body_of, faults_of
+from tests.simulation.expected import SentText, SentTexts, body_of, faults_of
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import FAST
 from tests.simulation.server import STATE_DIR, LogWatch, Port, SimServer
-from tests.simulation.workload import Accident, Action, Scenario, headers_of, make_scenario
+from tests.simulation.workload import (
+    PROMPTS,
+    Accident,
+    Action,
+    Scenario,
+    headers_of,
+    make_scenario,
+)
 from tests.simulation.world import World
 
 _MOST_SECONDS: Final = 20_000.0
@@ -79,6 +86,7 @@ class Simulation:
         self._servers: dict[int, SimServer] = {}
         self._num_servers = 0
         self._changing = asyncio.Lock()
+        self._texts = SentTexts()
 
     def run(self) -> Outcome:
         world = self.world
@@ -223,22 +231,28 @@ class Simulation:
         if action.api == "responses":
             length = self._scenario.settings.max_model_len
             is_strict = not self._scenario.has_bad_disk
-            await Dialogue(world, self._port, action, length, self._kept, is_strict=is_strict).run()
+            await Dialogue(
+                world, self._port, action, length, self._kept, self._texts, is_strict=is_strict
+            ).run()
             return
         if action.api == "batch":
             settings = self._scenario.settings
+            for one in action.lines:
+                self._texts.add_prompt(replace(one, key=action.key))
             await BatchClient(world, self._port, action, settings, self._kept).run()
             return
         connection = connect(world, self._port, action.line, action.sip)
         request = _request(action)
+        own = self._texts.add_prompt(action) if action.api in PROMPTS else None
         try:
             if action.pipelines:
                 await self._send(action, connection, request * (1 + action.repeats))
             for _ in range(1 + action.repeats):
                 if not action.pipelines:
                     await self._send(action, connection, request)
-                if not await self._ask(action, connection):
+                if not await self._ask(action, connection, own):
                     break
+                own = None
         except FrameLimit:
             pass
         finally:
@@ -256,8 +270,14 @@ class Simulation:
             connection.send(data[start : start + size])
             await asyncio.sleep(seconds)
 
-    async def _ask(self, action: Action, connection: ClientConnection) -> bool:
-        """Asks once. Returns whether the connection can be used again."""
+    async def _ask(
+        self, action: Action, connection: ClientConnection, own: SentText | None
+    ) -> bool:
+        """Asks once. Returns whether the connection can be used again.
+
+        Args:
+            own: the text that was sent for the first time.
+        """
         world = self.world
         answer = Answer(asked_at=world.now)
         self._answers.append(answer)
@@ -283,7 +303,7 @@ class Simulation:
             world.fail("answer", f"{action}: {error}")
             return False
         world.note("answer", action.number, answer.status, len(answer.body))
-        self._check(action, answer)
+        self._check(action, answer, own)
         return answer.headers.get("connection") != "close"
 
     def _may_lose(self, action: Action) -> bool:
@@ -292,7 +312,7 @@ class Simulation:
         is_small = settings.config.http.max_write_buffer < 100_000
         return bool(action.sip or self._scenario.accidents) or is_small or action.api == "garbage"
 
-    def _check(self, action: Action, answer: Answer) -> None:
+    def _check(self, action: Action, answer: Answer, own: SentText | None) -> None:
         settings = self._scenario.settings
         if answer.status == 503 and self._scenario.accidents:
             return
@@ -310,7 +330,8 @@ class Simulation:
             return
         if self._scenario.accidents and ends_by_accident(answer):
             return
-        for fault in faults_of(action, answer, settings):
+        most_cached = self._texts.most_cached(action, own)
+        for fault in faults_of(action, answer, settings, most_cached):
             self.world.fail("answer", f"{action}: {fault}")
         first = (answer.first_at or answer.ended_at) - answer.asked_at
         if first > _MOST_TO_FIRST + (1000 if action.sip else 0):

@@ -314,7 +314,11 @@ def _harder(action: Action, chance: random.Random) -> Action:
             action = replace(action, fields=action.fields | {"temperature": 1.0})
         if action.streams and chance.random() < 0.2:
             action = replace(action, sip=(chance.choice((100, 1000)), chance.choice((0.001, 0.1))))
-    elif action.fields.get("temperature") == 0 and "stop" in action.fields:
+        return action
+    if action.api in ("completions", "chat") and chance.random() < 0.3:
+        salt = chance.choice(("first", "second"))
+        action = replace(action, fields=action.fields | {"cache_salt": salt})
+    if action.fields.get("temperature") == 0 and "stop" in action.fields:
         prompt = PROMPTS[action.api].format(action.prompt).encode()
         tokens = continue_greedily(list(prompt), action.fields["max_tokens"], action.model)
         text = bytes(tokens).decode(errors="ignore")

@@ -270,11 +270,27 @@ def _harden(scenario: Scenario, chance: random.Random, profile: str) -> Scenario
     number = max(number, *(action.number + 1 for action in actions))
     if settings.num_replicas == 1 and chance.random() < (0.05 if profile == "engine" else 0.25):
         actions += (_make_batch(chance, number, settings),)
+    if settings.num_replicas == 1 and chance.random() < 0.25:
+        settings = replace(settings, prompt_cache=chance.choice((20_000, 1 << 20)))
+        later = chance.choice((0.5, 5.0))  # prompts that were computed once are read then
+        number = max(number, *(action.number + 1 for action in actions))
+        actions += tuple(
+            replace(action, number=number + i, at=action.at + later)
+            for i, action in enumerate(scenario.actions)
+            if action.api in PROMPTS
+        )
     if settings.num_models == 1 and chance.random() < 0.3:
         security = replace(settings.config.security, api_keys=KEYS)
         settings = replace(settings, config=replace(settings.config, security=security))
         actions = tuple(replace(action, key=chance.choice(KEYS)) for action in actions)
-    return replace(scenario, actions=actions, settings=settings)
+    if profile == "state" and chance.random() < 0.3:
+        settings = replace(settings, high_water=1000)
+    accidents = scenario.accidents
+    responses = [action for action in actions if action.api == "responses"]
+    if responses and chance.random() < 0.7:  # the first accident meets one of them
+        at = chance.choice(responses).at + chance.uniform(0.2, 0.6)
+        accidents = tuple(replace(one, at=at) for one in accidents[:1]) + accidents[1:]
+    return replace(scenario, actions=actions, accidents=accidents, settings=settings)
 
 
 def _make_batch(chance: random.Random, number: int, settings: Settings) -> Action:
@@ -310,22 +326,23 @@ KEYS: Final = ("key-one", "key-two")
 
 def _harder(action: Action, chance: random.Random) -> Action:
     if action.api == "responses":
-        if chance.random() < 0.3:
+        if chance.random() < 0.5:
             action = replace(action, fields=action.fields | {"temperature": 1.0})
-        if action.streams and chance.random() < 0.2:
-            action = replace(action, sip=(chance.choice((100, 1000)), chance.choice((0.001, 0.1))))
+        if action.streams and chance.random() < 0.3:
+            sip = (chance.choice((100, 1000)), chance.choice((0.01, 0.1)))
+            action = replace(action, sip=sip, line=replace(action.line, window=300))
         return action
     if action.api in ("completions", "chat") and chance.random() < 0.3:
         salt = chance.choice(("first", "second"))
         action = replace(action, fields=action.fields | {"cache_salt": salt})
-    if action.fields.get("temperature") == 0 and "stop" in action.fields:
+    if action.fields.get("temperature") == 0 and "use_beam_search" not in action.fields:
         prompt = PROMPTS[action.api].format(action.prompt).encode()
         tokens = continue_greedily(list(prompt), action.fields["max_tokens"], action.model)
-        text = bytes(tokens).decode(errors="ignore")
-        if len(text) > 5 and chance.random() < 0.7:
-            start = chance.randrange(2, len(text) - 2)
-            stop = text[start : start + chance.choice((1, 2, 3))]
-            action = replace(action, fields=action.fields | {"stop": [stop]})
+        text, size = bytes(tokens).decode(errors="ignore"), chance.choice((1, 2, 3))
+        ends = [end for end in range(size, len(text)) if text.find(text[end - size : end]) > 3]
+        if ends and chance.random() < 0.5:
+            end = chance.choice(ends)
+            action = replace(action, fields=action.fields | {"stop": [text[end - size : end]]})
     return action
 
 

@@ -285,12 +285,30 @@ def _harden(scenario: Scenario, chance: random.Random, profile: str) -> Scenario
         actions = tuple(replace(action, key=chance.choice(KEYS)) for action in actions)
     if profile == "state" and chance.random() < 0.3:
         settings = replace(settings, high_water=1000)
-    accidents = scenario.accidents
-    responses = [action for action in actions if action.api == "responses"]
-    if responses and chance.random() < 0.7:  # the first accident meets one of them
-        at = chance.choice(responses).at + chance.uniform(0.2, 0.6)
-        accidents = tuple(replace(one, at=at) for one in accidents[:1]) + accidents[1:]
-    return replace(scenario, actions=actions, accidents=accidents, settings=settings)
+    scenario = replace(scenario, actions=actions, settings=settings)
+    is_steady = profile != "engine" and settings.num_models == settings.num_replicas == 1
+    return _interrupt(scenario, chance) if is_steady and chance.random() < 0.4 else scenario
+
+
+def _interrupt(scenario: Scenario, chance: random.Random) -> Scenario:
+    """Returns a scenario with long responses in the background that are cut off."""
+    long = {"max_output_tokens": 60, "background": True, "stream": True}
+    actions = tuple(
+        replace(action, fields=action.fields | long, ends="", after_frames=0)
+        if action.api == "responses"
+        else action
+        for action in scenario.actions
+    )
+    pace = Pace(chance.choice((0.02, 0.05)), 1e-5)
+    at = min(action.at for action in actions) + chance.uniform(0.4, 1.0)
+    number = max(scenario.numbers, default=0) + 1
+    accident = Accident(number, at, chance.choice(("kill", "power")), chance.choice((0.1, 2.0)))
+    return replace(
+        scenario,
+        settings=replace(scenario.settings, pace=pace),
+        actions=actions,
+        accidents=(accident,),
+    )
 
 
 def _make_batch(chance: random.Random, number: int, settings: Settings) -> Action:

@@ -97,6 +97,13 @@ class ClientConnection:
         taken, self._data = self._data[:size], self._data[size:]
         return taken
 
+    async def some(self) -> bytes:
+        """Returns what has come, at least one byte. Raises Gone."""
+        if not self._data:
+            await self._more()
+        taken, self._data = self._data, b""
+        return taken
+
     async def rest(self) -> bytes:
         """Returns what comes until the end."""
         try:

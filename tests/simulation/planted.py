@@ -22,6 +22,7 @@ _GENERATE: Final = "fastovms.api.generate"
 _PROTOCOL: Final = "fastovms.http.protocol"
 _STORED: Final = "fastovms.api.responses.stored"
 _OPERATIONS: Final = "fastovms.state.operations"
+_SOCKET: Final = "fastovms.api.responses.socket"
 _WRITERS: Final = "fastovms.http.writers"
 
 
@@ -371,6 +372,42 @@ FAULTS: Final = (
         "fastovms.batches.runner",
         "await runner.skip_rest(_CODES[record.outcome])",
         "pass",
+    ),
+    Fault(
+        "responses of one WebSocket run at once",
+        _SOCKET,
+        "if self._running is None and self._pending:",
+        "if self._pending:",
+    ),
+    Fault(
+        "a WebSocket forgets what it did not store",
+        _SOCKET,
+        "        self._last = response[",
+        "        _ = response[",
+    ),
+    Fault(
+        "a message of a WebSocket keeps its memory",
+        "fastovms.http.websocket",
+        "        self._give_back(len(message))\n",
+        "",
+    ),
+    Fault(
+        "a damaged block on disk is used",
+        "fastovms.prefix_cache",
+        "    if found != checksum:",
+        "    if False:",
+    ),
+    Fault(
+        "the key of a block on disk lacks its tenant",
+        "fastovms.prefix_cache",
+        "    tenant = namespace.tenant.encode()",
+        '    tenant = b""',
+    ),
+    Fault(
+        "the key of a block on disk lacks the blocks before it",
+        "fastovms.prefix_cache",
+        "        yield digest.digest()",
+        "        yield hashlib.sha256(tokens[end - size : end]).digest()",
     ),
 )
 

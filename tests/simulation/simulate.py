@@ -38,6 +38,7 @@ from tests.simulation.expected import SentText, SentTexts, body_of, faults_of
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import FAST
 from tests.simulation.server import STATE_DIR, LogWatch, Port, SimServer
+from tests.simulation.sockets import SocketClient
 from tests.simulation.workload import (
     PROMPTS,
     Accident,
@@ -233,6 +234,19 @@ class Simulation:
             is_strict = not self._scenario.has_bad_disk
             await Dialogue(
                 world, self._port, action, length, self._kept, self._texts, is_strict=is_strict
+            ).run()
+            return
+        if action.api == "socket":
+            settings = self._scenario.settings
+            await SocketClient(
+                world,
+                self._port,
+                action,
+                settings.max_model_len,
+                self._kept,
+                self._texts,
+                may_lose=self._may_lose(action),
+                may_refuse=settings.engine.max_num_queued_requests < 100,
             ).run()
             return
         if action.api == "batch":

@@ -20,8 +20,8 @@ class Action:
 
     Attributes:
         at: seconds after the server's start.
-        api: "completions", "chat", "messages", "responses", "batch", "health", "load", "unload" or
-            "garbage".
+        api: "completions", "chat", "messages", "responses", "socket" (responses over a WebSocket),
+            "batch", "health", "load", "unload" or "garbage".
         prompt: the text of the prompt, or the bytes of garbage.
         fields: further fields of the body.
         leaves: how the client leaves before the end: "reset", "close", "half-close"; "" = it stays.
@@ -270,6 +270,9 @@ def _harden(scenario: Scenario, chance: random.Random, profile: str) -> Scenario
     number = max(number, *(action.number + 1 for action in actions))
     if settings.num_replicas == 1 and chance.random() < (0.05 if profile == "engine" else 0.25):
         actions += (_make_batch(chance, number, settings),)
+    if profile != "engine" and chance.random() < 0.2:
+        number = max(number, *(action.number + 1 for action in actions))
+        actions += tuple(_make_socket(chance, number + i) for i in range(chance.choice((1, 3))))
     if settings.num_replicas == 1 and chance.random() < 0.25:
         settings = replace(settings, prompt_cache=chance.choice((20_000, 1 << 20)))
         later = chance.choice((0.5, 5.0))  # prompts that were computed once are read then
@@ -308,6 +311,23 @@ def _interrupt(scenario: Scenario, chance: random.Random) -> Scenario:
         settings=replace(scenario.settings, pace=pace),
         actions=actions,
         accidents=(accident,),
+    )
+
+
+def _make_socket(chance: random.Random, number: int) -> Action:
+    fields = {"max_output_tokens": chance.choice((16, 30)), "temperature": 0}
+    return Action(
+        number,
+        chance.uniform(0.0, 0.3),
+        "socket",
+        _text(chance, chance.randint(1, 12)),
+        fields | {"store": chance.random() < 0.5},
+        chance.choice(("", "", "", "reset", "close")),
+        after_seconds=chance.choice((0.05, 0.5)),
+        repeats=chance.choice((0, 1, 3)),
+        pipelines=chance.random() < 0.4,
+        ends=chance.choice(("", "", "cancel")),
+        line=Line.choose(chance),
     )
 
 

@@ -286,7 +286,7 @@ def _harden(scenario: Scenario, chance: random.Random, profile: str) -> Scenario
         security = replace(settings.config.security, api_keys=KEYS)
         settings = replace(settings, config=replace(settings.config, security=security))
         actions = tuple(replace(action, key=chance.choice(KEYS)) for action in actions)
-    if profile == "state" and chance.random() < 0.3:
+    if any(action.sip for action in actions if action.api == "responses"):
         settings = replace(settings, high_water=1000)
     scenario = replace(scenario, actions=actions, settings=settings)
     is_steady = profile != "engine" and settings.num_models == settings.num_replicas == 1
@@ -367,8 +367,8 @@ def _harder(action: Action, chance: random.Random) -> Action:
         if chance.random() < 0.5:
             action = replace(action, fields=action.fields | {"temperature": 1.0})
         if action.streams and chance.random() < 0.3:
-            sip = (chance.choice((100, 1000)), chance.choice((0.01, 0.1)))
-            action = replace(action, sip=sip, line=replace(action.line, window=300))
+            line = replace(action.line, window=300)
+            action = replace(action, sip=(chance.choice((100, 300)), 0.1), line=line)
         return action
     if action.api in ("completions", "chat") and chance.random() < 0.3:
         salt = chance.choice(("first", "second"))

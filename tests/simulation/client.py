@@ -16,6 +16,9 @@ from tests.simulation.world import World
 PATIENCE: Final = 3000.0
 """Virtual seconds that a client waits for more of an answer."""
 
+_FRAME_PATIENCE: Final = 300.0
+"""Virtual seconds that it waits for the next event of a stream, comments not counted."""
+
 
 class Gone(Exception):
     """The connection has ended before the answer. The message is how."""
@@ -174,7 +177,7 @@ async def read_answer(
             raise BadAnswer(f"not a header field: {line!r}")
         answer.headers[name.lower()] = value
     is_stream = answer.headers.get("content-type", "").startswith("text/event-stream")
-    pending = b""
+    pending, heard_at = b"", world.now
     if answer.headers.get("transfer-encoding") == "chunked":
         while True:
             size = int(await connection.line(), 16)
@@ -187,6 +190,10 @@ async def read_answer(
             if is_stream:
                 pending += chunk
                 *frames, pending = pending.split(b"\n\n")
+                if any(not frame.startswith(b":") for frame in frames):
+                    heard_at = world.now
+                elif world.now > heard_at + _FRAME_PATIENCE:
+                    raise BadAnswer("no event comes")
                 for frame in frames:
                     _add_frame(world, answer, frame)
                 if most_frames is not None and len(answer.frames) >= most_frames:

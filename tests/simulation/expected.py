@@ -12,12 +12,13 @@ from fastovms.config import EngineConfig
 from fastovms.engine.beams import beam_token_limit
 from fastovms.engine.blocks import BlockManager
 from fastovms.engine.engine import Engine
-from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
+from fastovms.params import BeamSearch, GenerationRequest, Grammar, GrammarKind, SamplingParams
 from tests.fakes import EOS
 from tests.simulation.client import Answer
+from tests.simulation.grammars import COMPILER
 from tests.simulation.model import NAN, Pace, SimModel, continue_greedily
 from tests.simulation.server import Settings
-from tests.simulation.workload import PROMPTS, Action
+from tests.simulation.workload import PROMPTS, Action, is_greedy
 
 
 def prompt_tokens(action: Action) -> list[int]:
@@ -63,12 +64,15 @@ def _drawn(
     config = EngineConfig(
         enable_prefix_caching=False, enable_prompt_lookup=False, max_num_batched_tokens=4096
     )
-    engine = Engine(model, config, num_blocks=num_blocks, max_model_len=16 * num_blocks)
-    is_search = fields.pop("use_beam_search", False)
+    engine = Engine(
+        model, config, num_blocks=num_blocks, max_model_len=16 * num_blocks, grammars=COMPILER
+    )
+    is_search, regex = fields.pop("use_beam_search", False), fields.pop("regex", None)
     params = SamplingParams(
         max_tokens=most,
         beam_search=BeamSearch(n) if is_search else None,
         eos_token_ids=frozenset({EOS}),
+        grammar=None if regex is None else Grammar(GrammarKind.REGEX, regex),
         **fields,
     )
     engine.add(GenerationRequest("alone", list(prompt), params))
@@ -104,7 +108,7 @@ class SentTexts:
 
     def add_prompt(self, action: Action) -> SentText:
         prompt, continuation = prompt_tokens(action), None
-        if action.fields["temperature"] == 0 and "use_beam_search" not in action.fields:
+        if is_greedy(action):
             continuation = continue_greedily(prompt, action.fields["max_tokens"], action.model)
         salt = action.fields.get("cache_salt", "")
         return self.add(action.key, salt, SentText(prompt, continuation))
@@ -137,10 +141,11 @@ def samples_of(action: Action, settings: Settings) -> list[Sample]:
         most = min(most, beam_token_limit(len(prompt), n, blocks) - len(prompt))
         if n > min(settings.engine.max_num_seqs, settings.engine.token_budget) or most <= 0:
             return []
-    if fields["temperature"] == 0 and "use_beam_search" not in fields:
+    if is_greedy(action):
         return [_cut(continue_greedily(prompt, most, action.model), most, stops)] * n
     names = ("temperature", "top_p", "seed", "n", "use_beam_search")
     given = {name: fields[name] for name in names if name in fields}
+    given |= fields.get("structured_outputs", {})
     drawn = _drawn(tuple(prompt), most, action.model, **given)
     if "use_beam_search" in fields:
         return [sample for _, sample in drawn]

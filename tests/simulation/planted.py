@@ -409,6 +409,18 @@ FAULTS: Final = (
         "        yield digest.digest()",
         "        yield hashlib.sha256(tokens[end - size : end]).digest()",
     ),
+    Fault(
+        "samples of one grammar share its state",
+        "fastovms.grammar.compiler",
+        "            compiled.matcher.deep_copy(),",
+        "            compiled.matcher,",
+    ),
+    Fault(
+        "a grammar reads tokens twice",
+        "fastovms.grammar.state",
+        "            self._num_read = len(token_ids)",
+        "            self._num_read = len(token_ids) - (len(token_ids) % 16 == 0)",
+    ),
 )
 
 

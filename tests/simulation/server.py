@@ -61,6 +61,7 @@ from fastovms.telemetry.metrics import GenerationMetrics
 from tests.api.chat_models import chat_model
 from tests.fakes import ByteTokenizer
 from tests.simulation.disk import Disk, cut_off
+from tests.simulation.grammars import COMPILER, SimGrammars
 from tests.simulation.loop import SimLoop
 from tests.simulation.model import Pace, SimModel, model_info
 from tests.simulation.network import Line, Link, ServerTransport
@@ -205,6 +206,7 @@ def install_server() -> None:
         **{**vars(signal), "signal": lambda *given: _own_server().set_handler(*given)}
     )
     backend.forget_compiler = lambda: None
+    backend.guard_compiler = SimGrammars  # type: ignore[assignment]
     stored_prefixes.MIN_PROMPT_TOKENS = 16  # type: ignore[misc]
     supply.plan_models = _plan_models
     supply.check_models = lambda configs: None
@@ -463,7 +465,7 @@ class SimServer:
         engine = replace(settings.engine, cache_size=settings.num_blocks * 1024 / 2**30)
         stored = None if blocks is None else PrefixFiles(blocks, name, name.encode())
         served = SimBackend.from_model(
-            model, info, engine, BackendParts(), available=1 << 30, prefixes=stored
+            model, info, engine, BackendParts(COMPILER), available=1 << 30, prefixes=stored
         )
         served._engine._maker._new_seed = lambda: self.world.secrets.getrandbits(64)
         self.backends.append(served)

@@ -89,6 +89,12 @@ class Action:
         return " ".join(words)
 
 
+def is_greedy(action: Action) -> bool:
+    """Returns whether a request's text is what `continue_greedily` returns."""
+    constrained = {"use_beam_search", "structured_outputs"} & action.fields.keys()
+    return action.fields.get("temperature") == 0 and not constrained
+
+
 def headers_of(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
@@ -359,6 +365,9 @@ def _make_batch(chance: random.Random, number: int, settings: Settings) -> Actio
     )
 
 
+_RULES: Final = ("[a-f ]{3,40}(ox|the)", "([a-z]+ (and|or) ){1,5}end", "(abc|abd){2,9}[.!]")
+"""Regular expressions that texts must match."""
+
 KEYS: Final = ("key-one", "key-two")
 
 
@@ -373,7 +382,10 @@ def _harder(action: Action, chance: random.Random) -> Action:
     if action.api in ("completions", "chat") and chance.random() < 0.3:
         salt = chance.choice(("first", "second"))
         action = replace(action, fields=action.fields | {"cache_salt": salt})
-    if action.fields.get("temperature") == 0 and "use_beam_search" not in action.fields:
+    if action.api == "completions" and "stop" not in action.fields and chance.random() < 0.3:
+        rules = {"regex": chance.choice(_RULES)}
+        action = replace(action, fields=action.fields | {"structured_outputs": rules})
+    if is_greedy(action):
         prompt = PROMPTS[action.api].format(action.prompt).encode()
         tokens = continue_greedily(list(prompt), action.fields["max_tokens"], action.model)
         text, size = bytes(tokens).decode(errors="ignore"), chance.choice((1, 2, 3))

@@ -346,3 +346,22 @@ def test_a_library_that_cannot_be_loaded_is_loaded_with_the_next_answer(
         expect(answer.locator("math")).to_have_count(1)
         opened.faults.clear()
         assert other in opened.page.url
+
+
+def test_a_last_message_without_an_answer_says_so_and_is_answered(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    question = [{"role": "user", "content": "What is 7 + 5?"}]
+    chat = quick_server.conversation("A sum", question)
+    with window(browser, quick_server) as opened:
+        opened.open(f"#chat/{chat}")
+        none = opened.page.locator(".unanswered")
+        expect(none).to_contain_text("There is no answer.")
+        none.get_by_role("button", name="Answer again").click()
+        opened.wait_for_answers(1)
+        expect(none).to_have_count(0)
+        assert len(opened.answers()) == 1
+        opened.reload()
+        opened.wait_for_answers(1)
+        expect(opened.page.locator(".message.user")).to_have_count(1)
+        expect(none).to_have_count(0)

@@ -101,7 +101,7 @@ def test_modules_become_one_script() -> None:
 
 
 def test_a_module_that_is_missing_is_named() -> None:
-    with pytest.raises(ValueError, match=r"vendor/x\.js is imported at the start"):
+    with pytest.raises(ValueError, match=r"vendor/x\.js is imported, but is not a module"):
         bundle_modules({"main.js": 'import { x } from "./vendor/x.js";\n'}, "main.js")
 
 

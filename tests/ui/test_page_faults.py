@@ -322,7 +322,9 @@ def test_a_browser_that_keeps_nothing_can_chat(browser: Browser, quick_server: U
         opened.set(maxTokens="7")
         with opened.page.expect_request("**/v1/responses") as asked:
             opened.say("What is 7 + 5?")
-        assert asked.value.post_data_json["max_output_tokens"] == 7
+        body = asked.value.post_data_json
+        assert body is not None
+        assert body["max_output_tokens"] == 7
         opened.wait_for_answers(1)
         expect(opened.page.locator(".statistics")).to_be_visible()
         opened.page.get_by_label("Language").select_option("de")

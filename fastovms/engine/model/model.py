@@ -580,7 +580,22 @@ class PagedModel:
                 first_second_row=0 if rows is None else rows.first_second_row,
             )
         inputs = inputs.in_pages(self._num_pages)
-        return self._runner_of(inputs).infer(inputs)[:num_rows]
+        runner = self._runner_of(inputs)
+        logits = runner.infer(inputs)[:num_rows]
+        if runner is self._large and logits.dtype == np.uint16 and num_rows in self._few_rows:
+            # In bf16, the two likeliest tokens after a prompt are often equal.
+            ends = inputs.prompt_ends()
+            again = None if ends is None else self._few_row_runner(ends)
+            if ends is not None and again is not None:
+                logits = again.infer(ends)
+        return logits
+
+    def _few_row_runner(self, inputs: StepInputs) -> Runner | None:
+        for runner in self._few_rows.get(len(inputs.input_ids), ()):
+            limit = runner.max_context_len
+            if limit is None or inputs.max_context_len <= limit:
+                return runner
+        return None
 
     def _runner_of(self, inputs: StepInputs) -> Runner:
         if len(inputs.adapters):
@@ -590,10 +605,9 @@ class PagedModel:
                 return self._adapted
             limit = few.max_context_len
             return few if limit is None or inputs.max_context_len <= limit else self._adapted
-        for runner in self._few_rows.get(len(inputs.input_ids), ()):
-            limit = runner.max_context_len
-            if limit is None or inputs.max_context_len <= limit:
-                return runner
+        few_rows = self._few_row_runner(inputs)
+        if few_rows is not None:
+            return few_rows
         if is_single_row(inputs):
             return self._single_rows
         return self._small if self._precisions.is_small(inputs) else self._large

@@ -111,6 +111,30 @@ def decode(
     return np.concatenate(rows)
 
 
+@pytest.mark.parametrize(("precision", "is_again"), [("bf16", True), ("f32", False)])
+def test_the_end_of_a_prompt_is_computed_again_where_logits_are_bf16(
+    precision: str, is_again: bool, kernels: Kernels, tmp_path: Path
+) -> None:
+    write_model(COMPRESSED["int8"], tmp_path)
+    properties = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": "u8"}
+    plain = PagedModel.load(tmp_path, properties=properties)
+    found = compile_few_rows(plain, kernels)
+    assert found is not None
+    ours = with_kernels(plain, found.whole)
+    steps = []
+    for model, ends in ((plain, [44]), (ours, [44]), (ours, [43, 44])):
+        model.allocate_cache(2)
+        for start, end in zip([0, *ends], ends, strict=False):
+            layout = StepLayout(model.block_size)
+            last = layout.add(TEXT, start, end, array("i", (0, 1)))
+            logits = model.infer(layout.finish(array("q", [last])))
+        steps.append(as_float32(logits).copy())
+    whole, again, apart = steps
+    assert np.array_equal(again, whole) is not is_again
+    if is_again:
+        assert np.abs(again - apart).max() < 0.5 * np.abs(whole - apart).max()
+
+
 @pytest.mark.parametrize(
     ("num_sequences", "num_tokens"), [(1, 1), (2, 1), (3, 1), (8, 1), (1, 5), (2, 4), (9, 1)]
 )

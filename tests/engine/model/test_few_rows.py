@@ -313,14 +313,39 @@ def test_kernels_compute_steps_with_adapters(
     assert sizes == [16, 16]
 
 
+@pytest.mark.parametrize("has_adapters", [True, False])
+def test_kernels_for_adapters_are_used_where_adapters_are_served(
+    model: PagedModel,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    has_adapters: bool,
+) -> None:
+    monkeypatch.setattr(few_rows, "gains", lambda *_, **__: {1: 1.5})
+    pairs = random_pairs(model, 4)
+    packed = pack_adapter([pairs.get(name) for name in module_shapes(model.graph.model)])
+    stack = AdapterStack({}).with_adapter(7, pairs, packed)
+    served = model.twin()
+    served.use_for_adapters(compile_adapters(model, stack), stack.packed)
+    prepared(served, caplog, has_adapters=has_adapters)
+    steps: list[bool] = []
+    infer = AdaptedStepRunner.infer
+    monkeypatch.setattr(
+        AdaptedStepRunner, "infer", lambda *given: steps.append(True) or infer(*given)
+    )
+    decode(served, 3, 1, (7, 0, 7))
+    assert len(steps) == 2 * has_adapters
+
+
 # Preparation beside a server
 
 
-def prepared(model: PagedModel, caplog: pytest.LogCaptureFixture) -> str:
+def prepared(
+    model: PagedModel, caplog: pytest.LogCaptureFixture, *, has_adapters: bool = False
+) -> str:
     """Returns the last line of the log."""
     model.allocate_cache(2)
     with caplog.at_level("INFO"):
-        prepare_few_rows(model, True, lambda: True)
+        prepare_few_rows(model, True, lambda: True, has_adapters=has_adapters)
     return caplog.messages[-1]
 
 

@@ -8,6 +8,7 @@ import math
 import queue
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -43,7 +44,7 @@ from fastovms.backends.model_files import (
     read_model_info,
 )
 from fastovms.backends.paged.adapters import AdapterTable
-from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_few_rows
+from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare
 from fastovms.backends.paged.prefixes import (
     PrefixDirectory,
     PrefixEngine,
@@ -59,7 +60,11 @@ from fastovms.engine.model.devices import GIB, MIB, available_memory, num_cache_
 from fastovms.engine.model.graph_comparison import largest_difference
 from fastovms.engine.model.model import ExportedModel, Model, PagedModel
 from fastovms.engine.model.paging import reason_of
-from fastovms.engine.row_functions import forget_compiler, load_kernels_beside
+from fastovms.engine.row_functions import (
+    forget_compiler,
+    load_kernels_beside,
+    use_numpy_for_now,
+)
 from fastovms.engine.stored_prefixes import ModelBlocks, PrefixFiles
 from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, InvalidField
@@ -287,6 +292,10 @@ _CLOSE_TIMEOUT = 10.0
 _MAX_WAIT_FOR_REST = 5.0
 """Seconds that a piece of preparation waits at most for the engines to rest."""
 
+_ROOM_FOR_BOTH = 4
+"""How often the weights must fit into the free memory, so that a model is compiled while it is
+compared with its export."""
+
 _MAX_UNDELIVERED_STEPS = 8
 """How many steps the engine may be ahead of the loop. More would only queue tokens that cannot be
 sent yet."""
@@ -399,13 +408,25 @@ class PagedBackend:
         draft = None
         if config.draft_model is not None:  # a wrong one is refused before what takes long
             draft = read_draft_files(config.draft_model, model_dir)
-        kernels = load_kernels_beside()
-        SUFFIX_FUNCTIONS.load_beside(kernels)
+        kernels = None
+        if config.precision == "exact":  # NumPy rounds sums otherwise: another token could be drawn
+            kernels = load_kernels_beside()
+        use_numpy_for_now()
+        SUFFIX_FUNCTIONS.defer()
         cache = cache or DiskCache(None)
         files = read_files(model_dir, config, model.max_model_len)
         model = fit_attention(model, files.graph)
-        check_graph(paging_comparison(files), cache)
-        paged_model, token_budget, is_to_be_measured = load_tuned(files, config, cache)
+        model = fit_vocabulary(model, files.vocab_size)
+        with ThreadPoolExecutor(1) as beside:  # compilation uses one core for most of its time
+            checked = beside.submit(check_graph, paging_comparison(files), cache)
+            if files.available_memory() < _ROOM_FOR_BOTH * files.weights_size:
+                checked.result()
+            compiler = beside.submit(load_grammar_compiler, model_dir, model)
+            try:
+                paged_model, token_budget, is_to_be_measured = load_tuned(files, config, cache)
+            finally:
+                checked.result()
+            grammars = compiler.result()
         measurement = Measurement(model_dir, config, cache) if is_to_be_measured else None
         if config.max_num_batched_tokens is None:
             config = replace(config, max_num_batched_tokens=token_budget)
@@ -415,19 +436,14 @@ class PagedBackend:
                 paged_model, max_adapters=config.max_loras, max_rank=config.max_lora_rank
             )
             adapters.load_first(config.lora_modules)
-        model = fit_vocabulary(model, paged_model.vocab_size)
         draft_model = None if draft is None else load_draft_model(draft, model_dir, model, config)
-        grammars = load_grammar_compiler(model_dir, model)
-        if config.precision == "exact":
-            kernels.join()  # NumPy rounds sums otherwise, which could draw another token
+        if kernels is not None:
+            kernels.join()
         stored = None
         if prefixes is not None and config.enable_prefix_caching:
             stored = prefix_files(prefixes, paged_model, model_dir, model)
 
-        prepare = None
         has_kernels = config.decode_kernels == "auto" and can_use_kernels(paged_model)
-        if has_kernels or paged_model.awaits_single_rows:
-            prepare = partial(prepare_few_rows, paged_model, has_kernels)
 
         def reserve(available: int) -> PagedBackend:
             if paged_model.is_on_gpu:
@@ -436,7 +452,13 @@ class PagedBackend:
                 paged_model,
                 model,
                 config,
-                BackendParts(grammars, measurement, cores, prepare=prepare, adapters=adapters),
+                BackendParts(
+                    grammars,
+                    measurement,
+                    cores,
+                    prepare=partial(prepare, paged_model, has_kernels),
+                    adapters=adapters,
+                ),
                 draft_model=draft_model,
                 available=available,
                 prefixes=stored,

@@ -1,5 +1,5 @@
-"""Prepares what makes steps of few rows fast for a model that is being served, and switches over to
-it: our own kernels, or OpenVINO's with fixed shapes."""
+"""Prepares what makes a model faster that is being served already: the kernels of sampling, and for
+steps of few rows our own kernels or OpenVINO's with fixed shapes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
 from fastovms.engine.model.devices import is_cpu
 from fastovms.engine.model.model import PagedModel, RunnerFactory
 from fastovms.engine.model.paging import reason_of
+from fastovms.engine.row_functions import forget_compiler, try_to_load_kernels
+from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,17 @@ def can_use_kernels(model: PagedModel) -> bool:
     )
 
 
+def prepare(model: PagedModel, has_kernels: bool, may_go_on: Callable[[], bool]) -> None:
+    """Loads the kernels of sampling, which are compiled at the very first start, and prepares steps
+    of few rows; see `prepare_few_rows`. A first request comes before all of it."""
+    time.sleep(_DELAY)
+    try_to_load_kernels()
+    SUFFIX_FUNCTIONS.try_to_load()
+    if has_kernels or model.awaits_single_rows:
+        prepare_few_rows(model, has_kernels, may_go_on)
+    forget_compiler()
+
+
 def prepare_few_rows(
     model: PagedModel,
     has_kernels: bool,
@@ -62,7 +75,6 @@ def prepare_few_rows(
         if not may_go_on():
             raise _DroppedError
 
-    time.sleep(_DELAY)
     try:
         if model.awaits_single_rows:
             wait_for_rest()

@@ -582,6 +582,7 @@ class ExportedModel:
         device: OpenVINO's name of the device.
         choices: the precisions worth trying, presumably fastest first.
         weights_size: the size of the weights file in bytes.
+        vocab_size: the width of the logits; None = dynamic.
     """
 
     def __init__(
@@ -608,6 +609,8 @@ class ExportedModel:
         self.device = find_device(self._core, device)
         self.graph = read_paged_graph(self._core, model_dir, max_model_len)
         self.weights_size = self.graph.weights.stat().st_size
+        width = self.graph.model.output("logits").get_partial_shape()[-1]
+        self.vocab_size: int | None = width.get_length() if width.is_static else None
         available = self.available_memory()
         self.choices = possible_precisions(
             self._core,

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from bench.models import write_model
 from bench.random_models.shapes import SHAPES
-from fastovms.backends.paged import decode_kernels
 from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare_few_rows
 from fastovms.engine.kernels import compiler
 from fastovms.engine.kernels.assembler import packed_bytes
@@ -214,11 +213,6 @@ def prepared(model: PagedModel, caplog: pytest.LogCaptureFixture) -> str:
     with caplog.at_level("INFO"):
         prepare_few_rows(model, True, lambda: True)
     return caplog.messages[-1]
-
-
-@pytest.fixture(autouse=True)
-def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_kernels, "_DELAY", 0.0)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,11 @@ _NUM_ROUNDS: Final = 5
 """How long, and how often, steps of one size are measured at most."""
 
 
+_MIN_GAIN_OF_ONE: Final = 1.35
+"""How much faster the kernels must compute steps of one row where the graph for these is not
+compiled yet, which gains up to 1.3."""
+
+
 class _DroppedError(Exception):
     """The model is not served any more."""
 
@@ -61,9 +66,10 @@ def prepare_few_rows(
     may_go_on: Callable[[], bool],
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """Compiles the graph for steps of one row, if the model has one. Then compiles the kernels,
-    packs the weights, checks logits and measures, and logs in one line how that ended. All of it
-    runs beside the engine, which switches over to what is right and faster, and takes seconds.
+    """Compiles the kernels, packs the weights, checks logits and measures, and logs in one line how
+    that ended. Compiles the graph for steps of one row, if the model has one, unless the kernels
+    compute these steps: it would take the memory of the weights for nothing. All of it runs beside
+    the engine, which switches over to what is right and faster, and takes seconds.
 
     Args:
         has_kernels: whether to try the kernels.
@@ -76,13 +82,22 @@ def prepare_few_rows(
             raise _DroppedError
 
     try:
+        if has_kernels:
+            _prepare_kernels(model, wait_for_rest, clock)
         if model.awaits_single_rows:
             wait_for_rest()
             _compile_single_rows(model)
-        if has_kernels:
-            logger.info("decode kernels: %s", _prepare(model, wait_for_rest, clock))
     except _DroppedError:
         pass
+
+
+def _prepare_kernels(
+    model: PagedModel, wait_for_rest: Callable[[], None], clock: Callable[[], float]
+) -> None:
+    try:
+        logger.info("decode kernels: %s", _prepare(model, wait_for_rest, clock))
+    except _DroppedError:
+        raise
     except Exception as error:
         logger.warning("decode kernels: not used: %s", reason_of(error))
 
@@ -131,6 +146,8 @@ def _prepare(
             max_seconds=_MAX_SECONDS,
             max_rounds=_NUM_ROUNDS,
         )
+        if model.awaits_single_rows and gains.get(1, 0.0) < _MIN_GAIN_OF_ONE:
+            gains.pop(1, None)
         for number in few_rows.served_numbers(gains):
             chosen.setdefault(number, []).append(makers[number])
         if gains:

@@ -445,8 +445,11 @@ class PagedModel:
 
     @property
     def awaits_single_rows(self) -> bool:
-        """Whether the variant for steps of one row is left to `compile_single_rows`."""
-        return self._precisions.has_single_rows and not self.has_single_rows
+        """Whether the variant for steps of one row is left to `compile_single_rows`, and no other
+        variant computes all of these steps."""
+        is_left = self._precisions.has_single_rows and not self.has_single_rows
+        singles = self._few_rows.get(1, ())
+        return is_left and all(one.max_context_len is not None for one in singles)
 
     def compile_single_rows(self) -> None:
         """Compiles the variant for steps of one row, which takes seconds, and uses it from the next

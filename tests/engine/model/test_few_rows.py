@@ -286,17 +286,26 @@ def test_weights_with_zero_points_get_activations_of_16_bits(
     assert compiled == [expected]
 
 
-@pytest.mark.parametrize("has_kernels", [True, False])
-def test_the_graph_for_steps_of_one_row_is_compiled_first(
-    tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, has_kernels: bool
+@pytest.mark.parametrize(
+    ("has_kernels", "gains", "expected"),
+    [(True, {}, True), (True, {1: 1.2, 2: 1.5}, True), (True, {1: 1.5}, False), (False, {}, True)],
+)
+def test_the_graph_for_steps_of_one_row_is_compiled_where_kernels_gain_little(
+    tiny_models: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    has_kernels: bool,
+    gains: dict[int, float],
+    expected: bool,
 ) -> None:
-    monkeypatch.setattr(few_rows, "gains", lambda *_, **__: {})
+    monkeypatch.setattr(few_rows, "gains", lambda *_, **__: dict(gains))
     files = ExportedModel(tiny_models["tiny"])
     choice = replace(files.choices[0], has_single_rows=True)
     _, model = files.compile([choice], single_rows_later=True)
     model.allocate_cache(2)
     prepare_few_rows(model, has_kernels, lambda: True)
-    assert model.has_single_rows
+    assert model.has_single_rows == expected
+    assert (1 in model.few_row_numbers) != expected
+    assert not model.awaits_single_rows
 
 
 def test_a_model_that_is_dropped_is_not_measured(

@@ -44,7 +44,7 @@ from fastovms.backends.model_files import (
     read_model_info,
 )
 from fastovms.backends.paged.adapters import AdapterTable
-from fastovms.backends.paged.decode_kernels import can_use_kernels, prepare
+from fastovms.backends.paged.decode_kernels import can_use_kernels, defer_kernels, prepare
 from fastovms.backends.paged.prefixes import (
     PrefixDirectory,
     PrefixEngine,
@@ -60,13 +60,8 @@ from fastovms.engine.model.devices import GIB, MIB, available_memory, num_cache_
 from fastovms.engine.model.graph_comparison import largest_difference
 from fastovms.engine.model.model import ExportedModel, Model, PagedModel
 from fastovms.engine.model.paging import reason_of
-from fastovms.engine.row_functions import (
-    forget_compiler,
-    load_kernels_beside,
-    use_numpy_for_now,
-)
+from fastovms.engine.row_functions import forget_compiler, load_kernels_beside
 from fastovms.engine.stored_prefixes import ModelBlocks, PrefixFiles
-from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, InvalidField
 from fastovms.grammar.compiler import GrammarCompiler
 from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
@@ -312,6 +307,7 @@ class BackendParts(NamedTuple):
         prepare: is run in a thread of its own when the engine is warm. Its argument waits, between
             two pieces of work, until no engine works or for some seconds, and tells whether the
             backend is still open. None = nothing is run.
+        defer: is called at the start, and puts off what `prepare` does.
         adapters: the model's adapters; None = it has none.
     """
 
@@ -320,6 +316,7 @@ class BackendParts(NamedTuple):
     cores: SharedCores | None = None
     clock: Callable[[], float] = time.perf_counter
     prepare: Callable[[Callable[[], bool]], None] | None = None
+    defer: Callable[[], None] = lambda: None
     adapters: AdapterTable | None = None
 
 
@@ -357,6 +354,7 @@ class PagedBackend:
         self._tidy = tidy
         self._measurement = parts.measurement
         self._prepare = parts.prepare
+        self._defer = parts.defer
         self.adapters = parts.adapters
         self._cores = parts.cores or SharedCores.create()
         self._grammars = None if parts.grammars is None else guard_compiler(parts.grammars)
@@ -411,8 +409,6 @@ class PagedBackend:
         kernels = None
         if config.precision == "exact":  # NumPy rounds sums otherwise: another token could be drawn
             kernels = load_kernels_beside()
-        use_numpy_for_now()
-        SUFFIX_FUNCTIONS.defer()
         cache = cache or DiskCache(None)
         files = read_files(model_dir, config, model.max_model_len)
         model = fit_attention(model, files.graph)
@@ -457,6 +453,7 @@ class PagedBackend:
                     measurement,
                     cores,
                     prepare=partial(prepare, paged_model, has_kernels),
+                    defer=defer_kernels,
                     adapters=adapters,
                 ),
                 draft_model=draft_model,
@@ -517,6 +514,7 @@ class PagedBackend:
             self._prefixes = PrefixEngine(
                 self._engine, self._stored, call=self._call, call_later=self._call_later
             )
+        self._defer()
         self._cores.engines.begin()
         start_thread(self._run, name="engine")
         if self._measurement is not None:

@@ -12,7 +12,11 @@ from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
 from fastovms.engine.model.devices import is_cpu
 from fastovms.engine.model.model import PagedModel, RunnerFactory
 from fastovms.engine.model.paging import reason_of
-from fastovms.engine.row_functions import forget_compiler, try_to_load_kernels
+from fastovms.engine.row_functions import (
+    forget_compiler,
+    try_to_load_kernels,
+    use_numpy_for_now,
+)
 from fastovms.engine.suffix_index import SUFFIX_FUNCTIONS
 
 logger = logging.getLogger(__name__)
@@ -47,6 +51,12 @@ def can_use_kernels(model: PagedModel) -> bool:
         and model.states is None
         and model.graph.weights.stat().st_size > EXACT_WEIGHTS_SIZE
     )
+
+
+def defer_kernels() -> None:
+    """Does without the kernels of sampling until `prepare` loads them."""
+    use_numpy_for_now()
+    SUFFIX_FUNCTIONS.defer()
 
 
 def prepare(model: PagedModel, has_kernels: bool, may_go_on: Callable[[], bool]) -> None:

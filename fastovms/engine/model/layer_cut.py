@@ -26,6 +26,9 @@ _MAX_VALUES: Final = 16
 attention's own are part of it whatever their size."""
 
 _ATTENTION: Final = "PagedAttentionExtension"
+_WITH_BODIES: Final = frozenset({"If", "Loop", "TensorIterator"})
+"""Operations with graphs of their own, which are taken to be alike in no two layers."""
+
 
 _NUMBER: Final = re.compile(r"\d+")
 _VARIABLE: Final = "variable_id"
@@ -249,6 +252,8 @@ def _own(node: Node) -> tuple[object, ...]:
         output = node.output(0)
         name = _NUMBER.sub("", output.get_any_name())
         return kind, name, str(output.get_partial_shape()), str(output.get_element_type())
+    if kind in _WITH_BODIES:
+        return kind, node.get_instance_id()
     attributes = node.get_attributes()
     attributes.pop(_VARIABLE, None)
     own: tuple[object, ...] = (kind, node.get_output_size(), str(sorted(attributes.items())))

@@ -204,7 +204,7 @@ class DiskCache:
     @contextmanager
     def exclusive(self, kind: str, key: str) -> Iterator[None]:
         """Lets one thread of all processes at a time make an entry. The others wait, and should
-        then look for it again. Where nothing can be locked, nobody waits."""
+        then look for it again. No thread waits if a lock file cannot be made."""
         if self._root is None:
             yield
             return

@@ -79,7 +79,7 @@ def prepare_few_rows(
     """Compiles the kernels, packs the weights, checks logits and measures, and logs in one line how
     that ended. Compiles the graph for steps of one row, if the model has one, unless the kernels
     compute these steps: it would take the memory of the weights for nothing. All of it runs beside
-    the engine, which switches over to what is right and faster, and takes seconds.
+    the engine and takes seconds. The engine then uses what is right and faster.
 
     Args:
         has_kernels: whether to try the kernels.

@@ -1,5 +1,5 @@
-"""Cuts a model, and the same model after its rewriting for paged attention, to one layer of each
-kind, so that they can be compared in a fraction of the time.
+"""Shortens a model's exported graph and its paged one to one layer of each kind. Comparing these
+takes a fraction of the time.
 
 A graph is a chain of parts, each of which takes nothing but the hidden states that the one before
 it returns. A layer begins with the part that has attention or another state. Layers are of one kind
@@ -114,7 +114,7 @@ def _is_cache(node: Node) -> bool:
 
 
 def _layers(model: ov.Model) -> list[_Layer]:
-    """Returns the layers of a graph in order; empty = it is no chain."""
+    """Returns the layers of a graph in order. The list is empty if the graph is not a chain."""
     structure = _Structure(model)
     layers: list[_Layer] = []
     for part in structure.parts():
@@ -127,7 +127,7 @@ def _layers(model: ov.Model) -> list[_Layer]:
 
 
 class _Part(NamedTuple):
-    """What lies between two nodes of the chain.
+    """The nodes between two nodes of the chain.
 
     Attributes:
         first: the node whose output it takes.
@@ -244,7 +244,7 @@ def _takes_tokens(node: Node) -> bool:
 
 
 def _own(node: Node) -> tuple[object, ...]:
-    """Returns what a node is, apart from its inputs."""
+    """Returns a node's type, attributes and small values, without its inputs."""
     kind = node.get_type_name()
     if kind == "Constant":
         return _of_constant(node, _MAX_VALUES)

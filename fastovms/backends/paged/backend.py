@@ -426,10 +426,14 @@ class PagedBackend:
         measurement = Measurement(model_dir, config, cache) if is_to_be_measured else None
         if config.max_num_batched_tokens is None:
             config = replace(config, max_num_batched_tokens=token_budget)
+        has_kernels = config.decode_kernels == "auto" and can_use_kernels(paged_model)
         adapters = None
         if config.serves_adapters:
             adapters = AdapterTable(
-                paged_model, max_adapters=config.max_loras, max_rank=config.max_lora_rank
+                paged_model,
+                max_adapters=config.max_loras,
+                max_rank=config.max_lora_rank,
+                has_kernels=has_kernels,
             )
             adapters.load_first(config.lora_modules)
         draft_model = None if draft is None else load_draft_model(draft, model_dir, model, config)
@@ -439,7 +443,7 @@ class PagedBackend:
         if prefixes is not None and config.enable_prefix_caching:
             stored = prefix_files(prefixes, paged_model, model_dir, model)
 
-        has_kernels = config.decode_kernels == "auto" and can_use_kernels(paged_model)
+        has_adapters = adapters is not None
 
         def reserve(available: int) -> PagedBackend:
             if paged_model.is_on_gpu:
@@ -452,7 +456,7 @@ class PagedBackend:
                     grammars,
                     measurement,
                     cores,
-                    prepare=partial(prepare, paged_model, has_kernels),
+                    prepare=partial(prepare, paged_model, has_kernels, has_adapters),
                     defer=defer_kernels,
                     adapters=adapters,
                 ),

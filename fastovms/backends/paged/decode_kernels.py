@@ -59,14 +59,16 @@ def defer_kernels() -> None:
     SUFFIX_FUNCTIONS.defer()
 
 
-def prepare(model: PagedModel, has_kernels: bool, may_go_on: Callable[[], bool]) -> None:
+def prepare(
+    model: PagedModel, has_kernels: bool, has_adapters: bool, may_go_on: Callable[[], bool]
+) -> None:
     """Loads the kernels of sampling, which are compiled at the very first start, and prepares steps
     of few rows; see `prepare_few_rows`. A first request comes before all of it."""
     time.sleep(_DELAY)
     try_to_load_kernels()
     SUFFIX_FUNCTIONS.try_to_load()
     if has_kernels or model.awaits_single_rows:
-        prepare_few_rows(model, has_kernels, may_go_on)
+        prepare_few_rows(model, has_kernels, may_go_on, has_adapters=has_adapters)
     forget_compiler()
 
 
@@ -75,6 +77,8 @@ def prepare_few_rows(
     has_kernels: bool,
     may_go_on: Callable[[], bool],
     clock: Callable[[], float] = time.perf_counter,
+    *,
+    has_adapters: bool = False,
 ) -> None:
     """Compiles the kernels, packs the weights, checks logits and measures, and logs in one line how
     that ended. Compiles the graph for steps of one row, if the model has one, unless the kernels
@@ -85,6 +89,7 @@ def prepare_few_rows(
         has_kernels: whether to try the kernels.
         may_go_on: waits, before a piece of work, until the engines rest or for some seconds, and
             returns whether the model is still served.
+        has_adapters: whether adapters are served.
     """
 
     def wait_for_rest() -> None:
@@ -93,7 +98,7 @@ def prepare_few_rows(
 
     try:
         if has_kernels:
-            _prepare_kernels(model, wait_for_rest, clock)
+            _prepare_kernels(model, wait_for_rest, clock, has_adapters)
         if model.awaits_single_rows:
             wait_for_rest()
             _compile_single_rows(model)
@@ -102,10 +107,14 @@ def prepare_few_rows(
 
 
 def _prepare_kernels(
-    model: PagedModel, wait_for_rest: Callable[[], None], clock: Callable[[], float]
+    model: PagedModel,
+    wait_for_rest: Callable[[], None],
+    clock: Callable[[], float],
+    has_adapters: bool,
 ) -> None:
     try:
-        logger.info("decode kernels: %s", _prepare(model, wait_for_rest, clock))
+        result = _prepare(model, wait_for_rest, clock, has_adapters=has_adapters)
+        logger.info("decode kernels: %s", result)
     except _DroppedError:
         raise
     except Exception as error:
@@ -121,7 +130,11 @@ def _compile_single_rows(model: PagedModel) -> None:
 
 
 def _prepare(
-    model: PagedModel, wait_for_rest: Callable[[], None], clock: Callable[[], float]
+    model: PagedModel,
+    wait_for_rest: Callable[[], None],
+    clock: Callable[[], float],
+    *,
+    has_adapters: bool,
 ) -> str:
     """Prepares the kernels, and returns the result for the log: the largest gain, or the reason why
     they are not used."""
@@ -131,7 +144,9 @@ def _prepare(
     instructions = find_instructions()
     if instructions is None:
         return "not used: this CPU has neither AVX2 nor AVX-512 VNNI"
-    variants = few_rows.choose_few_rows(model, instructions, before_each=wait_for_rest)
+    variants = few_rows.choose_few_rows(
+        model, instructions, before_each=wait_for_rest, has_adapters=has_adapters
+    )
     if variants is None:
         return "not used: the weights have other precisions, or too little memory is free"
     instructions = variants.store.kernels.instructions
@@ -166,7 +181,10 @@ def _prepare(
             speeds.append(f"{name} {listed}")
     if not chosen:
         return f"not used: no faster than OpenVINO on this CPU ({instructions})"
-    model.use_for_few_rows(chosen)
+    served = {make for makers in chosen.values() for make in makers}
+    # OpenVINO takes still longer with adapters, so that these need no measurement of their own.
+    adapted = variants.adapted if served & set(variants.whole.values()) else {}
+    model.use_for_few_rows(chosen, adapted)
     model.forget_files()  # which were read once more
     logger.debug(
         "decode kernels: %s, speed relative to OpenVINO by tokens a step: %s",

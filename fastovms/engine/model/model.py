@@ -468,8 +468,11 @@ class PagedModel:
 
     @property
     def awaits_single_rows(self) -> bool:
-        """Whether the variant for steps of one row is left to `compile_single_rows`."""
-        return self._precisions.has_single_rows and not self.has_single_rows
+        """Whether the variant for steps of one row is left to `compile_single_rows`, and no other
+        variant computes all of these steps."""
+        is_left = self._precisions.has_single_rows and not self.has_single_rows
+        singles = self._few_rows.get(1, ())
+        return is_left and all(one.max_context_len is not None for one in singles)
 
     def compile_single_rows(self) -> None:
         """Compiles the variant for steps of one row, which takes seconds, and uses it from the next
@@ -623,6 +626,7 @@ class ExportedModel:
         device: OpenVINO's name of the device.
         choices: the precisions worth trying, presumably fastest first.
         weights_size: the size of the weights file in bytes.
+        vocab_size: the width of the logits; None = dynamic.
     """
 
     def __init__(
@@ -649,6 +653,8 @@ class ExportedModel:
         self.device = find_device(self._core, device)
         self.graph = read_paged_graph(self._core, model_dir, max_model_len)
         self.weights_size = self.graph.weights.stat().st_size
+        width = self.graph.model.output("logits").get_partial_shape()[-1]
+        self.vocab_size: int | None = width.get_length() if width.is_static else None
         available = self.available_memory()
         self.choices = possible_precisions(
             self._core,

@@ -161,7 +161,7 @@ class _KernelRunner(StepRunner):
 def _whole_step(model: PagedModel, store: WeightStore, *, is_single: bool) -> RunnerFactory | None:
     """Returns a factory of runners of whole steps; None = the kernels cannot compute them."""
     cache = _cache_shape(model.cache_inputs)
-    if cache is None:
+    if cache is None or len(model.graph.model.outputs) > 1:  # they compute logits alone
         return None
     graph = model.graph.model.clone()
     fuse_projections(graph)

@@ -37,6 +37,7 @@ from fastovms.engine.model.kv_cache import (
 )
 from fastovms.engine.model.paging import (
     DEFAULT_MAX_MODEL_LEN,
+    HIDDEN_STATES,
     SAMPLED_TOKEN_INDICES,
     PagedGraph,
     activation_group_size,
@@ -141,6 +142,14 @@ def without_single_rows(
     return inputs
 
 
+def first_copies(inputs: StepInputs) -> NDArray[np.int64]:
+    """Returns where `without_single_rows` puts each token of the inputs: int64 [T]."""
+    begins = inputs.subsequence_begins
+    positions = np.arange(begins[-1])
+    singles = begins[:-1][np.diff(begins) == 1]
+    return positions + np.searchsorted(singles, positions)
+
+
 def _with_second_states(
     inputs: StepInputs, is_doubled: NDArray[np.bool_], first_second_row: int
 ) -> StepInputs:
@@ -170,6 +179,10 @@ class Runner(Protocol):
     def max_context_len(self) -> int | None:
         """The longest text, in tokens, that it is for; None = any."""
 
+    @property
+    def hidden_states(self) -> Floats | None:
+        """See `Model.hidden_states`."""
+
     def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
         """Sets what inputs have beside those of a step: the cache."""
 
@@ -190,7 +203,7 @@ class Feed:
     def __init__(self, request: ov.InferRequest, ports: Iterable[Any]) -> None:
         self._request = request
         self._ports = {port.get_any_name(): port for port in ports}
-        self._arrays: dict[str, NDArray[np.int32] | NDArray[np.int64]] = {}
+        self._arrays: dict[str, NDArray[Any]] = {}
 
     def set(self, inputs: StepInputs) -> None:
         for name, port in self._ports.items():
@@ -223,6 +236,8 @@ class StepRunner:
         width = self._output.get_partial_shape()[-1]
         self._has_room = self._samples_in_graph and width.is_static and not is_on_gpu
         self._room: RawLogits = np.empty((0, 0), np.float32)
+        names = {name for port in compiled.outputs for name in port.get_names()}
+        self._has_hidden_states = HIDDEN_STATES in names
 
     def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
         """Sets what inputs have beside those of a step: the cache."""
@@ -242,6 +257,14 @@ class StepRunner:
         output: RawLogits = request.get_output_tensor(0).data.view(self._dtype)
         logits = output.reshape(-1, output.shape[-1])
         return logits if self._samples_in_graph else logits[inputs.sampled_token_indices]
+
+    @property
+    def hidden_states(self) -> Floats | None:
+        """See `Model.hidden_states`."""
+        if not self._has_hidden_states:
+            return None
+        states: Floats = self._request.get_tensor(HIDDEN_STATES).data
+        return states.reshape(-1, states.shape[-1])
 
     def _make_room(self, num_rows: int) -> None:
         """Allocates memory for at least this number of rows of logits, doubling the previous size.
@@ -304,6 +327,12 @@ class Model(Protocol):
         """Computes one step and returns logits [R, vocab_size], valid until the next call. The
         caller may change them."""
 
+    @property
+    def hidden_states(self) -> Floats | None:
+        """The hidden states of the last step, valid until the next one: of a model with a draft
+        head those of all tokens, [T, width], of the head those of the sampled tokens, [R, width].
+        None = the graph does not return any. See `draft_heads`."""
+
 
 class PagedModel:
     """The model on its device. Not thread-safe: one step at a time.
@@ -340,6 +369,8 @@ class PagedModel:
             self._single_rows = StepRunner(variants.single_rows, is_on_gpu=self.is_on_gpu)
         self._few_rows: Mapping[int, Sequence[Runner]] = {}
         self._adapted: Runner | None = None
+        self._last: Runner | None = None
+        self._last_rows: NDArray[np.int64] | None = None
         self._variants = variants
         self._cache_inputs = cache_inputs(variants.large)
         self._cache: KvCache = HostCache([], 0)
@@ -365,6 +396,7 @@ class PagedModel:
         properties: Mapping[str, object] | None = None,
         exact: bool = False,
         max_model_len: int = DEFAULT_MAX_MODEL_LEN,
+        graph: PagedGraph | None = None,
     ) -> PagedModel:
         """Reads and compiles a model directory; see `ExportedModel`.
 
@@ -377,6 +409,7 @@ class PagedModel:
             properties=properties,
             exact=exact,
             max_model_len=max_model_len,
+            graph=graph,
         )
         return files.compile(files.choices)[1]
 
@@ -550,6 +583,7 @@ class PagedModel:
         if rows is not None:
             inputs = rows.add_to(inputs)
         if self._precisions.is_batch_invariant:
+            self._last_rows = first_copies(inputs)
             inputs = without_single_rows(
                 inputs,
                 block_size=self.block_size,
@@ -557,7 +591,16 @@ class PagedModel:
                 first_second_row=0 if rows is None else rows.first_second_row,
             )
         inputs = inputs.in_pages(self._num_pages)
-        return self._runner_of(inputs).infer(inputs)[:num_rows]
+        self._last = runner = self._runner_of(inputs)
+        return runner.infer(inputs)[:num_rows]
+
+    @property
+    def hidden_states(self) -> Floats | None:
+        """See `Model.hidden_states`."""
+        states = None if self._last is None else self._last.hidden_states
+        if states is None or self._last_rows is None:
+            return states
+        return states[self._last_rows]
 
     def _runner_of(self, inputs: StepInputs) -> Runner:
         if len(inputs.adapters):
@@ -592,12 +635,14 @@ class ExportedModel:
         properties: Mapping[str, object] | None = None,
         exact: bool = False,
         max_model_len: int = DEFAULT_MAX_MODEL_LEN,
+        graph: PagedGraph | None = None,
     ) -> None:
         """
         Args:
             properties: OpenVINO properties, which override the chosen ones.
             exact: whether to compute in f32 throughout and, on the CPU, independent of other tokens
                 in the step.
+            graph: the paged graph, if it has been read already.
 
         Raises:
             ConfigurationError: the model cannot be paged, or the device does not exist.
@@ -606,7 +651,7 @@ class ExportedModel:
         self.model_dir = model_dir
         self.max_model_len = max_model_len
         self.device = find_device(self._core, device)
-        self.graph = read_paged_graph(self._core, model_dir, max_model_len)
+        self.graph = graph or read_paged_graph(self._core, model_dir, max_model_len)
         self.weights_size = self.graph.weights.stat().st_size
         available = self.available_memory()
         self.choices = possible_precisions(

@@ -11,7 +11,7 @@ import openvino as ov
 from fastovms.engine.kernels.operation import Workspace
 from fastovms.engine.kernels.programs import StepField
 from fastovms.engine.kernels.whole_steps import WholeStep
-from fastovms.engine.model.model import Feed, RawLogits
+from fastovms.engine.model.model import Feed, Floats, RawLogits
 from fastovms.engine.model.step_inputs import StepInputs
 
 MAX_CONTEXT: Final = 2048
@@ -26,6 +26,7 @@ class StepProgramRunner:
     """
 
     max_context_len: int | None = MAX_CONTEXT
+    hidden_states: Floats | None = None
 
     def __init__(self, step: WholeStep, before: ov.CompiledModel, workspace: Workspace) -> None:
         self._step = step

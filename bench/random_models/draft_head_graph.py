@@ -36,6 +36,7 @@ class DraftHeadGraph(LlamaGraph):
         target_size: int | None = None,
         weights: Mapping[str, NDArray[np.float32]] | None = None,
         has_table: bool = True,
+        has_gammas: bool = True,
     ) -> None:
         """
         Args:
@@ -44,12 +45,14 @@ class DraftHeadGraph(LlamaGraph):
             target_size: the width of the target's hidden states; None = the head's.
             weights: given matrices [rows, columns], by the ends of their names.
             has_table: whether the graph returns `d2t`.
+            has_gammas: whether norms have weights other than 1.
         """
         super().__init__(shape, shape.vocab_size, seed)
         self._token_ids = token_ids
         self._target_size = target_size or shape.hidden_size
         self._weights = weights or {}
         self._has_table = has_table
+        self._has_gammas = has_gammas
         self._states = ops.parameter([-1, -1, -1], np.float32, name="hidden_states")
         self._states.output(0).set_names({"hidden_states"})
 
@@ -96,6 +99,9 @@ class DraftHeadGraph(LlamaGraph):
         if given is not None:
             return ops.matmul(inputs, ops.constant(given, name=f"{name}.weight"), False, True)
         return super()._residual(inputs, columns, gain, name)
+
+    def _gamma(self, size: int) -> NDArray[np.float32]:
+        return super()._gamma(size) if self._has_gammas else np.ones(size, np.float32)
 
     def _given(self, name: str) -> NDArray[np.float32] | None:
         return next((w for end, w in self._weights.items() if name.endswith(end)), None)

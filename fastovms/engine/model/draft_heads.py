@@ -285,7 +285,9 @@ def _add_own_states(head: ov.Model) -> None:
 
 
 def _add_output(model: ov.Model, states: Node) -> None:
-    result = opset13.result(opset13.convert(states, "f32"), name=HIDDEN_STATES)
+    if states.get_output_element_type(0) != ov.Type.f32:
+        states = opset13.convert(states, "f32")
+    result = opset13.result(states, name=HIDDEN_STATES)
     result.output(0).set_names({HIDDEN_STATES})
     model.add_results([result])
     model.validate_nodes_and_infer_types()

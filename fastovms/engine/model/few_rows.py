@@ -26,7 +26,7 @@ from fastovms.engine.model.compilation import cache_layout
 from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.kv_cache import CacheInput
 from fastovms.engine.model.model import PagedModel, Runner, RunnerFactory, StepRunner, as_float32
-from fastovms.engine.model.paging import SAMPLED_TOKEN_INDICES, fix_shapes
+from fastovms.engine.model.paging import HIDDEN_STATES, SAMPLED_TOKEN_INDICES, fix_shapes
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.model.step_program import StepProgramRunner
 from fastovms.engine.model.tuning import (
@@ -161,11 +161,11 @@ class _KernelRunner(StepRunner):
 def _whole_step(model: PagedModel, store: WeightStore, *, is_single: bool) -> RunnerFactory | None:
     """Returns a factory of runners of whole steps; None = the kernels cannot compute them."""
     cache = _cache_shape(model.cache_inputs)
-    if cache is None or len(model.graph.model.outputs) > 1:  # they compute logits alone
+    if cache is None:
         return None
     graph = model.graph.model.clone()
     fuse_projections(graph)
-    step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES)
+    step = assemble_step(graph, store, cache, SAMPLED_TOKEN_INDICES, HIDDEN_STATES)
     if step is None:
         return None
     before = step.before

@@ -26,7 +26,6 @@ class StepProgramRunner:
     """
 
     max_context_len: int | None = MAX_CONTEXT
-    hidden_states: Floats | None = None
 
     def __init__(self, step: WholeStep, before: ov.CompiledModel, workspace: Workspace) -> None:
         self._step = step
@@ -38,6 +37,11 @@ class StepProgramRunner:
         rows = workspace.max_rows
         self._logits = np.empty((rows, step.vocab_size), np.float32)
         self._buffers[step.logits, 0] = self._logits.ctypes.data
+        self._states: Floats | None = None
+        if step.states is not None:
+            self._states = np.empty((rows, step.program.strides[step.states]), np.float32)
+            self._buffers[step.states, 0] = self._states.ctypes.data
+        self._num_tokens = 0
         self._begins = np.zeros(rows + 1, np.int32)
         self._past_lens = np.zeros(rows, np.int32)
         self._block_begins = np.zeros(rows + 1, np.int32)
@@ -83,4 +87,10 @@ class StepProgramRunner:
             fields,
             kernels.num_threads,
         )
+        self._num_tokens = len(inputs.input_ids)
         return self._logits[:num_sampled]
+
+    @property
+    def hidden_states(self) -> Floats | None:
+        """See `Model.hidden_states`."""
+        return None if self._states is None else self._states[: self._num_tokens]

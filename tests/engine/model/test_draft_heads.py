@@ -18,7 +18,9 @@ from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
 from bench.random_models.weights import Node
 from fastovms.engine.draft_head import DraftHead
+from fastovms.engine.kernels.compiler import compile_kernels
 from fastovms.engine.model.draft_heads import is_draft_head, other_head, read_draft_head
+from fastovms.engine.model.few_rows import compile_few_rows
 from fastovms.engine.model.graph_comparison import PROPERTIES
 from fastovms.engine.model.model import ExportedModel, PagedModel
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
@@ -204,3 +206,36 @@ def test_a_head_is_known_by_its_architecture(
     config = {"architectures": architectures}
     assert is_draft_head(config) is is_head
     assert is_head or other_head(config) == other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["whole", "operations"])
+def test_decode_kernels_return_hidden_states_too(pair: Path, way: str) -> None:
+    files = ExportedModel(
+        pair / "target",
+        properties={"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f16"},
+    )
+    read_draft_head(ov.Core(), pair / "head", files.graph, 100)
+    plain = files.compile(files.choices)[1]
+    variants = compile_few_rows(plain, compile_kernels("avx2", 2))
+    assert variants is not None
+    makers = getattr(variants, way)
+    assert makers
+    ours = plain.twin()
+    ours.use_for_few_rows({number: [make] for number, make in makers.items()})
+    for model in (plain, ours):
+        model.allocate_cache(10)
+    tokens = array("q", TOKENS.tolist())
+    for sampled in ([4], [0, 1, 2, 3, 4], [2, 3]):
+        layout = StepLayout(32)
+        layout.add(tokens, 0, 2, array("i", (0, 1)))
+        layout.add(tokens, 0, 3, array("i", (2, 3)))
+        inputs = layout.finish(array("q", sampled))
+        found = []
+        for model in (plain, ours):
+            logits = model.infer(inputs).copy()
+            assert model.hidden_states is not None
+            found.append((logits, model.hidden_states.copy()))
+        for expected, result in zip(*found, strict=True):
+            assert expected.shape == result.shape
+            np.testing.assert_allclose(result, expected, rtol=0, atol=0.02 * expected.std())

@@ -55,6 +55,7 @@ class DraftHeadGraph(LlamaGraph):
         self._has_gammas = has_gammas
         self._states = ops.parameter([-1, -1, -1], np.float32, name="hidden_states")
         self._states.output(0).set_names({"hidden_states"})
+        self._sized = self._states
 
     def build(self) -> ov.Model:
         size = self._shape.hidden_size

@@ -112,7 +112,7 @@ def _fit(head: ov.Model, head_dir: Path, target: PagedGraph, max_model_len: int)
     _embedding(head, "the head").input(0).replace_source_output(embedding.input_value(0))
     graph = page_graph(head, head_dir, max_model_len, is_draft_head=True)
     if graph.has_states:
-        raise _UnfitError("it is a recurrent or hybrid model")
+        raise _UnfitError("the head is a recurrent or hybrid model")
     _add_own_states(head)
     joined = opset13.concat(ports, -1)
     transpose = projection.get_attributes()["transpose_b"]
@@ -124,10 +124,12 @@ def _fit(head: ov.Model, head_dir: Path, target: PagedGraph, max_model_len: int)
 def _check_inputs(head: ov.Model) -> None:
     names = {name for port in head.inputs for name in port.get_names()}
     if "inputs_embeds" in names:
-        raise _UnfitError("it takes embeddings in place of tokens, as heads of vision models do")
+        raise _UnfitError(
+            "the head takes embeddings in place of tokens, as heads of vision models do"
+        )
     for name in ("input_ids", HIDDEN_STATES):
         if name not in names:
-            raise _UnfitError(f"it has no input named {name}")
+            raise _UnfitError(f"the head has no input named {name}")
 
 
 def _vocabulary(model: ov.Model, name: str) -> int:
@@ -149,21 +151,26 @@ def _take_token_ids(head: ov.Model, vocab_size: int) -> NDArray[np.int64]:
         if num_tokens == vocab_size:
             return own_ids
         raise _UnfitError(
-            f"it has no table {_TABLE}, which is needed because it has {num_tokens} tokens and the "
-            f"model {vocab_size}: export it again with a current optimum-intel"
+            f"the head has no table {_TABLE}, which is needed because the head has {num_tokens} "
+            f"tokens and the model {vocab_size}: export the head again with a current optimum-intel"
         )
     table = port.get_node().input_value(0).get_node()
     if table.get_type_name() != "Constant" or list(table.shape) != [num_tokens]:
-        raise _UnfitError(f"its table {_TABLE} is not a constant with {num_tokens} numbers")
+        raise _UnfitError(
+            f"the table {_TABLE} of the head is not a constant with {num_tokens} numbers"
+        )
     token_ids: NDArray[np.int64] = own_ids + table.data.astype(np.int64)
     head.remove_result(port.get_node())
     if token_ids.min() < 0 or token_ids.max() >= vocab_size:
         worst = int(token_ids[np.argmax(np.abs(token_ids))])
         raise _UnfitError(
-            f"its table {_TABLE} names token {worst}, and the model has {vocab_size} tokens"
+            f"the table {_TABLE} of the head names token {worst}, and the model has {vocab_size} "
+            "tokens"
         )
     if num_tokens < vocab_size and not table.data.any():
-        raise _UnfitError(f"its table {_TABLE} is empty: the checkpoint was exported without it")
+        raise _UnfitError(
+            f"the table {_TABLE} of the head is empty: the checkpoint was exported without it"
+        )
     return token_ids
 
 
@@ -204,12 +211,12 @@ def _layer_ids(head: ov.Model, target: ov.Model) -> Sequence[int]:
         layers = [int(part) for part in named if part.isdecimal()]
         if len(layers) != len(named) or len(layers) != _NUM_LAYERS:
             raise _UnfitError(
-                f"its {_LAYERS} must be {_NUM_LAYERS} numbers of layers, not {text!r}"
+                f"{_LAYERS} of the head must be {_NUM_LAYERS} numbers of layers, not {text!r}"
             )
         if max(layers) > num_layers - 2:
             raise _UnfitError(
-                f"its {_LAYERS} is {text}, and of the {num_layers} layers of the model the last "
-                f"that can be used is {num_layers - 2}"
+                f"{_LAYERS} of the head is {text}, and of the {num_layers} layers of the model the "
+                f"last that can be used is {num_layers - 2}"
             )
         return layers
     layers = [1, num_layers // 2 - 1, num_layers - 4]
@@ -231,8 +238,8 @@ def _residual(node: Node, width: int, name: str) -> Node:
     for found in reached([node]):
         if found.get_type_name() != "Add":
             continue
-        first, second = (found.get_input_partial_shape(index) for index in (0, 1))
-        if first == second and len(first) == 3 and first[-1] == ov.Dimension(width):
+        shapes = [found.get_input_partial_shape(index) for index in (0, 1)]
+        if all(len(s) == 3 and s[0].is_dynamic and s[2] == ov.Dimension(width) for s in shapes):
             return found
     raise _UnfitError(f"the hidden states of {name} cannot be found")
 
@@ -249,7 +256,7 @@ def _take_projection(head: ov.Model, width: int) -> Node:
     nodes = [target.get_node() for target in targets if target.get_index() == 0]
     projection = next((node for node in nodes if node.get_type_name() == "MatMul"), None)
     if projection is None:
-        raise _UnfitError(f"it has no matrix that projects {HIDDEN_STATES}")
+        raise _UnfitError(f"the head has no matrix that projects {HIDDEN_STATES}")
     shape = projection.get_input_partial_shape(1)
     if shape.is_dynamic or len(shape) != 2:
         raise _UnfitError(f"the matrix that projects {HIDDEN_STATES} has no fixed shape")
@@ -258,13 +265,13 @@ def _take_projection(head: ov.Model, width: int) -> Node:
         rows, columns = columns, rows
     if columns != _NUM_LAYERS * width:
         raise _UnfitError(
-            f"it is made for hidden states of {columns / _NUM_LAYERS:g} numbers, and the model's "
-            f"have {width}"
+            f"the head is made for hidden states of {columns / _NUM_LAYERS:g} numbers, and the "
+            f"model's have {width}"
         )
     if rows != width:
         raise _UnfitError(
-            f"its own hidden states have {rows} numbers: it cannot take the embeddings of the "
-            f"model, which have {width}"
+            f"the hidden states of the head have {rows} numbers: the head cannot take the "
+            f"embeddings of the model, which have {width}"
         )
     for target in projection.output(0).get_target_inputs():
         target.replace_source_output(states.output(0))
@@ -277,7 +284,7 @@ def _add_own_states(head: ov.Model) -> None:
     """Adds the output of the head's own hidden states."""
     indices = next((p for p in head.inputs if SAMPLED_TOKEN_INDICES in p.get_names()), None)
     if indices is None:
-        raise _UnfitError("its projection to the vocabulary cannot be found")
+        raise _UnfitError("the projection of the head to its vocabulary cannot be found")
     width = _width(head.input(HIDDEN_STATES))
     states = _residual(head.output("logits").get_node(), width, "the head")
     axis = opset13.constant(0, dtype=np.int64)

@@ -181,7 +181,7 @@ class Runner(Protocol):
 
     @property
     def hidden_states(self) -> Floats | None:
-        """See `Model.hidden_states`."""
+        """Returns the hidden states of the last step; see `Model.hidden_states`."""
 
     def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
         """Sets what inputs have beside those of a step: the cache."""
@@ -260,7 +260,7 @@ class StepRunner:
 
     @property
     def hidden_states(self) -> Floats | None:
-        """See `Model.hidden_states`."""
+        """Returns the hidden states of the last step; see `Model.hidden_states`."""
         if not self._has_hidden_states:
             return None
         states: Floats = self._request.get_tensor(HIDDEN_STATES).data
@@ -329,9 +329,9 @@ class Model(Protocol):
 
     @property
     def hidden_states(self) -> Floats | None:
-        """The hidden states of the last step, valid until the next one: of a model with a draft
-        head those of all tokens, [T, width], of the head those of the sampled tokens, [R, width].
-        None = the graph does not return any. See `draft_heads`."""
+        """The hidden states of the last step, valid until the next one; see `draft_heads`. A model
+        with a draft head has those of all tokens, [T, width], the head those of the sampled tokens,
+        [R, width]. None = the graph does not return any."""
 
 
 class PagedModel:
@@ -596,7 +596,7 @@ class PagedModel:
 
     @property
     def hidden_states(self) -> Floats | None:
-        """See `Model.hidden_states`."""
+        """Returns the hidden states of the last step; see `Model.hidden_states`."""
         states = None if self._last is None else self._last.hidden_states
         if states is None or self._last_rows is None:
             return states

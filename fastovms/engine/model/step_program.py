@@ -92,5 +92,5 @@ class StepProgramRunner:
 
     @property
     def hidden_states(self) -> Floats | None:
-        """See `Model.hidden_states`."""
+        """Returns the hidden states of the last step; see `Model.hidden_states`."""
         return None if self._states is None else self._states[: self._num_tokens]

@@ -180,12 +180,15 @@ WIDE = {"config": {"target_hidden_size": 64}}
         (head(target_size=96), "made for hidden states of 96 numbers, and the model's have 64"),
         (
             head(replace(HEAD, hidden_size=96), target_size=64, **WIDE),
-            "its own hidden states have 96 numbers: it cannot take the embeddings",
+            "the hidden states of the head have 96 numbers: the head cannot take the embeddings",
         ),
-        (head(has_table=False), "it has no table d2t, .* it has 512 tokens and the model 1536"),
-        (head(token_ids=np.arange(512)), "its table d2t is empty"),
-        (head(token_ids=TOKEN_IDS + 10), "its table d2t names token 1543, .* has 1536 tokens"),
-        (head(token_ids=TOKEN_IDS - 10), "its table d2t names token"),
+        (head(has_table=False), "the head has no table d2t, .* has 512 tokens and the model 1536"),
+        (head(token_ids=np.arange(512)), "the table d2t of the head is empty"),
+        (
+            head(token_ids=TOKEN_IDS + 10),
+            "the table d2t of the head names token 1543, .* has 1536 tokens",
+        ),
+        (head(token_ids=TOKEN_IDS - 10), "the table d2t of the head names token"),
         (
             rewritten(lambda model: model.set_rt_info("1, 2, 7", ["hidden_layers_list"])),
             "of the 8 layers of the model the last that can be used is 6",
@@ -196,15 +199,15 @@ WIDE = {"config": {"target_hidden_size": 64}}
         ),
         (
             rewritten(lambda model: model.input("hidden_states").set_names({"other"})),
-            "it has no input named hidden_states",
+            "the head has no input named hidden_states",
         ),
         (
             rewritten(lambda model: model.input("input_ids").set_names({"inputs_embeds"})),
-            "it takes embeddings in place of tokens",
+            "the head takes embeddings in place of tokens",
         ),
         (
             rewritten(lambda model: model.output("logits").set_names({"other"})),
-            "it has no output named logits|the head has no output named logits",
+            "the head has no output named logits",
         ),
     ],
 )
@@ -230,6 +233,14 @@ def test_a_model_of_few_layers_has_no_heads(tmp_path: Path, head_dir: Path) -> N
 def test_a_head_is_not_served_as_a_model(head_dir: Path) -> None:
     with pytest.raises(ConfigurationError, match="inputs that a text has not got: hidden_states"):
         read_paged_graph(ov.Core(), head_dir)
+
+
+def test_the_attention_masks_of_a_head_are_read(
+    target_dir: Path, head_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    draft = read_draft_files(head_dir, target_dir, read_model_info(target_dir))
+    fit_draft_files(draft, read_paged_graph(ov.Core(), target_dir), 2048)
+    assert caplog.messages == []
 
 
 def test_a_head_needs_no_tokenizer(head_dir: Path) -> None:

@@ -75,7 +75,7 @@ class DraftHead(DraftModel):
             states: f32 [tokens, width].
         """
         policy = drafters.model_policy
-        if policy is None:
+        if policy is None or start >= self._max_model_len:
             return
         follower = self._heads.get(sequence.seq_id)
         if follower is None or not follower.continues_at(start):
@@ -90,8 +90,9 @@ class DraftHead(DraftModel):
     def _others(self, drafting: list[Follower]) -> list[Follower]:
         """Returns the sequences whose hidden states have become many."""
         others: list[Follower] = []
+        chosen = set(drafting)
         for follower in list(self._heads.values()):
-            if follower in drafting or follower.num_pending < _MAX_PENDING:
+            if follower in chosen or follower.num_pending < _MAX_PENDING:
                 continue
             follower.num_wanted = 0
             if self._prepare(follower):
@@ -100,8 +101,12 @@ class DraftHead(DraftModel):
 
     def _follow(self, wanted: WantedDraft) -> Follower | None:
         follower = self._heads.get(wanted.sequence.seq_id)
+        if follower is None:
+            return None
         room = self._max_model_len - wanted.sequence.num_tokens + 1
-        if follower is None or room < 1:
+        if room < 1:
+            wanted.drafters.model_policy = None
+            self._drop(follower)
             return None
         follower.num_wanted = min(wanted.num_tokens, room)
         return follower if self._prepare(follower) else None

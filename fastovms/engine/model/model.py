@@ -369,8 +369,8 @@ class PagedModel:
             self._single_rows = StepRunner(variants.single_rows, is_on_gpu=self.is_on_gpu)
         self._few_rows: Mapping[int, Sequence[Runner]] = {}
         self._adapted: Runner | None = None
-        self._last: Runner | None = None
-        self._last_rows: NDArray[np.int64] | None = None
+        self._last_runner: Runner | None = None
+        self._kept_rows: NDArray[np.int64] | None = None
         self._variants = variants
         self._cache_inputs = cache_inputs(variants.large)
         self._cache: KvCache = HostCache([], 0)
@@ -583,7 +583,7 @@ class PagedModel:
         if rows is not None:
             inputs = rows.add_to(inputs)
         if self._precisions.is_batch_invariant:
-            self._last_rows = first_copies(inputs)
+            self._kept_rows = first_copies(inputs)
             inputs = without_single_rows(
                 inputs,
                 block_size=self.block_size,
@@ -591,16 +591,16 @@ class PagedModel:
                 first_second_row=0 if rows is None else rows.first_second_row,
             )
         inputs = inputs.in_pages(self._num_pages)
-        self._last = runner = self._runner_of(inputs)
+        self._last_runner = runner = self._runner_of(inputs)
         return runner.infer(inputs)[:num_rows]
 
     @property
     def hidden_states(self) -> Floats | None:
         """Returns the hidden states of the last step; see `Model.hidden_states`."""
-        states = None if self._last is None else self._last.hidden_states
-        if states is None or self._last_rows is None:
+        states = None if self._last_runner is None else self._last_runner.hidden_states
+        if states is None or self._kept_rows is None:
             return states
-        return states[self._last_rows]
+        return states[self._kept_rows]
 
     def _runner_of(self, inputs: StepInputs) -> Runner:
         if len(inputs.adapters):
